@@ -1,0 +1,42 @@
+# Two commands for everybody: `make run` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: run setup test test-all lint bench clean
+
+run: .venv/installed ## one answer from the default model, and how it came to be
+	@$(BIN)/glass models pull smollm2
+	@$(BIN)/glass run "What is the capital of France?"
+	@$(BIN)/glass look "What is the capital of France?"
+
+setup: .venv/developing ## an environment for development
+
+test: .venv/developing lint ## what every change must pass
+	$(BIN)/python -m pytest -m "not sweep"
+
+test-all: .venv/developing lint ## the same and the wide sweeps
+	$(BIN)/python -m pytest
+
+lint: .venv/developing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/developing ## side by side with transformers
+	$(BIN)/python bench/load.py
+	$(BIN)/python bench/plain.py
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/developing: .venv/installed
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv dist build
+	find . -name __pycache__ -prune -exec rm -rf {} +

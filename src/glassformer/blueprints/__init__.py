@@ -1,0 +1,48 @@
+"""What a model is, as data: one module per `model_type`, with its `Config` and its `blueprint`. Needs no torch."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from glassformer.blueprints.blueprint import Blueprint, Head, Op, Weight
+from glassformer.blueprints.config import Config
+from glassformer.blueprints.rope import Rope
+from glassformer.errors import ConfigError, nearest
+
+SHARED = frozenset({"blueprint", "config", "rope"})
+
+
+@cache
+def known() -> tuple[str, ...]:
+    """The model types that have a blueprint: the files of this folder."""
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in SHARED))
+
+
+def find(model_type: object) -> ModuleType:
+    """The module of a model type."""
+    if not isinstance(model_type, str) or model_type not in known():
+        raise ConfigError(
+            f"config field 'model_type' is {model_type!r}, which is not a known family."
+            f"{nearest(str(model_type), known())} Known: {', '.join(known())}."
+        )
+    return importlib.import_module(f"{__name__}.{model_type}")
+
+
+def read_config(raw: Mapping[str, Any]) -> Config:
+    """A raw `config.json` as the family's own checked config."""
+    config: Config = find(raw.get("model_type")).Config.read(raw)
+    return config
+
+
+def blueprint(config: Config, head: Head = "causal") -> Blueprint:
+    """The steps of the model that a config describes."""
+    made: Blueprint = find(config.model_type).blueprint(config, head)
+    return made
+
+
+__all__ = ["Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "find", "known", "read_config"]

@@ -1,0 +1,126 @@
+"""Configs: small frozen dataclasses, one per family, read from `config.json` with every value checked.
+
+A value that changes behaviour and cannot be honoured raises. Keys that nobody here reads are kept in `stray`, so
+that they can be listed and are written back on saving.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+
+from glassformer.blueprints.rope import Rope
+from glassformer.errors import ConfigError, UnknownArgument, nearest
+
+ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")
+RENAMED = {"torch_dtype": "dtype", "swish": "silu"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What every family's config has."""
+
+    model_type: ClassVar[str]
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    max_position_embeddings: int = 2048
+    tie_word_embeddings: bool = False
+    use_cache: bool = True
+    initializer_range: float = 0.02
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    dtype: str | None = None
+    architectures: list[str] | None = None
+    num_labels: int | None = None
+    id2label: dict[int, str] | None = None
+    problem_type: str | None = None
+    stray: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Self:
+        """From the object in `config.json`."""
+        given = cls.prepare({RENAMED.get(key, key): value for key, value in raw.items()})
+        hints = get_type_hints(cls)
+        known = {f.name for f in fields(cls)} - {"stray"}
+        for name in known & given.keys():
+            if not _fits(given[name], hints[name]):
+                raise ConfigError(f"config field {name!r} is {given[name]!r}; it must be {_words(hints[name])}.")
+        missing = [name for name in ("vocab_size", "hidden_size", "num_hidden_layers") if name not in given]
+        if missing:
+            raise ConfigError(f"config field {missing[0]!r} is missing.")
+        stray = {key: value for key, value in given.items() if key not in known and key != "model_type"}
+        return cls(**{name: given[name] for name in known & given.keys()}, stray=stray)
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        """Bring a raw config to this class's fields. Families extend it."""
+        labels = raw.get("id2label")
+        if isinstance(labels, Mapping):
+            raw = {**raw, "id2label": {int(number): label for number, label in labels.items()}}
+            raw.setdefault("num_labels", len(labels))
+        raw.pop("label2id", None)
+        return raw
+
+    def __post_init__(self) -> None:
+        self.positive("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings")
+
+    def positive(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"config field {name!r} is {getattr(self, name)}; it must be at least 1.")
+
+    def known_activation(self, name: str) -> None:
+        value = getattr(self, name)
+        if value not in ACTIVATIONS:
+            raise ConfigError(
+                f"config field {name!r} is {value!r}, which is not a known activation."
+                f"{nearest(value, ACTIVATIONS)} Known: {', '.join(ACTIVATIONS)}."
+            )
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with some fields changed, as `from_pretrained(name, num_labels=3)` asks for."""
+        known = [f.name for f in fields(self) if f.name != "stray"]
+        for name in changes:
+            if name not in known:
+                raise UnknownArgument(f"the {self.model_type} config has no field {name!r}.{nearest(name, known)}")
+        return replace(self, **changes)
+
+    @property
+    def label2id(self) -> dict[str, int]:
+        return {label: number for number, label in (self.id2label or {}).items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `config.json` holds it."""
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("stray", "num_labels")}
+        named = {name: value.raw() if isinstance(value, Rope) else value for name, value in named.items()}
+        if "rope" in named:
+            named["rope_parameters"] = named.pop("rope")
+        if self.id2label or self.num_labels:
+            labels = self.id2label or {number: f"LABEL_{number}" for number in range(self.num_labels or 0)}
+            named |= {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
+        return {"model_type": self.model_type, **self.stray, **{k: v for k, v in named.items() if v is not None}}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a JSON value is of a field's declared type; true and false are no numbers here."""
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if origin in (list, tuple):
+        return isinstance(value, (list, tuple)) and all(_fits(one, get_args(hint)[0]) for one in value)
+    if origin is dict:
+        return isinstance(value, dict)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _words(hint: Any) -> str:
+    return str(hint).replace("NoneType", "null") if get_origin(hint) else {"None": "null"}.get(hint.__name__, hint.__name__)

@@ -1,0 +1,92 @@
+"""Llama (https://arxiv.org/abs/2302.13971) and its many kin, SmolLM2 among them: pre-norm, RoPE, GQA, gated MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from glassformer.blueprints import config as shared
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
+from glassformer.blueprints.rope import Rope
+from glassformer.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(shared.Config):
+    model_type: ClassVar[str] = "llama"
+
+    intermediate_size: int = 11008
+    num_attention_heads: int = 32
+    num_key_value_heads: int = 0  # 0: as many as attention heads
+    head_dim: int = 0  # 0: hidden size ÷ attention heads
+    hidden_act: str = "silu"
+    rms_norm_eps: float = 1e-6
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    attention_dropout: float = 0.0
+    rope: Rope = field(default_factory=Rope)
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        raw = super().prepare(raw)
+        rope = Rope.read(raw)
+        for spelling in ("rope_parameters", "rope_scaling", "rope_theta"):
+            raw.pop(spelling, None)
+        for optional in ("num_key_value_heads", "head_dim"):
+            if raw.get(optional) is None:
+                raw.pop(optional, None)
+        return raw | {"rope": rope}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("intermediate_size", "num_attention_heads")
+        self.known_activation("hidden_act")
+        heads = self.num_attention_heads
+        if not self.num_key_value_heads:
+            object.__setattr__(self, "num_key_value_heads", heads)
+        if not self.head_dim:
+            object.__setattr__(self, "head_dim", self.hidden_size // heads)
+        if self.num_key_value_heads < 1 or heads % self.num_key_value_heads:
+            raise ConfigError(
+                f"config field 'num_key_value_heads' is {self.num_key_value_heads}; it must divide the "
+                f"{heads} attention heads."
+            )
+        if self.head_dim < 2 or self.head_dim % 2:
+            raise ConfigError(f"config field 'head_dim' is {self.head_dim}; RoPE turns pairs, so it must be even.")
+
+    def window(self, layer: int) -> int | None:
+        """How far back a layer looks; None: to the beginning."""
+        return None
+
+
+Place = Callable[[Builder, Config, Value, Value], tuple[Value, Value]]
+
+
+def rotated(b: Builder, c: Config, query: Value, key: Value) -> tuple[Value, Value]:
+    """What happens to query and key before they meet; Qwen3 puts norms in front of this."""
+    return (
+        b.rotate(query, "self_attn", c.rope, site="attention.query"),
+        b.rotate(key, "self_attn", c.rope, site="attention.key"),
+    )
+
+
+def blueprint(c: Config, head: Head = "causal", place: Place = rotated) -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "model."
+    groups, size, bias = c.num_key_value_heads, c.head_dim, c.attention_bias
+    x = b.embed(f"{base}embed_tokens")
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}layers"):
+            h = b.norm(x, "input_layernorm", c.rms_norm_eps, site="attention.input")
+            q = b.heads(h, "self_attn.q_proj", c.num_attention_heads, size, bias)
+            k = b.heads(h, "self_attn.k_proj", groups, size, bias)
+            q, k = place(b, c, q, k)
+            v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value")
+            a = b.attend(q, k, v, "self_attn", window=c.window(layer))
+            a = b.linear(a, "self_attn.o_proj", c.hidden_size, bias, site="attention.update")
+            x = b.add(x, a, site="middle")
+            h = b.norm(x, "post_attention_layernorm", c.rms_norm_eps, site="mlp.input")
+            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act, c.mlp_bias)
+            x = b.add(x, b.linear(h, "mlp.down_proj", c.hidden_size, c.mlp_bias, site="mlp.update"), site="residual")
+    return b.finish(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head)

@@ -1,0 +1,98 @@
+"""A folder in the layout of the hub: config.json, generation_config.json, and one or many safetensors files.
+
+The safetensors library opens each file first and thereby checks its header, its table and its length; what is left
+to do here is to note where each tensor's bytes lie, so that they can be mapped without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from glassformer.checkpoint.stored import PLAIN, Mapped, Stored, check_region
+from glassformer.errors import CheckpointError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that must hold an object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{path}: the file is missing. A checkpoint folder needs config.json beside its weights."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: holds a {type(value).__name__} where an object belongs. Fetch it again.")
+    return value
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        return read_json(self.path / "config.json")
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        path = self.path / "generation_config.json"
+        return read_json(path) if path.exists() else {}
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Stored]:
+        index = self.path / "model.safetensors.index.json"
+        single = self.path / "model.safetensors"
+        if single.exists():
+            return read_safetensors(single)
+        if not index.exists():
+            raise CheckpointError(
+                f"{self.path}: holds no model.safetensors and no model.safetensors.index.json. "
+                "Fetch the weights, or convert them to safetensors."
+            )
+        where = read_json(index).get("weight_map")
+        if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+            raise CheckpointError(f"{index}: 'weight_map' must map tensor names to file names. Fetch it again.")
+        shards = {name: read_safetensors(self._inside(index, name)) for name in sorted(set(where.values()))}
+        for tensor, name in where.items():
+            if tensor not in shards[name]:
+                raise CheckpointError(f"{index}: tensor {tensor!r} is not in {name!r} as listed. Fetch both again.")
+        return {tensor: shards[name][tensor] for tensor, name in where.items()}
+
+    def _inside(self, index: Path, name: str) -> Path:
+        """A shard's path, refused if it would leave the folder. (Lexically: the hub's cache is made of links.)"""
+        parts = PurePosixPath(name.replace("\\", "/"))
+        if parts.is_absolute() or ".." in parts.parts or ":" in name:
+            raise CheckpointError(f"{index}: shard {name!r} lies outside the checkpoint's folder; it is not opened.")
+        return self.path / parts
+
+
+def read_safetensors(path: Path) -> dict[str, Stored]:
+    """Where each tensor of one safetensors file lies."""
+    from safetensors import SafetensorError, safe_open
+
+    file = Mapped(path)
+    try:
+        with safe_open(path, framework="np"):
+            pass
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: damaged or cut short ({error}). Fetch it again.") from error
+    length = int.from_bytes(file.buffer[:8], "little")
+    header = json.loads(file.buffer[8 : 8 + length])
+    found = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        kind, (start, end) = entry["dtype"], entry["data_offsets"]
+        if kind not in PLAIN:
+            raise CheckpointError(
+                f"{path}: tensor {name!r} is of dtype {kind}, which is not supported. Known: {', '.join(PLAIN)}."
+            )
+        check_region(file, name, 8 + length + start, end - start)
+        found[name] = Stored(name, kind, tuple(entry["shape"]), file, 8 + length + start, end - start)
+    return found

@@ -1,0 +1,173 @@
+"""GGUF: llama.cpp's one-file format, read with a small bounded reader.
+
+Layout: magic, version, two counts; then typed key–value metadata; then the tensor table; then, aligned, the data.
+(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.) Every count, length and offset is checked against the
+file before it is used. Names and shapes are turned to the family's own by the tables in `gguf_names`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glassformer.checkpoint import gguf_names
+from glassformer.checkpoint.packed import block, kind_of
+from glassformer.checkpoint.stored import Mapped, Stored, check_region
+from glassformer.errors import CheckpointError
+
+NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+STRING, ARRAY = 8, 9
+MOST_DIMENSIONS = 4
+
+
+class Gguf:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def _contents(self) -> tuple[dict[str, Any], dict[str, Stored]]:
+        return Reader(Mapped(self.path)).read()
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The file's own key–value pairs."""
+        return self._contents[0]
+
+    @property
+    def raw(self) -> Mapping[str, Stored]:
+        """The tensors under GGUF's own names."""
+        return self._contents[1]
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        return gguf_names.config(self.metadata, self.raw, self.path)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        eos = {
+            self.metadata[key]
+            for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
+            if key in self.metadata
+        }
+        return {"eos_token_id": sorted(eos)} if eos else {}
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Stored]:
+        return gguf_names.tensors(self.config, self.raw, self.path)
+
+
+class Reader:
+    """One walk over the header; `at` never passes the end."""
+
+    def __init__(self, file: Mapped) -> None:
+        self.file = file
+        self.at = 0
+
+    def read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
+        if self._take(4, "magic") != b"GGUF":
+            raise self._damaged("magic", "it does not begin with 'GGUF'")
+        version = self._number("<u4", "version")
+        if version not in (2, 3):
+            raise self._damaged("version", f"it is {version}, and versions 2 and 3 can be read")
+        tensors, pairs = self._count("tensor count", 24), self._count("metadata count", 12)
+        metadata: dict[str, Any] = {}
+        for number in range(pairs):
+            key = self._string(f"metadata key {number}")
+            metadata[key] = self._value(self._number("<u4", key), key)
+        table = [self._entry(number) for number in range(tensors)]
+        alignment = metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+            raise self._damaged("general.alignment", f"{alignment!r} is not a power of two")
+        start = -(-self.at // alignment) * alignment
+        found: dict[str, Stored] = {}
+        for name, shape, kind, offset in table:
+            elements, size = block(kind)
+            if shape[-1] % elements:
+                raise self._damaged(
+                    f"tensor {name!r}", f"rows of {shape[-1]} do not divide into {kind} blocks of {elements}"
+                )
+            if name in found:
+                raise self._damaged(f"tensor {name!r}", "it is listed twice")
+            length = int(np.prod(shape, dtype=object)) // elements * size  # object: no overflow on a hostile shape
+            check_region(self.file, name, start + offset, length)
+            found[name] = Stored(name, kind, shape, self.file, start + offset, length)
+        return metadata, found
+
+    def _entry(self, number: int) -> tuple[str, tuple[int, ...], str, int]:
+        name = self._string(f"name of tensor {number}")
+        where = f"tensor {name!r}"
+        dimensions = self._number("<u4", where)
+        if not 1 <= dimensions <= MOST_DIMENSIONS:
+            raise self._damaged(where, f"it has {dimensions} dimensions")
+        shape = tuple(self._number("<u8", where) for _ in range(dimensions))[::-1]
+        if 0 in shape:
+            raise self._damaged(where, f"its shape is {shape}")
+        code = self._number("<u4", where)
+        kind = kind_of(code)
+        if kind is None:
+            raise self._damaged(where, f"its kind has the unknown code {code}")
+        return name, shape, kind, self._number("<u8", where)
+
+    def _value(self, code: int, key: str, nested: bool = False) -> Any:
+        if code in NUMBERS:
+            return self._number(NUMBERS[code], key)
+        if code == STRING:
+            return self._string(key)
+        if code == ARRAY and not nested:
+            inner = self._number("<u4", key)
+            if inner in NUMBERS:
+                kind = np.dtype(NUMBERS[inner])
+                count = self._count(key, kind.itemsize)
+                return np.frombuffer(self._take(count * kind.itemsize, key), kind).tolist()
+            if inner == STRING:
+                return self._strings(self._count(key, 8), key)
+            return [self._value(inner, key, nested=True) for _ in range(self._count(key, 1))]
+        raise self._damaged(key, f"its type has the unknown code {code}")
+
+    def _strings(self, count: int, key: str) -> list[str]:
+        """Many strings, quickly: vocabularies have 150,000."""
+        buffer, at, end = self.file.buffer, self.at, len(self.file)
+        length_at = struct.Struct("<Q").unpack_from
+        found = []
+        try:
+            for _ in range(count):
+                (length,) = length_at(buffer, at)
+                at += 8
+                if length > end - at:
+                    raise self._damaged(key, f"a string of {length} bytes passes the end of the file")
+                found.append(buffer[at : at + length].decode())
+                at += length
+        except struct.error as error:
+            raise self._damaged(key, "the file ends inside it") from error
+        except UnicodeDecodeError as error:
+            raise self._damaged(key, "a string is not UTF-8") from error
+        self.at = at
+        return found
+
+    def _string(self, key: str) -> str:
+        return self._strings(1, key)[0]
+
+    def _number(self, kind: str, key: str) -> Any:
+        size = np.dtype(kind).itemsize
+        return np.frombuffer(self._take(size, key), kind)[0].item()
+
+    def _count(self, key: str, least: int) -> int:
+        """A count of things that take at least so many bytes each."""
+        count: int = self._number("<u8", key)
+        if count > (len(self.file) - self.at) // least:
+            raise self._damaged(key, f"it counts {count} entries, more than the rest of the file can hold")
+        return count
+
+    def _take(self, size: int, key: str) -> bytes:
+        if size > len(self.file) - self.at:
+            raise self._damaged(key, "the file ends inside it")
+        self.at += size
+        return self.file.buffer[self.at - size : self.at]
+
+    def _damaged(self, field: str, why: str) -> CheckpointError:
+        return CheckpointError(f"{self.file.path}: GGUF field {field!r} is unusable: {why}. Fetch the file again.")

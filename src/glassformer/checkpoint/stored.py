@@ -1,0 +1,106 @@
+"""Stored tensors: where the bytes lie in a mapped file, of which kind and shape.
+
+Nothing is read until somebody asks, and then the operating system pages in just that part. Mappings are private
+(copy on write), so a tensor may be changed in memory and the file never is.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.errors import CheckpointError
+
+
+class Mapped:
+    """A file mapped into memory, once; the mapping lives as long as any tensor that looks into it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self.buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path}: the file is missing. Fetch or copy the checkpoint again.") from error
+        except ValueError as error:  # mmap refuses an empty file
+            raise CheckpointError(f"{path}: the file is empty. Fetch or copy the checkpoint again.") from error
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from error
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rows whose rotary pairs stand side by side (GGUF's llama) where the family has them half a head apart.
+
+    A permutation of whole rows: packed blocks run along a row, so it applies to packed bytes too.
+    """
+
+    heads: int
+
+    def rows(self, count: int) -> npt.NDArray[np.intp]:
+        """For each row in the family's order, the stored row that holds it."""
+        return np.arange(count).reshape(self.heads, -1, 2).swapaxes(1, 2).reshape(count)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor of a file, under the name that the family gives it."""
+
+    name: str
+    kind: str  # F32, F16, BF16, I64, … or a packed kind: Q4_1, Q8_0, Q4_K, …
+    shape: tuple[int, ...]  # logical, row-major
+    file: Mapped
+    offset: int
+    size: int  # bytes
+    layout: Pairs | None = None
+
+    @property
+    def packed(self) -> bool:
+        return self.kind not in PLAIN
+
+    @property
+    def elements(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @cached_property
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The raw bytes, as a view into the mapping."""
+        return np.frombuffer(self.file.buffer, np.uint8, self.size, self.offset)
+
+    def same_bytes(self, other: Stored) -> bool:
+        """Whether two tensors are one tensor stored twice, as some tied checkpoints have it."""
+        if (self.kind, self.shape, self.layout) != (other.kind, other.shape, other.layout):
+            return False
+        step = 1 << 24
+        return all(
+            np.array_equal(self.bytes[at : at + step], other.bytes[at : at + step]) for at in range(0, self.size, step)
+        )
+
+    def expand(self) -> npt.NDArray[np.float32]:
+        """The values in float32, in the family's order of rows; for packed and for plain float kinds."""
+        from glassformer.checkpoint.packed import dequantise
+
+        values = dequantise(self)
+        return values if self.layout is None else values[self.layout.rows(self.shape[0])]
+
+
+PLAIN: dict[str, int] = {  # kind: bytes per element
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+
+def check_region(file: Mapped, name: str, offset: int, size: int) -> None:
+    """Refuse a tensor whose bytes would lie outside its file, before anything is read."""
+    if offset < 0 or size < 0 or offset + size > len(file):
+        raise CheckpointError(
+            f"{file.path}: tensor {name!r} should lie at bytes {offset}–{offset + size}, but the file ends at "
+            f"{len(file)}: it is cut short or damaged. Fetch it again."
+        )

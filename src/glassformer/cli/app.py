@@ -1,0 +1,33 @@
+"""All verbs, put together."""
+
+from __future__ import annotations
+
+import typer
+
+from glassformer import __version__
+from glassformer.cli import doctor, look, models, run
+
+app = typer.Typer(
+    help="A transformer runtime in a glass case: run a model, and see every step that made each token.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command("look", epilog=look.EXAMPLE)(look.look)
+app.add_typer(models.app, name="models")
+app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"glass {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and leave."),
+) -> None: ...

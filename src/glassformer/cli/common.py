@@ -1,0 +1,104 @@
+"""What the verbs share: options, reading a prompt, notes on stderr, a progress bar."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glassformer.errors import InputError, SettingError
+
+if TYPE_CHECKING:
+    from glassformer.checkpoint.locate import Progress
+    from glassformer.runtime import Model
+
+ModelOption = Annotated[
+    str,
+    typer.Option("--model", "-m", envvar="GLASS_MODEL", help="A catalogue name, a hub id, or a path.", show_default=True),
+]
+RawOption = Annotated[bool, typer.Option("--raw", help="Feed the text as it is, without the chat template.")]
+SystemOption = Annotated[str | None, typer.Option("--system", help="A system message before the prompt.")]
+TemplateOption = Annotated[
+    list[str] | None,
+    typer.Option("--template", metavar="NAME=VALUE", help="A variable for the chat template, such as enable_thinking=true."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Give the result as JSON.")]
+DtypeOption = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, …; by default as stored.")]
+PromptArgument = Annotated[
+    str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)
+]
+DEFAULT_MODEL = "smollm2"
+
+
+def note(text: str) -> None:
+    """A line for the person, beside the data."""
+    print(text, file=sys.stderr)
+
+
+def read_prompt(given: str | None) -> str:
+    if given is None or given == "-":
+        if given is None and sys.stdin.isatty():
+            raise typer.BadParameter("say something, or pipe a text in.", param_hint="PROMPT")
+        given = sys.stdin.read().rstrip("\n")
+    if not given.strip():
+        raise InputError("the prompt is empty. Say something.")
+    return given
+
+
+def variables(given: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE pairs; values are JSON where they can be read as such, else text."""
+    found: dict[str, Any] = {}
+    for pair in given or []:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise SettingError(f"--template {pair!r} is not NAME=VALUE, such as enable_thinking=true.")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def open_model(name: str, dtype: str | None = None) -> Model:
+    """Load for a verb: with a progress bar while fetching, and the library's notes as plain lines."""
+    from glassformer.runtime import load
+
+    listen()
+    with progress_bar() as progress:
+        return load(name, dtype=dtype, progress=progress)
+
+
+def listen() -> None:
+    """The library's notes as plain lines on stderr."""
+    logging.basicConfig(format="glass: %(message)s", stream=sys.stderr, level=logging.WARNING)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A bar that appears when something is fetched; off a terminal, one line when it begins."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    tasks: dict[str, Any] = {}
+
+    def progress(what: str, so_far: int, total: int) -> None:
+        if what not in tasks:
+            if not console.is_terminal:
+                note(f"fetching {what} ({total // 1_000_000} MB)")
+            bar.start()
+            tasks[what] = bar.add_task(what, total=total)
+        bar.update(tasks[what], completed=min(so_far, total))
+
+    try:
+        yield progress
+    finally:
+        if tasks:
+            bar.stop()

@@ -1,0 +1,30 @@
+"""`glass look`: the journey of a prompt to its next token."""
+
+from __future__ import annotations
+
+import json
+
+from glassformer.cli import common
+
+EXAMPLE = 'Example: glass look "how are you?"   ·   glass look --raw "Today" --json'
+
+
+def look(
+    prompt: common.PromptArgument = None,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    raw: common.RawOption = False,
+    system: common.SystemOption = None,
+    template: common.TemplateOption = None,
+    dtype: common.DtypeOption = None,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Show how a text becomes the next token: prompt, ids, every shape, scores, choice."""
+    from rich.console import Console
+
+    text = common.read_prompt(prompt)
+    loaded = common.open_model(model, dtype)
+    found = loaded.look(text, raw=raw, system=system, template=common.variables(template))
+    if as_json:
+        print(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        Console().print(found)

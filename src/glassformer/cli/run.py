@@ -1,0 +1,90 @@
+"""`glass run`: one prompt, one answer, streamed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glassformer.cli import common
+
+if TYPE_CHECKING:
+    from glassformer.runtime import Run
+
+EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40'
+
+
+def run(
+    prompt: common.PromptArgument = None,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    raw: common.RawOption = False,
+    system: common.SystemOption = None,
+    max_new_tokens: Annotated[int | None, typer.Option("--max-new-tokens", "-n", help="At most so many tokens.")] = None,
+    sample: Annotated[
+        bool | None, typer.Option("--sample/--greedy", help="Draw, or take the best; by default as the model says.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(help="Below 1 sharpens, above 1 flattens; implies --sample.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the best so many; implies --sample.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the best with this probability; implies --sample.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same draws.")] = None,
+    template: common.TemplateOption = None,
+    dtype: common.DtypeOption = None,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Answer one prompt, word by word."""
+    text = common.read_prompt(prompt)
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed,
+        "do_sample": True if sample is None and (temperature or top_k or top_p) else sample,
+    }  # fmt: skip
+    settings = {name: value for name, value in settings.items() if value is not None}
+    loaded = common.open_model(model, dtype)
+    begun = loaded.begin(text, raw=raw, system=system, template=common.variables(template), **settings)
+    interrupted = False
+    try:
+        for piece in loaded.follow(begun):
+            if not as_json:
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        interrupted = True
+    if as_json:
+        print(json.dumps(summary(begun), ensure_ascii=False))
+    else:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    common.note(told(begun, raw))
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def told(run: Run, raw: bool) -> str:
+    """One line: model, template, strategy, executor, speed."""
+    about = run.model.executor.describe()
+    chat = "raw text" if raw or run.model.tokenizer.chat_template is None else "chat template"
+    s = run.settings
+    strategy = "greedy"
+    if s.do_sample:
+        strategy = f"sampled (temperature {s.temperature:g}, top-k {s.top_k}, top-p {s.top_p}, seed {run.seed})"
+    finish = run.steps[-1].finish if run.steps else None
+    end = "stopped by you" if finish is None else {"eos": "finished", "length": "cut at the limit"}[finish.value]
+    return (
+        f"{run.model.name} · {chat} · {strategy} · {about.name} {about.dtype} on {about.device} · "
+        f"{len(run.ids)} → {len(run.steps)} tokens, {end} · {run.tokens_per_second:.1f} tokens/s"
+    )
+
+
+def summary(run: Run) -> dict[str, Any]:
+    finish = run.steps[-1].finish if run.steps else None
+    return {
+        "model": run.model.name,
+        "prompt": run.prompt,
+        "prompt_ids": list(run.ids),
+        "text": run.text,
+        "ids": [step.id for step in run.steps],
+        "finish": finish.value if finish else None,
+        "seed": run.seed,
+        "tokens_per_second": round(run.tokens_per_second, 2),
+    }

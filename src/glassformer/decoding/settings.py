@@ -1,0 +1,109 @@
+"""Generation settings: what `generation_config.json` holds, what a call may override, and what is not allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from glassformer.errors import SettingError, UnknownArgument, nearest
+
+NEW_TOKENS = 256  # when nobody says how many
+SAMPLING = ("temperature", "top_k", "top_p")
+
+
+@dataclass(slots=True)
+class GenerationConfig:
+    """How tokens are chosen and when to stop. A model's own is at `model.generation_config`; change it freely."""
+
+    max_new_tokens: int | None = None  # at most so many; 256 when neither this nor max_length is set
+    max_length: int | None = None  # prompt included
+    do_sample: bool = False  # draw from the probabilities; otherwise take the best
+    temperature: float = 1.0  # below 1 sharpens, above 1 flattens
+    top_k: int | None = 50  # draw from the best so many
+    top_p: float | None = 1.0  # draw from the best that together have this probability
+    eos_token_id: int | list[int] | None = None  # what ends the text
+    bos_token_id: int | None = None
+    pad_token_id: int | None = None
+    seed: int | None = None  # the same seed gives the same draws
+    extra: dict[str, Any] = field(default_factory=dict, repr=False)  # keys of the file that mean nothing here
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Self:
+        """From `generation_config.json`."""
+        known = cls.names()
+        found = cls(
+            **{name: value for name, value in raw.items() if name in known and value is not None},
+            extra={name: value for name, value in raw.items() if name not in known},
+        )
+        found.check("generation_config.json: ")
+        return found
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        return tuple(f.name for f in dataclasses.fields(cls) if f.name != "extra")
+
+    def merged(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with a call's own settings on top, checked."""
+        for name in changes:
+            if name not in self.names():
+                known = ", ".join(self.names())
+                raise UnknownArgument(f"there is no setting {name!r}.{nearest(name, self.names())} Settings: {known}.")
+        found = dataclasses.replace(self, **changes)
+        if not found.do_sample:
+            for name in SAMPLING:
+                if changes.get(name) is not None:
+                    raise SettingError(f"{name}={changes[name]!r} has no effect without sampling. Pass do_sample=True too.")
+        if changes.get("max_length") is not None and "max_new_tokens" not in changes:
+            found.max_new_tokens = None
+        found.check()
+        return found
+
+    def check(self, where: str = "") -> None:
+        """Refuse values that mean nothing."""
+        self._whole(where, "max_new_tokens", 1)
+        self._whole(where, "max_length", 1)
+        self._whole(where, "top_k", 0)
+        self._whole(where, "seed", 0)
+        if not _number(self.temperature) or self.temperature <= 0:
+            raise SettingError(
+                f"{where}temperature is {self.temperature!r}; it must be above 0. "
+                "For the best token each time, do_sample=False."
+            )
+        if self.top_p is not None and (not _number(self.top_p) or not 0 < self.top_p <= 1):
+            raise SettingError(f"{where}top_p is {self.top_p!r}; it must be above 0 and at most 1.")
+
+    def _whole(self, where: str, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise SettingError(f"{where}{name} is {value!r}; it must be a whole number of at least {least}.")
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """All ids that end the text."""
+        ends = self.eos_token_id
+        return frozenset() if ends is None else frozenset([ends] if isinstance(ends, int) else ends)
+
+    def room(self, prompt: int, context: int) -> int:
+        """How many tokens may follow a prompt of this length."""
+        if self.max_new_tokens is not None:
+            wanted = self.max_new_tokens
+        elif self.max_length is not None:
+            wanted = self.max_length - prompt
+        else:
+            wanted = NEW_TOKENS
+        if wanted < 1:
+            raise SettingError(
+                f"max_length={self.max_length} leaves no room after a prompt of {prompt} tokens. Use max_new_tokens."
+            )
+        return min(wanted, context - prompt)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `generation_config.json` holds it."""
+        named = {name: getattr(self, name) for name in self.names() if name != "seed"}
+        return {**self.extra, **{name: value for name, value in named.items() if value is not None}}
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

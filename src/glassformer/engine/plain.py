@@ -1,0 +1,278 @@
+"""The plain executor: the families' own PyTorch, run over ragged rows. It works everywhere and defines what is right.
+
+Every row's memory is left-aligned in one shared buffer per layer: column n holds token n. So a token's column is its
+position, one causal rule masks rows of any lengths, and whatever lies behind a row's end is never seen.
+
+Shapes: buffers (slots, heads, capacity, head_size); ids (rows, length), short rows filled up at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from glassformer.candidates import Candidates, top
+from glassformer.engine.protocol import Description, Feed, Row, Want
+from glassformer.errors import ExecutorError, InputError
+from glassformer.heads import CausalLM
+from glassformer.layers import Mask
+from glassformer.outputs import CausalLMOutputWithPast
+from glassformer.sites import Tap, View, axes
+
+FILL = 0  # an id for the positions behind a short row's end; nobody sees what becomes of it
+
+
+@dataclass(eq=False, slots=True)
+class PlainRow:
+    slot: int
+    length: int = 0
+    open: bool = True
+
+
+class PlainScores:
+    def __init__(self, logits: Tensor, sites: Mapping[str, Any]) -> None:
+        self._logits = logits  # (wanted positions, vocabulary)
+        self.sites = sites
+
+    def host(self, index: int = -1) -> npt.NDArray[np.float32]:
+        if not len(self._logits):
+            raise ExecutorError("no position of this feed was scored: it was fed with Want.NONE.")
+        scores: npt.NDArray[np.float32] = self._logits[index].float().cpu().numpy()
+        return scores
+
+    def top(self, k: int, index: int = -1) -> Candidates:
+        return top(self.host(index), k)
+
+
+class Memory:
+    """The keys and values of all rows, in slots kept dense: a closed row's place is taken by the last one."""
+
+    STEP = 64
+
+    def __init__(self) -> None:
+        self.rows: list[PlainRow] = []
+        self._layers: list[list[Tensor]] = []  # per layer: keys, values
+        self._capacity = 0
+
+    def add(self) -> PlainRow:
+        self.rows.append(PlainRow(len(self.rows)))
+        return self.rows[-1]
+
+    def remove(self, row: PlainRow) -> None:
+        row.open = False
+        last = self.rows.pop()
+        if last is not row:
+            self.copy(last.slot, row.slot, last.length)
+            last.slot = row.slot
+            self.rows[row.slot] = last
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        for buffer in self._buffers():
+            buffer[target, :, :length] = buffer[source, :, :length]
+
+    def select(self, targets: Sequence[int], sources: Sequence[int], length: int) -> None:
+        for buffer in self._buffers():
+            buffer[list(targets), :, :length] = buffer[list(sources), :, :length]
+
+    def reserve(self, length: int) -> None:
+        """Make room for every open row to hold so many tokens."""
+        slots = self._layers[0][0].shape[0] if self._layers else 0
+        if length <= self._capacity and len(self.rows) <= slots:
+            return
+        if length > self._capacity:
+            self._capacity = -(-max(length, 2 * self._capacity) // self.STEP) * self.STEP
+        wide = slots if len(self.rows) <= slots else max(len(self.rows), slots + slots // 2)
+        for pair in self._layers:
+            for number, old in enumerate(pair):
+                new = old.new_zeros(wide, old.shape[1], self._capacity, old.shape[3])
+                new[: old.shape[0], :, : old.shape[2]] = old
+                pair[number] = new
+
+    def layer(self, number: int, key: Tensor, value: Tensor) -> list[Tensor]:
+        while len(self._layers) <= number:
+            shapes = ((len(self.rows), one.shape[1], self._capacity, one.shape[3]) for one in (key, value))
+            self._layers.append([key.new_zeros(shape) for shape in shapes])
+        return self._layers[number]
+
+    def _buffers(self) -> list[Tensor]:
+        return [buffer for pair in self._layers for buffer in pair]
+
+
+class Window:
+    """The memory as one pass sees it: a few rows, each from its own column on. This is the pass's cache."""
+
+    def __init__(self, memory: Memory, slots: Sequence[int], starts: Sequence[int], length: int, device: Any) -> None:
+        self.memory = memory
+        self.length = length
+        self.keys = max(starts) + length
+        self.level = len(set(starts)) == 1
+        self.start = starts[0]
+        dense = list(slots) == list(range(slots[0], slots[0] + len(slots)))
+        self.slots: slice | Tensor = slice(slots[0], slots[-1] + 1) if dense else torch.tensor(slots, device=device)
+        self.columns = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)
+        self._at = torch.tensor(slots, device=device)[:, None]
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.keys - self.length
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        buffers = self.memory.layer(layer, key, value)
+        return self._put(buffers[0], key), self._put(buffers[1], value)
+
+    def _put(self, buffer: Tensor, new: Tensor) -> Tensor:
+        if isinstance(self.slots, slice) and self.level:
+            buffer[self.slots, :, self.start : self.keys] = new
+        else:
+            buffer[self._at, :, self.columns] = new.transpose(1, 2)  # indexed: (rows, length, heads, head_size)
+        seen = buffer[:, :, : self.keys]
+        return seen[self.slots] if isinstance(self.slots, slice) else seen.index_select(0, self.slots)
+
+
+class Plain:
+    """An `Executor` over any model with a causal head."""
+
+    def __init__(self, model: CausalLM) -> None:
+        self.model = model
+        self.base = model.base_model
+        self.context: int = model.config.max_position_embeddings
+        self._memory = Memory()
+
+    def open(self, source: Sequence[int] | None = None) -> PlainRow:
+        if source is not None:
+            raise ExecutorError("this model has no encoder, so a row takes no source.")
+        return self._memory.add()
+
+    @torch.inference_mode()
+    def run(self, feeds: Sequence[Feed]) -> list[PlainScores]:
+        rows = [self._check(feed) for feed in feeds]
+        order = sorted(range(len(feeds)), key=lambda at: rows[at].slot)
+        found = self._pass([feeds[at] for at in order], [rows[at] for at in order])
+        scores: list[PlainScores | None] = [None] * len(feeds)
+        for at, one in zip(order, found, strict=True):
+            rows[at].length += len(feeds[at].ids)
+            scores[at] = one
+        return [one for one in scores if one is not None]
+
+    def _check(self, feed: Feed) -> PlainRow:
+        row = self._mine(feed.row)
+        if not len(feed.ids):
+            raise InputError("a row was fed no tokens. Give at least one.")
+        if row.length + len(feed.ids) > self.context:
+            raise InputError(
+                f"{row.length + len(feed.ids)} tokens do not fit into the model's context of "
+                f"{self.context}. Shorten the prompt."
+            )
+        vocabulary = self.model.config.vocab_size
+        for token in feed.ids:
+            if not 0 <= token < vocabulary:
+                raise InputError(f"token id {token} is outside the vocabulary of {vocabulary}.")
+        return row
+
+    def _mine(self, row: Row) -> PlainRow:
+        if not isinstance(row, PlainRow) or not row.open:
+            raise ExecutorError("the row is closed, or belongs to another executor.")
+        return row
+
+    def _pass(self, feeds: Sequence[Feed], rows: Sequence[PlainRow]) -> list[PlainScores]:
+        device = self.base.embeddings.weight.device
+        lengths = [len(feed.ids) for feed in feeds]
+        longest = max(lengths)
+        ids = torch.tensor([[*feed.ids, *[FILL] * (longest - len(feed.ids))] for feed in feeds], device=device)
+        starts = [row.length for row in rows]
+        self._memory.reserve(max(starts) + longest)
+        window = Window(self._memory, [row.slot for row in rows], starts, longest, device)
+        trees = any(feed.parents is not None for feed in feeds)
+        mask = Mask(window.columns, window.keys, level=window.level and not trees)
+        positions = window.columns
+        if trees:
+            positions = self._plant(feeds, starts, mask, positions)
+        views = [
+            View(replace(feed.watch, reads=feed.watch.reads - {"scores"}), at, start, length, start + length)
+            if feed.watch is not None
+            else None
+            for at, (feed, start, length) in enumerate(zip(feeds, starts, lengths, strict=True))
+        ]
+        tap = Tap([view for view in views if view is not None]) if any(views) else None
+        p = self.base.begin(positions, mask, window, tap)
+        wanted = [_wanted(feed) for feed in feeds]
+        keep = (
+            torch.tensor([at for at, columns in enumerate(wanted) for _ in columns], dtype=torch.long, device=device),
+            torch.tensor([column for columns in wanted for column in columns], dtype=torch.long, device=device),
+        )
+        found: CausalLMOutputWithPast = self.model(ids, p=p, logits_to_keep=keep)
+        assert found.logits is not None
+        parts = torch.split(found.logits, [len(columns) for columns in wanted])
+        return [_scores(*each) for each in zip(feeds, parts, views, starts, wanted, strict=True)]
+
+    def _plant(self, feeds: Sequence[Feed], starts: Sequence[int], mask: Mask, positions: Tensor) -> Tensor:
+        """Trees: let each token see only its own ancestors, and stand one step behind its parent."""
+        positions = positions.clone()
+        seen = mask.visible().clone()
+        for at, (feed, start) in enumerate(zip(feeds, starts, strict=True)):
+            if feed.parents is None:
+                continue
+            if len(feed.parents) != len(feed.ids) or not all(-1 <= p < n for n, p in enumerate(feed.parents)):
+                raise InputError("in a tree, each token's parent must come before it (-1: the row so far).")
+            for number, parent in enumerate(feed.parents):
+                line = seen[at, 0, number]
+                line[start:] = False if parent < 0 else seen[at, 0, parent, start:]
+                line[start + number] = True
+                positions[at, number] = start if parent < 0 else positions[at, parent] + 1
+        places = torch.arange(mask.keys, device=seen.device).repeat(len(feeds), 1)
+        places.scatter_(1, mask.columns, positions)
+        mask.given(seen, places, positions)
+        return positions
+
+    @torch.inference_mode()
+    def fork(self, row: Row, length: int | None = None) -> PlainRow:
+        mine = self._mine(row)
+        new = self._memory.add()
+        new.length = mine.length if length is None else min(length, mine.length)
+        self._memory.reserve(new.length)
+        self._memory.copy(mine.slot, new.slot, new.length)
+        return new
+
+    @torch.inference_mode()
+    def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
+        mine = [self._mine(row) for row in rows]
+        sources = [mine[parent] for parent in parents]
+        lengths = [source.length for source in sources]
+        self._memory.select([row.slot for row in mine], [source.slot for source in sources], max(lengths, default=0))
+        for row, length in zip(mine, lengths, strict=True):
+            row.length = length
+
+    def rewind(self, row: Row, length: int) -> int:
+        mine = self._mine(row)
+        mine.length = max(0, min(mine.length, length))
+        return mine.length
+
+    @torch.inference_mode()
+    def close(self, row: Row) -> None:
+        self._memory.remove(self._mine(row))
+
+    def describe(self) -> Description:
+        weight = self.base.embeddings.weight
+        return Description("plain", str(weight.device), str(weight.dtype).removeprefix("torch."), torch.get_num_threads())
+
+
+def _wanted(feed: Feed) -> range:
+    """The columns of a feed that are to be scored."""
+    length = len(feed.ids)
+    return {Want.NONE: range(0), Want.LAST: range(length - 1, length), Want.ALL: range(length)}[feed.want]
+
+
+def _scores(feed: Feed, logits: Tensor, view: View | None, start: int, columns: range) -> PlainScores:
+    """One feed's scores, changed and recorded if its watch asks for the site `scores`."""
+    if feed.watch is None or view is None:
+        return PlainScores(logits, {})
+    if (change := feed.watch.changes.get("scores")) is not None and columns:
+        logits = change.apply(logits[None], axes("scores"), start + columns.start)[0]
+    if "scores" in feed.watch.reads:
+        view.record["scores"] = logits[None]
+    return PlainScores(logits, view.record)

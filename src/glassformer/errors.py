@@ -1,0 +1,95 @@
+"""Everything that can go wrong and that a person can mend, as one hierarchy.
+
+    GlassError
+    ├── ModelNotFound      (LookupError)   a name that is no path, no catalogue entry and no hub id
+    ├── FetchError         (OSError)       no network, a failed download, a hash that does not match
+    ├── CheckpointError    (ValueError)    a file that is missing, cut short, damaged or hostile
+    ├── ConfigError        (ValueError)    a configuration value that cannot be honoured
+    ├── TemplateError      (ValueError)    a chat template that is missing, broken, or raised by itself
+    ├── InputError         (ValueError)    token ids or text that the model cannot take
+    ├── InputTypeError     (TypeError)     the wrong kind of thing altogether, such as text given to a model
+    ├── SettingError       (ValueError)    a generation setting that is unknown, contradictory or out of range
+    ├── UnknownArgument    (TypeError)     an argument that does not exist; the nearest one is suggested
+    ├── SiteError          (ValueError)    a site that is not in the vocabulary
+    └── ExecutorError      (RuntimeError)  an executor that was asked for and cannot run
+
+Each also is the built-in exception that people would expect, and each reads as one sentence: what was wrong,
+where, and how to mend it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Never
+
+
+class GlassError(Exception):
+    """The root: catch this to catch everything that Glassformer raises on purpose."""
+
+
+class ModelNotFound(GlassError, LookupError):
+    def __str__(self) -> str:  # LookupError has no quoting habits, but its child KeyError does; stay plain
+        return " ".join(str(part) for part in self.args)
+
+
+class FetchError(GlassError, OSError): ...
+
+
+class CheckpointError(GlassError, ValueError): ...
+
+
+class ConfigError(GlassError, ValueError): ...
+
+
+class TemplateError(GlassError, ValueError): ...
+
+
+class InputError(GlassError, ValueError): ...
+
+
+class InputTypeError(GlassError, TypeError): ...
+
+
+class SettingError(GlassError, ValueError): ...
+
+
+class UnknownArgument(GlassError, TypeError): ...
+
+
+class SiteError(GlassError, ValueError): ...
+
+
+class ExecutorError(GlassError, RuntimeError): ...
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ " Did you mean 'x'?" for the known word closest to `word`, or nothing when none is close."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def refuse(unknown: Mapping[str, Any], function: Callable[..., Any], also: Iterable[str] = ()) -> None:
+    """Raise for the first keyword argument that `function` does not have; return when there is none.
+
+    >>> refuse({}, print)
+    """
+    if not unknown:
+        return
+    named = (p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD)
+    known = sorted({*named, *also} - {"self"})
+    word = next(iter(unknown))
+    raise UnknownArgument(
+        f"{function.__name__}() has no argument {word!r}.{nearest(word, known)} It takes: {', '.join(known)}."
+    )
+
+
+def refuse_text(value: object, where: str) -> Never:
+    """A string where token ids belong: the first mistake everybody makes, so it gets the best answer."""
+    kind = type(value).__name__
+    raise InputTypeError(
+        f"{where} takes token ids as a tensor, not {kind}. "
+        "Turn text into ids first: tokens = tokenizer(text, return_tensors='pt'), then pass **tokens; "
+        "or let glassformer.load(name).chat(text) do both."
+    )

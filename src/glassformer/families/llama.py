@@ -1,0 +1,75 @@
+"""Llama and its kin: pre-norm blocks, RoPE, grouped-query attention, gated MLP.
+
+Shapes: x (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.blueprints.llama import Config
+from glassformer.families.base import Base
+from glassformer.layers import Attention, Block, GatedMLP, Pass, RMSNorm, Rotary, RotaryEmbedding
+
+
+class LlamaAttention(Attention):
+    shown = "Attention"
+
+    def __init__(self, c: Config, layer: int) -> None:
+        super().__init__(
+            c.hidden_size,
+            c.num_attention_heads,
+            c.num_key_value_heads,
+            c.head_dim,
+            bias=c.attention_bias,
+            window=c.window(layer),
+            dropout=c.attention_dropout,
+        )
+
+
+class DecoderLayer(Block):
+    attention: ClassVar[type[LlamaAttention]] = LlamaAttention
+
+    def __init__(self, c: Config, layer: int) -> None:
+        super().__init__()
+        self.self_attn = self.attention(c, layer)
+        self.mlp = GatedMLP(c.hidden_size, c.intermediate_size, c.hidden_act, c.mlp_bias)
+        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.add(x, self.self_attn(self.input_layernorm(x), p), p, "middle")
+        return self.add(x, self.mlp(self.post_attention_layernorm(x), p), p, "residual")
+
+
+class LlamaModel(Base):
+    family = "Llama"
+    config_class = Config
+    layer: ClassVar[type[DecoderLayer]] = DecoderLayer
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c)
+        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.layers = nn.ModuleList(self.layer(c, number) for number in range(c.num_hidden_layers))
+        self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.rotary_emb = RotaryEmbedding(c.rope, c.head_dim)
+        self.ready(self.layers)
+
+    @property
+    def embeddings(self) -> nn.Embedding:
+        return self.embed_tokens
+
+    def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:
+        return {"default": self.rotary_emb(positions, dtype)}
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.touch("embedding", x, p)
+        for layer in self.layers:
+            x = layer(x, p)
+        return self.touch("final", self.norm(x), p)
+
+
+Model = LlamaModel

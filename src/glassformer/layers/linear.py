@@ -1,0 +1,44 @@
+"""Linear layers, with the one product that all of a transformer's time goes into.
+
+Most CPUs multiply float32 well and bfloat16 only if they have the instructions for it; without them torch falls to
+a scalar loop that is fifty times slower. There, one row is multiplied by torch's matrix–vector kernel, and many rows
+by widening the weights to float32 for the length of the product. Stored weights and results keep their dtype.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@cache
+def multiplies_well(dtype: torch.dtype) -> bool:
+    """Whether this CPU has fast products in a half-width dtype."""
+    test = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}[dtype]
+    try:
+        return bool(getattr(torch.ops.mkldnn, test)())
+    except (AttributeError, RuntimeError):  # built without oneDNN
+        return False
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · Wᵀ + b, by the fastest way this machine has."""
+    if weight.dtype not in HALVES or weight.device.type != "cpu" or multiplies_well(weight.dtype):
+        return F.linear(x, weight, bias)
+    if x.numel() == x.shape[-1] and weight.dtype is torch.bfloat16 and not torch.is_grad_enabled():
+        out = torch.mv(weight, x.reshape(-1))
+        return (out if bias is None else out + bias).view(*x.shape[:-1], -1)
+    wide = F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+    return wide.to(weight.dtype)
+
+
+class Linear(nn.Linear):
+    """torch's Linear, printed the same and saved the same, with our product."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return product(x, self.weight, self.bias)

@@ -1,0 +1,78 @@
+"""Who may look at whom.
+
+Keys stand in columns; each query stands on one of them. A query sees the columns up to its own (causal), not further
+back than a layer's window, and no padding; but always itself, so that even a padding row has something to average
+and no NaN is born.
+
+Shapes: columns (batch or 1, length); present (batch, keys); the mask itself (batch or 1, 1, length, keys).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Mask:
+    """The mask of one pass, made for a layer's window when first asked, then shared by all such layers."""
+
+    __slots__ = ("_made", "_tree", "causal", "columns", "everything", "keys", "present", "square")
+
+    def __init__(
+        self,
+        columns: Tensor,
+        keys: int,
+        *,
+        causal: bool = True,
+        present: Tensor | None = None,
+        level: bool = True,
+    ) -> None:
+        """`level`: all rows' queries stand on the same, last columns, so that common cases need no tensor at all."""
+        self.columns = columns
+        self.keys = keys
+        self.causal = causal
+        self.present = present
+        length = columns.shape[1]
+        whole = level and present is None
+        self.everything = whole and (length == 1 or not causal)  # each query sees every key
+        self.square = whole and causal and 1 < length == keys  # the plain triangle
+        self._made: dict[int | None, Tensor] = {}
+        self._tree: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def shortcut(self, window: int | None) -> tuple[bool, bool]:
+        """(nothing is hidden, the plain triangle): what fast attention can do without a mask."""
+        if window is not None and window < self.keys:
+            return False, False
+        return self.everything, self.square
+
+    def visible(self, window: int | None = None) -> Tensor:
+        """True where a query sees a key."""
+        if window is not None and window >= self.keys:
+            window = None
+        if window not in self._made:
+            self._made[window] = self._make(window)
+        return self._made[window]
+
+    def given(self, seen: Tensor, places: Tensor, positions: Tensor) -> None:
+        """Replace the causal rule, as a tree of tokens needs it.
+
+        `seen` is (batch, 1, length, keys); `places` (batch, keys) and `positions` (batch, length) say how far along
+        its branch each key and each query stands, which is what a window counts.
+        """
+        self._tree = seen, places, positions
+        self._made = {}
+
+    def _make(self, window: int | None) -> Tensor:
+        query = self.columns[:, None, :, None]
+        key = torch.arange(self.keys, device=self.columns.device)
+        if self._tree is not None:
+            seen, places, positions = self._tree
+            near = places[:, None, None, :] - positions[:, None, :, None]
+        else:
+            near = key - query
+            seen = near <= 0 if self.causal else torch.ones_like(near, dtype=torch.bool)
+        if window is not None:
+            seen = seen & (near > -window)
+        if self.present is not None:
+            seen = seen & self.present[:, None, None, :] | (key == query)
+        return seen

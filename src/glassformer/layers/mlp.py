@@ -1,0 +1,49 @@
+"""The gated MLP (https://arxiv.org/abs/2002.05202): one projection, switched on and off by another, brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.layers.linear import Linear
+from glassformer.layers.part import Part
+from glassformer.layers.passage import Pass
+
+ACTIVATIONS: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {  # name: (printed name, function)
+    "silu": ("SiLUActivation", F.silu),
+    "gelu": ("GELUActivation", F.gelu),
+    "gelu_new": ("NewGELUActivation", lambda x: F.gelu(x, approximate="tanh")),
+    "gelu_pytorch_tanh": ("GELUTanh", lambda x: F.gelu(x, approximate="tanh")),
+    "relu": ("ReLU", F.relu),
+    "tanh": ("Tanh", lambda x: x.tanh()),
+}
+
+
+class Activation(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.shown, self.function = ACTIVATIONS[name]
+
+    def _get_name(self) -> str:
+        return self.shown
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class GatedMLP(Part):
+    shown = "MLP"
+
+    def __init__(self, hidden: int, inner: int, activation: str, bias: bool = False) -> None:
+        super().__init__()
+        self.gate_proj = Linear(hidden, inner, bias)
+        self.up_proj = Linear(hidden, inner, bias)
+        self.down_proj = Linear(inner, hidden, bias)
+        self.act_fn = Activation(activation)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.touch("mlp.input", x, p)
+        neurons = self.touch("mlp.hidden", self.act_fn(self.gate_proj(x)) * self.up_proj(x), p)  # (batch, length, inner)
+        return self.touch("mlp.update", self.down_proj(neurons), p)

@@ -1,0 +1,42 @@
+"""Rotary positions: each pair of a head's dimensions is turned by an angle that grows with the position.
+
+Shapes: positions (batch, length); cosine and sine (batch, 1, length, head_size).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from glassformer.blueprints.rope import Rope
+from glassformer.layers.part import Part
+
+
+class Rotary(NamedTuple):
+    """The turns of one pass's positions, ready to apply to any layer's queries and keys."""
+
+    cosine: Tensor
+    sine: Tensor  # its first half negated, so that turning is two products and a sum
+
+    def turn(self, x: Tensor) -> Tensor:
+        """(batch, heads, length, head_size), turned. Pairs are half a head apart."""
+        return torch.addcmul(x * self.cosine, x.roll(x.shape[-1] // 2, -1), self.sine)
+
+
+class RotaryEmbedding(Part):
+    """Positions to their turns, computed in float32 whatever the model's dtype."""
+
+    def __init__(self, rope: Rope, size: int) -> None:
+        super().__init__()
+        self.rope = rope
+        self.size = size
+        self._frequencies: Tensor | None = None
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotary:
+        if self._frequencies is None or self._frequencies.device != positions.device:
+            self._frequencies = torch.from_numpy(self.rope.frequencies(self.size)).to(positions.device)
+        angles = positions[:, None, :, None].to(self._frequencies.dtype) * self._frequencies  # (batch, 1, length, size/2)
+        cosine, sine = angles.cos(), angles.sin()
+        return Rotary(torch.cat((cosine, cosine), -1).to(dtype), torch.cat((-sine, sine), -1).to(dtype))

@@ -1,0 +1,1 @@
+"""What happened, as plain data: the journey of a prompt. `show/` draws it."""

@@ -1,0 +1,98 @@
+"""A name to everything known about a model without running it: config, tokenizer, settings, stored tensors. No torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config
+from glassformer.checkpoint import Checkpoint, Stored, open_at
+from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint.locate import Part, Progress, locate
+from glassformer.decoding.settings import GenerationConfig
+from glassformer.errors import CheckpointError, ConfigError, GlassError, refuse
+from glassformer.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A located checkpoint; each part is read when it is first asked for."""
+
+    name: str
+    checkpoint: Checkpoint
+
+    @property
+    def path(self) -> Path:
+        return self.checkpoint.path
+
+    @cached_property
+    def config(self) -> Config:
+        with _Naming(self.path, "config.json"):
+            return read_config(self.checkpoint.config)
+
+    @cached_property
+    def settings(self) -> GenerationConfig:
+        """The model's generation settings; what ends a text is taken from its config where they do not say."""
+        with _Naming(self.path, "generation_config.json"):
+            found = GenerationConfig.read(self.checkpoint.settings)
+        for field in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            if getattr(found, field) is None:
+                setattr(found, field, getattr(self.config, field))
+        return found
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        if isinstance(self.checkpoint, Gguf):
+            with _Naming(self.path):
+                return Tokenizer.from_gguf(self.checkpoint.metadata)
+        return Tokenizer.from_folder(self.path)
+
+    @property
+    def tensors(self) -> Mapping[str, Stored]:
+        return self.checkpoint.tensors
+
+    def blueprint(self, head: Head = "causal") -> Blueprint:
+        return blueprint(self.config, head)
+
+
+class _Naming:
+    """Put the file's name in front of an error about its content."""
+
+    def __init__(self, path: Path, file: str = "") -> None:
+        self.path = path / file if file and path.is_dir() else path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (CheckpointError, ConfigError)) and str(self.path) not in str(error):
+            raise type(error)(f"{self.path}: {error}") from error
+        if isinstance(error, GlassError):
+            raise error
+
+
+def open_model(name: str | os.PathLike[str], part: Part = "model", progress: Progress | None = None) -> Opened:
+    """Locate a model by path, catalogue name or hub id, and open it."""
+    return Opened(os.fspath(name), open_at(locate(name, part, progress)))
+
+
+class AutoTokenizer:
+    """The tokenizer that belongs to a model."""
+
+    @staticmethod
+    def from_pretrained(name: str | os.PathLike[str], **unknown: Any) -> Tokenizer:
+        """From a path, a catalogue name ('smollm2') or a hub id ('Qwen/Qwen3-0.6B')."""
+        refuse(unknown, AutoTokenizer.from_pretrained)
+        return open_model(name, "tokenizer").tokenizer
+
+
+class AutoConfig:
+    """The configuration of a model."""
+
+    @staticmethod
+    def from_pretrained(name: str | os.PathLike[str], **changes: Any) -> Config:
+        """From a path, a catalogue name or a hub id; keyword arguments change fields."""
+        return open_model(name, "config").config.with_changes(changes)

@@ -1,0 +1,78 @@
+"""What a model gives back: named fields, by attribute, by key, or by index, whichever you like.
+
+    output.logits · output["logits"] · output[0]
+
+Fields that were not asked for are None; they have an attribute but no key and no index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from torch import Tensor
+
+from glassformer.cache import Cache
+from glassformer.errors import nearest
+
+
+@dataclass
+class ModelOutput:
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The fields that are there, in order."""
+        return tuple(self[name] for name in self.keys())
+
+    def keys(self) -> list[str]:
+        return [f.name for f in fields(self) if getattr(self, f.name) is not None]
+
+    def values(self) -> list[Any]:
+        return list(self.to_tuple())
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in self.keys()]
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if isinstance(key, (int, slice)):
+            return self.to_tuple()[key]
+        if key in self.keys():
+            return getattr(self, key)
+        raise KeyError(f"{type(self).__name__} has no {key!r}; it has {', '.join(self.keys())}.{nearest(key, self.keys())}")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+
+@dataclass
+class BaseModelOutputWithPast(ModelOutput):
+    last_hidden_state: Tensor | None = None  # (batch, length, hidden)
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None  # blocks + 1 of (batch, length, hidden)
+    attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, keys)
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
+
+
+@dataclass
+class CausalLMOutputWithPast(ModelOutput):
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (batch, length, vocabulary)
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
+
+
+@dataclass
+class SequenceClassifierOutputWithPast(ModelOutput):
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (batch, labels)
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read

@@ -1,0 +1,257 @@
+"""The short face: `load` a model by name, then `chat`, `stream` or `watch`.
+
+A `Model` here is tokenizer, executor and settings in one object. It needs no torch by itself; the executor may.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from glassformer.blueprints import Blueprint
+from glassformer.checkpoint.locate import Progress
+from glassformer.decoding import GenerationConfig, Policy, Step, loop
+from glassformer.engine.protocol import Executor
+from glassformer.errors import ExecutorError, InputError, InputTypeError, TemplateError, nearest, refuse
+from glassformer.observe.journey import Journey, journey
+from glassformer.opening import Opened, open_model
+from glassformer.text import Tokenizer
+
+if TYPE_CHECKING:
+    from glassformer.heads import CausalLM
+
+Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
+EXECUTORS = ("auto", "plain")
+
+
+def load(
+    name: str | os.PathLike[str] = "smollm2",
+    *,
+    executor: Literal["auto", "plain"] = "auto",
+    dtype: str | None = None,
+    progress: Progress | None = None,
+    **unknown: Any,
+) -> Model:
+    """A model by path, hub id or catalogue name, ready to talk.
+
+    Args:
+        name: 'smollm2', 'Qwen/Qwen3-0.6B', './folder', './file.gguf'.
+        executor: how it runs: 'plain' is PyTorch; 'auto' takes the best that this machine has.
+        dtype: 'float32', 'bfloat16', …; by default as stored.
+        progress: called as (what, bytes so far, bytes in all) while something is fetched.
+    """
+    refuse(unknown, load)
+    if executor not in EXECUTORS:
+        raise ExecutorError(
+            f"there is no executor {executor!r}.{nearest(str(executor), EXECUTORS)} Known: {', '.join(EXECUTORS)}."
+        )
+    return Model(open_model(name, progress=progress), executor, dtype)
+
+
+@dataclass
+class Run:
+    """One prompt, what followed it, and what made it."""
+
+    model: Model
+    prompt: str  # as the model saw it
+    ids: tuple[int, ...]
+    settings: GenerationConfig
+    seed: int | None
+    steps: list[Step] = field(default_factory=list)
+    text: str = ""
+    seconds_to_first: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the tokens after the first, which waits for the prompt."""
+        later = self.seconds - self.seconds_to_first
+        return (len(self.steps) - 1) / later if len(self.steps) > 1 and later > 0 else 0.0
+
+    @cached_property
+    def journey(self) -> Journey:
+        """Text → ids → shapes → scores → token, each row with the Python that gives it."""
+        return self.model.journey_of(self.prompt, self.ids)
+
+    def __repr__(self) -> str:
+        return f"Run({len(self.ids)} tokens in, {len(self.steps)} out: {self.text!r})"
+
+
+class Model:
+    """A loaded model: tokenizer, executor, settings. Made by `load`."""
+
+    def __init__(self, opened: Opened, executor: str = "auto", dtype: str | None = None) -> None:
+        self.opened = opened
+        self._executor_name = executor
+        self._dtype = dtype
+
+    @property
+    def name(self) -> str:
+        return self.opened.name
+
+    @property
+    def config(self) -> Any:
+        return self.opened.config
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.opened.tokenizer
+
+    @property
+    def settings(self) -> GenerationConfig:
+        """The model's own generation settings."""
+        return self.opened.settings
+
+    @cached_property
+    def blueprint(self) -> Blueprint:
+        return self.opened.blueprint()
+
+    @cached_property
+    def module(self) -> CausalLM:
+        """The PyTorch model behind the plain executor, with the familiar face."""
+        from glassformer.auto import assemble
+        from glassformer.loading import chosen_dtype, load
+
+        cls = assemble(self.config.model_type, "ForCausalLM")
+        module: CausalLM = load(cls, self.opened, chosen_dtype(self._dtype))
+        return module.requires_grad_(False)
+
+    @cached_property
+    def executor(self) -> Executor:
+        """What runs the model; made when first needed."""
+        from glassformer.engine.plain import Plain
+
+        return Plain(self.module)
+
+    # Prompts ----------------------------------------------------------------------------------------------------
+
+    def render(self, prompt: Prompt, *, raw: bool = False, system: str | None = None, **variables: Any) -> str:
+        """The text that the model will see: through the chat template if it has one, unless `raw`."""
+        if isinstance(prompt, str):
+            if not prompt:
+                raise InputError("the prompt is empty. Say something.")
+            if raw:
+                return prompt
+            messages: Sequence[Mapping[str, Any]] = [{"role": "user", "content": prompt}]
+        else:
+            messages = prompt
+        if raw:
+            raise InputTypeError("a raw prompt is text; messages need the chat template.")
+        if system is not None:
+            messages = [{"role": "system", "content": system}, *messages]
+        if self.tokenizer.chat_template is None:
+            if isinstance(prompt, str) and system is None:
+                return prompt
+            raise TemplateError(f"{self.name} has no chat template, so it takes plain text only.")
+        if "enable_thinking" in self.tokenizer.template().variables:
+            variables.setdefault("enable_thinking", False)
+        rendered: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **variables)
+        return rendered
+
+    def encode(
+        self, prompt: Prompt, *, raw: bool = False, system: str | None = None, **variables: Any
+    ) -> tuple[str, tuple[int, ...]]:
+        """The rendered prompt and its ids."""
+        text = self.render(prompt, raw=raw, system=system, **variables)
+        templated = not raw and self.tokenizer.chat_template is not None
+        ids = tuple(self.tokenizer(text, add_special_tokens=not templated)["input_ids"])
+        context = self.config.max_position_embeddings
+        if len(ids) >= context:
+            raise InputError(
+                f"a prompt of {len(ids)} tokens leaves no room in the model's context of {context}. Shorten it."
+            )
+        if not ids:
+            raise InputError("the prompt has no tokens. Say something.")
+        return text, ids
+
+    # Answers ----------------------------------------------------------------------------------------------------
+
+    def chat(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        system: str | None = None,
+        template: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> str:
+        """The answer to a text or a conversation. Settings are those of GenerationConfig."""
+        return "".join(self.stream(prompt, raw=raw, system=system, template=template, **settings))
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        system: str | None = None,
+        template: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Iterator[str]:
+        """The answer piece by piece, as soon as each piece is whole text."""
+        run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
+        return self.follow(run)
+
+    def watch(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        system: str | None = None,
+        template: Mapping[str, Any] | None = None,
+        look: int = 10,
+        **settings: Any,
+    ) -> Run:
+        """The same text as `chat` gives, and everything that made it: steps, candidates, the journey."""
+        run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
+        for _ in self.follow(run, look=look):
+            pass
+        return run
+
+    def begin(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        system: str | None = None,
+        template: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Run:
+        """A run that has its prompt and settings, and nothing generated yet; `follow` it."""
+        merged = self.settings.merged(settings)
+        text, ids = self.encode(prompt, raw=raw, system=system, **(template or {}))
+        seed = merged.seed
+        if merged.do_sample and seed is None:
+            seed = int.from_bytes(os.urandom(4), "little")
+        return Run(self, text, ids, merged, seed if merged.do_sample else None)
+
+    def follow(self, run: Run, look: int = 0) -> Iterator[str]:
+        """Generate a run's text, filling it in as it grows."""
+        policy = Policy(run.settings, run.ids, context=self.config.max_position_embeddings, seed=run.seed, look=look)
+        pieces = self.tokenizer.pieces()
+        executor = self.executor
+        started = time.perf_counter()
+        for _, step in loop(executor, [policy]):
+            run.steps.append(step)
+            run.seconds = time.perf_counter() - started
+            if len(run.steps) == 1:
+                run.seconds_to_first = run.seconds
+            piece = pieces.feed(step.id) + (pieces.finish() if step.finish else "")
+            run.text += piece
+            if piece:
+                yield piece
+
+    def look(
+        self, prompt: Prompt, *, raw: bool = False, system: str | None = None, template: Mapping[str, Any] | None = None
+    ) -> Journey:
+        """A prompt's journey to the next token, without generating more than that."""
+        return self.journey_of(*self.encode(prompt, raw=raw, system=system, **(template or {})))
+
+    def journey_of(self, text: str, ids: Sequence[int]) -> Journey:
+        return journey(self.tokenizer, self.blueprint, self.executor, text, ids, self.name)
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, {self.config.model_type}, {self.blueprint.parameters:,} parameters)"

@@ -1,0 +1,1 @@
+"""How it looks: rich renderables for the terminal."""

@@ -1,0 +1,113 @@
+"""The terminal's view, with rich. Fits 80 columns and reads without colour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from glassformer.observe.journey import Candidate, Journey, Stage, Token
+
+MOST_TOKENS = 48
+BAR = 20
+
+
+def journey(j: Journey) -> RenderableType:
+    special = [token.text for token in j.tokens if token.special]
+    return Group(
+        Rule(f"1 · the prompt, as {j.model} sees it", align="left"),
+        Padding(prompt(j.prompt, special), (0, 2)),
+        Rule(f"2 · {len(j.tokens)} tokens", align="left"),
+        tokens(j.tokens),
+        Rule("3 · shapes on the way", align="left"),
+        stages(j.stages),
+        Rule("4 · scores of the next token", align="left"),
+        candidates(j.candidates),
+        Rule("5 · the next token", align="left"),
+        Padding(
+            Text.assemble((visible(j.next.text), "bold reverse"), f"  id {j.next.id}, {j.next.probability:.1%} likely"),
+            (0, 2),
+        ),
+    )
+
+
+def prompt(text: str, special: Sequence[str]) -> Text:
+    """The prompt with its special tokens marked."""
+    shown = Text(text.rstrip("\n"))
+    for token in set(special):
+        shown.highlight_regex(re.escape(token), "bold magenta")
+    return shown
+
+
+def visible(text: str) -> str:
+    """Spaces and line breaks that can be seen."""
+    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") or "∅"
+
+
+def tokens(rows: Sequence[Token]) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
+    table.add_column("position", justify="right", style="dim")
+    table.add_column("id", justify="right")
+    table.add_column("token")
+    table.add_column("text")
+    half = MOST_TOKENS // 2
+    short = rows if len(rows) <= MOST_TOKENS else [*rows[:half], *rows[-half:]]
+    for number, row in enumerate(short):
+        if len(rows) > MOST_TOKENS and number == half:
+            table.add_row("…", f"{len(rows) - 2 * half} more", "…", "…")
+        style = "bold magenta" if row.special else ""
+        table.add_row(str(row.position), str(row.id), Text(row.token, style), Text(visible(row.text), style))
+    return table
+
+
+def stages(rows: Sequence[Stage]) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("what", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    table.add_column("weights", justify="right", no_wrap=True)
+    table.add_column("Python", style="cyan", overflow="fold")
+    said: tuple[int, int] | None = None
+    for row in rows:
+        if row.blocks != said:
+            said = row.blocks
+            if said is not None:
+                equal = f"block {said[0]}" if said[0] == said[1] else f"blocks {said[0]}–{said[1]}, each"
+                table.add_row(Text(equal, "bold"), "", "", "")
+        inside = row.blocks is not None
+        name = "  " + row.name.split(".", 2)[2] if inside else row.name
+        table.add_row(name, size(row.shape), count(row.parameters), row.python)
+    return table
+
+
+def count(parameters: int) -> str:
+    """
+    >>> count(576), count(17_280), count(28_311_552), count(0)
+    ('576', '17.3k', '28.3M', '')
+    """
+    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if parameters >= unit:
+            return f"{parameters / unit:.1f}{name}"
+    return str(parameters or "")
+
+
+def size(shape: Sequence[int]) -> str:
+    return "[" + ", ".join(str(one) for one in shape) + "]"
+
+
+def candidates(rows: Sequence[Candidate]) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
+    table.add_column("token")
+    table.add_column("id", justify="right")
+    table.add_column("score", justify="right")
+    table.add_column("probability", justify="right")
+    table.add_column("")
+    for row in rows:
+        bar = "█" * round(row.probability * BAR)
+        table.add_row(Text(visible(row.text)), str(row.id), f"{row.score:.2f}", f"{row.probability:.1%}", Text(bar, "green"))
+    return table

@@ -1,0 +1,191 @@
+"""Sites: the places inside a model that can be looked at and changed, by name.
+
+The vocabulary is closed and the same for every family and every executor, so that a view, an intervention or a
+test written against one model holds for all. A site's axes are part of the vocabulary:
+
+    batch · length (the tokens of this pass) · keys (the tokens attended to) · heads · head_size · hidden · vocabulary
+
+`Watch` says before a pass which sites are read and which are changed; captured graphs and native code cannot call
+back, so this is plain data. `Tap` is the live side of it during one pass. When nobody watches there is no tap, and
+each site costs one `is None`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from glassformer.errors import SiteError, nearest
+
+STREAM = ("batch", "length", "hidden")
+HEADS = ("batch", "heads", "length", "head_size")
+
+BEFORE: Mapping[str, tuple[str, ...]] = {
+    "embedding": STREAM,  # what enters the first block: hidden_states[0]
+}
+BLOCK: Mapping[str, tuple[str, ...]] = {
+    "attention.input": STREAM,  # the normed stream
+    "attention.query": HEADS,  # after head norms and RoPE
+    "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
+    "attention.value": HEADS,
+    "attention.pattern": ("batch", "heads", "length", "keys"),  # attention weights, each row summing to one
+    "attention.heads": HEADS,  # each head's output, before they are mixed
+    "attention.update": STREAM,  # what attention adds to the stream
+    "middle": STREAM,  # the stream after attention
+    "mlp.input": STREAM,
+    "mlp.hidden": ("batch", "length", "inner"),  # the activated neurons
+    "mlp.update": STREAM,
+    "residual": STREAM,  # the stream as it leaves the block: hidden_states[n + 1]
+}
+AFTER: Mapping[str, tuple[str, ...]] = {
+    "final": STREAM,  # after the last norm: last_hidden_state
+    "scores": ("batch", "length", "vocabulary"),  # the head's output: logits
+}
+
+
+def every(blocks: int) -> Iterator[str]:
+    """All sites of a model of so many blocks, in the order in which a pass meets them."""
+    yield from BEFORE
+    for number in range(blocks):
+        yield from (f"blocks.{number}.{name}" for name in BLOCK)
+    yield from AFTER
+
+
+def axes(site: str) -> tuple[str, ...]:
+    """The named axes of the value found at a site."""
+    if site.startswith("blocks."):
+        _, number, name = (*site.split(".", 2), "", "")[:3]
+        if number.isdecimal() and name in BLOCK:
+            return BLOCK[name]
+    for table in (BEFORE, AFTER):
+        if site in table:
+            return table[site]
+    raise SiteError(f"there is no site {site!r}.{nearest(site, every(1))}")
+
+
+def expand(patterns: Iterable[str], blocks: int) -> tuple[str, ...]:
+    """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order."""
+    known = list(every(blocks))
+    wanted: set[str] = set()
+    for pattern in patterns:
+        found = [site for site in known if fnmatchcase(site, pattern)]
+        if not found:
+            raise SiteError(
+                f"no site matches {pattern!r} in a model of {blocks} blocks.{nearest(pattern, known)} "
+                f"Sites: {', '.join([*BEFORE, *(f'blocks.N.{name}' for name in BLOCK), *AFTER])}."
+            )
+        wanted.update(found)
+    return tuple(site for site in known if site in wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """value · scale + shift, at some positions and heads: enough to zero, scale, replace, patch or steer.
+
+    An affine change is data, so a native engine or a captured graph can honour it as well as plain PyTorch.
+    `positions` count from the start of the sequence, cached tokens included.
+    """
+
+    scale: float = 1.0
+    shift: Any = None  # an array that broadcasts to what is selected
+    positions: frozenset[int] | None = None
+    heads: frozenset[int] | None = None
+
+    def apply(self, value: Any, names: Sequence[str], start: int) -> Any:
+        """The changed copy of one row's `value`, whose first token stands at position `start`."""
+        index: list[Any] = [slice(None)] * len(names)
+        if self.heads is not None and "heads" in names:
+            index[names.index("heads")] = sorted(self.heads)
+        if self.positions is not None:
+            axis = names.index("length")
+            here = sorted(p - start for p in self.positions if 0 <= p - start < value.shape[axis])
+            if not here:
+                return value
+            if isinstance(index[axis - 1], list):  # two lists would be paired up; make them a grid
+                index[axis - 1] = [[head] for head in index[axis - 1]]
+            index[axis] = here
+        changed = value.clone() if hasattr(value, "clone") else value.copy()
+        selected = changed[tuple(index)] * self.scale
+        changed[tuple(index)] = selected if self.shift is None else selected + self.shift
+        return changed
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What somebody wants to see and to change, declared before the pass."""
+
+    reads: frozenset[str] = frozenset()
+    changes: Mapping[str, Change] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *patterns: str, blocks: int, changes: Mapping[str, Change] | None = None) -> Watch:
+        """A watch from patterns, checked against a model of so many blocks."""
+        changed = {site: change for pattern, change in (changes or {}).items() for site in expand([pattern], blocks)}
+        return cls(frozenset(expand(patterns, blocks)), changed)
+
+
+@dataclass(slots=True)
+class View:
+    """One watch laid over a pass: over the whole batch, or over one row's share of it."""
+
+    watch: Watch
+    row: int | None = None  # None: the whole batch
+    start: int = 0  # the position of the row's first token in this pass
+    length: int | None = None  # how many of the pass's tokens are the row's own (the rest is padding)
+    keys: int | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+
+    def cut(self, site: str, value: Any) -> Any:
+        """This view's part of a batched value, keeping a batch axis of one."""
+        if self.row is None:
+            return value
+        index: list[slice] = []
+        for name in axes(site):
+            if name == "batch":
+                index.append(slice(self.row, self.row + 1))
+            else:
+                index.append(slice({"length": self.length, "keys": self.keys}.get(name)))
+        return value[tuple(index)]
+
+
+class Tap:
+    """The watches of one pass, live. Layers hand values to `touch` and go on with what it returns."""
+
+    __slots__ = ("_changed", "_read", "views")
+
+    def __init__(self, views: Sequence[View]) -> None:
+        self.views = tuple(views)
+        self._read = frozenset().union(*(view.watch.reads for view in self.views))
+        self._changed = frozenset().union(*(view.watch.changes for view in self.views))
+
+    def wants(self, site: str) -> bool:
+        """Whether anybody reads or changes this site: asked before computing what only a watcher needs."""
+        return site in self._read or site in self._changed
+
+    def changes(self, site: str) -> bool:
+        return site in self._changed
+
+    def touch(self, site: str, value: Any) -> Any:
+        """Apply the changes at a site, then record what the readers asked for; the value to go on with."""
+        if site in self._changed:
+            value = self._change(site, value)
+        if site in self._read:
+            for view in self.views:
+                if site in view.watch.reads:
+                    view.record[site] = view.cut(site, value)
+        return value
+
+    def _change(self, site: str, value: Any) -> Any:
+        names = axes(site)
+        for view in self.views:
+            change = view.watch.changes.get(site)
+            if change is None:
+                continue
+            if view.row is None:
+                value = change.apply(value, names, view.start)
+            else:
+                value = value.clone() if hasattr(value, "clone") else value.copy()
+                value[view.row : view.row + 1] = change.apply(value[view.row : view.row + 1], names, view.start)
+        return value

@@ -1,0 +1,7 @@
+"""Text to ids and back: tokenizer, chat template, incremental decode. Needs no torch."""
+
+from glassformer.text.pieces import Pieces
+from glassformer.text.template import ChatTemplate
+from glassformer.text.tokenizer import BatchEncoding, Tokenizer
+
+__all__ = ["BatchEncoding", "ChatTemplate", "Pieces", "Tokenizer"]
