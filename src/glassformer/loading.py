@@ -193,9 +193,7 @@ def named(model: Model, stored: dict[str, Stored], mapping: Mapping[str, str]) -
     prefix = f"{(model.base_class if isinstance(model, WithHead) else type(model)).prefix}."
     expected = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if model.config.tie_word_embeddings:
-        table = next((stored[name] for name in (f"{prefix}{TABLE}", TABLE) if name in stored), None)
-        if table is not None and ("lm_head.weight" not in stored or stored["lm_head.weight"].same_bytes(table)):
-            stored = {**stored, "lm_head.weight": table}  # the same object: one parameter
+        stored = share(stored, f"{prefix}{TABLE}" if f"{prefix}{TABLE}" in stored else TABLE, "lm_head.weight")
     for pattern, replacement in mapping.items():
         try:
             stored = {re.sub(pattern, replacement, name): one for name, one in stored.items()}
@@ -206,6 +204,15 @@ def named(model: Model, stored: dict[str, Stored], mapping: Mapping[str, str]) -
         spellings = (name, f"{prefix}{name}", name.removeprefix(prefix))
         settled[next((spelling for spelling in spellings if spelling in expected), name)] = one
     return settled
+
+
+def share(stored: dict[str, Stored], table: str, head: str) -> dict[str, Stored]:
+    """Tie two names to one stored tensor, whichever was written; two that were both written and differ stay two."""
+    one, other = stored.get(table), stored.get(head)
+    if one is None or other is None:
+        only = one or other
+        return stored if only is None else {**stored, table: only, head: only}
+    return {**stored, head: one} if one.same_bytes(other) else stored
 
 
 def is_head(model: Model, name: str) -> bool:
@@ -253,6 +260,7 @@ def save(model: Any, folder: Path, max_shard_size: str | int) -> None:
         (work / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         settings = json.dumps(model.generation_config.to_dict(), indent=2) + "\n"
         (work / "generation_config.json").write_text(settings, "utf-8")
-        save_torch_state_dict(model.state_dict(), work, max_shard_size=max_shard_size, metadata={"format": "pt"})
+        once = {name: value.detach() for name, value in model.named_parameters()}  # a shared table is written once
+        save_torch_state_dict(once, work, max_shard_size=max_shard_size, metadata={"format": "pt"})
         for file in sorted(work.iterdir()):
             shutil.move(file, folder / file.name)

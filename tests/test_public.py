@@ -1,0 +1,39 @@
+"""The public surface: what `__all__` says is there, sorted, lazy, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import glassformer
+
+
+def test_all_is_sorted_and_complete() -> None:
+    assert glassformer.__all__ == sorted(glassformer.__all__)
+    assert set(glassformer.__all__) - {"__version__"} == set(glassformer._HOME)
+    assert dir(glassformer) == glassformer.__all__
+
+
+@pytest.mark.parametrize("name", glassformer.__all__)
+def test_every_name_is_there(name: str) -> None:
+    assert getattr(glassformer, name) is not None
+
+
+def test_type_checkers_see_every_name() -> None:
+    tree = ast.parse(Path(glassformer.__file__).read_text("utf-8"))
+    seen: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.ImportFrom):
+                    seen.update(alias.asname for alias in inner.names if alias.asname)
+                if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
+                    seen.add(inner.target.id)
+    assert seen == set(glassformer.__all__) - {"__version__"}
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'AutoModelForNothing'"):
+        _ = glassformer.AutoModelForNothing
