@@ -24,6 +24,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: the file is missing. A checkpoint folder needs config.json beside its weights."
         ) from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
     if not isinstance(value, dict):
@@ -46,29 +48,51 @@ class Folder:
 
     @cached_property
     def tensors(self) -> Mapping[str, Stored]:
-        index = self.path / "model.safetensors.index.json"
-        single = self.path / "model.safetensors"
-        if single.exists():
-            return read_safetensors(single)
-        if not index.exists():
+        if self._single.exists():
+            return read_safetensors(self._single)
+        if not self._index.exists():
             raise CheckpointError(
                 f"{self.path}: holds no model.safetensors and no model.safetensors.index.json. "
                 "Fetch the weights, or convert them to safetensors."
             )
-        where = read_json(index).get("weight_map")
-        if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
-            raise CheckpointError(f"{index}: 'weight_map' must map tensor names to file names. Fetch it again.")
-        shards = {name: read_safetensors(self._inside(index, name)) for name in sorted(set(where.values()))}
+        where = self._weight_map
+        shards = {name: read_safetensors(self._inside(name)) for name in sorted(set(where.values()))}
         for tensor, name in where.items():
             if tensor not in shards[name]:
-                raise CheckpointError(f"{index}: tensor {tensor!r} is not in {name!r} as listed. Fetch both again.")
+                raise CheckpointError(f"{self._index}: tensor {tensor!r} is not in {name!r} as listed. Fetch both again.")
         return {tensor: shards[name][tensor] for tensor, name in where.items()}
 
-    def _inside(self, index: Path, name: str) -> Path:
+    @property
+    def whole(self) -> bool:
+        """Whether the weights are all here. A download that was broken off can leave an index without its shards."""
+        if self._single.exists() or not self._index.exists():
+            return self._single.exists()
+        return all(self._inside(name).exists() for name in set(self._weight_map.values()))
+
+    @property
+    def _single(self) -> Path:
+        return self.path / "model.safetensors"
+
+    @property
+    def _index(self) -> Path:
+        return self.path / "model.safetensors.index.json"
+
+    @cached_property
+    def _weight_map(self) -> dict[str, str]:
+        """Which shard holds each tensor, as the index says."""
+        where = read_json(self._index).get("weight_map")
+        if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+            raise CheckpointError(f"{self._index}: 'weight_map' must map tensor names to file names. Fetch it again.")
+        return where
+
+    def _inside(self, name: str) -> Path:
         """A shard's path, refused if it would leave the folder. (Lexically: the hub's cache is made of links.)"""
         parts = PurePosixPath(name.replace("\\", "/"))
-        if parts.is_absolute() or ".." in parts.parts or ":" in name:
-            raise CheckpointError(f"{index}: shard {name!r} lies outside the checkpoint's folder; it is not opened.")
+        if parts.is_absolute() or ".." in parts.parts or ":" in name or not name.isprintable():
+            raise CheckpointError(
+                f"{self._index}: shard {name!r} is not a file inside the checkpoint's folder; it is not opened. "
+                "Fetch the index again."
+            )
         return self.path / parts
 
 
@@ -80,19 +104,23 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
     try:
         with safe_open(path, framework="np"):
             pass
-    except (SafetensorError, OSError) as error:
+        length = int.from_bytes(file.buffer[:8], "little")
+        header = json.loads(file.buffer[8 : 8 + length])
+    except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path}: damaged or cut short ({error}). Fetch it again.") from error
-    length = int.from_bytes(file.buffer[:8], "little")
-    header = json.loads(file.buffer[8 : 8 + length])
     found = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        kind, (start, end) = entry["dtype"], entry["data_offsets"]
+        match entry:  # the library reads some other spellings, which nobody writes
+            case {"dtype": str(kind), "shape": [*shape], "data_offsets": [start, end]}:
+                pass
+            case _:
+                raise CheckpointError(f"{path}: the header's entry for tensor {name!r} is unusable. Fetch it again.")
         if kind not in PLAIN:
             raise CheckpointError(
                 f"{path}: tensor {name!r} is of dtype {kind}, which is not supported. Known: {', '.join(PLAIN)}."
             )
         check_region(file, name, 8 + length + start, end - start)
-        found[name] = Stored(name, kind, tuple(entry["shape"]), file, 8 + length + start, end - start)
+        found[name] = Stored(name, kind, tuple(shape), file, 8 + length + start, end - start)
     return found

@@ -23,6 +23,7 @@ from glassformer.errors import CheckpointError
 NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
 STRING, ARRAY = 8, 9
 MOST_DIMENSIONS = 4
+MOST_NESTED = 4  # arrays inside arrays, as deep as anybody needs; a hostile file would go on
 
 
 class Gguf:
@@ -49,11 +50,15 @@ class Gguf:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        eos = {
-            self.metadata[key]
-            for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-            if key in self.metadata
-        }
+        eos: set[int] = set()
+        for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"):
+            token = self.metadata.get(key)
+            if not isinstance(token, int | None):
+                raise CheckpointError(
+                    f"{self.path}: GGUF field {key!r} holds a {type(token).__name__} where a token id belongs. "
+                    "Fetch the file again."
+                )
+            eos |= set() if token is None else {token}
         return {"eos_token_id": sorted(eos)} if eos else {}
 
     @cached_property
@@ -113,21 +118,29 @@ class Reader:
             raise self._damaged(where, f"its kind has the unknown code {code}")
         return name, shape, kind, self._number("<u8", where)
 
-    def _value(self, code: int, key: str, nested: bool = False) -> Any:
+    def _value(self, code: int, key: str) -> Any:
         if code in NUMBERS:
             return self._number(NUMBERS[code], key)
         if code == STRING:
             return self._string(key)
-        if code == ARRAY and not nested:
-            inner = self._number("<u4", key)
-            if inner in NUMBERS:
-                kind = np.dtype(NUMBERS[inner])
-                count = self._count(key, kind.itemsize)
-                return np.frombuffer(self._take(count * kind.itemsize, key), kind).tolist()
-            if inner == STRING:
-                return self._strings(self._count(key, 8), key)
-            return [self._value(inner, key, nested=True) for _ in range(self._count(key, 1))]
+        if code == ARRAY:
+            return self._array(key)
         raise self._damaged(key, f"its type has the unknown code {code}")
+
+    def _array(self, key: str, depth: int = 1) -> list[Any]:
+        if depth > MOST_NESTED:
+            raise self._damaged(key, f"its arrays are nested more than {MOST_NESTED} deep")
+        code = self._number("<u4", key)
+        if code in NUMBERS:
+            kind = np.dtype(NUMBERS[code])
+            count = self._count(key, kind.itemsize)
+            numbers: list[Any] = np.frombuffer(self._take(count * kind.itemsize, key), kind).tolist()
+            return numbers
+        if code == STRING:
+            return self._strings(self._count(key, 8), key)
+        if code == ARRAY:
+            return [self._array(key, depth + 1) for _ in range(self._count(key, 12))]
+        raise self._damaged(key, f"its items' type has the unknown code {code}")
 
     def _strings(self, count: int, key: str) -> list[str]:
         """Many strings, quickly: vocabularies have 150,000."""

@@ -101,7 +101,8 @@ def _scaling(architecture: str, metadata: Mapping[str, Any], raw: Mapping[str, S
 def tensors(config: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -> dict[str, Stored]:
     """The tensors under the family's names."""
     table = TABLES[config["model_type"]]
-    heads = {"q": config.get("num_attention_heads", 1), "k": config.get("num_key_value_heads", 1)}
+    queries = config.get("num_attention_heads")
+    heads = {"q": queries, "k": config.get("num_key_value_heads") or queries}
     found = {}
     for name, stored in raw.items():
         if name in table.ignored:
@@ -111,11 +112,21 @@ def tensors(config: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) ->
         if pattern not in table.names:
             raise CheckpointError(
                 f"{path}: GGUF tensor {name!r} has no place in a {config['model_type']} model."
-                f"{nearest(pattern, table.names)}"
+                f"{nearest(pattern, table.names)} This variant is not supported; choose another file."
             )
         number = re.match(r"blk\.(\d+)\.", stem)
         theirs = table.names[pattern].format(number.group(1) if number else "")
         turned = re.fullmatch(r"blk\.\d+\.attn_([qk])", stem) if table.interleaved else None
-        layout = Pairs(heads[turned.group(1)]) if turned else None
+        layout = _pairs(heads[turned.group(1)], stored, path) if turned else None
         found[f"{theirs}.{ending}"] = replace(stored, name=f"{theirs}.{ending}", layout=layout)
     return found
+
+
+def _pairs(heads: Any, stored: Stored, path: Path) -> Pairs:
+    """The order of a query's or key's rows, refused where its rows are no heads full of pairs."""
+    if type(heads) is not int or heads < 1 or stored.shape[0] % (2 * heads):
+        raise CheckpointError(
+            f"{path}: GGUF tensor {stored.name!r} has {stored.shape[0]} rows, which do not make pairs in {heads} heads "
+            "(fields 'attention.head_count' and 'attention.head_count_kv'). Fetch the file again."
+        )
+    return Pairs(heads)

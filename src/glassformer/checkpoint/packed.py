@@ -5,6 +5,7 @@ The gguf package knows the kinds and their formulas; this module only looks them
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,9 @@ def dequantise(stored: Stored) -> npt.NDArray[np.float32]:
     from gguf.quants import dequantize
 
     rows = stored.shape[:-1]
+    width = stored.size // (math.prod(rows) or 1)
     try:
-        values: Any = dequantize(raw.reshape(*rows, stored.size // int(np.prod(rows))), GGMLQuantizationType[stored.kind])
+        values: Any = dequantize(raw.reshape(*rows, width), GGMLQuantizationType[stored.kind])
     except (NotImplementedError, KeyError) as error:
         raise CheckpointError(
             f"{stored.file.path}: tensor {stored.name!r} is of kind {stored.kind}, which cannot be expanded. "

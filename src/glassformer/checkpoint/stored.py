@@ -30,7 +30,9 @@ class Mapped:
         except ValueError as error:  # mmap refuses an empty file
             raise CheckpointError(f"{path}: the file is empty. Fetch or copy the checkpoint again.") from error
         except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {error.strerror}.") from error
+            raise CheckpointError(
+                f"{path}: cannot be read: {error.strerror}. Check the path and its permissions."
+            ) from error
 
     def __len__(self) -> int:
         return len(self.buffer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Never
 
@@ -20,7 +20,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from glassformer.errors import InputTypeError, TemplateError, nearest
+from glassformer.errors import InputError, InputTypeError, TemplateError, nearest
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
 CUSTOMARY = frozenset({"enable_thinking", "tools", "documents", "add_generation_prompt", "messages"})
@@ -36,8 +36,8 @@ class _Generation(jinja2.ext.Extension):
     tags = {"generation"}
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node | list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        line = next(parser.stream).lineno
+        return jinja2.nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 def _tojson(
@@ -67,19 +67,21 @@ class ChatTemplate:
         self.source = source
 
     @cached_property
-    def _compiled(self) -> jinja2.Template:
+    def _parsed(self) -> tuple[jinja2.Template, frozenset[str]]:
+        """The template ready to run, and the variables that it asks for."""
+        environment = _environment()
         try:
-            return _environment().from_string(self.source)
-        except jinja2.TemplateError as error:
+            asked = jinja2.meta.find_undeclared_variables(environment.parse(self.source))
+            return environment.from_string(self.source), frozenset(asked) - set(environment.globals)
+        except (jinja2.TemplateError, SyntaxError, RecursionError) as error:  # the last two when nested too deeply
             raise TemplateError(
-                f"the chat template cannot be parsed: {error}. Pass another with chat_template=…."
+                f"the chat template cannot be parsed: {_said(error)}. Pass another with chat_template=…."
             ) from error
 
-    @cached_property
+    @property
     def variables(self) -> frozenset[str]:
         """The variables that the template asks for."""
-        environment = _environment()
-        return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(self.source))) - set(environment.globals)
+        return self._parsed[1]
 
     def render(
         self,
@@ -88,30 +90,42 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
         special_tokens: Mapping[str, str] | None = None,
         variables: Mapping[str, Any] | None = None,
+        also: Iterable[str] = (),
     ) -> str:
+        """The conversation as one text; `also` names what a misspelt variable may have been meant for instead."""
         check_messages(messages)
-        compiled = self._compiled
+        compiled, asked = self._parsed
         for name in variables or {}:
-            if name not in self.variables and name not in CUSTOMARY:
-                known = sorted(self.variables - {"messages"})
+            if name not in asked and name not in CUSTOMARY:
+                known = sorted(asked - {"messages"})
                 raise TemplateError(
-                    f"the chat template has no variable {name!r}.{nearest(name, known)} It uses: {', '.join(known)}."
+                    f"the chat template has no variable {name!r}.{nearest(name, [*known, *also])} "
+                    f"It uses: {', '.join(known) or 'the messages alone'}."
                 )
-        given = {**(special_tokens or {}), **(variables or {})}
+        # templates ask whether tools and documents are none, not whether they are defined
+        given = {"tools": None, "documents": None, **(special_tokens or {}), **(variables or {})}
+        given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
-            return compiled.render(messages=messages, add_generation_prompt=add_generation_prompt, **given)
+            return compiled.render(given)
         except _Raised as error:
-            raise TemplateError(f"the chat template refused the conversation: {error}.") from error
+            raise TemplateError(f"the chat template refused the conversation: {_said(error)}.") from error
         except Exception as error:  # a template is a small program: anything can come out of it
-            raise TemplateError(f"the chat template failed: {type(error).__name__}: {error}.") from error
+            raise TemplateError(f"the chat template failed: {type(error).__name__}: {_said(error)}.") from error
+
+
+def _said(error: Exception) -> str:
+    """An error's words, ready for the middle of a sentence."""
+    return str(error).rstrip(".")
 
 
 def check_messages(messages: object) -> None:
-    """Messages must be a list of mappings with a role."""
+    """Messages must be a list of mappings with a role, and at least one."""
     if isinstance(messages, str) or not isinstance(messages, Sequence):
         raise InputTypeError(
             f"a conversation is a list of messages, not {type(messages).__name__}: [{{'role': 'user', 'content': '…'}}]."
         )
+    if not messages:
+        raise InputError("the conversation is empty. Give it a message: [{'role': 'user', 'content': '…'}].")
     for number, message in enumerate(messages):
         if not isinstance(message, Mapping) or "role" not in message:
             raise InputTypeError(f"message {number} is {message!r}; a message is {{'role': 'user', 'content': '…'}}.")

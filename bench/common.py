@@ -1,0 +1,69 @@
+"""What the benchmarks share: interleaved rounds, medians, ratios, models of a true shape with random weights.
+
+Timings are noisy, so contestants take turns within one run and only ratios are to be believed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+QWEN3_06B: dict[str, Any] = {
+    "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
+    "rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "eos_token_id": 151645, "dtype": "bfloat16",
+}  # fmt: skip
+
+
+def rounds(contestants: Mapping[str, Callable[[], Any]], count: int) -> dict[str, float]:
+    """Median seconds of each contestant, taken in turns after one warm-up each."""
+    for run in contestants.values():
+        run()
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(count):
+        for name, run in contestants.items():
+            began = time.perf_counter()
+            run()
+            taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:
+    """A folder with random weights of a true shape, made once and kept beside the fetched models."""
+    import torch
+
+    from glassformer import blueprints
+    from glassformer.auto import assemble
+    from glassformer.checkpoint.locate import home
+    from glassformer.loading import NAMES
+
+    folder = home() / "bench" / f"{shape['model_type']}-{shape['hidden_size']}x{shape['num_hidden_layers']}-{shape['dtype']}"
+    if not (folder / "model.safetensors").exists():
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(NAMES[shape["dtype"]])
+        try:
+            torch.manual_seed(0)
+            model = assemble(shape["model_type"], "ForCausalLM")(blueprints.read_config(shape))
+        finally:
+            torch.set_default_dtype(before)
+        model.save_pretrained(folder)
+    return folder
+
+
+def report(name: str, rows: list[dict[str, Any]]) -> None:
+    """Rows for people on stderr, the same as JSON on stdout."""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"\n{name} ({machine})", file=sys.stderr)
+    for row in rows:
+        print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr)
+    print(json.dumps({"bench": name, "machine": machine, "rows": rows}))

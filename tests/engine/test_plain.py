@@ -1,0 +1,156 @@
+"""The plain executor: ragged rows, and every move of the protocol, against the model run by itself."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer.candidates import top
+from glassformer.engine.plain import Plain
+from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import ExecutorError, InputError
+from tests.parity import reference
+
+
+@pytest.fixture(scope="module", params=[None, 6], ids=["full", "windowed"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("rows")
+    window = {"use_sliding_window": True, "sliding_window": request.param, "max_window_layers": 1} if request.param else {}
+    reference.write(folder, "qwen3", **window)
+    return glassformer.AutoModelForCausalLM.from_pretrained(folder).requires_grad_(False)
+
+
+def alone(model: Any, ids: Sequence[int]) -> np.ndarray[Any, Any]:
+    """What the scores after these ids are, by one uncached pass."""
+    with torch.no_grad():
+        scores: np.ndarray[Any, Any] = model(torch.tensor([list(ids)]), use_cache=False).logits[0, -1].numpy()
+    return scores
+
+
+def same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    return bool(np.allclose(one, other, atol=1e-4))
+
+
+def test_a_long_random_life(model: Any) -> None:
+    """Open, feed, chunk, fork, select, rewind and close at random; every score equals an uncached pass."""
+    draw = random.Random(3)
+    executor = Plain(model)
+    held: list[tuple[Any, list[int]]] = []
+    for _ in range(80):
+        move = draw.choice(["open", "run", "run", "run", "fork", "rewind", "close", "select"])
+        if move == "open" or not held:
+            held.append((executor.open(), []))
+            move = "run"
+        at = draw.randrange(len(held))
+        row, ids = held[at]
+        if move == "fork" and ids:
+            length = draw.choice([None, draw.randint(1, len(ids))])
+            held.append((executor.fork(row, length), ids[:length]))
+        elif move == "rewind" and ids:
+            length = draw.randint(0, len(ids) - 1)
+            assert executor.rewind(row, length) == length
+            del ids[length:]
+        elif move == "close":
+            executor.close(row)
+            del held[at]
+        elif move == "select":
+            parents = [draw.randrange(len(held)) for _ in held]
+            before = [list(ids) for _, ids in held]
+            executor.select([row for row, _ in held], parents)
+            held = [(row, list(before[parent])) for (row, _), parent in zip(held, parents, strict=True)]
+        if move == "run":
+            fed = [(n, [draw.randrange(160) for _ in range(draw.choice([1, 1, 2, 9]))])
+                   for n in draw.sample(range(len(held)), draw.randint(1, len(held)))]  # fmt: skip
+            found = executor.run([Feed(held[n][0], new) for n, new in fed])
+            for (n, new), scores in zip(fed, found, strict=True):
+                held[n][1].extend(new)
+                assert same(scores.host(), alone(model, held[n][1]))
+        assert [row.length for row, _ in held] == [len(ids) for _, ids in held]
+
+
+def test_wants(model: Any) -> None:
+    executor = Plain(model)
+    ids = [4, 8, 15, 16, 23]
+    row = executor.open()
+    (nothing,) = executor.run([Feed(row, ids[:2], Want.NONE)])
+    with pytest.raises(ExecutorError, match="was fed with Want.NONE"):
+        nothing.host()
+    (everything,) = executor.run([Feed(row, ids[2:], Want.ALL)])
+    for index in range(3):
+        assert same(everything.host(index), alone(model, ids[: 3 + index]))
+
+
+def test_a_tree_of_tokens(model: Any) -> None:
+    """Branches in one row see their own ancestors only, and stand at their own depth."""
+    executor = Plain(model)
+    prompt = [4, 8, 15, 16, 23, 42, 7]
+    row = executor.open()
+    executor.run([Feed(row, prompt)])
+    tokens, parents = [10, 11, 12, 13, 14], [-1, 0, 0, -1, 3]
+    other = executor.open()
+    found, plain = executor.run([Feed(row, tokens, Want.ALL, parents), Feed(other, [9, 9, 9])])
+    paths = {0: [10], 1: [10, 11], 2: [10, 12], 3: [13], 4: [13, 14]}
+    for index, path in paths.items():
+        assert same(found.host(index), alone(model, prompt + path))
+    assert same(plain.host(), alone(model, [9, 9, 9]))
+    with pytest.raises(InputError, match="parent must come before it"):
+        executor.run([Feed(executor.open(), [1, 2], parents=[1, -1])])
+
+
+def test_top_candidates(model: Any) -> None:
+    executor = Plain(model)
+    (scores,) = executor.run([Feed(executor.open(), [4, 8, 15])])
+    best = scores.top(5)
+    whole = torch.tensor(scores.host())
+    assert best.ids.tolist() == whole.topk(5).indices.tolist()
+    assert np.allclose(best.probabilities, whole.softmax(-1)[best.ids], atol=1e-6)
+    assert top(scores.host(), 1000).ids.size == 160
+
+
+def test_description(model: Any) -> None:
+    found = Plain(model).describe()
+    assert (found.name, found.device, found.dtype) == ("plain", "cpu", "float32")
+    assert found.threads >= 1
+
+
+class TestBadInput:
+    def test_closed_and_foreign_rows(self, model: Any) -> None:
+        executor = Plain(model)
+        row = executor.open()
+        executor.close(row)
+        for act in (
+            lambda: executor.run([Feed(row, [1])]),
+            lambda: executor.fork(row),
+            lambda: executor.rewind(row, 0),
+            lambda: executor.close(row),
+            lambda: executor.select([row], [0]),
+            lambda: executor.run([Feed(object(), [1])]),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(ExecutorError, match="closed, or belongs to another"):
+                act()
+
+    @pytest.mark.parametrize(("ids", "message"), [([], "no tokens"), ([160], "id 160 is outside"), ([-1], "id -1 is outside")])
+    def test_ids(self, model: Any, ids: list[int], message: str) -> None:
+        executor = Plain(model)
+        row = executor.open()
+        with pytest.raises(InputError, match=message):
+            executor.run([Feed(row, ids)])
+        assert row.length == 0
+
+    def test_more_than_the_context_holds(self, model: Any) -> None:
+        executor = Plain(model)
+        row = executor.open()
+        executor.run([Feed(row, [1] * 250, Want.NONE)])
+        with pytest.raises(InputError, match="257 tokens do not fit into the model's context of 256"):
+            executor.run([Feed(row, [1] * 7)])
+        assert row.length == 250
+
+    def test_no_encoder(self, model: Any) -> None:
+        with pytest.raises(ExecutorError, match="no encoder"):
+            Plain(model).open([1, 2])

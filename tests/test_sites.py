@@ -1,0 +1,201 @@
+"""Sites: watching changes nothing, reads what is there, and changes what it is told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer import sites
+from glassformer.blueprints import blueprint
+from glassformer.engine.plain import Plain
+from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import SiteError
+from glassformer.sites import Change, Watch
+from tests.parity import reference
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("watched")
+    reference.write(folder, request.param)
+    return glassformer.AutoModelForCausalLM.from_pretrained(folder).requires_grad_(False)
+
+
+IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 100, 42, 6, 7]])
+
+
+def test_the_vocabulary() -> None:
+    known = list(sites.every(2))
+    assert known[0] == "embedding"
+    assert known[-1] == "scores"
+    assert len(known) == len(set(known)) == 1 + 2 * len(sites.BLOCK) + 2
+    assert sites.axes("blocks.1.attention.pattern") == ("batch", "heads", "length", "keys")
+    assert sites.expand(["blocks.*.residual"], 2) == ("blocks.0.residual", "blocks.1.residual")
+
+
+@pytest.mark.parametrize("name", ["blocks.0.resdual", "blocks.x.residual", "blocks", "score"])
+def test_an_unknown_site(name: str) -> None:
+    with pytest.raises(SiteError, match="there is no site"):
+        sites.axes(name)
+    with pytest.raises(SiteError, match="no site matches .* in a model of 2 blocks"):
+        Watch.of(name, blocks=2)
+
+
+def test_the_nearest_site_is_suggested(model: Any) -> None:
+    with pytest.raises(SiteError, match=r"Did you mean 'blocks\.0\.residual'"):
+        model(IDS, watch="blocks.0.resdual")
+    with pytest.raises(SiteError, match="in a model of 3 blocks"):
+        model(IDS, watch="blocks.7.residual")
+
+
+def test_the_blueprint_tells_every_sites_shape(model: Any) -> None:
+    found = model(IDS, watch="*").sites
+    told = blueprint(model.config).sites
+    sizes = {"batch": 2, "length": 6, "keys": 6}
+    assert found.keys() == told.keys() == set(sites.every(3))
+    for site, shape in told.items():
+        assert found[site].shape == tuple(sizes.get(size, size) for size in shape), site
+
+
+def test_the_blueprint_lists_exactly_the_checkpoints_weights(model: Any) -> None:
+    weights = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert {weight.name: weight.shape for weight in blueprint(model.config).weights} == weights
+    base = glassformer.AutoModel.from_config(model.config)
+    assert {w.name: w.shape for w in blueprint(model.config, "base").weights} == {
+        name: tuple(p.shape) for name, p in base.named_parameters()
+    }
+    assert blueprint(model.config).parameters == model.num_parameters()
+
+
+def test_watching_changes_no_bit(model: Any) -> None:
+    plain = model(IDS)
+    watched = model(IDS, watch="*")
+    assert torch.equal(plain.logits, watched.logits)
+    assert torch.equal(watched.sites["scores"], watched.logits)
+    assert plain.sites is None
+
+
+def test_executor_rows_are_watched_one_by_one(model: Any) -> None:
+    """One watched row among three of different lengths: all scores stay the same, and its sites are its own."""
+    rows = [[5, 9, 14, 3], [8, 8, 100, 42, 6, 7, 31], [70, 2]]
+    watch = Watch.of("*", blocks=3)
+    unwatched, watched = Plain(model), Plain(model)
+    before = unwatched.run([Feed(unwatched.open(), ids, Want.ALL) for ids in rows])
+    after = watched.run([Feed(watched.open(), ids, Want.ALL, watch=watch if n == 0 else None) for n, ids in enumerate(rows)])
+    for one, other, ids in zip(before, after, rows, strict=True):
+        for index in range(len(ids)):
+            assert np.array_equal(one.host(index), other.host(index))
+    alone = model(torch.tensor([rows[0]]), watch="*").sites
+    assert after[0].sites.keys() == alone.keys()
+    for site, value in alone.items():
+        assert after[0].sites[site].shape == value.shape
+        assert torch.allclose(after[0].sites[site], value, atol=1e-4)
+    assert not after[1].sites
+
+
+def test_nobody_looking_leaves_nothing_behind(model: Any) -> None:
+    """No hooks, and no tap in the pass."""
+    seen: list[Any] = []
+    original = type(model.base_model).compute
+
+    def spy(self: Any, x: Any, p: Any) -> Any:
+        seen.append(p.tap)
+        return original(self, x, p)
+
+    type(model.base_model).compute = spy
+    try:
+        model(IDS)
+        model.generate(IDS, max_new_tokens=2)
+    finally:
+        type(model.base_model).compute = original
+    assert seen
+    assert all(tap is None for tap in seen)
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
+
+
+def test_no_allocations_when_nobody_looks(model: Any) -> None:
+    """The same number of torch operations, whether sites exist or not: `touch` returns its argument itself."""
+    block = model.model.layers[0]
+    x = torch.randn(1, 2, 48)
+    p = model.model.prepare(IDS[:1, :2], None, None, None, None, False, None)
+    assert p.tap is None
+    assert block.touch("residual", x, p) is x
+
+
+def test_users_own_hooks_fire(model: Any) -> None:
+    fired: list[str] = []
+    names = {"": model, "base": model.model, "attention": model.model.layers[1].self_attn, "head": model.lm_head}
+    hooks = [m.register_forward_hook(lambda *_, name=name: fired.append(name)) for name, m in names.items()]
+    model.generate(IDS[:1], max_new_tokens=1, eos_token_id=None)
+    for hook in hooks:
+        hook.remove()
+    assert sorted(fired) == sorted(names)
+
+
+class TestChanges:
+    def test_zeroing_a_head_equals_cutting_its_weights(self, model: Any, tmp_path: Path) -> None:
+        site = "blocks.1.attention.heads"
+        changed = model(IDS, watch=Watch.of(blocks=3, changes={site: Change(scale=0.0, heads=frozenset({2}))}))
+        model.save_pretrained(tmp_path)
+        cut = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path).requires_grad_(False)
+        size = model.config.head_dim
+        cut.model.layers[1].self_attn.o_proj.weight[:, 2 * size : 3 * size] = 0
+        assert torch.allclose(changed.logits, cut(IDS).logits, atol=1e-5)
+        assert not torch.allclose(changed.logits, model(IDS).logits, atol=1e-3)
+
+    def test_patching_with_itself_changes_nothing(self, model: Any) -> None:
+        found = model(IDS, watch="*")
+        for site in ("embedding", "blocks.0.residual", "blocks.2.mlp.hidden", "blocks.1.attention.value", "scores"):
+            same = Change(scale=0.0, shift=found.sites[site])
+            patched = model(IDS, watch=Watch.of("scores", blocks=3, changes={site: same}))
+            assert torch.equal(patched.logits, found.logits), site
+
+    def test_a_changed_pattern_goes_into_the_output(self, model: Any) -> None:
+        site = "blocks.0.attention.pattern"
+        found = model(IDS, watch=[site, "blocks.0.attention.heads"])
+        same = Change(scale=0.0, shift=found.sites[site])
+        patched = model(IDS, watch=Watch.of("blocks.0.attention.heads", blocks=3, changes={site: same}))
+        assert torch.allclose(patched.logits, found.logits, atol=1e-4)
+        flat = Change(scale=0.0, shift=torch.full((6,), 1 / 6), heads=frozenset({0}))
+        uniform = model(IDS, watch=Watch.of("blocks.0.attention.heads", "blocks.0.attention.value", blocks=3, changes={site: flat}))
+        mean = uniform.sites["blocks.0.attention.value"][:, 0].mean(1, keepdim=True).expand(-1, 6, -1)
+        assert torch.allclose(uniform.sites["blocks.0.attention.heads"][:, 0], mean, atol=1e-5)
+
+    def test_positions_count_from_the_start_of_the_sequence(self, model: Any) -> None:
+        site = "blocks.0.residual"
+        change = Watch.of(site, blocks=3, changes={site: Change(scale=0.0, positions=frozenset({4}))})
+        whole = model(IDS, watch=change)
+        assert float(whole.sites[site][:, 4].abs().max()) == 0.0
+        assert float(whole.sites[site][:, 3].abs().min()) > 0.0
+        first = model(IDS[:, :3])
+        rest = model(IDS[:, 3:], past_key_values=first.past_key_values, watch=change)
+        assert torch.allclose(rest.logits, whole.logits[:, 3:], atol=1e-4)
+
+    def test_heads_and_positions_together(self, model: Any) -> None:
+        site = "blocks.0.attention.query"
+        change = Change(scale=0.0, positions=frozenset({1, 4}), heads=frozenset({0, 3}))
+        value = model(IDS, watch=Watch.of(site, blocks=3, changes={site: change})).sites[site]
+        zero = value.abs().amax((0, 3)) == 0
+        assert zero.nonzero().tolist() == [[0, 1], [0, 4], [3, 1], [3, 4]]
+
+    def test_only_the_watched_row_is_changed(self, model: Any) -> None:
+        executor = Plain(model)
+        zero = Watch.of(blocks=3, changes={"blocks.0.residual": Change(scale=0.0), "scores": Change(shift=1.0)})
+        rows = [[5, 9, 14, 3], [8, 8, 100]]
+        changed = executor.run([Feed(executor.open(), ids, watch=zero if n else None) for n, ids in enumerate(rows)])
+        untouched = Plain(model)
+        plain = untouched.run([Feed(untouched.open(), ids) for ids in rows])
+        assert np.array_equal(changed[0].host(), plain[0].host())
+        assert not np.allclose(changed[1].host(), plain[1].host(), atol=1e-2)
+
+    def test_numpy_values_too(self) -> None:
+        value = np.ones((1, 3, 4), np.float32)
+        changed = Change(scale=2.0, shift=1.0, positions=frozenset({1, 9})).apply(value, sites.STREAM, 0)
+        assert changed[0, :, 0].tolist() == [1, 3, 1]
+        assert value.max() == 1
+        assert Change(positions=frozenset({9})).apply(value, sites.STREAM, 0) is value
