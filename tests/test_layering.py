@@ -37,11 +37,23 @@ ALLOWED: dict[str, set[str]] = {
     "loading": GROUND | {"opening", "checkpoint", "blueprints", "decoding.settings", "families", "heads"},
     "generating": GROUND | {"decoding", "engine", "families"},
     "auto": GROUND | {"opening", "loading", "generating", "blueprints", "families", "heads"},
-    "runtime": GROUND | {"opening", "checkpoint", "blueprints", "decoding", "engine", "observe", "text", "auto", "loading", "heads"},
+    "runtime": GROUND
+    | {"opening", "checkpoint", "blueprints", "decoding", "engine", "observe", "text", "auto", "loading", "heads"},
     "cli": {"*"},
     "__init__": {"*"},
 }
-NO_TORCH = ("text", "checkpoint", "blueprints", "decoding", "engine.protocol", "opening", "observe", "show", "runtime", "cli.app")
+NO_TORCH = (
+    "text",
+    "checkpoint",
+    "blueprints",
+    "decoding",
+    "engine.protocol",
+    "opening",
+    "observe",
+    "show",
+    "runtime",
+    "cli.app",
+)
 
 
 def name_of(path: Path) -> str:

@@ -162,7 +162,9 @@ class TestChanges:
         patched = model(IDS, watch=Watch.of("blocks.0.attention.heads", blocks=3, changes={site: same}))
         assert torch.allclose(patched.logits, found.logits, atol=1e-4)
         flat = Change(scale=0.0, shift=torch.full((6,), 1 / 6), heads=frozenset({0}))
-        uniform = model(IDS, watch=Watch.of("blocks.0.attention.heads", "blocks.0.attention.value", blocks=3, changes={site: flat}))
+        uniform = model(
+            IDS, watch=Watch.of("blocks.0.attention.heads", "blocks.0.attention.value", blocks=3, changes={site: flat})
+        )
         mean = uniform.sites["blocks.0.attention.value"][:, 0].mean(1, keepdim=True).expand(-1, 6, -1)
         assert torch.allclose(uniform.sites["blocks.0.attention.heads"][:, 0], mean, atol=1e-5)
 

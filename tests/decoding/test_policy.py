@@ -163,7 +163,9 @@ class Counting:
 
 def test_the_loop_runs_rows_together_and_lets_each_leave() -> None:
     executor = Counting()
-    policies = [Policy(GenerationConfig(eos_token_id=end), [start], context=50) for start, end in ((1, 4), (10, 11), (20, 26))]
+    policies = [
+        Policy(GenerationConfig(eos_token_id=end), [start], context=50) for start, end in ((1, 4), (10, 11), (20, 26))
+    ]
     list(loop(executor, policies))  # type: ignore[arg-type]
     assert [policy.chosen for policy in policies] == [[2, 3, 4], [11], [21, 22, 23, 24, 25, 26]]
     assert executor.passes == [3, 2, 2, 1, 1, 1]
@@ -216,7 +218,15 @@ class TestSettings:
         assert found.room(4, 50) == 2
 
     def test_files(self) -> None:
-        raw = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [3, 4], "odd": 1, "seed": None}
+        raw = {
+            "do_sample": True,
+            "temperature": 0.6,
+            "top_k": 20,
+            "top_p": 0.95,
+            "eos_token_id": [3, 4],
+            "odd": 1,
+            "seed": None,
+        }
         found = GenerationConfig.read(raw)
         assert found.eos == {3, 4}
         assert found.extra == {"odd": 1}

@@ -135,7 +135,9 @@ class TestBadInput:
             with pytest.raises(ExecutorError, match="closed, or belongs to another"):
                 act()
 
-    @pytest.mark.parametrize(("ids", "message"), [([], "no tokens"), ([160], "id 160 is outside"), ([-1], "id -1 is outside")])
+    @pytest.mark.parametrize(
+        ("ids", "message"), [([], "no tokens"), ([160], "id 160 is outside"), ([-1], "id -1 is outside")]
+    )
     def test_ids(self, model: Any, ids: list[int], message: str) -> None:
         executor = Plain(model)
         row = executor.open()

@@ -40,9 +40,11 @@ def open_at(path: Path) -> Checkpoint:
 
     if path.is_dir():
         packed = sorted(path.glob("*.gguf"))
-        if len(packed) == 1 and not (path / "config.json").exists():
-            return Gguf(packed[0])
-        return Folder(path)
+        if not packed or (path / "config.json").exists():
+            return Folder(path)
+        if len(packed) > 1:
+            raise CheckpointError(f"{path}: holds {len(packed)} .gguf files. Give the path of one, such as {packed[0]}.")
+        return Gguf(packed[0])
     if path.suffix == ".gguf":
         return Gguf(path)
     raise CheckpointError(

@@ -23,7 +23,7 @@ import jinja2.sandbox
 from glassformer.errors import InputError, InputTypeError, TemplateError, nearest
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
-CUSTOMARY = frozenset({"enable_thinking", "tools", "documents", "add_generation_prompt", "messages"})
+CUSTOMARY = frozenset({"enable_thinking", "tools", "documents"})
 
 
 class _Raised(jinja2.TemplateError):
@@ -95,9 +95,9 @@ class ChatTemplate:
         """The conversation as one text; `also` names what a misspelt variable may have been meant for instead."""
         check_messages(messages)
         compiled, asked = self._parsed
+        known = sorted(asked - {"messages"})
         for name in variables or {}:
-            if name not in asked and name not in CUSTOMARY:
-                known = sorted(asked - {"messages"})
+            if name not in known and name not in CUSTOMARY:
                 raise TemplateError(
                     f"the chat template has no variable {name!r}.{nearest(name, [*known, *also])} "
                     f"It uses: {', '.join(known) or 'the messages alone'}."

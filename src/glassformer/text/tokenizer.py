@@ -7,6 +7,7 @@ is padded to a size that hardware likes (151,936). Ids from the third range stan
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections import UserDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
 
 import tokenizers
+from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError, InputError, InputTypeError, TemplateError, refuse
 from glassformer.text import gguf_bpe
@@ -61,12 +63,12 @@ class Tokenizer:
         self.backend = backend
         backend.no_padding()
         backend.no_truncation()
-        self._special = {name: token for name, token in (special or {}).items() if token is not None}
+        self._special = _by_name(special or {})
         self._additional = tuple(additional)
         self.chat_template = template
         self.padding_side = padding_side
         self.model_max_length = model_max_length
-        self._clean_up = clean_up
+        self._clean_up = clean_up and not isinstance(backend.model, BPE)  # which spells its spaces: nothing to repair
         self._source = dict(source or {})  # the tokenizer_config.json it came with, for saving
 
     # Reading and writing ----------------------------------------------------------------------------------------
@@ -83,21 +85,26 @@ class Tokenizer:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             raise CheckpointError(f"{path}: not a tokenizer file ({error}). Fetch it again.") from error
-        config = _json(folder / "tokenizer_config.json")
-        named = {**_json(folder / "special_tokens_map.json"), **config}
-        added = [
-            _added(entry, path)
-            for _, entry in sorted(config.get("added_tokens_decoder", {}).items(), key=lambda kv: int(kv[0]))
-        ]
-        backend.add_tokens([token for token in added if backend.token_to_id(token.content) is None])
-        additional = [_content(token) for token in named.get("additional_special_tokens") or ()]
+        path = folder / "tokenizer_config.json"
+        config = _json(path)
+        # older checkpoints name their special tokens in a file of their own, which then has the last word
+        named = config if "added_tokens_decoder" in config else {**config, **_json(folder / "special_tokens_map.json")}
+        special = {name: _special(named[name], name, path) for name in NAMED if named.get(name) is not None}
+        further = named.get("extra_special_tokens") or named.get("additional_special_tokens") or []
+        if not isinstance(further, list):
+            raise CheckpointError(f"{path}: its additional special tokens are no list but {further!r}. Fetch it again.")
+        additional = [_special(token, "additional_special_tokens", path) for token in further]
+        backend.add_tokens([*_added(config, path), *special.values(), *additional])  # those that it knows stay as they are
+        limit = config.get("model_max_length") or UNLIMITED
+        if not isinstance(limit, (int, float)):
+            raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no number. Fetch it again.")
         return cls(
             backend,
-            special={name: token for name in NAMED if (token := _content(named.get(name))) is not None},
-            additional=[token for token in additional if token is not None],
+            special={name: token.content for name, token in special.items()},
+            additional=[token.content for token in additional],
             template=_template(folder, config),
             padding_side=config.get("padding_side", "right"),
-            model_max_length=int(config.get("model_max_length") or UNLIMITED),
+            model_max_length=int(limit) if limit < UNLIMITED else UNLIMITED,
             clean_up=bool(config.get("clean_up_tokenization_spaces", False)),
             source=config,
         )
@@ -107,8 +114,13 @@ class Tokenizer:
         """From the `tokenizer.…` entries of a GGUF file."""
         backend, special = gguf_bpe.build(metadata)
         template = metadata.get("tokenizer.chat_template")
-        context = metadata.get(f"{metadata.get('general.architecture')}.context_length", UNLIMITED)
-        return cls(backend, special=special, template=template, model_max_length=int(context))
+        context = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+        return cls(
+            backend,
+            special=special,
+            template=template if isinstance(template, str) else None,
+            model_max_length=context if isinstance(context, int) else UNLIMITED,
+        )
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
@@ -117,12 +129,13 @@ class Tokenizer:
         self.backend.save(str(folder / "tokenizer.json"))
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **{k: v for k, v in self._source.items() if k != "chat_template"},
-            **self._special,
+            **{k: v for k, v in self._source.items() if k not in ("chat_template", "extra_special_tokens", *NAMED)},
+            **self.special_tokens_map,
             "padding_side": self.padding_side,
             "model_max_length": self.model_max_length,
-            "clean_up_tokenization_spaces": self._clean_up,
         }
+        if isinstance(self.chat_template, Mapping):
+            config["chat_template"] = [{"name": n, "template": t} for n, t in self.chat_template.items()]
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
         if isinstance(self.chat_template, str):
             (folder / "chat_template.jinja").write_text(self.chat_template, "utf-8")
@@ -166,7 +179,7 @@ class Tokenizer:
         return [self._id(token) for token in self.all_special_tokens]
 
     def _id(self, token: str) -> int:
-        number = self.backend.token_to_id(token)
+        number = self.backend.token_to_id(token) if isinstance(token, str) else None
         if number is None:
             raise InputError(f"{token!r} is not in the vocabulary.")
         return number
@@ -180,11 +193,15 @@ class Tokenizer:
         raise AttributeError(f"the tokenizer has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in NAMED:
-            self._id(value)
-            self._special[name] = value
-        else:
+        """`pad_token`, `pad_token_id` and their kin can be set to any token of the vocabulary, or to None."""
+        stem = name.removesuffix("_id")
+        if stem not in NAMED:
             object.__setattr__(self, name, value)
+            return
+        token = value if name == stem or value is None else self._token(value)
+        if token is not None:
+            self._id(token)
+        self._special = _by_name({**self._special, stem: token})
 
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, length={len(self)}, special_tokens={self.special_tokens_map})"
@@ -218,10 +235,12 @@ class Tokenizer:
         if not single and (not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray))):
             raise InputTypeError(f"the tokenizer takes a string or a list of strings, not {type(text).__name__}.")
         texts: Sequence[str] = [text] if isinstance(text, str) else text
-        rows = [self._encode(one, add_special_tokens) for one in texts]
-        if truncation:
-            limit = self.model_max_length if max_length is None else max_length
-            rows = [row[:limit] for row in rows]
+        if max_length is not None and (not isinstance(max_length, int) or max_length < 0):
+            raise InputError(f"max_length={max_length!r} is no length. Give a number of tokens, 0 or more.")
+        if truncation not in (True, False):
+            raise InputError(f"truncation={truncation!r} is not known. Use True or False.")
+        limit = self.model_max_length if max_length is None else max_length
+        rows = [self._encode(one, add_special_tokens, limit if truncation else UNLIMITED) for one in texts]
         masks = [[1] * len(row) for row in rows]
         if padding:
             rows, masks = self._pad(rows, masks, padding, max_length, padding_side or self.padding_side)
@@ -240,17 +259,28 @@ class Tokenizer:
         """The pieces of one text, as the vocabulary spells them."""
         return self.convert_ids_to_tokens(self._encode(text, add_special_tokens=False))
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def _encode(self, text: str, add_special_tokens: bool, limit: int = UNLIMITED) -> list[int]:
+        """At most `limit` ids; it is the text that is cut, and never the tokens around it while they have room."""
         if not isinstance(text, str):
             raise InputTypeError(f"the tokenizer takes text, not {type(text).__name__}.")
         try:
-            return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            found = self.backend.encode(text, add_special_tokens=False)
         except (UnicodeEncodeError, TypeError) as error:
             raise InputError("the text holds a lone surrogate, which is no character. Repair its encoding first.") from error
+        if add_special_tokens:
+            if (room := max(0, limit - self.backend.num_special_tokens_to_add(is_pair=False))) < len(found):
+                found.truncate(room)
+            found = self.backend.post_process(found)
+        ids: list[int] = found.ids
+        return ids[:limit]
 
     def _pad(
         self, rows: list[list[int]], masks: list[list[int]], padding: Any, max_length: int | None, side: str
     ) -> tuple[list[list[int]], list[list[int]]]:
+        if padding not in (True, "longest", "max_length"):
+            raise InputError(f"padding={padding!r} is not known. Use True, 'longest', 'max_length' or False.")
+        if side not in ("left", "right"):
+            raise InputError(f"padding_side={side!r} is not known. Use 'left' or 'right'.")
         if self.pad_token_id is None:
             raise InputError("this tokenizer has no padding token. Set one: tokenizer.pad_token = tokenizer.eos_token.")
         if padding == "max_length":
@@ -270,21 +300,21 @@ class Tokenizer:
 
     def decode(self, ids: Ids, skip_special_tokens: bool = False) -> Any:
         """Text of one id or one sequence; a list of texts for a batch (two dimensions)."""
-        ids = ids.tolist() if hasattr(ids, "tolist") else ids
-        if isinstance(ids, int):
-            ids = [ids]
-        ids = list(ids)
-        if ids and not isinstance(ids[0], int):
-            return [self.decode(row, skip_special_tokens) for row in ids]
-        try:
-            text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
-        except (OverflowError, TypeError) as error:
-            raise InputError(f"{ids!r} are not token ids: {error}.") from error
+        numbers = _numbers(ids)
+        if isinstance(numbers, int):
+            numbers = [numbers]
+        if any(isinstance(row, list) for row in numbers):
+            return [self.decode(row, skip_special_tokens) for row in numbers]
+        for number in numbers:
+            if not 0 <= number < 2**32:
+                raise InputError(f"{number} is no token id; the vocabulary has {len(self)}.")
+        text: str = self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
         return _cleaned(text) if self._clean_up else text
 
     def batch_decode(self, sequences: Ids, skip_special_tokens: bool = False) -> list[str]:
-        """Texts of many sequences."""
-        return [self.decode(row, skip_special_tokens) for row in sequences]
+        """Texts of many sequences; a list even for one."""
+        found = self.decode(sequences, skip_special_tokens)
+        return [found] if isinstance(found, str) else found
 
     def pieces(self, skip_special_tokens: bool = True) -> Pieces:
         """An incremental decoder for one sequence: `feed` it ids as they come."""
@@ -296,14 +326,14 @@ class Tokenizer:
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> list[str]: ...
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
         """Ids as the vocabulary spells them: `Ġ` is a space, `Ċ` a line break."""
-        ids = ids.tolist() if hasattr(ids, "tolist") else ids
-        if isinstance(ids, int):
-            return self._token(ids)
-        hidden = set(self.all_special_ids) if skip_special_tokens else set()
-        return [self._token(number) for number in ids if number not in hidden]
+        numbers = _numbers(ids)
+        if isinstance(numbers, int):
+            return self._token(numbers)
+        hidden = self.all_special_ids if skip_special_tokens else []
+        return [self._token(number) for number in numbers if number not in hidden]
 
     def _token(self, number: int) -> str:
-        token = self.backend.id_to_token(number) if number >= 0 else None
+        token = self.backend.id_to_token(number) if isinstance(number, int) and 0 <= number < 2**32 else None
         if token is None:
             raise InputError(f"id {number} stands for no token; the vocabulary has {len(self)}.")
         return token
@@ -329,12 +359,13 @@ class Tokenizer:
 
     def token_bytes(self, number: int) -> bytes:
         """The bytes that one id adds to the text; half a character is possible, a padding id gives none."""
-        token = self.backend.id_to_token(number)
+        token = self.backend.id_to_token(number) if 0 <= number < 2**32 else None
         if token is None:
             return b""
-        if self._bytes_of is None or number in self._added_ids:
+        spelt = self._bytes_of
+        if spelt is None or number in self._added_ids or not spelt.keys() >= set(token):
             return token.encode()
-        return bytes(self._bytes_of[character] for character in token)
+        return bytes(spelt[character] for character in token)
 
     @cached_property
     def _added_ids(self) -> frozenset[int]:
@@ -342,13 +373,18 @@ class Tokenizer:
 
     # Conversations ----------------------------------------------------------------------------------------------
 
-    def template(self, name: str | None = None) -> ChatTemplate:
+    def template(self, name: str = "default") -> ChatTemplate:
         """The model's own chat template, or the one of that name where it has several."""
         held = self.chat_template
-        source = held.get(name or "default") if isinstance(held, Mapping) else held
-        if source is None:
+        if not held:
             raise TemplateError("this tokenizer has no chat template. Pass chat_template=…, or use plain text.")
-        return ChatTemplate(source)
+        if isinstance(held, str):
+            return ChatTemplate(held)
+        if name not in held:
+            raise TemplateError(
+                f"there is no chat template {name!r}. Pass chat_template= one of: {', '.join(sorted(held))}."
+            )
+        return ChatTemplate(held[name])
 
     def apply_chat_template(
         self,
@@ -368,14 +404,19 @@ class Tokenizer:
 
         Args:
             conversation: `[{"role": "user", "content": "…"}, …]`, or a list of such lists for a batch.
-            chat_template: another template than the model's own.
+            chat_template: another template than the model's own, or the name of one where it has several.
             add_generation_prompt: end with the words that open the assistant's turn.
             tokenize: False gives the text.
             return_dict: False gives the ids alone.
             variables: whatever the template declares, such as `enable_thinking=False`.
         """
-        template = ChatTemplate(chat_template) if chat_template is not None else self.template()
-        many = bool(conversation) and isinstance(conversation[0], Sequence) and not isinstance(conversation[0], str)
+        named = self.chat_template if isinstance(self.chat_template, Mapping) else {}
+        if chat_template is None:
+            template = self.template("tool_use" if variables.get("tools") and "tool_use" in named else "default")
+        else:
+            template = ChatTemplate(named.get(chat_template, chat_template))
+        first = conversation[0] if isinstance(conversation, Sequence) and conversation else None
+        many = isinstance(first, Sequence) and not isinstance(first, str)
         conversations: Sequence[Any] = conversation if many else [conversation]
         texts = [
             template.render(
@@ -383,6 +424,7 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
                 special_tokens=self.special_tokens_map,
                 variables=variables,
+                also=inspect.signature(self.apply_chat_template).parameters,
             )
             for one in conversations
         ]
@@ -399,6 +441,11 @@ class Tokenizer:
         return found if return_dict else found["input_ids"]
 
 
+def _by_name(special: Mapping[str, str | None]) -> dict[str, str]:
+    """The special tokens that there are, in the field's order."""
+    return {name: token for name in NAMED if (token := special.get(name)) is not None}
+
+
 def _cleaned(text: str) -> str:
     """English spacing put right after word-wise decoding, as the field does it."""
     for apart, joined in (
@@ -410,18 +457,28 @@ def _cleaned(text: str) -> str:
 
 
 def _array(rows: Sequence[Sequence[int]], kind: Tensors) -> Any:
-    lengths = {len(row) for row in rows}
+    lengths = {len(row) for row in rows} or {0}
     if len(lengths) > 1:
         raise InputError(f"texts of {min(lengths)} to {max(lengths)} tokens do not form one tensor. Pass padding=True.")
     if kind == "pt":
         import torch
 
-        return torch.tensor(rows, dtype=torch.long).reshape(len(rows), -1)
+        return torch.tensor(rows, dtype=torch.long).reshape(len(rows), *lengths)
     if kind == "np":
         import numpy as np
 
-        return np.array(rows, dtype=np.int64).reshape(len(rows), -1)
+        return np.array(rows, dtype=np.int64).reshape(len(rows), *lengths)
     raise InputError(f"return_tensors={kind!r} is not known. Use 'pt', 'np' or None.")
+
+
+def _numbers(ids: Ids) -> Any:
+    """Ids out of whatever holds them, as an int or (nested) lists of ints."""
+    ids = ids.tolist() if hasattr(ids, "tolist") else ids
+    if isinstance(ids, int):
+        return ids
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise InputTypeError(f"token ids are whole numbers, or lists or tensors of them, not {type(ids).__name__}.")
+    return [_numbers(one) for one in ids]
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -437,23 +494,41 @@ def _json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _content(token: Any) -> str | None:
-    """A token is written as a string, or as an object with its content and stripping habits."""
-    return token.get("content") if isinstance(token, dict) else token
-
-
-def _added(entry: Any, path: Path) -> tokenizers.AddedToken:
+def _read_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
+    """A token is written as a string, or as an object with its content and habits."""
+    entry = {"content": entry, "special": True} if isinstance(entry, str) else entry
     if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
-        raise CheckpointError(f"{path}: an entry of 'added_tokens_decoder' has no content: {entry!r}. Fetch it again.")
+        raise CheckpointError(f"{path}: {field!r} holds {entry!r}, which is no token. Fetch it again.")
     habits = ("single_word", "lstrip", "rstrip", "normalized", "special")
     return tokenizers.AddedToken(entry["content"], **{h: bool(entry[h]) for h in habits if h in entry})
+
+
+def _special(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
+    """A token with a role is special, whether or not its entry says so."""
+    return _read_token({**entry, "special": True} if isinstance(entry, dict) else entry, field, path)
+
+
+def _added(config: Mapping[str, Any], path: Path) -> list[tokenizers.AddedToken]:
+    """The tokens that the config adds to tokenizer.json, in the order of their ids."""
+    held = config.get("added_tokens_decoder", {})
+    if not isinstance(held, dict) or not all(number.isdecimal() for number in held):
+        raise CheckpointError(f"{path}: 'added_tokens_decoder' does not map ids to tokens. Fetch it again.")
+    return [_read_token(held[number], "added_tokens_decoder", path) for number in sorted(held, key=int)]
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
     """The chat template: a file of its own in newer checkpoints, an entry of the config in older ones."""
     if (path := folder / "chat_template.jinja").exists():
-        return path.read_text(encoding="utf-8")
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{path}: not UTF-8 text ({error}). Fetch it again.") from error
     found = _json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
-    if isinstance(found, list):
-        return {entry["name"]: entry["template"] for entry in found}
-    return found if isinstance(found, str) else None
+    try:
+        named = {str(entry["name"]): entry["template"] for entry in found} if isinstance(found, list) else found
+    except (TypeError, KeyError):
+        named = found
+    sources = named.values() if isinstance(named, dict) else [named]
+    if named is not None and not all(isinstance(source, str) for source in sources):
+        raise CheckpointError(f"{folder}: its chat template is neither a text nor a list of named ones. Fetch it again.")
+    return named

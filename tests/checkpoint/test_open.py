@@ -1,0 +1,55 @@
+"""A path to the right kind of checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from glassformer.checkpoint import open_at
+from glassformer.checkpoint.folder import Folder
+from glassformer.checkpoint.gguf import Gguf
+from tests.checkpoint.files import refused, write_folder, write_gguf
+
+
+def test_gguf_file(tmp_path: Path) -> None:
+    checkpoint = open_at(write_gguf(tmp_path / "x.gguf"))
+    assert isinstance(checkpoint, Gguf)
+    assert checkpoint.config["model_type"] == "llama"
+
+
+def test_folder_with_one_gguf_file(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "x.gguf", "qwen3")
+    checkpoint = open_at(tmp_path)
+    assert isinstance(checkpoint, Gguf)
+    assert checkpoint.path == path
+    assert checkpoint.config["model_type"] == "qwen3"
+
+
+def test_folder_of_the_hub_even_with_a_gguf_file_in_it(tmp_path: Path) -> None:
+    write_gguf(write_folder(tmp_path, {}) / "x.gguf")
+    checkpoint = open_at(tmp_path)
+    assert isinstance(checkpoint, Folder)
+    assert checkpoint.path == tmp_path
+
+
+def test_which_of_several_is_for_the_person_to_say(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        write_gguf(tmp_path / name)
+    refused(
+        lambda: open_at(tmp_path), tmp_path, "holds 2 .gguf files", f"Give the path of one, such as {tmp_path / 'a.gguf'}"
+    )
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "x.bin", "nothing"])
+def test_something_else(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name != "nothing":
+        path.touch()
+    refused(lambda: open_at(path), path, "not a checkpoint", "Give a folder that holds config.json", "or a .gguf file.")
+
+
+def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+    checkpoint = open_at(tmp_path / "missing.gguf")
+    refused(lambda: checkpoint.config, tmp_path / "missing.gguf", "the file is missing. Fetch or copy the checkpoint again.")
+    assert open_at(tmp_path).path == tmp_path

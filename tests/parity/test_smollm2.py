@@ -1,0 +1,82 @@
+"""The default model, from its GGUF file, against the reference's dequantised float32 load of the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import glassformer
+from glassformer.engine.plain import Plain
+from glassformer.engine.protocol import Feed, Want
+
+PROMPTS = (
+    "What is the capital of France?",
+    "Write a haiku about the sea.",
+    "2 + 2 =",
+    "Explain gravity to a child.",
+    "List three fruits.",
+    "def fibonacci(n):",
+    "Once upon a time, in a small village,",
+    "Translate to French: good morning",
+    "Why is the sky blue?",
+    "  Strange   spacing\n\nand 12345 digits é 😊",
+)
+
+
+@pytest.fixture(scope="module")
+def pair(smollm2: Path) -> tuple[Any, Any, Any]:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32
+    ).eval()
+    ours = glassformer.AutoModelForCausalLM.from_pretrained("smollm2").requires_grad_(False)
+    return ours, theirs, glassformer.AutoTokenizer.from_pretrained("smollm2")
+
+
+def test_same_weights(pair: tuple[Any, Any, Any]) -> None:
+    ours, theirs, _ = pair
+    wanted = theirs.state_dict()
+    for name, value in ours.state_dict().items():
+        assert torch.equal(value, wanted[name]), name
+
+
+@torch.no_grad()
+def test_same_scores_and_states(pair: tuple[Any, Any, Any]) -> None:
+    ours, theirs, tokenizer = pair
+    ids = tokenizer(PROMPTS[3], return_tensors="pt")["input_ids"]
+    wanted, found = (model(ids, output_hidden_states=True) for model in (theirs, ours))
+    for one, other in zip((*found.hidden_states, found.logits), (*wanted.hidden_states, wanted.logits), strict=True):
+        assert float((one - other).abs().max()) <= 1e-4 * float(other.max() - other.min())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("number", [*range(2), *(pytest.param(n, marks=pytest.mark.sweep) for n in range(2, len(PROMPTS)))])
+def test_64_greedy_ids(pair: tuple[Any, Any, Any], number: int) -> None:
+    ours, theirs, tokenizer = pair
+    chat = [{"role": "user", "content": PROMPTS[number]}]
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+    settings: dict[str, Any] = {"max_new_tokens": 64, "do_sample": False, "eos_token_id": None}
+    wanted = theirs.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=0, **settings)
+    assert ours.generate(ids, **settings).tolist() == wanted.tolist()
+
+
+def test_it_knows_paris(pair: tuple[Any, Any, Any]) -> None:
+    model = glassformer.load("smollm2")
+    assert model.chat("What is the capital of France?") == "The capital of France is Paris."
+
+
+def test_watching_the_real_model_changes_no_bit(pair: tuple[Any, Any, Any]) -> None:
+    ours, _, tokenizer = pair
+    ids = tokenizer("Watching changes nothing.")["input_ids"]
+    from glassformer.sites import Watch
+
+    watch = Watch.of("*", blocks=30)
+    one, other = Plain(ours), Plain(ours)
+    plain = one.run([Feed(one.open(), ids, Want.ALL)])[0]
+    watched = other.run([Feed(other.open(), ids, Want.ALL, watch=watch)])[0]
+    for index in range(len(ids)):
+        assert (plain.host(index) == watched.host(index)).all()
+    assert len(watched.sites) == 1 + 30 * 12 + 2
