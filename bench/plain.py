@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import random_checkpoint, report, rounds
 
 import glassformer
+from common import random_checkpoint, report, rounds
 from glassformer.checkpoint.locate import locate
 
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +77,11 @@ def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer: Path) 
 
 
 @pytest.fixture
-def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A fresh GLASS_HOME and hub cache, so that nothing is here yet."""
     monkeypatch.setenv("GLASS_HOME", str(tmp_path / "glass"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    yield tmp_path / "glass"
+    return tmp_path / "glass"
 
 
 @pytest.fixture(autouse=True)

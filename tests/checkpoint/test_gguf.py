@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFValueType as Value
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader
+from gguf import GGUFValueType as Value
 from gguf.quants import dequantize, quantize
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glassformer.blueprints import Rope, read_config
 from glassformer.checkpoint.gguf import MOST_NESTED, Gguf
@@ -20,7 +22,19 @@ from glassformer.checkpoint.stored import Pairs
 from glassformer.errors import ConfigError
 from glassformer.opening import open_model
 from tests.checkpoint.files import (
-    Typed, damaged, entry, header, modestly, open_all, pair, refused, replace, sizes, string, weights, write_gguf,
+    Typed,
+    damaged,
+    entry,
+    header,
+    modestly,
+    open_all,
+    pair,
+    refused,
+    replace,
+    sizes,
+    string,
+    weights,
+    write_gguf,
 )  # fmt: skip
 
 AGAIN = "Fetch the file again."

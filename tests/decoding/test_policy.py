@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings as effort
+from hypothesis import given
+from hypothesis import settings as effort
 from hypothesis import strategies as st
 from transformers.generation import logits_process as theirs
 

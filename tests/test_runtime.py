@@ -1,0 +1,187 @@
+"""The short face: load, chat, stream, watch, look; and the journey, whose every Python line is run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.decoding import Finish
+from glassformer.errors import ExecutorError, InputError, InputTypeError, ModelNotFound, TemplateError, UnknownArgument
+from tests.parity import reference
+
+
+@pytest.fixture(scope="module")
+def model(tiny_qwen3: Path) -> Any:
+    return glassformer.load(tiny_qwen3)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory, tiny_qwen3: Path) -> Any:
+    """A model whose tokenizer has no chat template."""
+    import shutil
+
+    folder = Path(shutil.copytree(tiny_qwen3, tmp_path_factory.mktemp("bare") / "model"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "chat_template"}))
+    return glassformer.load(folder)
+
+
+def test_chat_stream_and_watch_give_the_same_text(model: Any) -> None:
+    settings = {"max_new_tokens": 12}
+    text = model.chat("how are you?", **settings)
+    assert "".join(model.stream("how are you?", **settings)) == text
+    run = model.watch("how are you?", **settings)
+    assert run.text == text
+    assert run.prompt.endswith("</think>\n\n")
+    assert len(run.ids) == 16
+    assert len(run.steps) == 12
+    assert run.steps[-1].finish is Finish.LENGTH
+    assert run.steps[0].candidates.ids.size == 10
+    assert run.tokens_per_second > 0
+    assert "16 tokens in, 12 out" in repr(run)
+    assert run.journey.next.id == run.steps[0].id
+
+
+def test_it_is_what_generate_gives(model: Any) -> None:
+    tokens = model.tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Hi"}], add_generation_prompt=True, enable_thinking=False, return_tensors="pt"
+    )
+    ids = model.module.generate(**tokens, max_new_tokens=8)[0, tokens["input_ids"].shape[1] :]
+    assert model.chat("Hi", max_new_tokens=8) == model.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_seeds(model: Any) -> None:
+    settings = {"max_new_tokens": 6, "do_sample": True}
+    assert model.chat("Hi", seed=4, **settings) == model.chat("Hi", seed=4, **settings)
+    run = model.watch("Hi", **settings)
+    assert model.chat("Hi", seed=run.seed, **settings) == run.text
+    assert model.watch("Hi", max_new_tokens=1).seed is None
+
+
+def test_prompts(model: Any, bare: Any) -> None:
+    assert model.render("Hi", raw=True) == "Hi"
+    assert model.render("Hi", system="Be brief.").startswith("<|im_start|>system\nBe brief.<|im_end|>")
+    assert model.render([{"role": "user", "content": "Hi"}]) == model.render("Hi")
+    assert model.render("Hi", enable_thinking=True).endswith("assistant\n")
+    assert bare.render("Hi") == "Hi"
+    assert bare.chat("Hi", max_new_tokens=1) == model.chat("Hi", raw=True, max_new_tokens=1)
+    with pytest.raises(TemplateError, match="no chat template, so it takes plain text only"):
+        bare.render("Hi", system="x")
+    with pytest.raises(InputTypeError, match="a raw prompt is text"):
+        model.render([{"role": "user", "content": "Hi"}], raw=True)
+    with pytest.raises(TemplateError, match="Did you mean 'enable_thinking'"):
+        model.chat("Hi", template={"enable_thinkng": True})
+    with pytest.raises(InputError, match="the prompt is empty"):
+        model.chat("")
+
+
+def test_no_tokens(model: Any) -> None:
+    original, model.opened.__dict__["tokenizer"] = model.tokenizer, _Silent()
+    try:
+        with pytest.raises(InputError, match="has no tokens"):
+            model.encode("x", raw=True)
+    finally:
+        model.opened.__dict__["tokenizer"] = original
+
+
+class _Silent:
+    """A tokenizer that finds nothing in any text."""
+
+    chat_template = None
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": []}
+
+
+def test_too_long(tmp_path: Path, qwen3_tokenizer: Path) -> None:
+    import shutil
+
+    reference.write(tmp_path, "llama", vocab_size=151936, max_position_embeddings=20)
+    for file in qwen3_tokenizer.iterdir():
+        shutil.copy(file, tmp_path)
+    with pytest.raises(InputError, match="leaves no room in the model's context of 20"):
+        glassformer.load(tmp_path).chat("one two three four five six seven eight nine ten eleven twelve thirteen")
+
+
+def test_bad_names() -> None:
+    with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):
+        glassformer.load("smolm2")
+    with pytest.raises(UnknownArgument, match="no argument 'executer'. Did you mean 'executor'"):
+        glassformer.load("smollm2", executer="plain")
+    with pytest.raises(ExecutorError, match="no executor 'plane'. Did you mean 'plain'"):
+        glassformer.load("smollm2", executor="plane")  # type: ignore[arg-type]
+
+
+def test_repr(model: Any) -> None:
+    assert "qwen3" in repr(model)
+    assert f"{model.blueprint.parameters:,} parameters" in repr(model)
+
+
+class TestJourney:
+    def test_every_python_line_gives_the_shape_it_stands_beside(self, model: Any) -> None:
+        journey = model.look("how are you?")
+        names: dict[str, Any] = {"tokenizer": model.tokenizer, "model": model.module, "text": journey.prompt}
+        for stage in journey.stages:
+            target, equals, _ = stage.python.partition(" = ")
+            if equals and "(" not in target:
+                exec(stage.python, names)
+                value = names[target]
+            else:
+                value = eval(stage.python, names)
+            if stage.name == "ids":
+                value = value["input_ids"]
+            shape = tuple(value.shape) if hasattr(value, "shape") else (len(value),)
+            assert shape == stage.shape, stage
+        assert names["best"].tolist() == [[journey.next.id]]
+
+    def test_content(self, model: Any) -> None:
+        journey = model.look("how are you?")
+        assert [token.id for token in journey.tokens][:4] == [151644, 872, 198, 5158]
+        assert journey.tokens[0].special
+        assert journey.tokens[4].token == "Ġare"
+        assert journey.tokens[4].text == " are"
+        assert sum(stage.parameters for stage in journey.stages) == model.module.num_parameters()
+        blocks = {stage.blocks for stage in journey.stages if stage.blocks}
+        assert blocks == {(0, 2)}
+        scores = model.module(torch.tensor([[t.id for t in journey.tokens]])).logits[0, -1]
+        assert journey.next.id == int(scores.argmax())
+        assert journey.next.probability == pytest.approx(float(scores.softmax(-1).max()), rel=1e-4)
+        assert json.loads(json.dumps(journey.to_dict()))["tokens"][4]["text"] == " are"
+        assert "16 tokens →" in repr(journey)
+
+    def test_half_a_character_is_shown_as_its_bytes(self, model: Any) -> None:
+        journey = model.look(" 😊", raw=True)
+        assert [token.text for token in journey.tokens] == [r"\x20\xf0\x9f\x98", r"\x8a"]
+
+    def test_blocks_that_differ_are_not_folded(self, tmp_path: Path) -> None:
+        from glassformer.blueprints import blueprint
+        from glassformer.observe.journey import stages
+
+        reference.write(tmp_path, "qwen3", use_sliding_window=True, sliding_window=5, max_window_layers=2)
+        found = stages(blueprint(glassformer.AutoConfig.from_pretrained(tmp_path)), 7)
+        assert [b for b in dict.fromkeys(stage.blocks for stage in found) if b] == [(0, 1), (2, 2)]
+
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_it_fits(self, model: Any, width: int) -> None:
+        import io
+
+        from rich.console import Console
+
+        console = Console(width=width, file=io.StringIO())
+        console.print(model.look("how are you? 😊 " * 20))
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert max(len(line) for line in text.splitlines()) <= width
+        for words in (
+            "1 · the prompt",
+            "<|im_start|>user",
+            "more",
+            "blocks 0–2, each",
+            'at["blocks.0.residual"]',
+            "5 · the next",
+        ):
+            assert words in text
