@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -72,7 +71,7 @@ def test_linked_files_are_followed(tmp_path: Path) -> None:
     """The hub's cache is made of links into a folder of blobs beside the snapshot."""
     write_folder(tmp_path / "blobs", {"model.safetensors": {"a": numbers(2)}})
     (tmp_path / "snapshot").mkdir()
-    os.symlink("../blobs/model.safetensors", tmp_path / "snapshot" / "model.safetensors")
+    (tmp_path / "snapshot" / "model.safetensors").symlink_to("../blobs/model.safetensors")
     assert Folder(tmp_path / "snapshot").tensors.keys() == {"a"}
 
 
@@ -226,7 +225,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "shape that wraps": (safetensors_bytes(listed(shape=[2**32, 2**32, 4]), b"1234"), "damaged or cut short"),
     "offsets outside": (safetensors_bytes(listed(data_offsets=[4, 8]), b"1234"), "damaged or cut short"),
     "offsets backwards": (safetensors_bytes(listed(data_offsets=[4, 0]), b"1234"), "damaged or cut short"),
-    "number for Python only": (safetensors_bytes(b'{"a":{"x":' + b"9" * 9999 + b',"dtype":"U8","shape":[4],'
+    "endless number": (safetensors_bytes(b'{"a":{"x":' + b"9" * 9999 + b',"dtype":"U8","shape":[4],'
                                                  b'"data_offsets":[0,4]}}', b"1234"), "damaged or cut short"),
     "entry as a list": (safetensors_bytes({"a": ["U8", [4], [0, 4]]}, b"1234"), "entry for tensor 'a' is unusable"),
     "dtype as an object": (safetensors_bytes(listed(dtype={"U8": None}), b"1234"), "entry for tensor 'a' is unusable"),

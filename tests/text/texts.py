@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from hypothesis import settings
 from hypothesis import strategies as st
+
+from glassformer.text import Tokenizer
 
 moderate = settings(max_examples=150, deadline=None)
 
@@ -18,3 +22,16 @@ TOKENS = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<think>", "</think>", 
 SALT = [*WORDS, *SCRIPTS, *MARKS, *EMOJI, *NUMBERS, *SPACES, *CONTROL, *TOKENS]
 
 texts = st.lists(st.sampled_from(SALT) | st.text(max_size=6), max_size=10).map("".join)
+
+
+@cache
+def single_bytes(tokenizer: Tokenizer) -> dict[bytes, int]:
+    """The tokens of one byte, which stand first in every vocabulary here."""
+    return {raw: number for number in range(300) if len(raw := tokenizer.token_bytes(number)) == 1}
+
+
+def spelt(tokenizer: Tokenizer, text: str) -> bytes:
+    """What a tokenizer makes of a text: some compose its characters, and SmolLM2 has no token for a few rare bytes."""
+    normalizer = tokenizer.backend.normalizer
+    raw = (text if normalizer is None else normalizer.normalize_str(text)).encode()
+    return b"".join(one for byte in raw if (one := bytes([byte])) in single_bytes(tokenizer))

@@ -1,9 +1,9 @@
 """The plain executor: the families' own PyTorch, run over ragged rows. It works everywhere and defines what is right.
 
-Every row's memory is left-aligned in one shared buffer per layer: column n holds token n. So a token's column is its
+Every row's memory is left-aligned in one shared buffer: column n holds token n. So a token's column is its
 position, one causal rule masks rows of any lengths, and whatever lies behind a row's end is never seen.
 
-Shapes: buffers (slots, heads, capacity, head_size); ids (rows, length), short rows filled up at the end.
+Shapes: buffers (layers, slots, heads, capacity, head_size); ids (rows, length), short rows filled up at the end.
 """
 
 from __future__ import annotations
@@ -51,14 +51,18 @@ class PlainScores:
 
 
 class Memory:
-    """The keys and values of all rows, in slots kept dense: a closed row's place is taken by the last one."""
+    """The keys and values of all rows, in slots kept dense: a closed row's place is taken by the last one.
+
+    Both are one tensor for all layers, so that a pass cuts its window out once and not once per layer.
+    """
 
     STEP = 64
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
         self.rows: list[PlainRow] = []
-        self._layers: list[list[Tensor]] = []  # per layer: keys, values
+        self._layers = layers
         self._capacity = 0
+        self._held: list[Tensor] = []  # keys, values: (layers, slots, heads, capacity, head_size)
 
     def add(self) -> PlainRow:
         self.rows.append(PlainRow(len(self.rows)))
@@ -68,40 +72,35 @@ class Memory:
         row.open = False
         last = self.rows.pop()
         if last is not row:
-            self.copy(last.slot, row.slot, last.length)
+            self.select([row.slot], [last.slot], last.length)
             last.slot = row.slot
             self.rows[row.slot] = last
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        for buffer in self._buffers():
-            buffer[target, :, :length] = buffer[source, :, :length]
-
     def select(self, targets: Sequence[int], sources: Sequence[int], length: int) -> None:
-        for buffer in self._buffers():
-            buffer[list(targets), :, :length] = buffer[list(sources), :, :length]
+        """Copy the first tokens of some slots to others, all at once."""
+        for held in self._held:
+            held[:, list(targets), :, :length] = held[:, list(sources), :, :length]
 
     def reserve(self, length: int) -> None:
         """Make room for every open row to hold so many tokens."""
-        slots = self._layers[0][0].shape[0] if self._layers else 0
+        slots = self._held[0].shape[1] if self._held else 0
         if length <= self._capacity and len(self.rows) <= slots:
             return
         if length > self._capacity:
             self._capacity = -(-max(length, 2 * self._capacity) // self.STEP) * self.STEP
-        wide = slots if len(self.rows) <= slots else max(len(self.rows), slots + slots // 2)
-        for pair in self._layers:
-            for number, old in enumerate(pair):
-                new = old.new_zeros(wide, old.shape[1], self._capacity, old.shape[3])
-                new[: old.shape[0], :, : old.shape[2]] = old
-                pair[number] = new
+        if len(self.rows) > slots:
+            slots = max(len(self.rows), slots + slots // 2)
+        for number, old in enumerate(self._held):
+            new = old.new_zeros(self._layers, slots, old.shape[2], self._capacity, old.shape[4])
+            new[:, : old.shape[1], :, : old.shape[3]] = old
+            self._held[number] = new
 
-    def layer(self, number: int, key: Tensor, value: Tensor) -> list[Tensor]:
-        while len(self._layers) <= number:
-            shapes = ((len(self.rows), one.shape[1], self._capacity, one.shape[3]) for one in (key, value))
-            self._layers.append([key.new_zeros(shape) for shape in shapes])
-        return self._layers[number]
-
-    def _buffers(self) -> list[Tensor]:
-        return [buffer for pair in self._layers for buffer in pair]
+    def held(self, key: Tensor, value: Tensor) -> list[Tensor]:
+        """All keys and values; made when the first ones come and show their shapes."""
+        if not self._held:
+            sizes = ((len(self.rows), one.shape[1], self._capacity, one.shape[3]) for one in (key, value))
+            self._held = [key.new_zeros(self._layers, *size) for size in sizes]
+        return self._held
 
 
 class Window:
@@ -112,26 +111,39 @@ class Window:
         self.length = length
         self.keys = max(starts) + length
         self.level = len(set(starts)) == 1
-        self.start = starts[0]
-        dense = list(slots) == list(range(slots[0], slots[0] + len(slots)))
-        self.slots: slice | Tensor = slice(slots[0], slots[-1] + 1) if dense else torch.tensor(slots, device=device)
         self.columns = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)
-        self._at = torch.tensor(slots, device=device)[:, None]
+        self._slots = torch.tensor(slots, device=device)
+        self._dense = list(slots) == list(range(slots[0], slots[0] + len(slots)))
+        self._first, self._last = slots[0], slots[-1] + 1
+        self._layers: list[tuple[Tensor, ...]] = []  # per layer: where to write and what to read, of keys and of values
 
     def get_seq_length(self, layer: int = 0) -> int:
         return self.keys - self.length
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        buffers = self.memory.layer(layer, key, value)
-        return self._put(buffers[0], key), self._put(buffers[1], value)
+        if not self._layers:
+            self._layers = self._cut(*self.memory.held(key, value))
+        into_keys, into_values, keys, values = self._layers[layer]
+        if self._dense and self.level:
+            into_keys.copy_(key)
+            into_values.copy_(value)
+            return keys, values
+        rows = self._slots[:, None]
+        into_keys[rows, :, self.columns] = key.transpose(1, 2)  # indexed: (rows, length, heads, head_size)
+        into_values[rows, :, self.columns] = value.transpose(1, 2)
+        if self._dense:
+            return keys, values
+        return keys.index_select(0, self._slots), values.index_select(0, self._slots)
 
-    def _put(self, buffer: Tensor, new: Tensor) -> Tensor:
-        if isinstance(self.slots, slice) and self.level:
-            buffer[self.slots, :, self.start : self.keys] = new
-        else:
-            buffer[self._at, :, self.columns] = new.transpose(1, 2)  # indexed: (rows, length, heads, head_size)
-        seen = buffer[:, :, : self.keys]
-        return seen[self.slots] if isinstance(self.slots, slice) else seen.index_select(0, self.slots)
+    def _cut(self, keys: Tensor, values: Tensor) -> list[tuple[Tensor, ...]]:
+        """The window into each layer, cut out of all layers at once."""
+        both = [one[..., : self.keys, :] for one in (keys, values)]
+        into = [keys, values]
+        if self._dense:
+            both = [one[:, self._first : self._last] for one in both]
+            if self.level:
+                into = [one[..., self.keys - self.length :, :] for one in both]
+        return list(zip(*(one.unbind(0) for one in (*into, *both)), strict=True))
 
 
 class Plain:
@@ -141,7 +153,7 @@ class Plain:
         self.model = model
         self.base = model.base_model
         self.context: int = model.config.max_position_embeddings
-        self._memory = Memory()
+        self._memory = Memory(model.config.num_hidden_layers)
 
     def open(self, source: Sequence[int] | None = None) -> PlainRow:
         if source is not None:
@@ -235,7 +247,7 @@ class Plain:
         new = self._memory.add()
         new.length = mine.length if length is None else min(length, mine.length)
         self._memory.reserve(new.length)
-        self._memory.copy(mine.slot, new.slot, new.length)
+        self._memory.select([new.slot], [mine.slot], new.length)
         return new
 
     @torch.inference_mode()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import lru_cache
 from typing import Any, Never
 
 import jinja2
@@ -60,28 +60,29 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
+@lru_cache(maxsize=16)  # a conversation renders the same template at every turn, and parsing is most of the work
+def _parsed(source: str) -> tuple[jinja2.Template, frozenset[str]]:
+    """The template ready to run, and the variables that it asks for."""
+    environment = _environment()
+    try:
+        asked = jinja2.meta.find_undeclared_variables(environment.parse(source))
+        return environment.from_string(source), frozenset(asked) - set(environment.globals)
+    except (jinja2.TemplateError, SyntaxError, RecursionError) as error:  # the last two when nested too deeply
+        raise TemplateError(
+            f"the chat template cannot be parsed: {_said(error)}. Pass another with chat_template=…."
+        ) from error
+
+
 class ChatTemplate:
     """One template: rendered with messages, special tokens and whatever variables it declares."""
 
     def __init__(self, source: str) -> None:
         self.source = source
 
-    @cached_property
-    def _parsed(self) -> tuple[jinja2.Template, frozenset[str]]:
-        """The template ready to run, and the variables that it asks for."""
-        environment = _environment()
-        try:
-            asked = jinja2.meta.find_undeclared_variables(environment.parse(self.source))
-            return environment.from_string(self.source), frozenset(asked) - set(environment.globals)
-        except (jinja2.TemplateError, SyntaxError, RecursionError) as error:  # the last two when nested too deeply
-            raise TemplateError(
-                f"the chat template cannot be parsed: {_said(error)}. Pass another with chat_template=…."
-            ) from error
-
     @property
     def variables(self) -> frozenset[str]:
         """The variables that the template asks for."""
-        return self._parsed[1]
+        return _parsed(self.source)[1]
 
     def render(
         self,
@@ -94,7 +95,7 @@ class ChatTemplate:
     ) -> str:
         """The conversation as one text; `also` names what a misspelt variable may have been meant for instead."""
         check_messages(messages)
-        compiled, asked = self._parsed
+        compiled, asked = _parsed(self.source)
         known = sorted(asked - {"messages"})
         for name in variables or {}:
             if name not in known and name not in CUSTOMARY:

@@ -1,0 +1,70 @@
+"""What the documents say is run: every Python block and every `glass` command of the README and of docs/."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.S)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_python(page: Path, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, str(page), "exec"), names)
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_readme_says_what_is_printed(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(blocks(ROOT / "README.md", "python")[0], {})
+    printed = capsys.readouterr().out
+    assert "Paris" in printed
+    assert printed.rstrip().endswith("(1, 34, 576)")
+
+
+COMMANDS = [
+    (page, line)
+    for page in PAGES
+    for block in blocks(page, "sh")
+    for line in block.splitlines()
+    if line.startswith("glass ")
+]
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
+def test_commands(page: Path, line: str, smollm2: Path) -> None:
+    words = shlex.split(line)[1:]
+    done = subprocess.run(
+        [sys.executable, "-c", "from glassformer.cli import main; main()", *words],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_map_names_real_places() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    drawn = text.split("src/glassformer/\n")[1].split("```")[0]
+    for place in re.findall(r"\b([a-z]+(?:/|\.py))", drawn):
+        assert (ROOT / "src" / "glassformer" / place).exists(), place

@@ -1,0 +1,149 @@
+"""Incremental decode: whatever the tokens, the pieces joined are the whole, and no piece ends inside a character."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models
+
+from glassformer.text import Pieces, Tokenizer
+from glassformer.text.pieces import HALF, shown_bytes
+from tests.text.texts import moderate, single_bytes, spelt, texts
+
+
+@pytest.fixture(params=["qwen", "smol"], scope="session")
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    found: Tokenizer = request.getfixturevalue(request.param)
+    return found
+
+
+def fed(tokenizer: Tokenizer, ids: list[int], skip: bool) -> list[str]:
+    pieces = tokenizer.pieces(skip)
+    found = [pieces.feed(token) for token in ids]
+    return [*found, pieces.finish()]
+
+
+# Fractions of a vocabulary, so that one strategy serves vocabularies of every size; most ids are single bytes, whose
+# sequences are mostly no characters at all, and some are special.
+anywhere = st.floats(0, 1).map(lambda part: ("anywhere", part))
+single = st.floats(0, 1).map(lambda part: ("a byte", part))
+special = st.floats(0, 1).map(lambda part: ("special", part))
+beyond = st.just(("beyond", 0.0))
+recipes = st.lists(single | anywhere | special | beyond, max_size=16)
+
+
+def cooked(tokenizer: Tokenizer, recipe: list[tuple[str, float]]) -> list[int]:
+    ranges = {
+        "anywhere": range(len(tokenizer)),
+        "a byte": list(single_bytes(tokenizer).values()),
+        "special": tokenizer.all_special_ids,
+        "beyond": range(len(tokenizer) + 5, len(tokenizer) + 6),
+    }
+    return [ranges[kind][int(part * (len(ranges[kind]) - 1))] for kind, part in recipe]
+
+
+@moderate
+@given(text=texts, skip=st.booleans())
+def test_any_text_comes_in_whole_characters(tokenizer: Tokenizer, text: str, skip: bool) -> None:
+    ids = tokenizer.encode(text)
+    found, whole = fed(tokenizer, ids, skip), tokenizer.decode(ids, skip_special_tokens=skip)
+    assert "".join(found) == whole
+    assert HALF in whole or not any(HALF in piece for piece in found)
+
+
+@moderate
+@given(recipe=recipes, skip=st.booleans())
+def test_any_ids_joined_are_the_whole(tokenizer: Tokenizer, recipe: list[tuple[str, float]], skip: bool) -> None:
+    ids = cooked(tokenizer, recipe)
+    found, whole = fed(tokenizer, ids, skip), tokenizer.decode(ids, skip_special_tokens=skip)
+    assert "".join(found) == whole
+    assert HALF in whole or not any(HALF in piece for piece in found)
+    assert not any(piece.endswith(HALF) for piece in found[:-1])  # what may yet become a character waits
+
+
+def test_a_character_waits_for_its_last_token(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("ok 🫠!")
+    found = fed(tokenizer, ids, skip=True)
+    assert len(tokenizer.encode("🫠")) > 1
+    assert [piece for piece in found if piece] in (["ok", " 🫠", "!"], ["ok", " ", "🫠", "!"])
+
+
+def test_plain_words_do_not_wait(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("The quick brown fox.")
+    *pieces, last = fed(tokenizer, ids, skip=True)
+    assert pieces == [tokenizer.decode(number) for number in ids]
+    assert last == ""
+
+
+def test_half_a_character_at_the_end_is_given_by_finish(qwen: Tokenizer) -> None:
+    pieces = qwen.pieces()
+    half = qwen.encode("🫠")[:-1]
+    assert [pieces.feed(token) for token in half] == [""] * len(half)
+    assert pieces.finish() == qwen.decode(half)
+    assert pieces.finish() == ""
+
+
+def test_special_tokens_are_shown_or_not(qwen: Tokenizer) -> None:
+    ids = qwen.encode("a<|im_end|>b")
+    assert fed(qwen, ids, skip=True) == ["a", "", "b", ""]
+    assert fed(qwen, ids, skip=False) == ["a", "<|im_end|>", "b", ""]
+
+
+def test_a_token_may_decode_differently_after_another() -> None:
+    """As with the tokenizers that put a space between words, and none before the first."""
+    words = ["one", "two", "three"]
+    pieces = Pieces(lambda ids: " ".join(words[number] for number in ids))
+    assert [pieces.feed(number) for number in (0, 1, 2, 0)] == ["one", " two", " three", " one"]
+
+
+@moderate
+@given(text=texts)
+def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer: Tokenizer, text: str) -> None:
+    found = b"".join(tokenizer.token_bytes(number) for number in tokenizer.encode(text))
+    assert found == spelt(tokenizer, text)
+
+
+@moderate
+@given(recipe=recipes)
+def test_the_bytes_of_any_tokens_are_the_bytes_of_their_decode(tokenizer: Tokenizer, recipe: list[Any]) -> None:
+    ids = cooked(tokenizer, recipe)
+    found = b"".join(tokenizer.token_bytes(number) for number in ids)
+    assert found.decode(errors="replace") == tokenizer.decode(ids)
+
+
+def test_bytes_of_odd_tokens(qwen: Tokenizer) -> None:
+    assert qwen.token_bytes(220) == b" "
+    assert qwen.token_bytes(151644) == b"<|im_start|>"
+    assert qwen.token_bytes(151935) == b""
+    assert b"\xf0\x9f" in {qwen.token_bytes(number)[-2:] for number in qwen.encode("🫠")}
+
+
+@pytest.mark.parametrize(
+    ("decoder", "expected"),
+    [
+        (None, ["Ġa", "▁b", "é"]),
+        (decoders.ByteLevel(), [" a", "▁b", "\\xe9"]),
+        (decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()]), [" a", "▁b", "\\xe9"]),
+    ],
+)
+def test_bytes_depend_on_how_the_vocabulary_is_spelt(decoder: Any, expected: list[str]) -> None:
+    backend = tokenizers.Tokenizer(models.WordLevel({"Ġa": 0, "▁b": 1, "é": 2}, unk_token="é"))
+    if decoder is not None:
+        backend.decoder = decoder
+    ours = Tokenizer(backend)
+    assert [shown_bytes(ours.token_bytes(number)) for number in range(3)] == expected
+
+
+@moderate
+@given(raw=st.binary(max_size=6))
+def test_shown_bytes(raw: bytes) -> None:
+    shown = shown_bytes(raw)
+    try:
+        assert shown == raw.decode()
+    except UnicodeDecodeError:
+        assert bytes.fromhex(shown.replace("\\x", "")) == raw
+        assert len(shown) == 4 * len(raw)
