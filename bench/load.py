@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from common import random_checkpoint, report
-
 from glassformer.checkpoint.locate import locate
 
 PROBE = """
@@ -34,7 +33,11 @@ else:
     folder, _, file = name.rpartition("/")
     options = {"gguf_file": file, "dtype": torch.float32} if file.endswith(".gguf") else {}
     name = folder if options else name
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+def peak():
+    if os.path.exists("/proc/self/status"):  # getrusage would count the parent's memory from before exec
+        lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+        return int(lines["VmHWM"].split()[0]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before = peak()
 began = time.perf_counter()
 model = AutoModelForCausalLM.from_pretrained(name, **options)

@@ -13,6 +13,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -50,6 +51,8 @@ class Pretrained:
 
     def __init__(self, config: Config, **kwargs: Any) -> None:
         super().__init__(config)  # type: ignore[call-arg]
+        if not self.base_model.embeddings.weight.is_meta:  # there, numbers are yet to come from a checkpoint
+            initialise(self, config.initializer_range)  # type: ignore[arg-type]
         self.generation_config = GenerationConfig(
             bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
         )
@@ -158,29 +161,28 @@ def stored_dtype(config: Config, stored: Mapping[str, Stored]) -> torch.dtype:
 def fill(model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: Mapping[str, str], path: Path) -> None:
     """Give every parameter of a model (made on the meta device) its stored value; say in one line what did not fit."""
     stored = named(model, stored, mapping)
-    values: dict[int, nn.Parameter] = {}  # by stored tensor: one that is stored once and used twice stays shared
-    missing: list[str] = []
-    new: list[str] = []
     expected = dict(model.named_parameters(remove_duplicate=False))
-    for name, parameter in expected.items():
-        holder, _, attribute = name.rpartition(".")
-        module = model.get_submodule(holder)
-        if (one := stored.get(name)) is None:
-            (new if is_head(model, name) else missing).append(name)
-            setattr(module, attribute, fresh(parameter, module, model.config, dtype))
-            continue
-        if one.shape != tuple(parameter.shape):
+    lacking = [name for name in expected if name not in stored]
+    new = [name for name in lacking if is_head(model, name)]
+    if missing := [name for name in lacking if name not in new]:
+        raise CheckpointError(f"{path}: the weights lack {listed(missing)}. Fetch the checkpoint again.")
+    used: dict[int, Stored] = {}  # by identity: what is stored once and used twice stays one parameter
+    for name in (name for name in expected if name not in new):
+        if (one := stored[name]).shape != tuple(expected[name].shape):
             raise CheckpointError(
                 f"{path}: tensor {one.name!r} has shape {one.shape}, but the config makes {name!r} "
-                f"{tuple(parameter.shape)}. Is this the config of these weights?"
+                f"{tuple(expected[name].shape)}. Is this the config of these weights?"
             )
-        key = id(one)
-        if key not in values:
-            values[key] = nn.Parameter(as_tensor(one, dtype), requires_grad=True)
-        setattr(module, attribute, values[key])
-    if missing:
-        raise CheckpointError(f"{path}: the weights lack {listed(missing)}. Fetch the checkpoint again.")
-    used = {id(stored[name]) for name in expected if name in stored}
+        used[id(one)] = one
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # unpacking is numpy's work, which leaves the interpreter free
+        tensors = threads.map(lambda one: as_tensor(one, dtype), used.values())
+        values = {key: nn.Parameter(tensor) for key, tensor in zip(used, tensors, strict=True)}
+    for name, parameter in expected.items():
+        holder, _, attribute = name.rpartition(".")
+        fresh = nn.Parameter(torch.empty(parameter.shape, dtype=dtype)) if name in new else values[id(stored[name])]
+        setattr(model.get_submodule(holder), attribute, fresh)
+    for name in new:
+        initialise(model.get_submodule(name.rpartition(".")[0]), model.config.initializer_range)
     unexpected = [name for name, one in stored.items() if id(one) not in used and not FORGOTTEN.search(name)]
     remarks = [f"new, untrained: {listed(new)}"] if new else []
     remarks += [f"not used: {listed(unexpected)}"] if unexpected else []
@@ -222,7 +224,9 @@ def is_head(model: Model, name: str) -> bool:
 def as_tensor(stored: Stored, dtype: torch.dtype) -> Tensor:
     """A stored tensor for torch: a view of the mapped file if its kind and place allow, else a converted copy."""
     if stored.packed or stored.layout is not None:
-        return torch.from_numpy(stored.expand()).to(dtype)
+        tensor = torch.from_numpy(stored.expand()).to(dtype)
+        stored.release()
+        return tensor
     kind = DTYPES[stored.kind]
     if stored.offset % PLAIN[stored.kind]:
         flat = torch.frombuffer(bytearray(stored.bytes), dtype=kind)
@@ -231,12 +235,14 @@ def as_tensor(stored: Stored, dtype: torch.dtype) -> Tensor:
     return flat.view(stored.shape).to(dtype if kind.is_floating_point else kind)
 
 
-def fresh(parameter: Tensor, module: nn.Module, config: Config, dtype: torch.dtype) -> nn.Parameter:
-    """An untrained parameter: small normal numbers for tables and products, zeros for biases."""
-    value = torch.zeros(parameter.shape, dtype=dtype)
-    if parameter.ndim > 1:
-        value.normal_(std=config.initializer_range)
-    return nn.Parameter(value)
+@torch.no_grad()
+def initialise(module: nn.Module, spread: float) -> None:
+    """Untrained numbers: small normal ones for tables and products, zeros for biases; norms are made with ones."""
+    for part in module.modules():
+        if isinstance(part, (nn.Linear, nn.Embedding)):
+            part.weight.normal_(std=spread)
+            if isinstance(part, nn.Linear) and part.bias is not None:
+                part.bias.zero_()
 
 
 def listed(names: list[str], most: int = 3) -> str:

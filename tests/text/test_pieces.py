@@ -138,6 +138,13 @@ def test_bytes_depend_on_how_the_vocabulary_is_spelt(decoder: Any, expected: lis
     assert [shown_bytes(ours.token_bytes(number)) for number in range(3)] == expected
 
 
+def test_an_added_token_is_spelt_as_it_reads() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+    backend.decoder = decoders.ByteLevel()
+    backend.add_tokens(["<é>"])
+    assert Tokenizer(backend).token_bytes(1) == "<é>".encode()
+
+
 @moderate
 @given(raw=st.binary(max_size=6))
 def test_shown_bytes(raw: bytes) -> None:

@@ -321,6 +321,14 @@ def test_truncation_keeps_the_tokens_around(tmp_path: Path, limit: int) -> None:
     assert ours("the fox", truncation=True, max_length=1)["input_ids"] == [0]  # never more than was asked for
 
 
+def test_a_template_says_itself_what_stands_around(tmp_path: Path) -> None:
+    folder = write(tmp_path, configured(bos_token="<s>", eos_token="</s>", chat_template="{{ bos_token }}the fox"))
+    ours, theirs = AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    conversation = [{"role": "user", "content": ""}]
+    found = ours.apply_chat_template(conversation)["input_ids"]
+    assert found == theirs.apply_chat_template(conversation)["input_ids"] == ours.encode("the fox")[:-1]
+
+
 def test_special_tokens_can_be_set(tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path, configured(eos_token="</s>")))
     assert ours.pad_token_id is None

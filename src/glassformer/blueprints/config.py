@@ -61,6 +61,8 @@ class Config:
         """Bring a raw config to this class's fields. Families extend it."""
         labels = raw.get("id2label")
         if isinstance(labels, Mapping):
+            if not all(str(number).isdecimal() for number in labels):
+                raise ConfigError(f"config field 'id2label' is {labels!r}; its keys must be numbers.")
             raw = {**raw, "id2label": {int(number): label for number, label in labels.items()}}
             raw.setdefault("num_labels", len(labels))
         raw.pop("label2id", None)

@@ -38,13 +38,15 @@ class Rope:
         theta = _number(given.get("rope_theta", raw.get("rope_theta", default_theta)), "rope_theta")
         kind = given.get("rope_type", given.get("type", "default"))
         if kind == "divisors":
-            return _from_divisors(theta, given["divisors"])
-        if kind not in KINDS:
+            return _from_divisors(theta, given.get("divisors"))
+        if not isinstance(kind, str) or kind not in KINDS:
             raise ConfigError(
                 f"config field 'rope_type' is {kind!r}, which is not known.{nearest(str(kind), KINDS)} "
                 f"Known: {', '.join(KINDS)}."
             )
         numbers = {name: _number(given.get(name), name) for name in KINDS[kind]}
+        if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
+            raise ConfigError("config field 'low_freq_factor' must be below 'high_freq_factor'.")
         return cls(kind, theta, **numbers)  # type: ignore[arg-type]
 
     def raw(self) -> dict[str, Any]:
@@ -66,13 +68,15 @@ class Rope:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
         raise ConfigError(f"config field {name!r} is {value!r}; RoPE needs a positive number there.")
     return value
 
 
-def _from_divisors(theta: float, divisors: list[float]) -> Rope:
+def _from_divisors(theta: float, divisors: Any) -> Rope:
     """The rule behind a file that only says by what each frequency is divided (GGUF of Llama 3.1 and 3.2)."""
+    if not isinstance(divisors, list) or not divisors or not all(isinstance(one, float) for one in divisors):
+        raise ConfigError(f"config field 'divisors' is {divisors!r}; it must be a list of numbers.")
     plain = Rope(theta=theta)
     size = 2 * len(divisors)
     ladder = plain.theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)

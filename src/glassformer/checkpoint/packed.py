@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from glassformer.errors import CheckpointError
 
 if TYPE_CHECKING:
     from glassformer.checkpoint.stored import Stored
+
+CHUNK = 1 << 20  # elements
 
 
 @cache
@@ -52,13 +54,16 @@ def dequantise(stored: Stored) -> npt.NDArray[np.float32]:
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    rows = stored.shape[:-1]
-    width = stored.size // (math.prod(rows) or 1)
+    count = math.prod(stored.shape[:-1])
+    rows = raw.reshape(count, stored.size // (count or 1))
+    values = np.empty((count, stored.shape[-1]), np.float32)
+    step = max(1, CHUNK // stored.shape[-1])  # piece by piece, for the formulas take several times a piece's memory
     try:
-        values: Any = dequantize(raw.reshape(*rows, width), GGMLQuantizationType[stored.kind])
+        for at in range(0, max(count, 1), step):
+            values[at : at + step] = dequantize(rows[at : at + step], GGMLQuantizationType[stored.kind])
     except (NotImplementedError, KeyError) as error:
         raise CheckpointError(
             f"{stored.file.path}: tensor {stored.name!r} is of kind {stored.kind}, which cannot be expanded. "
             "Use a file in one of the usual kinds, such as Q4_K, Q8_0 or F16."
         ) from error
-    return np.asarray(values, np.float32).reshape(stored.shape)
+    return values.reshape(stored.shape)

@@ -37,6 +37,14 @@ class Mapped:
     def __len__(self) -> int:
         return len(self.buffer)
 
+    def release(self, offset: int, size: int) -> None:
+        """Let the system take the pages of a part back; whoever reads it again gets it from the file again."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+            last = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE
+            if first < last:
+                self.buffer.madvise(mmap.MADV_DONTNEED, first, last - first)
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -85,6 +93,10 @@ class Stored:
         return all(
             np.array_equal(self.bytes[at : at + step], other.bytes[at : at + step]) for at in range(0, self.size, step)
         )
+
+    def release(self) -> None:
+        """Say that the stored bytes are not needed in memory now: their values have been copied out."""
+        self.file.release(self.offset, self.size)
 
     def expand(self) -> npt.NDArray[np.float32]:
         """The values in float32, in the family's order of rows; for packed and for plain float kinds."""

@@ -15,7 +15,7 @@ from glassformer import sites
 from glassformer.blueprints import Config
 from glassformer.cache import Cache, DynamicCache
 from glassformer.errors import InputError, InputTypeError, refuse, refuse_text
-from glassformer.layers import Mask, Part, Pass, Rotary, christen
+from glassformer.layers import Embedding, Mask, Part, Pass, Rotary, christen
 from glassformer.outputs import BaseModelOutputWithPast
 from glassformer.sites import Tap, View, Watch
 
@@ -42,7 +42,7 @@ class Base(Part):
         return type(self).__name__
 
     @property
-    def embeddings(self) -> nn.Embedding:
+    def embeddings(self) -> Embedding:
         """The table from ids to vectors."""
         raise NotImplementedError
 

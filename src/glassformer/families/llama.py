@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.blueprints.llama import Config
 from glassformer.families.base import Base
-from glassformer.layers import Attention, Block, GatedMLP, Pass, RMSNorm, Rotary, RotaryEmbedding
+from glassformer.layers import Attention, Block, Embedding, GatedMLP, Pass, RMSNorm, Rotary, RotaryEmbedding
 
 
 class LlamaAttention(Attention):
@@ -52,14 +52,14 @@ class LlamaModel(Base):
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+        self.embed_tokens = Embedding(c.vocab_size, c.hidden_size)
         self.layers = nn.ModuleList(self.layer(c, number) for number in range(c.num_hidden_layers))
         self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.rotary_emb = RotaryEmbedding(c.rope, c.head_dim)
         self.ready(self.layers)
 
     @property
-    def embeddings(self) -> nn.Embedding:
+    def embeddings(self) -> Embedding:
         return self.embed_tokens
 
     def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:

@@ -2,7 +2,7 @@
 
 from glassformer.layers.attention import Attention
 from glassformer.layers.block import Block
-from glassformer.layers.linear import Linear
+from glassformer.layers.linear import Embedding, Linear
 from glassformer.layers.mask import Mask
 from glassformer.layers.mlp import GatedMLP
 from glassformer.layers.norm import RMSNorm
@@ -11,6 +11,6 @@ from glassformer.layers.passage import Pass
 from glassformer.layers.positions import Rotary, RotaryEmbedding
 
 __all__ = [
-    "Attention", "Block", "GatedMLP", "Linear", "Mask", "Part", "Pass", "RMSNorm", "Rotary", "RotaryEmbedding",
+    "Attention", "Block", "Embedding", "GatedMLP", "Linear", "Mask", "Part", "Pass", "RMSNorm", "Rotary", "RotaryEmbedding",
     "christen",
 ]  # fmt: skip

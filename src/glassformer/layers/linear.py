@@ -40,5 +40,15 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class Linear(nn.Linear):
     """torch's Linear, printed the same and saved the same, with our product."""
 
+    def reset_parameters(self) -> None:
+        """Numbers come from a checkpoint, or from `loading.initialise`."""
+
     def forward(self, x: Tensor) -> Tensor:
         return product(x, self.weight, self.bias)
+
+
+class Embedding(nn.Embedding):
+    """torch's Embedding: a table from ids to vectors."""
+
+    def reset_parameters(self) -> None:
+        """Numbers come from a checkpoint, or from `loading.initialise`."""
