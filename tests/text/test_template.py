@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -195,7 +195,10 @@ def having(tokenizer: Tokenizer, template: str | Mapping[str, str] | None) -> To
 
 def test_several_templates(qwen: Tokenizer) -> None:
     several = having(qwen, {"default": "plain", "tool_use": "with tools", "rag": "{{ documents | length }}"})
-    render: Callable[..., str] = lambda **options: several.apply_chat_template([user("Hi!")], tokenize=False, **options)  # noqa: E731
+
+    def render(**options: Any) -> Any:
+        return several.apply_chat_template([user("Hi!")], tokenize=False, **options)
+
     assert render() == several.template().source == "plain"
     assert render(tools=[WEATHER]) == several.template("tool_use").source == "with tools"
     assert render(chat_template="rag", documents=[{}, {}]) == "2"
