@@ -6,19 +6,14 @@ a new family needs no list of subclasses.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import torch
-
 from glassformer import blueprints, families
-from glassformer.errors import UnknownArgument
 from glassformer.generating import Generating, TextStreamer
 from glassformer.heads import HEADS, CausalLM, WithHead
-from glassformer.loading import Pretrained, chosen_dtype, load
-from glassformer.opening import AutoConfig, AutoTokenizer, open_model
+from glassformer.loading import Loadable, Pretrained
+from glassformer.opening import AutoConfig, AutoTokenizer, Opened
 
 
 @cache
@@ -42,35 +37,12 @@ def __getattr__(name: str) -> type[Any]:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class _Auto:
+class _Auto(Loadable):
     head = "Model"
 
     @classmethod
-    def from_pretrained(
-        cls,
-        name: str | os.PathLike[str],
-        *,
-        dtype: torch.dtype | str | None = None,
-        torch_dtype: torch.dtype | str | None = None,
-        key_mapping: Mapping[str, str] | None = None,
-        attn_implementation: str | None = None,
-        **changes: Any,
-    ) -> Any:
-        """The right class for a checkpoint, with its weights. The arguments are those of every model class:
-
-        Args:
-            name: a path, a catalogue name ('smollm2') or a hub id ('Qwen/Qwen3-0.6B').
-            dtype: torch.bfloat16, "float32", …; by default as stored. Packed (GGUF) weights expand to float32.
-            torch_dtype: the older name of the same.
-            key_mapping: patterns of stored names to replace, such as {"lm_head.weight": "score.weight"}.
-            attn_implementation: accepted for familiarity; every pattern can be seen without it.
-            changes: fields of the config, such as num_labels=3.
-        """
-        if changes.pop("trust_remote_code", False):
-            raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
-        opened = open_model(name)
-        wanted = chosen_dtype(dtype if dtype is not None else torch_dtype)
-        return load(assemble(opened.config.model_type, cls.head), opened, wanted, key_mapping, changes)
+    def class_for(cls, opened: Opened) -> type[Any]:
+        return assemble(opened.config.model_type, cls.head)
 
     @classmethod
     def from_config(cls, config: blueprints.Config) -> Any:

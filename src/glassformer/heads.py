@@ -40,6 +40,15 @@ class WithHead(Part):
         base: Base = getattr(self, self.base_class.prefix)
         return base
 
+    def states(
+        self, ids: Tensor | None, vectors: Tensor | None, attentions: bool, states: bool, watch: Watching, p: Pass
+    ) -> BaseModelOutputWithPast:
+        """The base model's output for a prepared pass."""
+        found: BaseModelOutputWithPast = self.base_model(
+            ids, inputs_embeds=vectors, output_attentions=attentions, output_hidden_states=states, watch=watch, p=p
+        )
+        return found
+
 
 class CausalLM(WithHead):
     """Scores for the next token at every position."""
@@ -85,24 +94,18 @@ class CausalLM(WithHead):
             p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
         """
         refuse(unknown, self.forward)
-        base = self.base_model
-        watched = p is None
+        base, given = self.base_model, p
         if p is None:
             asked = base.watching(output_attentions, output_hidden_states, watch)
             p = base.prepare(input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache, asked)
-        found: BaseModelOutputWithPast = base(input_ids, inputs_embeds=inputs_embeds, p=p)
+        found = self.states(input_ids, inputs_embeds, output_attentions, output_hidden_states, watch, p)
         assert found.last_hidden_state is not None
         logits = self.lm_head(_kept(found.last_hidden_state, logits_to_keep))
-        if watched:
+        if given is None:  # an executor keeps the scores of each row apart, and shows them itself
             logits = self.touch("scores", logits, p)
-        record = p.tap.views[0].record if p.tap is not None else {}
+        loss = None if labels is None else next_token_loss(logits, labels)
         return CausalLMOutputWithPast(
-            None if labels is None else next_token_loss(logits, labels),
-            logits,
-            found.past_key_values,
-            base.hidden_states(record) if output_hidden_states else None,
-            base.attentions(record) if output_attentions else None,
-            record if watch is not None else None,
+            loss, logits, found.past_key_values, found.hidden_states, found.attentions, found.sites
         )
 
 
@@ -154,21 +157,16 @@ class SequenceClassification(WithHead):
         base = self.base_model
         asked = base.watching(output_attentions, output_hidden_states, watch)
         p = base.prepare(input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache, asked)
-        found: BaseModelOutputWithPast = base(input_ids, inputs_embeds=inputs_embeds, p=p)
+        found = self.states(input_ids, inputs_embeds, output_attentions, output_hidden_states, watch, p)
         states = found.last_hidden_state
         assert states is not None
         last = self.last_tokens(input_ids, attention_mask, states)
         logits = self.score(states[torch.arange(states.shape[0], device=states.device), last])  # (batch, labels)
         if p.tap is not None:
             logits = self.touch("scores", logits[:, None], p)[:, 0]
-        record = p.tap.views[0].record if p.tap is not None else {}
+        loss = None if labels is None else self.loss(logits, labels)
         return SequenceClassifierOutputWithPast(
-            None if labels is None else self.loss(logits, labels),
-            logits,
-            found.past_key_values,
-            base.hidden_states(record) if output_hidden_states else None,
-            base.attentions(record) if output_attentions else None,
-            record if watch is not None else None,
+            loss, logits, found.past_key_values, found.hidden_states, found.attentions, found.sites
         )
 
     def last_tokens(self, ids: Tensor | None, mask: Tensor | None, states: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -42,20 +42,13 @@ TABLE = "embed_tokens.weight"
 FORGOTTEN = re.compile(r"\.(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")  # buffers that old files carry along
 
 
-class Pretrained:
-    """What every assembled model class can do: be read from a checkpoint, and be written as one."""
+class Loadable:
+    """What can be made from a checkpoint: a named class, or an Auto class that finds the right one."""
 
-    config: Any
-    generation_config: GenerationConfig
-    base_class: type[Base]
-
-    def __init__(self, config: Config, **kwargs: Any) -> None:
-        super().__init__(config)  # type: ignore[call-arg]
-        if not self.base_model.embeddings.weight.is_meta:  # there, numbers are yet to come from a checkpoint
-            initialise(self, config.initializer_range)  # type: ignore[arg-type]
-        self.generation_config = GenerationConfig(
-            bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
-        )
+    @classmethod
+    def class_for(cls, opened: Opened) -> type[Any]:
+        """The class that a checkpoint becomes."""
+        raise NotImplementedError
 
     @classmethod
     def from_pretrained(
@@ -67,7 +60,7 @@ class Pretrained:
         key_mapping: Mapping[str, str] | None = None,
         attn_implementation: str | None = None,
         **changes: Any,
-    ) -> Self:
+    ) -> Any:
         """A model with the weights of a checkpoint.
 
         Args:
@@ -81,15 +74,33 @@ class Pretrained:
         if changes.pop("trust_remote_code", False):
             raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
         opened = open_model(name)
-        family = cls.base_class.config_class
-        if not isinstance(opened.config, family) or opened.config.model_type != family.model_type:
+        chosen = chosen_dtype(dtype if dtype is not None else torch_dtype)
+        return load(cls.class_for(opened), opened, chosen, key_mapping, changes)
+
+
+class Pretrained(Loadable):
+    """What every assembled model class can do: be read from a checkpoint, and be written as one."""
+
+    config: Any
+    generation_config: GenerationConfig
+    base_class: type[Base]
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        if not self.base_model.embeddings.weight.is_meta:  # there, numbers are yet to come from a checkpoint
+            initialise(self, config.initializer_range)  # type: ignore[arg-type]
+        self.generation_config = GenerationConfig(
+            bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
+        )
+
+    @classmethod
+    def class_for(cls, opened: Opened) -> type[Any]:
+        if opened.config.model_type != cls.base_class.config_class.model_type:
             raise ConfigError(
                 f"{opened.path}: holds a {opened.config.model_type} model, which {cls.__name__} cannot be. "
                 "Use the Auto class, which finds the right one."
             )
-        chosen = chosen_dtype(dtype if dtype is not None else torch_dtype)
-        loaded: Self = load(cls, opened, chosen, key_mapping, changes)
-        return loaded
+        return cls
 
     @property
     def dtype(self) -> torch.dtype:
