@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.checkpoint.packed import dequantise
 from glassformer.errors import CheckpointError
 
 
@@ -100,9 +101,7 @@ class Stored:
 
     def expand(self) -> npt.NDArray[np.float32]:
         """The values in float32, in the family's order of rows; for packed and for plain float kinds."""
-        from glassformer.checkpoint.packed import dequantise
-
-        values = dequantise(self)
+        values = dequantise(self.bytes, self.kind, self.shape, f"{self.file.path}: tensor {self.name!r}")
         return values if self.layout is None else values[self.layout.rows(self.shape[0])]
 
 

@@ -7,8 +7,8 @@ from glassformer.layers.mask import Mask
 from glassformer.layers.mlp import GatedMLP
 from glassformer.layers.norm import RMSNorm
 from glassformer.layers.part import Part, christen
-from glassformer.layers.passage import Pass
-from glassformer.layers.positions import Rotary, RotaryEmbedding
+from glassformer.layers.passage import Pass, Rotary
+from glassformer.layers.positions import RotaryEmbedding
 
 __all__ = [
     "Attention", "Block", "Embedding", "GatedMLP", "Linear", "Mask", "Part", "Pass", "RMSNorm", "Rotary", "RotaryEmbedding",

@@ -5,24 +5,12 @@ Shapes: positions (batch, length); cosine and sine (batch, 1, length, head_size)
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from glassformer.blueprints.rope import Rope
 from glassformer.layers.part import Part
-
-
-class Rotary(NamedTuple):
-    """The turns of one pass's positions, ready to apply to any layer's queries and keys."""
-
-    cosine: Tensor
-    sine: Tensor  # its first half negated, so that turning is two products and a sum
-
-    def turn(self, x: Tensor) -> Tensor:
-        """(batch, heads, length, head_size), turned. Pairs are half a head apart."""
-        return torch.addcmul(x * self.cosine, x.roll(x.shape[-1] // 2, -1), self.sine)
+from glassformer.layers.passage import Rotary
 
 
 class RotaryEmbedding(Part):

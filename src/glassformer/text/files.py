@@ -1,0 +1,109 @@
+"""The files of a tokenizer's folder: tokenizer.json, and what the small files beside it add.
+
+tokenizer_config.json     special tokens, limits, and in older checkpoints the chat template
+special_tokens_map.json   special tokens, in older checkpoints still
+chat_template.jinja/.json the chat template, in newer ones
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from glassformer.errors import CheckpointError
+
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+UNLIMITED = 10**30  # what the field writes for "no limit"
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Everything that a `Tokenizer` is made of."""
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except BaseException as error:  # the library panics on some bad files, and a panic is no Exception
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        raise CheckpointError(f"{path}: not a tokenizer file ({error}). Fetch it again.") from error
+    path = folder / "tokenizer_config.json"
+    config = _json(path)
+    # older checkpoints name their special tokens in a file of their own, which then has the last word
+    named = config if "added_tokens_decoder" in config else {**config, **_json(folder / "special_tokens_map.json")}
+    special = {name: _special(named[name], name, path) for name in NAMED if named.get(name) is not None}
+    further = named.get("extra_special_tokens") or named.get("additional_special_tokens") or []
+    if not isinstance(further, list):
+        raise CheckpointError(f"{path}: its additional special tokens are no list but {further!r}. Fetch it again.")
+    additional = [_special(token, "additional_special_tokens", path) for token in further]
+    backend.add_tokens([*_added(config, path), *special.values(), *additional])  # those that it knows stay as they are
+    limit = config.get("model_max_length") or UNLIMITED
+    if not isinstance(limit, (int, float)):
+        raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no number. Fetch it again.")
+    return {
+        "backend": backend,
+        "special": {name: token.content for name, token in special.items()},
+        "additional": [token.content for token in additional],
+        "template": _template(folder, config),
+        "padding_side": config.get("padding_side", "right"),
+        "model_max_length": int(limit) if limit < UNLIMITED else UNLIMITED,
+        "clean_up": bool(config.get("clean_up_tokenization_spaces", False)),
+        "source": config,
+    }
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A small file that may be missing."""
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: holds a {type(value).__name__} where an object belongs. Fetch it again.")
+    return value
+
+
+def _read_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
+    """A token is written as a string, or as an object with its content and habits."""
+    entry = {"content": entry, "special": True} if isinstance(entry, str) else entry
+    if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
+        raise CheckpointError(f"{path}: {field!r} holds {entry!r}, which is no token. Fetch it again.")
+    habits = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return tokenizers.AddedToken(entry["content"], **{h: bool(entry[h]) for h in habits if h in entry})
+
+
+def _special(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
+    """A token with a role is special, whether or not its entry says so."""
+    return _read_token({**entry, "special": True} if isinstance(entry, dict) else entry, field, path)
+
+
+def _added(config: Mapping[str, Any], path: Path) -> list[tokenizers.AddedToken]:
+    """The tokens that the config adds to tokenizer.json, in the order of their ids."""
+    held = config.get("added_tokens_decoder", {})
+    if not isinstance(held, dict) or not all(number.isdecimal() for number in held):
+        raise CheckpointError(f"{path}: 'added_tokens_decoder' does not map ids to tokens. Fetch it again.")
+    return [_read_token(held[number], "added_tokens_decoder", path) for number in sorted(held, key=int)]
+
+
+def _template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
+    """The chat template: a file of its own in newer checkpoints, an entry of the config in older ones."""
+    if (path := folder / "chat_template.jinja").exists():
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{path}: not UTF-8 text ({error}). Fetch it again.") from error
+    found = _json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
+    try:
+        named = {str(entry["name"]): entry["template"] for entry in found} if isinstance(found, list) else found
+    except (TypeError, KeyError):
+        named = found
+    sources = named.values() if isinstance(named, dict) else [named]
+    if named is not None and not all(isinstance(source, str) for source in sources):
+        raise CheckpointError(f"{folder}: its chat template is neither a text nor a list of named ones. Fetch it again.")
+    return named
