@@ -29,12 +29,14 @@ bench: .venv/developing ## side by side with transformers
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }
-	$(PYTHON) -m venv .venv
-	$(PIP) install --quiet --constraint constraints.txt --editable .
+	@echo "Setting up .venv: torch and a few small libraries, one to three minutes…"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
 .venv/developing: .venv/installed
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@echo "Adding what development needs…"
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:
