@@ -305,6 +305,13 @@ class Process:
         self.returncode = -15
 
 
+def test_a_python_without_pip(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf()
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Process(complaint="/bin/python: No module named pip\n"))
+    refused(lambda: locate("fake"), "This Python has no pip: run 'python -m ensurepip'", kind=FetchError)
+    assert left_in(empty_home) == []
+
+
 @pytest.mark.parametrize(("complaint", "status", "why"), [
     ("WARNING: slow\nERROR: No network\nERROR: Nothing found\n", 1, "(No network)"),
     ("/bin/python: No module named pip\n\n", 1, "(/bin/python: No module named pip)"),

