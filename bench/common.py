@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved rounds, medians, ratios, models of a true shape with random weights.
+"""What the benchmarks share: reports, and models of a true shape with random weights.
 
 Timings are noisy, so contestants take turns within one run and only ratios are to be believed.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +21,6 @@ QWEN3_06B: dict[str, Any] = {
     "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40960,
     "rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "eos_token_id": 151645, "dtype": "bfloat16",
 }  # fmt: skip
-
-
-def rounds(contestants: Mapping[str, Callable[[], Any]], count: int) -> dict[str, float]:
-    """Median seconds of each contestant, taken in turns after one warm-up each."""
-    for run in contestants.values():
-        run()
-    taken: dict[str, list[float]] = {name: [] for name in contestants}
-    for _ in range(count):
-        for name, run in contestants.items():
-            began = time.perf_counter()
-            run()
-            taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(times) for name, times in taken.items()}
 
 
 def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:

@@ -114,6 +114,13 @@ def test_gradients_through_the_cache(model: Any) -> None:
     assert after.past_key_values.get_seq_length() == 7
 
 
+def test_training_goes_on_after_generating(model: Any) -> None:
+    model.generate(IDS, max_new_tokens=2)
+    model(IDS, labels=IDS).loss.backward()
+    assert model.lm_head.weight.grad is not None
+    model.zero_grad()
+
+
 def test_generate_leaves_the_mode_as_it_was(model: Any) -> None:
     model.train()
     model.generate(IDS, max_new_tokens=1)

@@ -1,0 +1,61 @@
+"""Blueprints: plain data that needs no torch; true sizes of real models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from glassformer import blueprints
+from glassformer.blueprints import blueprint, read_config
+
+QWEN3: dict[str, Any] = {
+    "model_type": "qwen3", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": True, "rope_theta": 1e6,
+}  # fmt: skip
+
+
+def test_known_families() -> None:
+    assert blueprints.known() == ("llama", "qwen3")
+    assert blueprints.find("qwen3").Config.model_type == "qwen3"
+
+
+def test_qwen3_is_as_large_as_it_says() -> None:
+    drawn = blueprint(read_config(QWEN3))
+    assert drawn.parameters == 596_049_920
+    assert len(drawn.weights) == 310
+    assert drawn.sites["scores"] == ("batch", "length", 151936)
+    untied = blueprint(read_config({**QWEN3, "tie_word_embeddings": False}))
+    assert untied.parameters - drawn.parameters == 151936 * 1024
+    assert untied.weights[-1].name == "lm_head.weight"
+
+
+def test_ops_form_a_chain() -> None:
+    """Each op reads only what came before, and everything but the end is read."""
+    drawn = blueprint(read_config(QWEN3), "sequence")
+    read = {number for op in drawn.ops for number in op.reads}
+    for number, op in enumerate(drawn.ops):
+        assert all(other < number for other in op.reads)
+        assert bool(op.reads) == (op.kind != "embed")
+    assert read == set(range(len(drawn.ops) - 1))
+    assert [op.kind for op in drawn.ops[-2:]] == ["scores", "last"]
+    assert drawn.ops[-1].shape == ("batch", 2)
+    assert {op.block for op in drawn.ops} == {None, *range(28)}
+
+
+def test_windows_are_options_of_attention() -> None:
+    drawn = blueprint(read_config({**QWEN3, "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 20}))
+    windows = [op.options["window"] for op in drawn.ops if op.kind == "attend"]
+    assert windows == [None] * 20 + [64] * 8
+    typed = {**QWEN3, "num_hidden_layers": 2, "use_sliding_window": True, "sliding_window": 9}
+    typed["layer_types"] = ["sliding_attention", "full_attention"]
+    assert [op.options["window"] for op in blueprint(read_config(typed)).ops if op.kind == "attend"] == [9, None]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "llama"])
+def test_configs_survive_being_written(name: str) -> None:
+    config = read_config({**QWEN3, "model_type": name, "id2label": {"0": "no", "1": "yes"}, "odd": 3})
+    again = read_config(config.to_dict())
+    assert again == config
+    assert again.num_labels == 2
+    assert again.stray["odd"] == 3
