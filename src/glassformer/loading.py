@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from glassformer.blueprints import Config
 from glassformer.checkpoint import Stored
-from glassformer.checkpoint.stored import PLAIN
+from glassformer.checkpoint.stored import PLAIN, main_kind
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
 from glassformer.families import Base
@@ -162,11 +162,7 @@ def stored_dtype(config: Config, stored: Mapping[str, Stored]) -> torch.dtype:
         return torch.float32
     if config.dtype in NAMES:
         return NAMES[config.dtype]
-    counts: dict[str, int] = {}
-    for one in stored.values():
-        if DTYPES[one.kind].is_floating_point:
-            counts[one.kind] = counts.get(one.kind, 0) + one.elements
-    return DTYPES[max(counts, key=counts.__getitem__)] if counts else torch.float32
+    return DTYPES[main_kind(one for one in stored.values() if DTYPES[one.kind].is_floating_point)]
 
 
 def fill(model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: Mapping[str, str], path: Path) -> None:

@@ -13,6 +13,7 @@ from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_conf
 from glassformer.checkpoint import Checkpoint, Stored, open_at
 from glassformer.checkpoint.gguf import Gguf
 from glassformer.checkpoint.locate import Part, Progress, locate
+from glassformer.checkpoint.stored import PLAIN, main_kind
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, GlassError, refuse
 from glassformer.text import Tokenizer
@@ -54,6 +55,15 @@ class Opened:
     @property
     def tensors(self) -> Mapping[str, Stored]:
         return self.checkpoint.tensors
+
+    @cached_property
+    def kind(self) -> str:
+        """What most of the weights are stored in: BF16, Q4_1, …"""
+        return main_kind(self.tensors.values())
+
+    @property
+    def packed(self) -> bool:
+        return self.kind not in PLAIN
 
     def blueprint(self, head: Head = "causal") -> Blueprint:
         return blueprint(self.config, head)

@@ -63,7 +63,13 @@ def test_run(tiny_qwen3: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.endswith("\n")
     (line,) = done.stderr.splitlines()
-    assert "chat template · greedy · plain float32 on cpu · 16 → 5 tokens, cut at the limit" in line
+    assert "chat template · greedy · plain on cpu, float32 · 16 → 5 tokens, cut at the limit" in line
+
+
+def test_packed_weights_are_said_to_be_expanded(smollm2: Path) -> None:
+    done = glass("run", "--raw", "The capital of France is", "-n", "1")
+    assert done.stdout == " Paris\n"
+    assert "raw text · greedy · plain on cpu, Q4_1 expanded to float32 · 5 → 1 tokens" in done.stderr
 
 
 def test_run_as_json_from_stdin(tiny_qwen3: Path) -> None:

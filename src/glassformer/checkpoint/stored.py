@@ -7,6 +7,8 @@ Nothing is read until somebody asks, and then the operating system pages in just
 from __future__ import annotations
 
 import mmap
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -108,6 +110,14 @@ class Stored:
 PLAIN: dict[str, int] = {  # kind: bytes per element
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
+
+
+def main_kind(tensors: Iterable[Stored]) -> str:
+    """The kind that most of a checkpoint's numbers are stored in."""
+    counts: Counter[str] = Counter()
+    for one in tensors:
+        counts[one.kind] += one.elements
+    return counts.most_common(1)[0][0] if counts else "F32"
 
 
 def check_region(file: Mapped, name: str, offset: int, size: int) -> None:

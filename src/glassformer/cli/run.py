@@ -68,10 +68,12 @@ def told(run: Run, raw: bool) -> str:
     strategy = "greedy"
     if s.do_sample:
         strategy = f"sampled (temperature {s.temperature:g}, top-k {s.top_k}, top-p {s.top_p}, seed {run.seed})"
+    opened = run.model.opened
+    weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed else about.dtype
     finish = run.steps[-1].finish if run.steps else None
     end = "stopped by you" if finish is None else {"eos": "finished", "length": "cut at the limit"}[finish.value]
     return (
-        f"{run.model.name} · {chat} · {strategy} · {about.name} {about.dtype} on {about.device} · "
+        f"{run.model.name} · {chat} · {strategy} · {about.name} on {about.device}, {weights} · "
         f"{len(run.ids)} → {len(run.steps)} tokens, {end} · {run.tokens_per_second:.1f} tokens/s"
     )
 
