@@ -13,8 +13,12 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from common import random_checkpoint, report
 from glassformer.checkpoint.locate import locate
@@ -58,6 +62,29 @@ def probe(which: str, name: Path) -> dict[str, Any]:
     return found
 
 
+def vocabulary(tokens: int = 151_936) -> dict[str, Any]:
+    """Seconds to read the header of a GGUF file with so many tokens and as many merges."""
+    import gguf
+
+    from glassformer.checkpoint.gguf import Gguf
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "wide.gguf"
+        writer = gguf.GGUFWriter(str(path), "llama")
+        writer.add_token_list([f"token{number}" for number in range(tokens)])
+        writer.add_token_types([1] * tokens)
+        writer.add_token_merges([f"to ken{number}" for number in range(tokens)])
+        writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
+        for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+            write()
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            assert len(Gguf(path).metadata["tokenizer.ggml.tokens"]) == tokens
+            times.append(time.perf_counter() - began)
+    return {"model": f"GGUF header, {tokens:,} tokens and merges", "seconds": f"{statistics.median(times):.2f}"}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
@@ -81,6 +108,7 @@ def main() -> None:
                 "peak ÷ weights": f"{memory['ours']:.2f} / {memory['theirs']:.2f}",
             }
         )
+    rows.append(vocabulary())
     report("loading, ours / transformers", rows)
 
 

@@ -68,3 +68,17 @@ def test_the_map_names_real_places() -> None:
     drawn = text.split("src/glassformer/\n")[1].split("```")[0]
     for place in re.findall(r"\b([a-z]+(?:/|\.py))", drawn):
         assert (ROOT / "src" / "glassformer" / place).exists(), place
+
+
+def test_the_public_workflow_runs_what_make_runs() -> None:
+    """It can only be read here: that it parses, covers the three systems, and runs the same checks."""
+    import yaml
+
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))
+    job = workflow["jobs"]["test"]
+    assert {name.partition("-")[0] for name in job["strategy"]["matrix"]["os"]} == {"ubuntu", "macos", "windows"}
+    steps = "\n".join(step.get("run", "") for step in job["steps"])
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for check in ("ruff check .", "ruff format --check .", "mypy", 'pytest -m "not sweep"'):
+        assert check in steps
+        assert check in makefile
