@@ -238,7 +238,7 @@ class TestConfig:
         [
             ({"layer_types": ["full_attention", "odd", "full_attention"]}, "has 'odd' for layer 1"),
             ({"layer_types": ["full_attention"]}, "lists 1 layers of 3"),
-            ({"mlp_bias": True}, "Qwen3's MLP has no biases"),
+            ({"mlp_bias": True}, "'mlp_bias' is True; in a qwen3 model it is False"),
         ],
     )
     def test_qwen3(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -42,13 +42,21 @@ if TYPE_CHECKING:
     LlamaForCausalLM: type[CausalLM]
     LlamaForSequenceClassification: type[SequenceClassification]
     LlamaModel: type[Any]
+    MistralForCausalLM: type[CausalLM]
+    MistralForSequenceClassification: type[SequenceClassification]
+    MistralModel: type[Any]
+    Qwen2ForCausalLM: type[CausalLM]
+    Qwen2ForSequenceClassification: type[SequenceClassification]
+    Qwen2Model: type[Any]
     Qwen3ForCausalLM: type[CausalLM]
     Qwen3ForSequenceClassification: type[SequenceClassification]
     Qwen3Model: type[Any]
 
 _HOMES = {
     "auto": ("AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification", "LlamaForCausalLM",
-             "LlamaForSequenceClassification", "LlamaModel", "Qwen3ForCausalLM", "Qwen3ForSequenceClassification",
+             "LlamaForSequenceClassification", "LlamaModel", "MistralForCausalLM", "MistralForSequenceClassification",
+             "MistralModel", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", "Qwen2Model", "Qwen3ForCausalLM",
+             "Qwen3ForSequenceClassification",
              "Qwen3Model"),
     "cache": ("DynamicCache",),
     "decoding": ("GenerationConfig", "Step"),
@@ -80,8 +88,14 @@ __all__ = [
     "LlamaForCausalLM",
     "LlamaForSequenceClassification",
     "LlamaModel",
+    "MistralForCausalLM",
+    "MistralForSequenceClassification",
+    "MistralModel",
     "Model",
     "ModelOutput",
+    "Qwen2ForCausalLM",
+    "Qwen2ForSequenceClassification",
+    "Qwen2Model",
     "Qwen3ForCausalLM",
     "Qwen3ForSequenceClassification",
     "Qwen3Model",

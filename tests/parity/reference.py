@@ -51,7 +51,7 @@ def write(folder: Path, model_type: str, head: str = "CausalLM", **changes: Any)
     return model
 
 
-def random_changes(seed: int) -> dict[str, Any]:
+def random_changes(model_type: str, seed: int) -> dict[str, Any]:
     """A configuration that no other test has."""
     draw = random.Random(seed)
     groups = draw.choice([1, 2, 3])
@@ -66,7 +66,8 @@ def random_changes(seed: int) -> dict[str, Any]:
         "num_key_value_heads": groups,
         "head_dim": draw.choice([4, 8, 16]),
         "tie_word_embeddings": draw.random() < 0.5,
-        "attention_bias": draw.random() < 0.3,
         "rms_norm_eps": draw.choice([1e-5, 1e-6]),
         "rope_parameters": rope,
+        **({"attention_bias": draw.random() < 0.4} if model_type in ("llama", "qwen3") else {}),
+        **({"sliding_window": draw.choice([None, 7])} if model_type == "mistral" else {}),
     }

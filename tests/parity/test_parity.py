@@ -16,7 +16,7 @@ from torch import Tensor
 import glassformer
 from tests.parity import reference
 
-FAMILIES = ("llama", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 QUICK = [(family, seed) for family in FAMILIES for seed in range(3)]
 WIDE = [pytest.param((family, seed), marks=pytest.mark.sweep) for family in FAMILIES for seed in range(3, 33)]
 
@@ -33,7 +33,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """(reference, ours, folder) of one randomised configuration."""
     family, seed = request.param
     folder = tmp_path_factory.mktemp(f"{family}-{seed}")
-    theirs = reference.write(folder, family, **reference.random_changes(seed))
+    theirs = reference.write(folder, family, **reference.random_changes(family, seed))
     return theirs, glassformer.AutoModelForCausalLM.from_pretrained(folder), folder
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from glassformer.errors import ConfigError
 @dataclass(frozen=True, kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "llama"
+    fixed: ClassVar[Mapping[str, Any]] = {}  # fields that a family leaves no choice in
 
     intermediate_size: int = 11008
     num_attention_heads: int = 32
@@ -29,6 +30,9 @@ class Config(shared.Config):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        for name, value in cls.fixed.items():
+            if raw.get(name, value) != value:
+                raise ConfigError(f"config field {name!r} is {raw[name]!r}; in a {cls.model_type} model it is {value!r}.")
         raw = super().prepare(raw)
         rope = Rope.read(raw)
         for spelling in ("rope_parameters", "rope_scaling", "rope_theta"):
@@ -54,6 +58,11 @@ class Config(shared.Config):
             )
         if self.head_dim < 2 or self.head_dim % 2:
             raise ConfigError(f"config field 'head_dim' is {self.head_dim}; RoPE turns pairs, so it must be even.")
+
+    @property
+    def output_bias(self) -> bool:
+        """Whether attention's output projection has a bias, as its others may."""
+        return self.attention_bias
 
     def window(self, layer: int) -> int | None:
         """How far back a layer looks; None: to the beginning."""
@@ -84,7 +93,7 @@ def blueprint(c: Config, head: Head = "causal", place: Place = rotated) -> Bluep
             q, k = place(b, c, q, k)
             v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value")
             a = b.attend(q, k, v, "self_attn", window=c.window(layer))
-            a = b.linear(a, "self_attn.o_proj", c.hidden_size, bias, site="attention.update")
+            a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.output_bias, site="attention.update")
             x = b.add(x, a, site="middle")
             h = b.norm(x, "post_attention_layernorm", c.rms_norm_eps, site="mlp.input")
             h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act, c.mlp_bias)

@@ -54,6 +54,7 @@ class Table:
 
 TABLES: Mapping[str, Table] = {
     "llama": Table(DECODER, SIZES, interleaved=True),
+    "qwen2": Table(DECODER, SIZES),
     "qwen3": Table(
         {
             **DECODER,

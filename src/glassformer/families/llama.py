@@ -25,6 +25,7 @@ class LlamaAttention(Attention):
             c.num_key_value_heads,
             c.head_dim,
             bias=c.attention_bias,
+            output_bias=c.output_bias,
             window=c.window(layer),
             dropout=c.attention_dropout,
         )

@@ -50,6 +50,7 @@ class Attention(Part):
         size: int,
         *,
         bias: bool = False,
+        output_bias: bool = False,
         window: int | None = None,
         dropout: float = 0.0,
     ) -> None:
@@ -61,7 +62,7 @@ class Attention(Part):
         self.q_proj = Linear(hidden, heads * size, bias)
         self.k_proj = Linear(hidden, groups * size, bias)
         self.v_proj = Linear(hidden, groups * size, bias)
-        self.o_proj = Linear(heads * size, hidden, bias)
+        self.o_proj = Linear(heads * size, hidden, output_bias)
 
     def place(self, query: Tensor, key: Tensor, p: Pass) -> tuple[Tensor, Tensor]:
         """Put positions into query and key."""

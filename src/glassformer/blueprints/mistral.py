@@ -1,0 +1,28 @@
+"""Mistral (https://arxiv.org/abs/2310.06825): Llama's shape, whose layers look back over a sliding window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import llama
+from glassformer.blueprints.blueprint import Blueprint, Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(llama.Config):
+    model_type: ClassVar[str] = "mistral"
+    fixed: ClassVar[Mapping[str, Any]] = {"attention_bias": False, "mlp_bias": False}
+
+    intermediate_size: int = 14336
+    num_key_value_heads: int = 8
+    max_position_embeddings: int = 131072
+    sliding_window: int | None = None
+
+    def window(self, layer: int) -> int | None:
+        return self.sliding_window
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    return llama.blueprint(c, head)
