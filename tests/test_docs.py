@@ -31,6 +31,7 @@ def test_the_readme_says_what_is_printed(smollm2: Path, capsys: pytest.CaptureFi
     exec(blocks(ROOT / "README.md", "python")[0], {})
     printed = capsys.readouterr().out
     assert "Paris" in printed
+    assert "Candidates(57: 24." in printed
     assert printed.rstrip().endswith("(1, 34, 576)")
 
 

@@ -59,8 +59,8 @@ def test_sampling_is_seeded(model: Any) -> None:
 def test_a_sampled_row_is_the_same_in_a_batch(model: Any) -> None:
     settings = {"max_new_tokens": 10, "do_sample": True, "eos_token_id": None, "seed": 3}
     alone = model.generate(IDS, **settings)
-    together = model.generate(torch.cat((IDS, IDS.flip(1))), **settings)
-    assert together[0].tolist() == alone[0].tolist()
+    together = model.generate(torch.cat((IDS.flip(1), IDS, IDS)), **settings)
+    assert together[1].tolist() == together[2].tolist() == alone[0].tolist()
 
 
 def test_steps_as_they_come(model: Any) -> None:
@@ -135,6 +135,14 @@ def test_another_generation_config(model: Any) -> None:
     assert model.generate(IDS, max_length=9, eos_token_id=None).shape == (1, 9)
 
 
+def test_padding_without_its_mask_is_noticed(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    padded = torch.cat((IDS, torch.zeros(1, 6, dtype=torch.long)))
+    model.generate(padded, max_new_tokens=1)
+    assert caplog.messages == ["the batch holds the padding id 0 and no attention_mask was given; pass **tokens."]
+    model.generate(padded[:1], max_new_tokens=1)
+    assert len(caplog.messages) == 1
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("ids", "error", "message"),
@@ -175,6 +183,10 @@ class TestBadInput:
             UnknownArgument, match=r"forward\(\) has no argument 'atention_mask'. Did you mean 'attention_mask'"
         ):
             model(IDS, atention_mask=None)
+        with pytest.raises(SettingError, match="the setting 'min_new_tokens' is not supported yet"):
+            model.generate(IDS, min_new_tokens=3)
+        with pytest.raises(InputTypeError, match="put two stars before them"):
+            model.generate({"input_ids": IDS})
         with pytest.raises(UnknownArgument, match="no setting 'max_tokens'"):
             model.generate(IDS, max_tokens=3)
         with pytest.raises(SettingError, match="has no effect without sampling"):

@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"opening", "checkpoint", "blueprints", "decoding", "engine", "observe", "text", "auto", "loading", "heads"},
     "cli": {"*"},
     "__init__": {"*"},
+    "__main__": {"*"},
 }
 NO_TORCH = (
     "text",

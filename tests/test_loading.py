@@ -66,7 +66,9 @@ class TestNames:
 
     def test_missing_weights_are_an_error(self, folder: Path) -> None:
         rewrite(folder, lambda t: {name: value for name, value in t.items() if "layers.1" not in name})
-        with pytest.raises(CheckpointError, match=r"copy: the weights lack model\.layers\.1\..* and 6 more\. Fetch"):
+        with pytest.raises(
+            CheckpointError, match=r"copy: the weights lack model\.layers\.1\..* and 6 more\. Is this the config"
+        ):
             AutoModelForCausalLM.from_pretrained(folder)
 
     def test_a_wrong_shape(self, folder: Path) -> None:
@@ -190,13 +192,19 @@ class TestClasses:
             auto.from_pretrained(original, trust_remote_code=True)
 
     def test_unknown_arguments(self, original: Path) -> None:
-        with pytest.raises(UnknownArgument, match="no field 'num_label'. Did you mean 'num_labels'"):
+        with pytest.raises(
+            UnknownArgument, match="'num_label' is no argument of from_pretrained.* Did you mean 'num_labels'"
+        ):
             AutoModelForCausalLM.from_pretrained(original, num_label=3)
-        with pytest.raises(UnknownArgument, match=r"from_pretrained\(\) has no argument 'use_fast'"):
-            glassformer.AutoTokenizer.from_pretrained(original, use_fast=True)
+        with pytest.raises(UnknownArgument, match=r"from_pretrained\(\) has no argument 'cache_dir'"):
+            glassformer.AutoTokenizer.from_pretrained(original, cache_dir=".")
 
     def test_familiar_flag(self, original: Path) -> None:
-        AutoModelForCausalLM.from_pretrained(original, attn_implementation="eager")
+        model = AutoModelForCausalLM.from_pretrained(
+            original, attn_implementation="eager", device_map="auto", low_cpu_mem_usage=True, use_safetensors=True
+        )
+        assert model.device.type in ("cpu", "cuda")
+        assert AutoModelForCausalLM.from_pretrained(original, device_map="cpu").device.type == "cpu"
 
 
 class TestConfig:
@@ -263,6 +271,14 @@ class TestConfig:
         path.write_text(json.dumps(raw))
         old = glassformer.AutoConfig.from_pretrained(folder)
         assert (old.rope, old.dtype) == (new.rope, new.dtype)  # type: ignore[attr-defined]
+
+    def test_an_older_rope_scaling_wins(self, folder: Path) -> None:
+        config(folder, rope_parameters={"rope_type": "default", "rope_theta": 77.0}, rope_scaling={"rope_type": "yarn"})
+        with pytest.raises(ConfigError, match="'rope_type' is 'yarn'"):
+            AutoModelForCausalLM.from_pretrained(folder)
+        config(folder, rope_scaling={k: v for k, v in reference.LLAMA3_ROPE.items() if k != "rope_theta"})
+        found = glassformer.AutoConfig.from_pretrained(folder).rope  # type: ignore[attr-defined]
+        assert (found.kind, found.theta) == ("llama3", 77.0)
 
     def test_divisors_of_no_known_rule(self) -> None:
         from glassformer.blueprints import Rope

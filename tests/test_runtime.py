@@ -11,7 +11,15 @@ import torch
 
 import glassformer
 from glassformer.decoding import Finish
-from glassformer.errors import ExecutorError, InputError, InputTypeError, ModelNotFound, TemplateError, UnknownArgument
+from glassformer.errors import (
+    ConfigError,
+    ExecutorError,
+    InputError,
+    InputTypeError,
+    ModelNotFound,
+    TemplateError,
+    UnknownArgument,
+)
 from tests.parity import reference
 
 
@@ -74,6 +82,12 @@ def test_prompts(model: Any, bare: Any) -> None:
         bare.render("Hi", system="x")
     with pytest.raises(InputTypeError, match="a raw prompt is text"):
         model.render([{"role": "user", "content": "Hi"}], raw=True)
+    with pytest.raises(InputError, match="no place for a system message"):
+        model.render("Hi", raw=True, system="x")
+    with pytest.raises(InputError, match="has a system message already"):
+        model.render([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], system="x")
+    with pytest.raises(InputTypeError, match="a prompt is text, or a list of messages, not int"):
+        model.chat(5)
     with pytest.raises(TemplateError, match="Did you mean 'enable_thinking'"):
         model.chat("Hi", template={"enable_thinkng": True})
     with pytest.raises(InputError, match="the prompt is empty"):
@@ -117,6 +131,18 @@ def test_bad_names() -> None:
         glassformer.load("smollm2", executor="plane")  # type: ignore[arg-type]
 
 
+def test_what_is_broken_is_said_when_loading(tiny_qwen3: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="not a known family"):
+        glassformer.load(tmp_path)
+    with pytest.raises(InputError, match="no dtype 'float33'. Did you mean 'float32'"):
+        glassformer.load(tiny_qwen3, dtype="float33")
+    with pytest.raises(InputTypeError, match="a model's name is text or a path, not NoneType"):
+        glassformer.load(None)  # type: ignore[arg-type]
+    with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):
+        glassformer.load("SmolLM2")
+
+
 def test_repr(model: Any) -> None:
     assert "qwen3" in repr(model)
     assert f"{model.blueprint.parameters:,} parameters" in repr(model)
@@ -135,6 +161,8 @@ class TestJourney:
                 value = eval(stage.python, names)
             if stage.name == "ids":
                 value = value["input_ids"]
+            if stage.name == "text":
+                assert value == journey.prompt
             shape = tuple(value.shape) if hasattr(value, "shape") else (len(value),)
             assert shape == stage.shape, stage
         assert names["best"].tolist() == [[journey.next.id]]
@@ -145,7 +173,11 @@ class TestJourney:
         assert journey.tokens[0].special
         assert journey.tokens[4].token == "Ġare"
         assert journey.tokens[4].text == " are"
-        assert sum(stage.parameters for stage in journey.stages) == model.module.num_parameters()
+        each = {stage.name: stage.parameters for stage in journey.stages}
+        assert each["blocks.0.attention.query"] == 32 * 32 + 8  # its projection and its norm
+        assert each["blocks.0.attention.key"] == 16 * 32 + 8
+        assert sum(s.parameters * (3 if s.blocks else 1) for s in journey.stages) == model.module.num_parameters()
+        assert str(journey).splitlines()[0].startswith("1 · the prompt")
         blocks = {stage.blocks for stage in journey.stages if stage.blocks}
         assert blocks == {(0, 2)}
         scores = model.module(torch.tensor([[t.id for t in journey.tokens]])).logits[0, -1]

@@ -137,6 +137,32 @@ def test_users_own_hooks_fire(model: Any) -> None:
     assert sorted(fired) == sorted(names)
 
 
+class TestWaysOfSaying:
+    def test_sites_with_their_changes(self, model: Any) -> None:
+        site = "blocks.1.residual"
+        short = model(IDS, watch={site: Change(scale=0.0)})
+        long = model(IDS, watch=Watch(frozenset({site}), {site: Change(scale=0.0)}))
+        assert torch.equal(short.logits, long.logits)
+        assert float(short.sites[site].abs().max()) == 0.0
+        everywhere = model(IDS, watch=Watch(changes={"blocks.*.mlp.update": Change(scale=0.0)}))
+        assert not torch.allclose(everywhere.logits, model(IDS).logits, atol=1e-3)
+        assert set(model(IDS, watch=Watch(reads=frozenset({"blocks.*.middle"}))).sites) == {
+            f"blocks.{n}.middle" for n in range(3)
+        }
+
+    def test_nothing_is_silently_dropped(self, model: Any) -> None:
+        nowhere = Watch(changes={"blocks.99.residual": Change(scale=0.0)})
+        with pytest.raises(SiteError, match=r"no site matches 'blocks\.99\.residual'"):
+            model(IDS, watch=nowhere)
+        executor = Plain(model)
+        with pytest.raises(SiteError, match="blocks.99"):
+            executor.run([Feed(executor.open(), [1], watch=nowhere)])
+        with pytest.raises(SiteError, match="it must be a Change"):
+            model(IDS, watch={"blocks.0.residual": 0.0})
+        with pytest.raises(SiteError, match=r"Did you mean 'blocks\.\*\.residual'"):
+            model(IDS, watch="blocks.*.residul")
+
+
 class TestChanges:
     def test_zeroing_a_head_equals_cutting_its_weights(self, model: Any, tmp_path: Path) -> None:
         site = "blocks.1.attention.heads"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,17 @@ class Candidates:
     ids: npt.NDArray[np.int64]
     scores: npt.NDArray[np.float32]
     probabilities: npt.NDArray[np.float32]  # among the whole vocabulary
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[tuple[int, float, float]]:
+        """(id, score, probability), best first."""
+        return zip(self.ids.tolist(), self.scores.tolist(), self.probabilities.tolist(), strict=True)
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{token}: {probability:.1%}" for token, _, probability in list(self)[:3])
+        return f"Candidates({best}{', …' if len(self) > 3 else ''})"
 
 
 def top(scores: npt.NDArray[np.float32], k: int) -> Candidates:

@@ -66,8 +66,9 @@ class ExecutorError(GlassError, RuntimeError): ...
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """ " Did you mean 'x'?" for the known word closest to `word`, or nothing when none is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    spelt = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), spelt, n=1, cutoff=0.6)
+    return f" Did you mean {spelt[close[0]]!r}?" if close else ""
 
 
 def refuse(unknown: Mapping[str, Any], function: Callable[..., Any], also: Iterable[str] = ()) -> None:
@@ -78,16 +79,17 @@ def refuse(unknown: Mapping[str, Any], function: Callable[..., Any], also: Itera
     if not unknown:
         return
     named = (p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD)
-    known = sorted({*named, *also} - {"self"})
+    known = sorted({*named, *also} - {"self", "p"})  # p is between executors and models
     word = next(iter(unknown))
-    raise UnknownArgument(
-        f"{function.__name__}() has no argument {word!r}.{nearest(word, known)} It takes: {', '.join(known)}."
-    )
+    name = "tokenizer" if function.__name__ == "__call__" else function.__name__
+    raise UnknownArgument(f"{name}() has no argument {word!r}.{nearest(word, known)} It takes: {', '.join(known)}.")
 
 
 def refuse_text(value: object, where: str) -> Never:
     """A string where token ids belong: the first mistake everybody makes, so it gets the best answer."""
     kind = type(value).__name__
+    if isinstance(value, Mapping):
+        raise InputTypeError(f"{where} takes the tokens unpacked: put two stars before them, as in generate(**tokens).")
     raise InputTypeError(
         f"{where} takes token ids as a tensor, not {kind}. "
         "Turn text into ids first: tokens = tokenizer(text, return_tensors='pt'), then pass **tokens; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -11,6 +12,8 @@ from torch import Tensor
 from glassformer.decoding import GenerationConfig, Policy, Step, loop
 from glassformer.errors import InputError
 from glassformer.families.base import check_ids
+
+note = logging.getLogger("glassformer").warning
 
 
 class Streamer(Protocol):
@@ -109,6 +112,8 @@ def _begin(
     settings = (given or model.generation_config).merged(changes)
     if attention_mask is None:
         rows = [row.tolist() for row in prompts]
+        if len(rows) > 1 and settings.pad_token_id is not None and bool((prompts == settings.pad_token_id).any()):
+            note(f"the batch holds the padding id {settings.pad_token_id} and no attention_mask was given; pass **tokens.")
     else:
         if attention_mask.shape != prompts.shape:
             raise InputError(f"attention_mask has shape {tuple(attention_mask.shape)}, the ids {tuple(prompts.shape)}.")
@@ -124,9 +129,7 @@ def _begin(
     seed = settings.seed
     if settings.do_sample and seed is None:
         seed = int(torch.randint(2**31, ()))
-    return prompts, [
-        Policy(settings, row, context=context, seed=seed, index=number, look=look) for number, row in enumerate(rows)
-    ]
+    return prompts, [Policy(settings, row, context=context, seed=seed, look=look) for row in rows]
 
 
 def _steps(model: Any, policies: list[Policy]) -> Iterator[tuple[int, Step]]:

@@ -89,8 +89,8 @@ class CausalLM(WithHead):
             use_cache: give back a cache; on by default.
             output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
             logits_to_keep: score only the last so many positions (0: all), or these columns, or these (rows, columns).
-            watch: other sites to read, by name or pattern ("blocks.*.residual"), or a Watch that also changes some;
-                what was read is in the output's `sites`.
+            watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
+                ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
             p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
         """
         refuse(unknown, self.forward)

@@ -59,6 +59,9 @@ class Loadable:
         torch_dtype: torch.dtype | str | None = None,
         key_mapping: Mapping[str, str] | None = None,
         attn_implementation: str | None = None,
+        device_map: torch.device | str | None = None,
+        low_cpu_mem_usage: bool = True,
+        use_safetensors: bool = True,
         **changes: Any,
     ) -> Any:
         """A model with the weights of a checkpoint.
@@ -68,14 +71,19 @@ class Loadable:
             dtype: torch.bfloat16, "float32", …; by default as stored. Packed (GGUF) weights expand to float32.
             torch_dtype: the older name of the same.
             key_mapping: patterns of stored names to replace, such as {"lm_head.weight": "score.weight"}.
-            attn_implementation: accepted for familiarity; every pattern can be seen without it.
+            device_map: a device to put the model on ("cuda", "cpu"); "auto" takes a GPU if there is one.
+            attn_implementation, low_cpu_mem_usage, use_safetensors: accepted for familiarity: every attention pattern can
+                be seen, weights are mapped, and pickles are not read.
             changes: fields of the config, such as num_labels=3.
         """
         if changes.pop("trust_remote_code", False):
             raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
         opened = open_model(name)
         chosen = chosen_dtype(dtype if dtype is not None else torch_dtype)
-        return load(cls.class_for(opened), opened, chosen, key_mapping, changes)
+        model = load(cls.class_for(opened), opened, chosen, key_mapping, changes)
+        if device_map == "auto":
+            device_map = "cuda" if torch.cuda.is_available() else None
+        return model if device_map is None else model.to(device_map)
 
 
 class Pretrained(Loadable):
@@ -172,7 +180,7 @@ def fill(model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: M
     lacking = [name for name in expected if name not in stored]
     new = [name for name in lacking if is_head(model, name)]
     if missing := [name for name in lacking if name not in new]:
-        raise CheckpointError(f"{path}: the weights lack {listed(missing)}. Fetch the checkpoint again.")
+        raise CheckpointError(f"{path}: the weights lack {listed(missing)}. Is this the config of these weights?")
     used: dict[int, Stored] = {}  # by identity: what is stored once and used twice stays one parameter
     for name in (name for name in expected if name not in new):
         if (one := stored[name]).shape != tuple(expected[name].shape):

@@ -93,10 +93,20 @@ class AutoTokenizer:
     """The tokenizer that belongs to a model."""
 
     @staticmethod
-    def from_pretrained(name: str | os.PathLike[str], **unknown: Any) -> Tokenizer:
-        """From a path, a catalogue name ('smollm2') or a hub id ('Qwen/Qwen3-0.6B')."""
+    def from_pretrained(
+        name: str | os.PathLike[str], *, padding_side: str | None = None, use_fast: bool = True, **unknown: Any
+    ) -> Tokenizer:
+        """From a path, a catalogue name ('smollm2') or a hub id ('Qwen/Qwen3-0.6B').
+
+        Args:
+            padding_side: 'left' or 'right', where a batch's shorter texts are filled up.
+            use_fast: accepted for familiarity.
+        """
         refuse(unknown, AutoTokenizer.from_pretrained)
-        return open_model(name, "tokenizer").tokenizer
+        tokenizer = open_model(name, "tokenizer").tokenizer
+        if padding_side is not None:
+            tokenizer.padding_side = padding_side
+        return tokenizer
 
 
 class AutoConfig:

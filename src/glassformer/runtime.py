@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from glassformer.blueprints import Blueprint
 from glassformer.checkpoint.locate import Progress
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 EXECUTORS = ("auto", "plain")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def load(
@@ -49,7 +50,13 @@ def load(
         raise ExecutorError(
             f"there is no executor {executor!r}.{nearest(str(executor), EXECUTORS)} Known: {', '.join(EXECUTORS)}."
         )
-    return Model(open_model(name, progress=progress), executor, dtype)
+    if not isinstance(name, (str, os.PathLike)):
+        raise InputTypeError(f"a model's name is text or a path, not {type(name).__name__}.")
+    if dtype is not None and dtype.removeprefix("torch.") not in DTYPES:
+        raise InputError(f"there is no dtype {dtype!r}.{nearest(dtype, DTYPES)} Known: {', '.join(DTYPES)}.")
+    opened = open_model(name, progress=progress)
+    _ = opened.config, opened.tensors  # what is broken is said now, not at the first word
+    return Model(opened, executor, dtype)
 
 
 @dataclass
@@ -131,16 +138,23 @@ class Model:
 
     def render(self, prompt: Prompt, *, raw: bool = False, system: str | None = None, **variables: Any) -> str:
         """The text that the model will see: through the chat template if it has one, unless `raw`."""
+        messages: Sequence[Mapping[str, Any]]
         if isinstance(prompt, str):
             if not prompt:
                 raise InputError("the prompt is empty. Say something.")
+            if raw and system is not None:
+                raise InputError("a raw prompt has no place for a system message. Leave one of the two out.")
             if raw:
                 return prompt
-            messages: Sequence[Mapping[str, Any]] = [{"role": "user", "content": prompt}]
+            messages = [{"role": "user", "content": prompt}]
+        elif isinstance(prompt, Sequence):
+            messages = cast(Sequence[Mapping[str, Any]], prompt)
         else:
-            messages = prompt
+            raise InputTypeError(f"a prompt is text, or a list of messages, not {type(prompt).__name__}.")
         if raw:
             raise InputTypeError("a raw prompt is text; messages need the chat template.")
+        if system is not None and any(message.get("role") == "system" for message in messages):
+            raise InputError("the conversation has a system message already. Leave out system=….")
         if system is not None:
             messages = [{"role": "system", "content": system}, *messages]
         if self.tokenizer.chat_template is None:

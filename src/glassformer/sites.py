@@ -72,8 +72,9 @@ def expand(patterns: Iterable[str], blocks: int) -> tuple[str, ...]:
     for pattern in patterns:
         found = [site for site in known if fnmatchcase(site, pattern)]
         if not found:
+            alike = [f"blocks.*.{name}" for name in BLOCK] if "*" in pattern else known
             raise SiteError(
-                f"no site matches {pattern!r} in a model of {blocks} blocks.{nearest(pattern, known)} "
+                f"no site matches {pattern!r} in a model of {blocks} blocks.{nearest(pattern, alike)} "
                 f"Sites: {', '.join([*BEFORE, *(f'blocks.N.{name}' for name in BLOCK), *AFTER])}."
             )
         wanted.update(found)
@@ -122,8 +123,24 @@ class Watch:
     @classmethod
     def of(cls, *patterns: str, blocks: int, changes: Mapping[str, Change] | None = None) -> Watch:
         """A watch from patterns, checked against a model of so many blocks."""
-        changed = {site: change for pattern, change in (changes or {}).items() for site in expand([pattern], blocks)}
-        return cls(frozenset(expand(patterns, blocks)), changed)
+        return cls(frozenset(patterns), changes or {}).checked(blocks)
+
+    @classmethod
+    def asked(cls, wanted: Watch | Mapping[str, Change] | str | Iterable[str], blocks: int) -> Watch:
+        """A watch from whatever way of saying it is shortest: sites to read, or sites with their changes."""
+        if isinstance(wanted, Watch):
+            return wanted.checked(blocks)
+        if isinstance(wanted, Mapping):
+            return cls.of(*wanted, blocks=blocks, changes=wanted)
+        return cls.of(*([wanted] if isinstance(wanted, str) else wanted), blocks=blocks)
+
+    def checked(self, blocks: int) -> Watch:
+        """The same with patterns spelt out, refused if it names a site that a model of so many blocks lacks."""
+        for site, change in self.changes.items():
+            if not isinstance(change, Change):
+                raise SiteError(f"the change at {site!r} is {change!r}; it must be a Change, such as Change(scale=0).")
+        changed = {site: change for pattern, change in self.changes.items() for site in expand([pattern], blocks)}
+        return Watch(frozenset(expand(self.reads, blocks)), changed)
 
 
 @dataclass(slots=True)

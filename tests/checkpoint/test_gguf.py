@@ -339,7 +339,6 @@ def tensor(*shape: int, code: int = 0, offset: int = 0) -> bytes:
 
 FAR = 2**60
 HOSTILE: dict[str, tuple[bytes, str, str]] = {  # what it is: (the file, the field, why)
-    "magic": (header(magic=b"GGML"), "'magic'", "does not begin with 'GGUF'"),
     "no magic": (b"GGU", "'magic'", "the file ends inside it"),
     "version 1": (header(version=1), "'version'", "it is 1, and versions 2 and 3 can be read"),
     "version 4": (header(version=4), "'version'", "it is 4, and versions 2 and 3 can be read"),
@@ -380,6 +379,11 @@ OUTSIDE: dict[str, bytes] = {
     "shape that wraps to little": tensor(2**63, 2**63, 4),
     "alignment": header(pair("general.alignment", 10, struct.pack("<Q", 2**63)), tensors=(entry("one"),)) + bytes(64),
 }
+
+
+def test_another_kind_of_file(tmp_path: Path) -> None:
+    path = replace(tmp_path / "x.gguf", header(magic=b"GGML"))
+    refused(lambda: open_all(path), path, "not a GGUF file", "does not begin with 'GGUF'", "Give another file")
 
 
 @pytest.mark.parametrize("what", HOSTILE)

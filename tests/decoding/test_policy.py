@@ -106,6 +106,14 @@ def test_steps_explain_themselves_when_asked() -> None:
     assert quiet.logprob is None
 
 
+def test_candidates_read_as_rows() -> None:
+    step = Policy(GenerationConfig(), [1], context=9, look=4).feed(np.array([0.0, 2.0, 1.0, -1.0], np.float32))
+    assert step.candidates is not None
+    assert len(step.candidates) == 4
+    assert [row[0] for row in step.candidates] == [1, 2, 0, 3]
+    assert repr(step.candidates) == "Candidates(1: 64.4%, 2: 23.7%, 0: 8.7%, …)"
+
+
 def test_finishing() -> None:
     scores = np.array([0.0, 2.0, 1.0], np.float32)
     ends = Policy(GenerationConfig(eos_token_id=[1, 2]), [1], context=9)

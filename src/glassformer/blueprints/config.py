@@ -89,7 +89,10 @@ class Config:
         known = [f.name for f in fields(self) if f.name != "stray"]
         for name in changes:
             if name not in known:
-                raise UnknownArgument(f"the {self.model_type} config has no field {name!r}.{nearest(name, known)}")
+                raise UnknownArgument(
+                    f"{name!r} is no argument of from_pretrained() and no field of the {self.model_type} config."
+                    f"{nearest(name, known)}"
+                )
         return replace(self, **changes)
 
     @property

@@ -31,11 +31,13 @@ class Rope:
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], default_theta: float = 10000.0) -> Rope:
-        """From a config: `rope_parameters` (new files), or `rope_theta` and `rope_scaling` (older ones)."""
-        given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        """From a config: `rope_parameters` (new files), or `rope_theta` and `rope_scaling` (older ones, which win)."""
+        given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
         if not isinstance(given, Mapping):
             raise ConfigError(f"config field 'rope_parameters' is {given!r}; it must be an object.")
-        theta = _number(given.get("rope_theta", raw.get("rope_theta", default_theta)), "rope_theta")
+        new = raw.get("rope_parameters")
+        fallback = new.get("rope_theta", default_theta) if isinstance(new, Mapping) else default_theta
+        theta = _number(given.get("rope_theta", raw.get("rope_theta", fallback)), "rope_theta")
         kind = given.get("rope_type", given.get("type", "default"))
         if kind == "divisors":
             return _from_divisors(theta, given.get("divisors"))

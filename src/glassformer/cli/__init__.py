@@ -7,6 +7,7 @@ Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 an erro
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 
@@ -15,6 +16,9 @@ def main() -> None:
     from glassformer.cli.app import app
     from glassformer.errors import GlassError
 
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was begun is cleaned up
     try:
         app(prog_name="glass")
     except GlassError as error:
@@ -26,3 +30,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"glass: {error.strerror or error}.", file=sys.stderr)
+        sys.exit(1)

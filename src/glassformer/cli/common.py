@@ -28,7 +28,9 @@ TemplateOption = Annotated[
     typer.Option("--template", metavar="NAME=VALUE", help="A variable for the chat template, such as enable_thinking=true."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Give the result as JSON.")]
-DtypeOption = Annotated[str | None, typer.Option("--dtype", help="float32, bfloat16, …; by default as stored.")]
+DtypeOption = Annotated[
+    str | None, typer.Option("--dtype", help="float32, bfloat16, …; by default as stored, and float32 for packed weights.")
+]
 PromptArgument = Annotated[
     str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)
 ]
@@ -73,9 +75,26 @@ def open_model(name: str, dtype: str | None = None) -> Model:
         return load(name, dtype=dtype, progress=progress)
 
 
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner on a terminal while nothing else can be shown yet."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what}…"):
+        yield
+
+
 def listen() -> None:
     """The library's notes as plain lines on stderr."""
-    logging.basicConfig(format="glass: %(message)s", stream=sys.stderr, level=logging.WARNING)
+    notes = logging.getLogger("glassformer")
+    if not notes.handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("glass: %(message)s"))
+        notes.addHandler(handler)
+        notes.propagate = False
 
 
 @contextmanager

@@ -14,19 +14,16 @@ LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "
 
 
 def doctor(as_json: common.JsonOption = False) -> None:
-    """Say what this machine has, which executors run here, and what was lost and how to get it."""
+    """Say what this machine has, what runs on it, and what could run better."""
     found = examine()
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
+    width = max(map(len, found))
     for name, value in found.items():
-        for number, line in enumerate(value if isinstance(value, list) else [value]):
-            table.add_row(name if number == 0 else "", str(line))
-    Console().print(table)
+        lines = [f"{key} {one}" for key, one in value.items()] if isinstance(value, dict) else value
+        for number, line in enumerate(lines if isinstance(lines, list) else [lines]):
+            print(f"{name.replace('_', ' ') if number == 0 else '':{width}}  {line}")
 
 
 def examine() -> dict[str, Any]:
@@ -38,17 +35,17 @@ def examine() -> dict[str, Any]:
     from glassformer.checkpoint.locate import held, home
 
     executors, advice = _executors()
+    here = {name: str(path) for name in CATALOGUE if (path := held(name))}
     return {
         "glassformer": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "cores": os.cpu_count() or 1,
-        "libraries": [f"{name} {_version(name)}" for name in LIBRARIES],
+        "libraries": {name: _version(name) for name in LIBRARIES},
         "executors": executors,
-        "families": ", ".join(known()),
-        "models here": [f"{name}: {path}" for name in CATALOGUE if (path := held(name))]
-        or ["none yet: glass models pull smollm2"],
+        "families": list(known()),
+        "models": here or {"none yet:": "glass models pull smollm2"},
         "cache": str(home()),
-        "offline": "yes (HF_HUB_OFFLINE)" if os.environ.get("HF_HUB_OFFLINE") else "no",
+        "hub_offline": bool(os.environ.get("HF_HUB_OFFLINE")),
         "advice": advice or ["nothing to mend"],
     }
 
@@ -74,5 +71,5 @@ def _executors() -> tuple[list[str], list[str]]:
         devices.append(torch.cuda.get_device_name())
     advice = []
     if not multiplies_well(torch.bfloat16):
-        advice.append("this CPU has no bfloat16 products: float32 runs faster here (--dtype float32), at twice the memory")
+        advice.append("this CPU has no bfloat16 products, so bfloat16 checkpoints run faster with --dtype float32")
     return [f"plain: runs on {', '.join(devices)}"], advice

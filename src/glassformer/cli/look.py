@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
+
+import typer
 
 from glassformer.cli import common
 
@@ -16,15 +19,19 @@ def look(
     system: common.SystemOption = None,
     template: common.TemplateOption = None,
     dtype: common.DtypeOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show a long prompt and all its tokens whole.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
     """Show how a text becomes the next token: prompt, ids, every shape, scores, choice."""
     from rich.console import Console
 
+    from glassformer.show.terminal import journey
+
     text = common.read_prompt(prompt)
     loaded = common.open_model(model, dtype)
-    found = loaded.look(text, raw=raw, system=system, template=common.variables(template))
+    with common.waiting(f"loading {model} and reading the prompt"):
+        found = loaded.look(text, raw=raw, system=system, template=common.variables(template))
     if as_json:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
-        Console().print(found)
+        Console().print(journey(found, everything=everything))

@@ -37,11 +37,13 @@ def list_models(as_json: common.JsonOption = False) -> None:
 
 
 @app.command("pull", epilog="Example: glass models pull smollm2")
-def pull(name: Annotated[str, typer.Argument(help="A catalogue name or a hub id.")]) -> None:
-    """Fetch a model into the cache, and say where it lies."""
-    from glassformer.checkpoint.locate import locate
+def pull(
+    name: Annotated[str, typer.Argument(help="A catalogue name or a hub id.")], as_json: common.JsonOption = False
+) -> None:
+    """Fetch a model into the cache, or check the one that is there, and say where it lies."""
+    from glassformer.checkpoint.locate import pull
 
     common.listen()
     with common.progress_bar() as progress:
-        path = locate(name, progress=progress)
-    print(path)
+        path = pull(name, progress)
+    print(json.dumps({"name": name, "path": str(path)}) if as_json else path)

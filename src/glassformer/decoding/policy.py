@@ -1,8 +1,8 @@
 """The policy of one sequence: scores in, a token out, and why.
 
 It is pure but for its own history, knows no model and no torch, and its draws are counted, not streamed: the draw of
-step n depends on (seed, return index, n) alone. So a sequence comes out the same alone or in a batch, and a policy can
-be forked, replayed or asked for one step.
+step n depends on (seed, return index, n) alone. So a sequence has the same draws alone or in a batch, and a policy can be
+forked, replayed or asked for one step.
 """
 
 from __future__ import annotations

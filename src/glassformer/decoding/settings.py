@@ -11,6 +11,13 @@ from glassformer.errors import SettingError, UnknownArgument, nearest
 
 NEW_TOKENS = 256  # when nobody says how many
 SAMPLING = ("temperature", "top_k", "top_p")
+ELSEWHERE = frozenset({  # what the field also knows
+    "assistant_model", "bad_words_ids", "diversity_penalty", "early_stopping", "force_words_ids", "guidance_scale",
+    "length_penalty", "logits_processor", "min_length", "min_new_tokens", "min_p", "no_repeat_ngram_size", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
+    "penalty_alpha", "prompt_lookup_num_tokens", "repetition_penalty", "return_dict_in_generate", "stop_strings",
+    "stopping_criteria", "suppress_tokens", "typical_p",
+})  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -47,6 +54,8 @@ class GenerationConfig:
     def merged(self, changes: Mapping[str, Any]) -> Self:
         """A copy with a call's own settings on top, checked."""
         for name in changes:
+            if name in ELSEWHERE:
+                raise SettingError(f"the setting {name!r} is not supported yet. Settings: {', '.join(self.names())}.")
             if name not in self.names():
                 known = ", ".join(self.names())
                 raise UnknownArgument(f"there is no setting {name!r}.{nearest(name, self.names())} Settings: {known}.")

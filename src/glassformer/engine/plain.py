@@ -173,6 +173,8 @@ class Plain:
 
     def _check(self, feed: Feed) -> PlainRow:
         row = self._mine(feed.row)
+        if feed.watch is not None:
+            feed.watch.checked(self.model.config.num_hidden_layers)
         if not len(feed.ids):
             raise InputError("a row was fed no tokens. Give at least one.")
         if row.length + len(feed.ids) > self.context:

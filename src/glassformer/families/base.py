@@ -5,7 +5,7 @@ Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -17,9 +17,9 @@ from glassformer.cache import Cache, DynamicCache
 from glassformer.errors import InputError, InputTypeError, refuse, refuse_text
 from glassformer.layers import Embedding, Mask, Part, Pass, Rotary, christen
 from glassformer.outputs import BaseModelOutputWithPast
-from glassformer.sites import Tap, View, Watch
+from glassformer.sites import Change, Tap, View, Watch
 
-Watching: TypeAlias = Watch | str | Sequence[str] | None
+Watching: TypeAlias = Watch | Mapping[str, Change] | str | Sequence[str] | None
 
 
 class Base(Part):
@@ -82,8 +82,8 @@ class Base(Part):
             inputs_embeds: vectors instead of ids.
             use_cache: give back a cache; on by default.
             output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
-            watch: other sites to read, by name or pattern ("blocks.*.residual"), or a Watch that also changes some;
-                what was read is in the output's `sites`.
+            watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
+                ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
             p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
         """
         refuse(unknown, self.forward)
@@ -112,10 +112,8 @@ class Base(Part):
             reads.update(sites.expand(["embedding", "blocks.*.residual", "final"], self.config.num_hidden_layers))
         if watch is None:
             return Watch(frozenset(reads)) if reads else None
-        if not isinstance(watch, Watch):
-            patterns = [watch] if isinstance(watch, str) else watch
-            watch = Watch.of(*patterns, blocks=self.config.num_hidden_layers)
-        return Watch(watch.reads | reads, watch.changes)
+        asked = Watch.asked(watch, self.config.num_hidden_layers)
+        return Watch(asked.reads | reads, asked.changes)
 
     def hidden_states(self, record: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """What entered each block, and what came out of the last norm, as the field counts them."""
@@ -167,7 +165,7 @@ class Base(Part):
             raise InputError("give either input_ids or inputs_embeds, and not both.")
         if inputs_embeds is not None:
             return inputs_embeds
-        check_ids(input_ids, self.config.vocab_size, f"{type(self).__name__}")
+        check_ids(input_ids, self.config.vocab_size, "the model")
         assert input_ids is not None
         return input_ids
 

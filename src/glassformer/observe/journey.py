@@ -39,7 +39,7 @@ class Stage:
     shape: tuple[int, ...]
     python: str
     module: str = ""
-    parameters: int = 0  # of all the blocks that this row stands for
+    parameters: int = 0  # of one block, where the row stands for several
     blocks: tuple[int, int] | None = None  # first and last of the equal blocks
 
 
@@ -64,6 +64,11 @@ class Journey:
         """The most likely next token."""
         return self.candidates[0]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each stage, by its name; equal blocks under the first one's names."""
+        return {stage.name: stage.shape for stage in self.stages}
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -71,6 +76,15 @@ class Journey:
         from glassformer.show.terminal import journey
 
         return journey(self)
+
+    def __str__(self) -> str:
+        """The whole picture, without colours."""
+        from rich.console import Console
+
+        console = Console(width=100, no_color=True, force_terminal=False)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get()
 
     def __repr__(self) -> str:
         return f"Journey({len(self.tokens)} tokens → {self.next.text!r})"
@@ -91,7 +105,7 @@ def journey(
         Token(n, i, tokenizer.convert_ids_to_tokens(i), shown_bytes(tokenizer.token_bytes(i)), i in special)
         for n, i in enumerate(ids)
     )
-    return Journey(name, text, tokens, tuple(stages(blueprint, len(ids))), candidates(tokenizer, top))
+    return Journey(name, text, tokens, tuple(stages(blueprint, len(ids), len(text))), candidates(tokenizer, top))
 
 
 def candidates(tokenizer: Tokenizer, top: Candidates) -> tuple[Candidate, ...]:
@@ -102,32 +116,52 @@ def candidates(tokenizer: Tokenizer, top: Candidates) -> tuple[Candidate, ...]:
     )
 
 
-def stages(blueprint: Blueprint, length: int) -> list[Stage]:
+def stages(blueprint: Blueprint, length: int, characters: int | None = None) -> list[Stage]:
     """Every shape from ids to text, for one prompt of so many tokens, with equal blocks folded into one."""
     sizes = {"batch": 1, "length": length, "keys": length}
     before, blocks, after = _parts(blueprint)
-    counted: set[str] = set()
+    weights = _weights(blueprint)
     found = [
+        *([] if characters is None else [Stage("text", (characters,), "text  # all of part 1")]),
         Stage("ids", (1, length), 'tokens = tokenizer(text, add_special_tokens=False, return_tensors="pt")'),
         Stage("sites", (len(blueprint.sites),), 'at = model(**tokens, watch="*").sites'),
-        *_rows(before, sizes, counted),
+        *_rows(before, sizes, weights),
     ]
     first = 0
     while first < len(blocks):
         last = first
         while last + 1 < len(blocks) and _alike(blocks[first], blocks[last + 1]):
             last += 1
-        found += _rows(blocks[first], sizes, counted, (first, last))
+        found += _rows(blocks[first], sizes, weights, (first, last))
         first = last + 1
     vocabulary = blueprint.ops[-1].shape[-1]
     assert isinstance(vocabulary, int)
     return [
         *found,
-        *_rows(after, sizes, counted),
+        *_rows(after, sizes, weights),
         Stage("next scores", (1, vocabulary), "scores = model(**tokens).logits[:, -1]"),
         Stage("best id", (1, 1), "best = scores.topk(1).indices"),
         Stage("next text", (1,), "tokenizer.decode(best)"),
     ]
+
+
+def _weights(blueprint: Blueprint) -> dict[str, int]:
+    """How many weights go into what is seen at each site: its own op's, and those of ops on the way to it."""
+    readers: dict[int, int] = {}
+    for number, op in enumerate(blueprint.ops):
+        for source in op.reads:
+            readers.setdefault(source, number)
+    counts: dict[str, int] = {}
+    counted: set[str] = set()  # a tied table counts where it is first used
+    for number, op in enumerate(blueprint.ops):
+        home = number
+        while blueprint.ops[home].site is None and home in readers:
+            home = readers[home]
+        site = blueprint.ops[home].site or ""
+        fresh = [weight for weight in op.weights if weight.name not in counted]
+        counts[site] = counts.get(site, 0) + sum(weight.elements for weight in fresh)
+        counted.update(weight.name for weight in fresh)
+    return counts
 
 
 def _parts(blueprint: Blueprint) -> tuple[list[Op], list[list[Op]], list[Op]]:
@@ -152,16 +186,13 @@ def _alike(one: list[Op], other: list[Op]) -> bool:
     return face(one) == face(other)
 
 
-def _rows(ops: list[Op], sizes: dict[str, int], counted: set[str], blocks: tuple[int, int] | None = None) -> list[Stage]:
-    """A row for each site of these ops; an op without one lends its parameters to the next that has."""
+def _rows(
+    ops: list[Op], sizes: dict[str, int], weights: dict[str, int], blocks: tuple[int, int] | None = None
+) -> list[Stage]:
+    """A row for each site of these ops."""
     rows = []
-    waiting = 0
-    many = blocks[1] - blocks[0] + 1 if blocks else 1
     for op in ops:
-        waiting += sum(weight.elements for weight in op.weights if weight.name not in counted)
-        counted.update(weight.name for weight in op.weights)  # a tied table counts where it is first used
         for site, shape in [*op.beside.items(), *([(op.site, op.shape)] if op.site else [])]:
             real = tuple(sizes[size] if isinstance(size, str) else size for size in shape)
-            rows.append(Stage(site, real, f'at["{site}"]', op.module, waiting * many, blocks))
-            waiting = 0
+            rows.append(Stage(site, real, f'at["{site}"]', op.module, weights.get(site, 0), blocks))
     return rows

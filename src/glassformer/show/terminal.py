@@ -14,17 +14,19 @@ from rich.text import Text
 
 from glassformer.observe.journey import Candidate, Journey, Stage, Token
 
-MOST_TOKENS = 48
+MOST_TOKENS = 96
+MOST_CHARACTERS = 1200
 BAR = 20
 
 
-def journey(j: Journey) -> RenderableType:
+def journey(j: Journey, everything: bool = False) -> RenderableType:
+    """A journey from top to bottom; long prompts are shortened in the middle unless `everything` is wanted."""
     special = [token.text for token in j.tokens if token.special]
     return Group(
         Rule(f"1 · the prompt, as {j.model} sees it", align="left"),
-        Padding(prompt(j.prompt, special), (0, 2)),
+        Padding(prompt(j.prompt, special, everything), (0, 2)),
         Rule(f"2 · {len(j.tokens)} tokens", align="left"),
-        tokens(j.tokens),
+        tokens(j.tokens, everything),
         Rule("3 · shapes on the way", align="left"),
         stages(j.stages),
         Rule("4 · scores of the next token", align="left"),
@@ -37,8 +39,11 @@ def journey(j: Journey) -> RenderableType:
     )
 
 
-def prompt(text: str, special: Sequence[str]) -> Text:
+def prompt(text: str, special: Sequence[str], everything: bool = False) -> Text:
     """The prompt with its special tokens marked."""
+    if len(text) > MOST_CHARACTERS and not everything:
+        half = MOST_CHARACTERS // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half} more characters (--all) …\n{text[-half:]}"
     shown = Text(text.rstrip("\n"))
     for token in set(special):
         shown.highlight_regex(re.escape(token), "bold magenta")
@@ -50,17 +55,17 @@ def visible(text: str) -> str:
     return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") or "∅"
 
 
-def tokens(rows: Sequence[Token]) -> RenderableType:
+def tokens(rows: Sequence[Token], everything: bool = False) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
     table.add_column("position", justify="right", style="dim")
     table.add_column("id", justify="right")
     table.add_column("token")
     table.add_column("text")
     half = MOST_TOKENS // 2
-    short = rows if len(rows) <= MOST_TOKENS else [*rows[:half], *rows[-half:]]
-    for number, row in enumerate(short):
-        if len(rows) > MOST_TOKENS and number == half:
-            table.add_row("…", f"{len(rows) - 2 * half} more", "…", "…")
+    whole = everything or len(rows) <= MOST_TOKENS
+    for number, row in enumerate(rows if whole else [*rows[:half], *rows[-half:]]):
+        if not whole and number == half:
+            table.add_row("…", f"{len(rows) - 2 * half} more", "(--all)", "…")
         style = "bold magenta" if row.special else ""
         table.add_row(str(row.position), str(row.id), Text(row.token, style), Text(visible(row.text), style))
     return table
