@@ -12,7 +12,7 @@ each site costs one `is None`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -91,8 +91,8 @@ class Change:
 
     scale: float = 1.0
     shift: Any = None  # an array that broadcasts to what is selected
-    positions: frozenset[int] | None = None
-    heads: frozenset[int] | None = None
+    positions: Collection[int] | None = None
+    heads: Collection[int] | None = None
 
     def apply(self, value: Any, names: Sequence[str], start: int) -> Any:
         """The changed copy of one row's `value`, whose first token stands at position `start`."""
