@@ -222,6 +222,8 @@ class TestConfig:
             ({"rope_parameters": {"rope_type": "lama3"}}, "'rope_type' is 'lama3'.*Did you mean 'llama3'"),
             ({"rope_parameters": {"rope_type": "llama3"}}, "'factor' is None; RoPE needs a positive number"),
             ({"rope_parameters": [1]}, "it must be an object"),
+            ({"partial_rotary_factor": 0.5}, "turning only a part of a head"),
+            ({"rope_parameters": {"rope_theta": 0.5}}, "it must be above 1"),
             ({"rope_parameters": {"rope_type": ["llama3"]}}, "is not known"),
             ({"rope_parameters": {"rope_type": "divisors"}}, "must be a list of numbers"),
             ({"rope_parameters": {**reference.LLAMA3_ROPE, "low_freq_factor": 4.0}}, "must be below 'high_freq_factor'"),
@@ -273,8 +275,8 @@ class TestConfig:
         assert (old.rope, old.dtype) == (new.rope, new.dtype)  # type: ignore[attr-defined]
 
     def test_an_older_rope_scaling_wins(self, folder: Path) -> None:
-        config(folder, rope_parameters={"rope_type": "default", "rope_theta": 77.0}, rope_scaling={"rope_type": "yarn"})
-        with pytest.raises(ConfigError, match="'rope_type' is 'yarn'"):
+        config(folder, rope_parameters={"rope_type": "default", "rope_theta": 77.0}, rope_scaling={"rope_type": "yam"})
+        with pytest.raises(ConfigError, match="'rope_type' is 'yam'"):
             AutoModelForCausalLM.from_pretrained(folder)
         config(folder, rope_scaling={k: v for k, v in reference.LLAMA3_ROPE.items() if k != "rope_theta"})
         found = glassformer.AutoConfig.from_pretrained(folder).rope  # type: ignore[attr-defined]

@@ -301,7 +301,9 @@ def test_scaling_is_never_ignored(tmp_path: Path) -> None:
         return open_model(write_gguf(tmp_path / f"{kind}.gguf", metadata=metadata)).config
 
     assert scaled("none").rope == Rope(theta=5000.0)
-    refused(lambda: scaled("yarn"), tmp_path / "yarn.gguf", "'rope_type' is 'yarn'", "Known:", kind=ConfigError)
+    refused(lambda: scaled("longrope"), tmp_path / "longrope.gguf", "'rope_type' is 'longrope'", "Known:", kind=ConfigError)
+    assert (scaled("yarn").rope.kind, scaled("yarn").rope.factor) == ("yarn", 4.0)
+    assert scaled("linear").rope == Rope("linear", 5000.0, 4.0)
 
 
 # The real file --------------------------------------------------------------------------------------------------

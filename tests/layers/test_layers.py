@@ -33,17 +33,26 @@ def test_the_blueprints_names_are_the_layers() -> None:
 
 
 @pytest.mark.parametrize("size", [8, 64, 128])
-@pytest.mark.parametrize("rope", [{"rope_type": "default", "rope_theta": 1e6}, reference.LLAMA3_ROPE])
+@pytest.mark.parametrize("rope", [
+    {"rope_type": "default", "rope_theta": 1e6},
+    {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+    {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.7,
+     "mscale_all_dim": 1.2},
+    *reference.ROPES,
+])  # fmt: skip
 def test_frequencies(rope: dict[str, Any], size: int) -> None:
     config = reference.config("llama", rope_parameters=rope, head_dim=size)
-    ours = Rope.read({"rope_parameters": rope})
+    ours = Rope.read({"rope_parameters": rope, "max_position_embeddings": 256})
     if ours.kind == "default":
         wanted = 1.0 / ours.theta ** (torch.arange(0, size, 2) / size)
     else:
         wanted, scale = ROPE_INIT_FUNCTIONS[ours.kind](config, "cpu")
-        assert scale == 1.0
+        assert ours.scale == pytest.approx(scale)
     assert np.allclose(ours.frequencies(size), wanted.numpy(), rtol=1e-5)
-    assert Rope.read({"rope_parameters": ours.raw()}) == ours
+    if ours.kind == "dynamic":
+        longer, _ = ROPE_INIT_FUNCTIONS[ours.kind](config, "cpu", seq_len=700)
+        assert np.allclose(ours.frequencies(size, 700), longer.numpy(), rtol=1e-5)
+    assert Rope.read({"rope_parameters": ours.raw(), "max_position_embeddings": 256}) == ours
 
 
 def test_turning_keeps_lengths_and_tells_only_distances() -> None:

@@ -29,6 +29,15 @@ LLAMA3_ROPE = {
 }  # fmt: skip
 
 
+ROPES: list[dict[str, Any]] = [
+    LLAMA3_ROPE,
+    {"rope_type": "linear", "rope_theta": 1000.0, "factor": 3.0},
+    {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64},
+    {"rope_type": "yarn", "rope_theta": 500.0, "factor": 2.0, "original_max_position_embeddings": 32, "beta_fast": 8.0,
+     "beta_slow": 2.0, "attention_factor": 0.8, "truncate": False},
+]  # fmt: skip
+
+
 def config(model_type: str, **changes: Any) -> Any:
     return transformers.AutoConfig.for_model(model_type, **{**SMALL, **changes})
 
@@ -56,7 +65,7 @@ def random_changes(model_type: str, seed: int) -> dict[str, Any]:
     draw = random.Random(seed)
     groups = draw.choice([1, 2, 3])
     heads = groups * draw.choice([1, 2, 3])
-    rope = draw.choice([{"rope_type": "default", "rope_theta": draw.choice([500.0, 10000.0, 1e6])}, LLAMA3_ROPE])
+    rope = draw.choice([{"rope_type": "default", "rope_theta": draw.choice([500.0, 10000.0, 1e6])}, *ROPES])
     return {
         "vocab_size": draw.randint(60, 300),
         "hidden_size": heads * draw.choice([6, 10, 16]),

@@ -1,14 +1,19 @@
 """RoPE's frequencies: how fast each pair of a head's dimensions turns with the position.
 
-`default` is RoFormer's geometric ladder (https://arxiv.org/abs/2104.09864); `llama3` slows the low frequencies down
-for longer contexts (Llama 3.1). Pure numbers: the layers and the native engines take them from here alike.
+    default   RoFormer's geometric ladder (https://arxiv.org/abs/2104.09864)
+    linear    all pairs slowed by a factor: positions squeezed into the trained range
+    dynamic   the ladder's base grows with the length, once that passes the trained one
+    yarn      fast pairs as they were, slow pairs slowed, a ramp between (https://arxiv.org/abs/2309.00071)
+    llama3    the same idea with a ramp over frequencies (Llama 3.1)
+
+Pure numbers: the layers and the native engines take them from here alike.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +21,18 @@ import numpy.typing as npt
 
 from glassformer.errors import ConfigError, nearest
 
-LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
-KINDS: Mapping[str, tuple[str, ...]] = {"default": (), "llama3": LLAMA3}  # kind: the numbers it needs
+Floats = npt.NDArray[np.float64]
+
+KINDS: Mapping[str, tuple[str, ...]] = {  # kind: the numbers that it needs
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor", "max_position_embeddings"),
+    "yarn": ("factor", "original_max_position_embeddings"),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+OPTIONAL: Mapping[str, tuple[str, ...]] = {
+    "yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +43,13 @@ class Rope:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
+    max_position_embeddings: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], default_theta: float = 10000.0) -> Rope:
@@ -38,6 +60,8 @@ class Rope:
         new = raw.get("rope_parameters")
         fallback = new.get("rope_theta", default_theta) if isinstance(new, Mapping) else default_theta
         theta = _number(given.get("rope_theta", raw.get("rope_theta", fallback)), "rope_theta")
+        if theta <= 1:
+            raise ConfigError(f"config field 'rope_theta' is {theta!r}; it must be above 1.")
         kind = given.get("rope_type", given.get("type", "default"))
         if kind == "divisors":
             return _from_divisors(theta, given.get("divisors"))
@@ -46,27 +70,89 @@ class Rope:
                 f"config field 'rope_type' is {kind!r}, which is not known.{nearest(str(kind), KINDS)} "
                 f"Known: {', '.join(KINDS)}."
             )
-        numbers = {name: _number(given.get(name), name) for name in KINDS[kind]}
+        if given.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) not in (None, 1, 1.0):
+            raise ConfigError(
+                "config field 'partial_rotary_factor' is not 1; turning only a part of a head is not known here."
+            )
+        trained = raw.get("max_position_embeddings")
+        implied = {"max_position_embeddings": trained, "original_max_position_embeddings": trained}
+        numbers = {name: _number(_first(given.get(name), implied.get(name)), name) for name in KINDS[kind]}
+        for name in OPTIONAL.get(kind, ()):
+            if given.get(name) is not None:
+                numbers[name] = _number(given[name], name)
         if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
             raise ConfigError("config field 'low_freq_factor' must be below 'high_freq_factor'.")
-        return cls(kind, theta, **numbers)  # type: ignore[arg-type]
+        return cls(kind, theta, **numbers, truncate=given.get("truncate", True) is not False)  # type: ignore[arg-type]
 
     def raw(self) -> dict[str, Any]:
         """As `rope_parameters` in a config."""
-        return {"rope_type": self.kind, "rope_theta": self.theta, **{name: getattr(self, name) for name in KINDS[self.kind]}}
+        needed = {name: getattr(self, name) for name in KINDS[self.kind] if name != "max_position_embeddings"}
+        optional = {f.name: getattr(self, f.name) for f in fields(self) if f.name in OPTIONAL.get(self.kind, ())}
+        said = {name: value for name, value in optional.items() if value is not None}
+        return {
+            "rope_type": self.kind,
+            "rope_theta": self.theta,
+            **needed,
+            **said,
+            **({} if self.truncate else {"truncate": False}),
+        }
 
-    def frequencies(self, size: int) -> npt.NDArray[np.float32]:
-        """Turns (in radians per position) of the size/2 pairs of a head."""
-        plain = self.theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)
+    @property
+    def scale(self) -> float:
+        """What cosines and sines are multiplied by; only yarn sharpens attention so."""
+        if self.kind != "yarn":
+            return 1.0
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._sharpness(self.mscale) / self._sharpness(self.mscale_all_dim)
+        return self._sharpness(1.0)
+
+    def _sharpness(self, weight: float) -> float:
+        return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
+
+    def frequencies(self, size: int, length: int = 0) -> npt.NDArray[np.float32]:
+        """Turns (in radians per position) of the size/2 pairs of a head, for a sequence of so many tokens."""
+        theta = self.theta
+        if self.kind == "dynamic" and length > self.max_position_embeddings:
+            stretched = self.factor * length / self.max_position_embeddings - (self.factor - 1)
+            theta *= stretched ** (size / (size - 2))
+        plain = theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)
         return (plain / self._divisors(plain)).astype(np.float32)
 
-    def _divisors(self, plain: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        if self.kind == "default":
-            return np.ones_like(plain)
-        turns = self.original_max_position_embeddings * plain / (2 * math.pi)  # in the original context
-        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        kept = np.clip(kept, 0.0, 1.0)  # 1: a fast pair, as it was; 0: a slow one, slowed by the factor
+    def _divisors(self, plain: Floats) -> Floats:
+        """By what each frequency is slowed."""
+        if self.kind == "linear":
+            return np.full_like(plain, self.factor)
+        if self.kind == "yarn":
+            return self._blend(1.0 - self._ramp(2 * plain.size))
+        if self.kind == "llama3":
+            turns = self.original_max_position_embeddings * plain / (2 * math.pi)  # in the original context
+            return self._blend((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor))
+        return np.ones_like(plain)
+
+    def _blend(self, kept: Floats) -> Floats:
+        """1: a fast pair, as it was; 0: a slow one, slowed by the factor."""
+        kept = np.clip(kept, 0.0, 1.0)
         return 1.0 / (kept + (1.0 - kept) / self.factor)
+
+    def _ramp(self, size: int) -> Floats:
+        """Yarn's ramp over the pairs, from those that turn `beta_fast` times in the original context to `beta_slow`."""
+
+        def pair(turns: float) -> float:
+            return (
+                size * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+            )
+
+        low, high = pair(self.beta_fast), pair(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, size - 1)
+        return np.clip((np.arange(size // 2) - low) / max(high - low, 0.001), 0.0, 1.0)
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
 
 
 def _number(value: Any, name: str) -> float:

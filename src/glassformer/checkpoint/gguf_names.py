@@ -98,7 +98,11 @@ def _scaling(architecture: str, metadata: Mapping[str, Any], raw: Mapping[str, S
     if "rope_freqs.weight" in raw:
         return {"rope_type": "divisors", "divisors": raw["rope_freqs.weight"].expand().ravel().tolist()}
     kind = metadata.get(f"{architecture}.rope.scaling.type", "none")
-    return None if kind == "none" else {"rope_type": kind, "factor": metadata.get(f"{architecture}.rope.scaling.factor")}
+    if kind == "none":
+        return None
+    trained = metadata.get(f"{architecture}.rope.scaling.original_context_length")
+    factor = metadata.get(f"{architecture}.rope.scaling.factor")
+    return {"rope_type": kind, "factor": factor, "original_max_position_embeddings": trained}
 
 
 def tensors(config: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -> dict[str, Stored]:
