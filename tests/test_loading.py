@@ -110,6 +110,22 @@ class TestSharing:
         assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
         assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
 
+    def test_saving_again_leaves_no_stale_weights(self, original: Path, tmp_path: Path) -> None:
+        model = AutoModelForCausalLM.from_pretrained(original)
+        for size in ("5GB", "100KB", "5GB"):
+            model.save_pretrained(tmp_path, max_shard_size=size)
+            with torch.no_grad():
+                model.model.norm.weight.mul_(2)
+            again = AutoModelForCausalLM.from_pretrained(tmp_path)
+            assert torch.equal(again.model.norm.weight * 2, model.model.norm.weight)
+
+    def test_saving_into_the_folder_it_came_from(self, folder: Path) -> None:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        wanted = model(IDS).logits
+        model.save_pretrained(folder)
+        assert torch.equal(model(IDS).logits, wanted)
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(folder)(IDS).logits, wanted)
+
     def test_a_file_is_no_folder(self, original: Path, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match="is a file; a model is saved into a folder"):
@@ -167,6 +183,7 @@ class TestClasses:
         model = AutoModelForCausalLM.from_config(glassformer.AutoConfig.from_pretrained(original))
         assert model.generate(IDS, max_new_tokens=2, eos_token_id=None).shape == (1, 8)
         assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert 0.01 < float(model.model.layers[0].mlp.up_proj.weight.detach().std()) < 0.03
 
     def test_labels_by_name(self, original: Path) -> None:
         labels = {0: "no", 1: "yes", 2: "maybe"}

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -96,7 +96,10 @@ class Pretrained(Loadable):
     def __init__(self, config: Config) -> None:
         super().__init__(config)  # type: ignore[call-arg]
         if not self.base_model.embeddings.weight.is_meta:  # there, numbers are yet to come from a checkpoint
-            initialise(self, config.initializer_range)  # type: ignore[arg-type]
+            whole = cast(nn.Module, self)
+            heads = [part for part in whole.children() if not isinstance(part, Base)]  # a base inside has seen to itself
+            for part in heads if isinstance(self, WithHead) else [whole]:
+                initialise(part, config.initializer_range)
         self.generation_config = GenerationConfig(
             bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
         )
@@ -283,5 +286,9 @@ def save(model: Any, folder: Path, max_shard_size: str | int) -> None:
         (work / "generation_config.json").write_text(settings, "utf-8")
         once = {name: value.detach() for name, value in model.named_parameters()}  # a shared table is written once
         save_torch_state_dict(once, work, max_shard_size=max_shard_size, metadata={"format": "pt"})
-        for file in sorted(work.iterdir()):
+        made = sorted(work.iterdir())
+        for file in made:
             shutil.move(file, folder / file.name)
+    for stale in folder.glob("model*.safetensors*"):  # of an earlier save, cut otherwise
+        if stale.name not in {file.name for file in made}:
+            stale.unlink()
