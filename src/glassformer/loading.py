@@ -38,7 +38,6 @@ DTYPES: Mapping[str, torch.dtype] = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
-TABLE = "embed_tokens.weight"
 FORGOTTEN = re.compile(r"\.(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")  # buffers that old files carry along
 
 
@@ -213,7 +212,9 @@ def named(model: Model, stored: dict[str, Stored], mapping: Mapping[str, str]) -
     prefix = f"{(model.base_class if isinstance(model, WithHead) else type(model)).prefix}."
     expected = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if model.config.tie_word_embeddings:
-        stored = share(stored, f"{prefix}{TABLE}" if f"{prefix}{TABLE}" in stored else TABLE, "lm_head.weight")
+        base = model.base_model if isinstance(model, WithHead) else model
+        table = next(name for name, value in base.named_parameters() if value is base.embeddings.weight)
+        stored = share(stored, f"{prefix}{table}" if f"{prefix}{table}" in stored else table, "lm_head.weight")
     for pattern, replacement in mapping.items():
         try:
             stored = {re.sub(pattern, replacement, name): one for name, one in stored.items()}

@@ -176,7 +176,7 @@ class Builder:
         """Put the head on, and close the list."""
         c = self.config
         if head == "causal":
-            table = "model.embed_tokens.weight" if c.tie_word_embeddings else "lm_head.weight"
+            table = self.ops[0].weights[0].name if c.tie_word_embeddings else "lm_head.weight"
             shape = (*x.shape[:-1], c.vocab_size)
             self._op("scores", "lm_head", (x,), shape, "scores", {table: (c.vocab_size, c.hidden_size)})
         elif head == "sequence":
