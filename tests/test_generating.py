@@ -185,6 +185,8 @@ class TestBadInput:
             model(IDS, atention_mask=None)
         with pytest.raises(SettingError, match="the setting 'min_new_tokens' is not supported yet"):
             model.generate(IDS, min_new_tokens=3)
+        with pytest.raises(SettingError, match="eos_token_id is 'end'; it must be a token id, or a list of them"):
+            model.generate(IDS, eos_token_id="end")
         with pytest.raises(InputTypeError, match="put two stars before them"):
             model.generate({"input_ids": IDS})
         with pytest.raises(UnknownArgument, match="no setting 'max_tokens'"):

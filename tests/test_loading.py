@@ -224,6 +224,15 @@ class TestClasses:
         assert AutoModelForCausalLM.from_pretrained(original, device_map="cpu").device.type == "cpu"
 
 
+def test_settings_that_cannot_be_honoured_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In one line, and only those that would change the text."""
+    settings = {"repetition_penalty": 1.1, "num_beams": 1, "min_p": None, "typical_p": 0.5, "some_version": "4"}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    AutoModelForCausalLM.from_pretrained(folder)
+    (line,) = caplog.messages
+    assert line.endswith("ask for repetition_penalty=1.1, typical_p=0.5, which is not supported yet and left out.")
+
+
 class TestConfig:
     @pytest.mark.parametrize(
         ("changes", "message"),

@@ -137,6 +137,7 @@ def test_what_is_broken_is_said_when_loading(tiny_qwen3: Path, tmp_path: Path) -
         glassformer.load(tmp_path)
     with pytest.raises(InputError, match="no dtype 'float33'. Did you mean 'float32'"):
         glassformer.load(tiny_qwen3, dtype="float33")
+    assert glassformer.load(tiny_qwen3, dtype=torch.bfloat16).executor.describe().dtype == "bfloat16"  # type: ignore[arg-type]
     with pytest.raises(InputTypeError, match="a model's name is text or a path, not NoneType"):
         glassformer.load(None)  # type: ignore[arg-type]
     with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):

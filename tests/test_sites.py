@@ -157,6 +157,9 @@ class TestWaysOfSaying:
         executor = Plain(model)
         with pytest.raises(SiteError, match="blocks.99"):
             executor.run([Feed(executor.open(), [1], watch=nowhere)])
+        pattern = Watch(frozenset({"blocks.*.middle"}))
+        (found,) = executor.run([Feed(executor.open(), [1], watch=pattern)])
+        assert set(found.sites) == {f"blocks.{n}.middle" for n in range(3)}
         with pytest.raises(SiteError, match="it must be a Change"):
             model(IDS, watch={"blocks.0.residual": 0.0})
         with pytest.raises(SiteError, match=r"Did you mean 'blocks\.\*\.residual'"):

@@ -122,10 +122,6 @@ def _begin(
     for number, row in enumerate(rows):
         if not row:
             raise InputError(f"row {number} of the batch is all padding. Give it at least one token.")
-        if len(row) >= context:
-            raise InputError(
-                f"a prompt of {len(row)} tokens leaves no room in the model's context of {context}. Shorten it."
-            )
     seed = settings.seed
     if settings.do_sample and seed is None:
         seed = int(torch.randint(2**31, ()))

@@ -27,6 +27,7 @@ from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
 from glassformer.families import Base
 from glassformer.heads import WithHead
+from glassformer.opening import DTYPES as FLOATS
 from glassformer.opening import Opened, open_model
 
 Model: TypeAlias = Base | WithHead
@@ -37,7 +38,7 @@ DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+NAMES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS}
 FORGOTTEN = re.compile(r"\.(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")  # buffers that old files carry along
 
 
@@ -170,7 +171,7 @@ def stored_dtype(config: Config, stored: Mapping[str, Stored]) -> torch.dtype:
     """The dtype that a checkpoint is in: as it says, else that of most of its numbers; packed kinds give float32."""
     if any(one.packed for one in stored.values()):
         return torch.float32
-    if config.dtype in NAMES:
+    if config.dtype is not None and config.dtype in NAMES:
         return NAMES[config.dtype]
     return DTYPES[main_kind(one for one in stored.values() if DTYPES[one.kind].is_floating_point)]
 

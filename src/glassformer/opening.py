@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +16,12 @@ from glassformer.checkpoint.gguf import Gguf
 from glassformer.checkpoint.locate import Part, Progress, locate
 from glassformer.checkpoint.stored import PLAIN, main_kind
 from glassformer.decoding.settings import GenerationConfig
-from glassformer.errors import CheckpointError, ConfigError, GlassError, refuse
+from glassformer.errors import CheckpointError, ConfigError, refuse
 from glassformer.text import Tokenizer
+
+note = logging.getLogger("glassformer").warning
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")  # what a model can run in
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,9 @@ class Opened:
         """The model's generation settings; what ends a text is taken from its config where they do not say."""
         with _Naming(self.path, "generation_config.json"):
             found = GenerationConfig.read(self.checkpoint.settings)
+        if found.unheard:
+            said = ", ".join(f"{name}={value!r}" for name, value in found.unheard.items())
+            note(f"{self.name}: its generation settings ask for {said}, which is not supported yet and left out.")
         for field in ("bos_token_id", "eos_token_id", "pad_token_id"):
             if getattr(found, field) is None:
                 setattr(found, field, getattr(self.config, field))
@@ -80,8 +88,6 @@ class _Naming:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, (CheckpointError, ConfigError)) and str(self.path) not in str(error):
             raise type(error)(f"{self.path}: {error}") from error
-        if isinstance(error, GlassError):
-            raise error
 
 
 def open_model(name: str | os.PathLike[str], part: Part = "model", progress: Progress | None = None) -> Opened:

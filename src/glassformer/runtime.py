@@ -18,7 +18,7 @@ from glassformer.decoding import GenerationConfig, Policy, Step, loop
 from glassformer.engine.protocol import Executor
 from glassformer.errors import ExecutorError, InputError, InputTypeError, TemplateError, nearest, refuse
 from glassformer.observe.journey import Journey, journey
-from glassformer.opening import Opened, open_model
+from glassformer.opening import DTYPES, Opened, open_model
 from glassformer.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 EXECUTORS = ("auto", "plain")
-DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 
 def load(
@@ -52,11 +51,12 @@ def load(
         )
     if not isinstance(name, (str, os.PathLike)):
         raise InputTypeError(f"a model's name is text or a path, not {type(name).__name__}.")
-    if dtype is not None and dtype.removeprefix("torch.") not in DTYPES:
+    dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 is as good as its name
+    if dtype is not None and dtype not in DTYPES:
         raise InputError(f"there is no dtype {dtype!r}.{nearest(dtype, DTYPES)} Known: {', '.join(DTYPES)}.")
     opened = open_model(name, progress=progress)
     _ = opened.config, opened.tensors  # what is broken is said now, not at the first word
-    return Model(opened, executor, dtype)
+    return Model(opened, dtype)
 
 
 @dataclass
@@ -91,9 +91,8 @@ class Run:
 class Model:
     """A loaded model: tokenizer, executor, settings. Made by `load`."""
 
-    def __init__(self, opened: Opened, executor: str = "auto", dtype: str | None = None) -> None:
+    def __init__(self, opened: Opened, dtype: str | None = None) -> None:
         self.opened = opened
-        self._executor_name = executor
         self._dtype = dtype
 
     @property
@@ -173,11 +172,6 @@ class Model:
         text = self.render(prompt, raw=raw, system=system, **variables)
         templated = not raw and self.tokenizer.chat_template is not None
         ids = tuple(self.tokenizer(text, add_special_tokens=not templated)["input_ids"])
-        context = self.config.max_position_embeddings
-        if len(ids) >= context:
-            raise InputError(
-                f"a prompt of {len(ids)} tokens leaves no room in the model's context of {context}. Shorten it."
-            )
         if not ids:
             raise InputError("the prompt has no tokens. Say something.")
         return text, ids
@@ -237,6 +231,7 @@ class Model:
         """A run that has its prompt and settings, and nothing generated yet; `follow` it."""
         merged = self.settings.merged(settings)
         text, ids = self.encode(prompt, raw=raw, system=system, **(template or {}))
+        merged.room(len(ids), self.config.max_position_embeddings)  # said now, before anything is loaded
         seed = merged.seed
         if merged.do_sample and seed is None:
             seed = int.from_bytes(os.urandom(4), "little")

@@ -18,7 +18,7 @@ import pytest
 from huggingface_hub import constants, errors, snapshot_download
 
 from glassformer.checkpoint import locate as module
-from glassformer.checkpoint.catalogue import CATALOGUE, DEFAULT, Entry, Hub, Wheel
+from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Wheel
 from glassformer.checkpoint.locate import Part, fetch, held, home, locate
 from glassformer.errors import FetchError, ModelNotFound
 from tests.checkpoint.files import refused
@@ -35,7 +35,7 @@ def test_a_path_means_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert locate("~/x.gguf") == tmp_path / "x.gguf"
 
 
-@pytest.mark.parametrize("name", [DEFAULT, "org/name"])
+@pytest.mark.parametrize("name", ["smollm2", "org/name"])
 def test_a_path_wins_over_every_other_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -59,7 +59,7 @@ def test_unknown_name(name: str, suggestion: str) -> None:
 
 
 def test_catalogue() -> None:
-    assert DEFAULT in CATALOGUE
+    assert "smollm2" in CATALOGUE
     for entry in CATALOGUE.values():
         assert entry.about
         assert entry.licence

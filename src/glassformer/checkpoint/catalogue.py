@@ -37,8 +37,6 @@ class Entry:
     sources: tuple[Wheel | Hub, ...]
 
 
-DEFAULT = "smollm2"
-
 CATALOGUE: Mapping[str, Entry] = {
     "smollm2": Entry(
         "SmolLM2-135M-Instruct, Q4_1: the default chat model",

@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from glassformer.errors import SettingError, UnknownArgument, nearest
+from glassformer.errors import InputError, SettingError, UnknownArgument, nearest
 
 NEW_TOKENS = 256  # when nobody says how many
 SAMPLING = ("temperature", "top_k", "top_p")
-ELSEWHERE = frozenset({  # what the field also knows
-    "assistant_model", "bad_words_ids", "diversity_penalty", "early_stopping", "force_words_ids", "guidance_scale",
-    "length_penalty", "logits_processor", "min_length", "min_new_tokens", "min_p", "no_repeat_ngram_size", "num_beam_groups",
-    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
-    "penalty_alpha", "prompt_lookup_num_tokens", "repetition_penalty", "return_dict_in_generate", "stop_strings",
-    "stopping_criteria", "suppress_tokens", "typical_p",
-})  # fmt: skip
+ELSEWHERE: Mapping[str, Any] = {  # what the field also knows, and the value that changes nothing
+    **dict.fromkeys((
+        "assistant_model", "bad_words_ids", "force_words_ids", "guidance_scale", "logits_processor", "min_new_tokens",
+        "min_p", "penalty_alpha", "prompt_lookup_num_tokens", "stop_strings", "stopping_criteria", "suppress_tokens",
+    )),
+    "diversity_penalty": 0.0, "early_stopping": False, "length_penalty": 1.0, "min_length": 0, "no_repeat_ngram_size": 0,
+    "num_beam_groups": 1, "num_beams": 1, "num_return_sequences": 1, "output_attentions": False,
+    "output_hidden_states": False, "output_logits": False, "output_scores": False, "repetition_penalty": 1.0,
+    "return_dict_in_generate": False, "typical_p": 1.0,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -51,6 +54,12 @@ class GenerationConfig:
     def names(cls) -> tuple[str, ...]:
         return tuple(f.name for f in dataclasses.fields(cls) if f.name != "extra")
 
+    @property
+    def unheard(self) -> dict[str, Any]:
+        """Settings of the file that would change the text, and are not supported yet."""
+        asked = {name: value for name, value in self.extra.items() if name in ELSEWHERE and value is not None}
+        return {name: value for name, value in asked.items() if value != ELSEWHERE[name]}
+
     def merged(self, changes: Mapping[str, Any]) -> Self:
         """A copy with a call's own settings on top, checked."""
         for name in changes:
@@ -75,6 +84,10 @@ class GenerationConfig:
         self._whole(where, "max_length", 1)
         self._whole(where, "top_k", 0)
         self._whole(where, "seed", 0)
+        ends = self.eos_token_id
+        for token in ends if isinstance(ends, (list, tuple)) else [ends]:
+            if token is not None and (isinstance(token, bool) or not isinstance(token, int)):
+                raise SettingError(f"{where}eos_token_id is {ends!r}; it must be a token id, or a list of them.")
         if not _number(self.temperature) or self.temperature <= 0:
             raise SettingError(
                 f"{where}temperature is {self.temperature!r}; it must be above 0. "
@@ -96,6 +109,8 @@ class GenerationConfig:
 
     def room(self, prompt: int, context: int) -> int:
         """How many tokens may follow a prompt of this length."""
+        if prompt >= context:
+            raise InputError(f"a prompt of {prompt} tokens leaves no room in the model's context of {context}. Shorten it.")
         if self.max_new_tokens is not None:
             wanted = self.max_new_tokens
         elif self.max_length is not None:

@@ -23,7 +23,7 @@ from glassformer.errors import ExecutorError, InputError
 from glassformer.heads import CausalLM
 from glassformer.layers import Mask
 from glassformer.outputs import CausalLMOutputWithPast
-from glassformer.sites import Tap, View, axes
+from glassformer.sites import Tap, View, Watch, axes
 
 FILL = 0  # an id for the positions behind a short row's end; nobody sees what becomes of it
 
@@ -163,6 +163,7 @@ class Plain:
     @torch.inference_mode()
     def run(self, feeds: Sequence[Feed]) -> list[PlainScores]:
         rows = [self._check(feed) for feed in feeds]
+        feeds = [feed if feed.watch is None else self._spelt(feed, feed.watch) for feed in feeds]
         order = sorted(range(len(feeds)), key=lambda at: rows[at].slot)
         found = self._pass([feeds[at] for at in order], [rows[at] for at in order])
         scores: list[PlainScores | None] = [None] * len(feeds)
@@ -173,8 +174,6 @@ class Plain:
 
     def _check(self, feed: Feed) -> PlainRow:
         row = self._mine(feed.row)
-        if feed.watch is not None:
-            feed.watch.checked(self.model.config.num_hidden_layers)
         if not len(feed.ids):
             raise InputError("a row was fed no tokens. Give at least one.")
         if row.length + len(feed.ids) > self.context:
@@ -187,6 +186,10 @@ class Plain:
             if not 0 <= token < vocabulary:
                 raise InputError(f"token id {token} is outside the vocabulary of {vocabulary}.")
         return row
+
+    def _spelt(self, feed: Feed, watch: Watch) -> Feed:
+        """The feed with its watch's patterns spelt out, refused if it names a site that is not there."""
+        return replace(feed, watch=watch.checked(self.model.config.num_hidden_layers))
 
     def _mine(self, row: Row) -> PlainRow:
         if not isinstance(row, PlainRow) or not row.open:
