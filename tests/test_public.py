@@ -34,6 +34,14 @@ def test_type_checkers_see_every_name() -> None:
     assert seen == set(glassformer.__all__) - {"__version__"}
 
 
-def test_unknown_name() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'AutoModelForNothing'"):
-        _ = glassformer.AutoModelForNothing
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2LMHeadModel", "T5ForConditionalGeneration", "Gemma3TextModel"])
+def test_families_by_name(name: str) -> None:
+    found = getattr(glassformer, name)
+    assert found.__name__ == name
+    assert getattr(glassformer, name) is found
+
+
+@pytest.mark.parametrize("name", ["AutoModelForNothing", "BertForCausalLM", "T5ForMaskedLM", "nothing"])
+def test_unknown_name(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+        getattr(glassformer, name)

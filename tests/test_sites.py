@@ -33,7 +33,7 @@ def test_the_vocabulary() -> None:
     known = list(sites.every(2))
     assert known[0] == "embedding"
     assert known[-1] == "scores"
-    assert len(known) == len(set(known)) == 1 + 2 * len(sites.BLOCK) + 2
+    assert len(known) == len(set(known)) == 1 + 2 * (len(sites.SELF) + len(sites.MLP)) + 2
     assert sites.axes("blocks.1.attention.pattern") == ("batch", "heads", "length", "keys")
     assert sites.expand(["blocks.*.residual"], 2) == ("blocks.0.residual", "blocks.1.residual")
 

@@ -6,12 +6,14 @@ Run a pretrained transformer as fast as the machine allows, and see every step t
     model = glass.load("smollm2")
     print(model.chat("how are you?"))
 
-Everything here is imported when it is first used, so `import glassformer` is quick and needs no torch.
+Everything here is imported when it is first used, so `import glassformer` is quick and needs no torch. Beside what is
+listed, every family's classes are here by name: `glassformer.BertForMaskedLM`, `glassformer.T5Model`, ….
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -19,14 +21,18 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from glassformer.auto import AutoModel as AutoModel
     from glassformer.auto import AutoModelForCausalLM as AutoModelForCausalLM
+    from glassformer.auto import AutoModelForMaskedLM as AutoModelForMaskedLM
+    from glassformer.auto import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
+    from glassformer.auto import AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM
     from glassformer.auto import AutoModelForSequenceClassification as AutoModelForSequenceClassification
+    from glassformer.auto import AutoModelForTokenClassification as AutoModelForTokenClassification
     from glassformer.cache import DynamicCache as DynamicCache
+    from glassformer.cache import EncoderDecoderCache as EncoderDecoderCache
     from glassformer.decoding import GenerationConfig as GenerationConfig
     from glassformer.decoding import Step as Step
     from glassformer.engine.protocol import Executor as Executor
     from glassformer.errors import GlassError as GlassError
     from glassformer.generating import TextStreamer as TextStreamer
-    from glassformer.heads import CausalLM, SequenceClassification
     from glassformer.observe.journey import Journey as Journey
     from glassformer.opening import AutoConfig as AutoConfig
     from glassformer.opening import AutoTokenizer as AutoTokenizer
@@ -39,26 +45,10 @@ if TYPE_CHECKING:
     from glassformer.text import BatchEncoding as BatchEncoding
     from glassformer.text import Tokenizer as Tokenizer
 
-    LlamaForCausalLM: type[CausalLM]
-    LlamaForSequenceClassification: type[SequenceClassification]
-    LlamaModel: type[Any]
-    MistralForCausalLM: type[CausalLM]
-    MistralForSequenceClassification: type[SequenceClassification]
-    MistralModel: type[Any]
-    Qwen2ForCausalLM: type[CausalLM]
-    Qwen2ForSequenceClassification: type[SequenceClassification]
-    Qwen2Model: type[Any]
-    Qwen3ForCausalLM: type[CausalLM]
-    Qwen3ForSequenceClassification: type[SequenceClassification]
-    Qwen3Model: type[Any]
-
 _HOMES = {
-    "auto": ("AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification", "LlamaForCausalLM",
-             "LlamaForSequenceClassification", "LlamaModel", "MistralForCausalLM", "MistralForSequenceClassification",
-             "MistralModel", "Qwen2ForCausalLM", "Qwen2ForSequenceClassification", "Qwen2Model", "Qwen3ForCausalLM",
-             "Qwen3ForSequenceClassification",
-             "Qwen3Model"),
-    "cache": ("DynamicCache",),
+    "auto": ("AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
+             "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
+    "cache": ("DynamicCache", "EncoderDecoderCache"),
     "decoding": ("GenerationConfig", "Step"),
     "engine.protocol": ("Executor",),
     "errors": ("GlassError",),
@@ -70,35 +60,29 @@ _HOMES = {
     "sites": ("Change", "Watch"),
     "text": ("BatchEncoding", "Tokenizer"),
 }  # fmt: skip
+_FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and its kin, which `auto` assembles
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AutoConfig",
     "AutoModel",
     "AutoModelForCausalLM",
+    "AutoModelForMaskedLM",
+    "AutoModelForQuestionAnswering",
+    "AutoModelForSeq2SeqLM",
     "AutoModelForSequenceClassification",
+    "AutoModelForTokenClassification",
     "AutoTokenizer",
     "BatchEncoding",
     "Change",
     "DynamicCache",
+    "EncoderDecoderCache",
     "Executor",
     "GenerationConfig",
     "GlassError",
     "Journey",
-    "LlamaForCausalLM",
-    "LlamaForSequenceClassification",
-    "LlamaModel",
-    "MistralForCausalLM",
-    "MistralForSequenceClassification",
-    "MistralModel",
     "Model",
     "ModelOutput",
-    "Qwen2ForCausalLM",
-    "Qwen2ForSequenceClassification",
-    "Qwen2Model",
-    "Qwen3ForCausalLM",
-    "Qwen3ForSequenceClassification",
-    "Qwen3Model",
     "Run",
     "Step",
     "TextStreamer",
@@ -110,9 +94,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    elif not _FAMILY.fullmatch(name) or (value := importlib.import_module(f"{__name__}.auto").by_name(name)) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 

@@ -10,31 +10,58 @@ from functools import cache
 from typing import Any
 
 from glassformer import blueprints, families
+from glassformer.blueprints import Head
+from glassformer.errors import ConfigError
 from glassformer.generating import Generating, TextStreamer
-from glassformer.heads import HEADS, CausalLM, WithHead
+from glassformer.heads import HEADS, CausalLM, Seq2SeqLM, WithHead
 from glassformer.loading import Loadable, Pretrained
 from glassformer.opening import AutoConfig, AutoTokenizer, Opened
 
 
 @cache
-def assemble(model_type: str, head: str = "Model") -> type[Any]:
+def assemble(model_type: str, head: str) -> type[Any]:
     """The class of a family with a head (`ForCausalLM`, …), or of its base alone (`Model`)."""
     base = families.find(model_type)
     body: dict[str, Any] = {"__module__": __name__, "base_class": base}
     if head == "Model":
         return type(base.__name__, (Pretrained, base), body)
     kind: type[WithHead] = HEADS[head]
-    parents = (Generating, Pretrained, kind) if issubclass(kind, CausalLM) else (Pretrained, kind)
-    return type(f"{base.family}{head}", parents, {**body, "base_class": assemble(model_type), "__doc__": kind.__doc__})
+    if kind.head not in base.heads:
+        known = [f"AutoModel{_auto(name)}" for name, other in HEADS.items() if other.head in base.heads]
+        raise ConfigError(
+            f"a {model_type} model cannot be had as AutoModel{_auto(head)}. Use AutoModel, or {' or '.join(known)}."
+        )
+    parents = (Generating, Pretrained, kind) if issubclass(kind, (CausalLM, Seq2SeqLM)) else (Pretrained, kind)
+    name = base.family + base.titles.get(head, head)
+    return type(name, parents, {**body, "base_class": assemble(model_type, "Model"), "__doc__": kind.__doc__})
+
+
+def made_for(model_type: str, head: Head) -> type[Any]:
+    """The class of a family with a head, by the head's short name."""
+    return assemble(model_type, next((name for name, kind in HEADS.items() if kind.head == head), "Model"))
+
+
+def _auto(head: str) -> str:
+    """What the Auto class of a head is called by."""
+    return {"ForConditionalGeneration": "ForSeq2SeqLM"}.get(head, head)
+
+
+def by_name(name: str) -> type[Any] | None:
+    """`Qwen3ForCausalLM` and its kin, or None for a name that no family has."""
+    for model_type in blueprints.known():
+        base = families.find(model_type)
+        if name == base.__name__:
+            return assemble(model_type, "Model")
+        for head, kind in HEADS.items():
+            if name == base.family + base.titles.get(head, head) and kind.head in base.heads:
+                return assemble(model_type, head)
+    return None
 
 
 def __getattr__(name: str) -> type[Any]:
-    """`auto.Qwen3ForCausalLM` and its kin."""
-    for model_type in blueprints.known():
-        family = families.find(model_type).family
-        if name.startswith(family) and name[len(family) :] in {"Model", *HEADS}:
-            return assemble(model_type, name[len(family) :])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if (found := by_name(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
 
 
 class _Auto(Loadable):
@@ -60,13 +87,38 @@ class AutoModelForCausalLM(_Auto):
     head = "ForCausalLM"
 
 
+class AutoModelForSeq2SeqLM(_Auto):
+    """A model that reads one text and writes another."""
+
+    head = "ForConditionalGeneration"
+
+
+class AutoModelForMaskedLM(_Auto):
+    """A model that guesses hidden tokens."""
+
+    head = "ForMaskedLM"
+
+
 class AutoModelForSequenceClassification(_Auto):
     """A model that scores labels for a whole text."""
 
     head = "ForSequenceClassification"
 
 
+class AutoModelForTokenClassification(_Auto):
+    """A model that scores labels for every token."""
+
+    head = "ForTokenClassification"
+
+
+class AutoModelForQuestionAnswering(_Auto):
+    """A model that finds where in a text an answer begins and ends."""
+
+    head = "ForQuestionAnswering"
+
+
 __all__ = [
-    "AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification", "AutoTokenizer",
+    "AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
+    "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification", "AutoTokenizer",
     "TextStreamer", "assemble",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ Shapes: keys and values are (batch, heads, length, head_size).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import torch
@@ -119,3 +119,42 @@ class DynamicCache:
 
     def __repr__(self) -> str:
         return f"DynamicCache(layers=[{', '.join(type(layer).__name__ for layer in self.layers)}])"
+
+
+class EncoderDecoderCache:
+    """A decoder's memory of its own tokens, and of the keys and values that each layer made of the source, once."""
+
+    def __init__(self) -> None:
+        self.self_attention_cache = DynamicCache()
+        self.cross_attention_cache = DynamicCache()
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return self.self_attention_cache.update(key, value, layer)
+
+    def crossing(self, layer: int, make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values of the source, made when first asked for."""
+        if self.cross_attention_cache.get_seq_length(layer) == 0:
+            self.cross_attention_cache.update(*make(), layer)
+        key, value = self.cross_attention_cache[layer]
+        assert key is not None
+        assert value is not None
+        return key, value
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.self_attention_cache.get_seq_length(layer)
+
+    def crop(self, length: int) -> None:
+        self.self_attention_cache.crop(length)
+
+    def reorder_cache(self, rows: Tensor) -> None:
+        self.self_attention_cache.reorder_cache(rows)
+        self.cross_attention_cache.reorder_cache(rows)
+
+    def __len__(self) -> int:
+        return len(self.self_attention_cache)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"EncoderDecoderCache({self.self_attention_cache!r}, {self.cross_attention_cache!r})"

@@ -12,6 +12,7 @@ from torch import Tensor
 from glassformer.decoding import GenerationConfig, Policy, Step, loop
 from glassformer.errors import InputError
 from glassformer.families.base import check_ids
+from glassformer.heads import Seq2SeqLM
 
 note = logging.getLogger("glassformer").warning
 
@@ -36,11 +37,15 @@ class Generating:
         *,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         streamer: Streamer | None = None,
         **settings: Any,
     ) -> Tensor:
         """Continue token ids: score the next token, choose one, append it, and again.
+
+        An encoder-decoder reads the ids as its source, and writes a target that begins with its start token.
 
         Example:
             tokens = tokenizer("Hi!", return_tensors="pt")
@@ -50,6 +55,8 @@ class Generating:
         Args:
             inputs, input_ids: the prompt as token ids, (batch, length). Text must go through the tokenizer first.
             attention_mask: 1 for real tokens, 0 for padding, on either side. Each row comes out as it would alone.
+            token_type_ids: accepted, since some tokenizers give them; nothing that generates reads them.
+            decoder_input_ids: for an encoder-decoder, how the target begins, instead of the start token alone.
             generation_config: settings to use instead of `model.generation_config`.
             streamer: an object with `put` and `end`, such as TextStreamer, that receives ids as they come.
             settings: any field of GenerationConfig, for this call only:
@@ -63,10 +70,13 @@ class Generating:
                 seed             the same seed gives the same draws; without one, torch's generator gives it
 
         Returns:
-            The prompts and what follows them, (batch, longest), filled up with the padding id.
+            The prompts (an encoder-decoder's: the start tokens) and what follows them, (batch, longest), filled up with
+            the padding id.
         """
-        prompts, new = _begin(self, inputs, input_ids, attention_mask, generation_config, settings)
-        policies = new
+        given = inputs if input_ids is None else input_ids
+        if inputs is not None and input_ids is not None:
+            raise InputError("give the prompt once: generate(ids), or generate(**tokens).")
+        prompts, policies = _begin(self, given, attention_mask, decoder_input_ids, generation_config, settings)
         if streamer is not None:
             if len(policies) > 1:
                 raise InputError("a streamer follows one text; give it a batch of one.")
@@ -87,45 +97,76 @@ class Generating:
         *,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         look: int = 0,
         **settings: Any,
     ) -> Iterator[tuple[int, Step]]:
         """The same as a generator: (row, step) for each token as it is chosen; `look` candidates beside each."""
-        _, policies = _begin(self, inputs, input_ids, attention_mask, generation_config, settings, look)
+        given = inputs if input_ids is None else input_ids
+        _, policies = _begin(self, given, attention_mask, decoder_input_ids, generation_config, settings, look)
         return _steps(self, policies)
 
 
 def _begin(
     model: Any,
-    inputs: Tensor | None,
-    input_ids: Tensor | None,
+    ids: Tensor | None,
     attention_mask: Tensor | None,
+    decoder_ids: Tensor | None,
     given: GenerationConfig | None,
     changes: dict[str, Any],
     look: int = 0,
 ) -> tuple[Tensor, list[Policy]]:
     """The checked prompt tensor, and a policy for each of its rows with the padding taken off."""
-    if (inputs is None) == (input_ids is None):
+    if ids is None:
         raise InputError("give the prompt once: generate(ids), or generate(**tokens).")
-    prompts = check_ids(inputs if input_ids is None else input_ids, model.config.vocab_size, "generate()")
+    prompts = check_ids(ids, model.base_model.table.num_embeddings, "generate()")
     settings = (given or model.generation_config).merged(changes)
-    if attention_mask is None:
-        rows = [row.tolist() for row in prompts]
-        if len(rows) > 1 and settings.pad_token_id is not None and bool((prompts == settings.pad_token_id).any()):
-            note(f"the batch holds the padding id {settings.pad_token_id} and no attention_mask was given; pass **tokens.")
-    else:
-        if attention_mask.shape != prompts.shape:
-            raise InputError(f"attention_mask has shape {tuple(attention_mask.shape)}, the ids {tuple(prompts.shape)}.")
-        rows = [row[mask.bool()].tolist() for row, mask in zip(prompts, attention_mask, strict=True)]
-    context = model.config.max_position_embeddings
-    for number, row in enumerate(rows):
-        if not row:
-            raise InputError(f"row {number} of the batch is all padding. Give it at least one token.")
+    rows = _unpadded(prompts, attention_mask, settings)
+    sources: list[Any] = [None] * len(rows)
+    if isinstance(model, Seq2SeqLM):
+        prompts, rows, sources = (*_targets(model, prompts, decoder_ids, settings), rows)
+    elif decoder_ids is not None:
+        raise InputError("decoder_input_ids are for encoder-decoders; this model has no encoder.")
     seed = settings.seed
     if settings.do_sample and seed is None:
         seed = int(torch.randint(2**31, ()))
-    return prompts, [Policy(settings, row, context=context, seed=seed, look=look) for row in rows]
+    context = model.config.context
+    return prompts, [
+        Policy(settings, row, context=context, seed=seed, look=look, source=source)
+        for row, source in zip(rows, sources, strict=True)
+    ]
+
+
+def _unpadded(prompts: Tensor, attention_mask: Tensor | None, settings: GenerationConfig) -> list[list[int]]:
+    """Each row's own tokens."""
+    if attention_mask is None:
+        if len(prompts) > 1 and settings.pad_token_id is not None and bool((prompts == settings.pad_token_id).any()):
+            note(f"the batch holds the padding id {settings.pad_token_id} and no attention_mask was given; pass **tokens.")
+        return [row.tolist() for row in prompts]
+    if attention_mask.shape != prompts.shape:
+        raise InputError(f"attention_mask has shape {tuple(attention_mask.shape)}, the ids {tuple(prompts.shape)}.")
+    rows = [row[mask.bool()].tolist() for row, mask in zip(prompts, attention_mask, strict=True)]
+    for number, row in enumerate(rows):
+        if not row:
+            raise InputError(f"row {number} of the batch is all padding. Give it at least one token.")
+    return rows
+
+
+def _targets(
+    model: Any, prompts: Tensor, given: Tensor | None, settings: GenerationConfig
+) -> tuple[Tensor, list[list[int]]]:
+    """How an encoder-decoder's targets begin: as given, or with the start token."""
+    if given is None:
+        start = settings.decoder_start_token_id
+        start = model.config.decoder_start_token_id if start is None else start
+        if start is None:
+            raise InputError("the model has no decoder_start_token_id, so give one, or decoder_input_ids.")
+        given = prompts.new_full((len(prompts), 1), start)
+    check_ids(given, model.base_model.table.num_embeddings, "generate()")
+    if len(given) != len(prompts):
+        raise InputError(f"decoder_input_ids have {len(given)} rows, the source {len(prompts)}.")
+    return given, [row.tolist() for row in given]
 
 
 def _steps(model: Any, policies: list[Policy]) -> Iterator[tuple[int, Step]]:

@@ -1,7 +1,7 @@
 """Stored tensors into modules, and modules into files again.
 
-Real checkpoints have history: a base prefix that is there or not, a head that is tied and left out, or tied and
-stored all the same. `fill` settles that by name alone; tensors stay mapped to the file wherever kind and dtype allow.
+Real checkpoints have history: a base prefix that is there or not, old names, a head that is tied and left out, or tied
+and stored all the same. `named` settles that by name alone; tensors stay mapped to the file wherever kind and dtype allow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -27,6 +27,7 @@ from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
 from glassformer.families import Base
 from glassformer.heads import WithHead
+from glassformer.layers import Conv1D, RMSNorm
 from glassformer.opening import DTYPES as FLOATS
 from glassformer.opening import Opened, open_model
 
@@ -39,7 +40,11 @@ DTYPES: Mapping[str, torch.dtype] = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 NAMES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS}
-FORGOTTEN = re.compile(r"\.(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")  # buffers that old files carry along
+RENAMED = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # what old files call a norm's
+FORGOTTEN = re.compile(  # what old files carry along, and nothing reads
+    r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias|position_ids|token_type_ids|version|_float_tensor"
+    r"|heads\.\d+\.mask|EncDecAttention\.relative_attention_bias\.weight)$"
+)
 
 
 class Loadable:
@@ -95,11 +100,9 @@ class Pretrained(Loadable):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)  # type: ignore[call-arg]
-        if not self.base_model.embeddings.weight.is_meta:  # there, numbers are yet to come from a checkpoint
-            whole = cast(nn.Module, self)
-            heads = [part for part in whole.children() if not isinstance(part, Base)]  # a base inside has seen to itself
-            for part in heads if isinstance(self, WithHead) else [whole]:
-                initialise(part, config.initializer_range)
+        if not self.base_model.table.weight.is_meta:  # there, numbers are yet to come from a checkpoint
+            part = self.head_part if isinstance(self, WithHead) else cast(nn.Module, self)  # a base has seen to itself
+            initialise(part, config.initializer_range, keep=self.base_model.table if isinstance(self, WithHead) else None)
         self.generation_config = GenerationConfig(
             bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
         )
@@ -115,11 +118,11 @@ class Pretrained(Loadable):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.base_model.embeddings.weight.dtype
+        return self.base_model.table.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.base_model.embeddings.weight.device
+        return self.base_model.table.weight.device
 
     @property
     def base_model(self) -> Base:
@@ -180,25 +183,29 @@ def fill(model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: M
     """Give every parameter of a model (made on the meta device) its stored value; say in one line what did not fit."""
     stored = named(model, stored, mapping)
     expected = dict(model.named_parameters(remove_duplicate=False))
+    buffers = {name: value for name, value in model.named_buffers() if name in stored}
     lacking = [name for name in expected if name not in stored]
-    new = [name for name in lacking if is_head(model, name)]
+    new = [name for name in lacking if may_lack(model, name, expected[name])]
     if missing := [name for name in lacking if name not in new]:
         raise CheckpointError(f"{path}: the weights lack {listed(missing)}. Is this the config of these weights?")
     used: dict[int, Stored] = {}  # by identity: what is stored once and used twice stays one parameter
-    for name in (name for name in expected if name not in new):
-        if (one := stored[name]).shape != tuple(expected[name].shape):
+    for name, wanted in (*((name, value) for name, value in expected.items() if name not in new), *buffers.items()):
+        if (one := stored[name]).shape != tuple(wanted.shape):
             raise CheckpointError(
                 f"{path}: tensor {one.name!r} has shape {one.shape}, but the config makes {name!r} "
-                f"{tuple(expected[name].shape)}. Is this the config of these weights?"
+                f"{tuple(wanted.shape)}. {_remedy(model, name, wanted)}"
             )
         used[id(one)] = one
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # unpacking is numpy's work, which leaves the interpreter free
-        tensors = threads.map(lambda one: as_tensor(one, dtype), used.values())
-        values = {key: nn.Parameter(tensor) for key, tensor in zip(used, tensors, strict=True)}
+        values = dict(zip(used, threads.map(lambda one: as_tensor(one, dtype), used.values()), strict=True))
+    made: dict[int, nn.Parameter] = {}
     for name, parameter in expected.items():
-        holder, _, attribute = name.rpartition(".")
-        fresh = nn.Parameter(torch.empty(parameter.shape, dtype=dtype)) if name in new else values[id(stored[name])]
-        setattr(model.get_submodule(holder), attribute, fresh)
+        key = id(parameter) if name in new else id(stored[name])
+        if key not in made:
+            made[key] = nn.Parameter(torch.empty(parameter.shape, dtype=dtype) if name in new else values[key])
+        _put(model, name, made[key])
+    for name, buffer in model.named_buffers():
+        _put(model, name, values[id(stored[name])] if name in buffers else buffer.to(dtype))
     for name in new:
         initialise(model.get_submodule(name.rpartition(".")[0]), model.config.initializer_range)
     unexpected = [name for name, one in stored.items() if id(one) not in used and not FORGOTTEN.search(name)]
@@ -208,37 +215,61 @@ def fill(model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: M
         note(f"{path.name}: {'; '.join(remarks)}.")
 
 
+def _put(model: nn.Module, name: str, value: Tensor) -> None:
+    holder, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(holder), attribute, value)
+
+
+def _remedy(model: Model, name: str, wanted: Tensor) -> str:
+    """What may be wrong when a shape does not fit: a label count, or the config as a whole."""
+    if isinstance(model, WithHead) and may_lack(model, name, wanted) and model.head in ("sequence", "token"):
+        return f"The checkpoint's head has other labels than num_labels={model.config.labels}."
+    return "Is this the config of these weights?"
+
+
 def named(model: Model, stored: dict[str, Stored], mapping: Mapping[str, str]) -> dict[str, Stored]:
     """The stored tensors under the names that the model has for them."""
-    prefix = f"{(model.base_class if isinstance(model, WithHead) else type(model)).prefix}."
-    expected = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    if model.config.tie_word_embeddings:
+    if mapping and model.config.tie_word_embeddings:  # a head that is left out can be mapped all the same
         base = model.base_model if isinstance(model, WithHead) else model
-        table = next(name for name, value in base.named_parameters() if value is base.embeddings.weight)
-        stored = share(stored, f"{prefix}{table}" if f"{prefix}{table}" in stored else table, "lm_head.weight")
+        table = next(name for name, value in base.named_parameters() if value is base.table.weight)
+        written = [name for name in (table, f"{base.prefix}.{table}") if name in stored]
+        stored = {**({"lm_head.weight": stored[written[0]]} if written else {}), **stored}
     for pattern, replacement in mapping.items():
         try:
             stored = {re.sub(pattern, replacement, name): one for name, one in stored.items()}
         except re.error as error:
             raise InputError(f"key_mapping has {pattern!r}, which is not a regular expression: {error}.") from error
+    for old, new in RENAMED:
+        stored = {old.sub(new, name): one for name, one in stored.items()}
+    kinds = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
+    expected = {name for name, _ in kinds}
+    prefix = (model.base_class if isinstance(model, WithHead) else type(model)).prefix
     settled: dict[str, Stored] = {}
     for name, one in stored.items():
-        spellings = (name, f"{prefix}{name}", name.removeprefix(prefix))
+        spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}.")) if prefix else (name,)
         settled[next((spelling for spelling in spellings if spelling in expected), name)] = one
+    same: dict[int, list[str]] = {}  # the names of each parameter
+    for name, value in kinds:
+        same.setdefault(id(value), []).append(name)
+    for names in same.values():
+        settled = share(settled, names) if len(names) > 1 else settled
     return settled
 
 
-def share(stored: dict[str, Stored], table: str, head: str) -> dict[str, Stored]:
-    """Tie two names to one stored tensor, whichever was written; two that were both written and differ stay two."""
-    one, other = stored.get(table), stored.get(head)
-    if one is None or other is None:
-        only = one or other
-        return stored if only is None else {**stored, table: only, head: only}
-    return {**stored, head: one} if one.same_bytes(other) else stored
+def share(stored: dict[str, Stored], names: Sequence[str]) -> dict[str, Stored]:
+    """Tie names to one stored tensor, whichever was written; those that were written and differ stay apart."""
+    written = [name for name in names if name in stored]
+    if not written:
+        return stored
+    first = stored[written[0]]
+    alike = {name: first for name in names if name not in stored or stored[name].same_bytes(first)}
+    return {**stored, **alike}
 
 
-def is_head(model: Model, name: str) -> bool:
-    return isinstance(model, WithHead) and not name.startswith(f"{model.base_class.prefix}.")
+def may_lack(model: Model, name: str, parameter: nn.Parameter | Tensor) -> bool:
+    """Whether a checkpoint may be without it: a head, or what a family calls optional."""
+    base = model.base_model if isinstance(model, WithHead) else model
+    return all(parameter is not own for own in base.parameters()) or any(part in base.optional for part in name.split("."))
 
 
 def as_tensor(stored: Stored, dtype: torch.dtype) -> Tensor:
@@ -256,13 +287,19 @@ def as_tensor(stored: Stored, dtype: torch.dtype) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, spread: float) -> None:
-    """Untrained numbers: small normal ones for tables and products, zeros for biases; norms are made with ones."""
+def initialise(module: nn.Module, spread: float, keep: nn.Module | None = None) -> None:
+    """Untrained numbers: small normal ones for tables and products, zeros for biases; norms start as they must.
+
+    `keep`: a table whose weight a head may share; that one has its numbers.
+    """
     for part in module.modules():
-        if isinstance(part, (nn.Linear, nn.Embedding)):
-            part.weight.normal_(std=spread)
-            if isinstance(part, nn.Linear) and part.bias is not None:
+        if isinstance(part, (nn.Linear, nn.Embedding, Conv1D)):
+            if keep is None or part.weight is not keep.weight:
+                part.weight.normal_(std=spread)
+            if isinstance(part, (nn.Linear, Conv1D)) and part.bias is not None:
                 part.bias.zero_()
+        elif isinstance(part, (nn.LayerNorm, RMSNorm)):
+            part.reset_parameters()
 
 
 def listed(names: list[str], most: int = 3) -> str:
@@ -286,7 +323,8 @@ def save(model: Any, folder: Path, max_shard_size: str | int) -> None:
         (work / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         settings = json.dumps(model.generation_config.to_dict(), indent=2) + "\n"
         (work / "generation_config.json").write_text(settings, "utf-8")
-        once = {name: value.detach() for name, value in model.named_parameters()}  # a shared table is written once
+        held = (*model.named_parameters(), *model.named_buffers())  # a shared table comes, and is written, once
+        once = {name: value.detach() for name, value in held if not FORGOTTEN.search(name)}
         save_torch_state_dict(once, work, max_shard_size=max_shard_size, metadata={"format": "pt"})
         made = sorted(work.iterdir())
         for file in made:

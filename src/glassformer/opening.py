@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config
-from glassformer.checkpoint import Checkpoint, Stored, open_at
+from glassformer.checkpoint import Checkpoint, Stored, open_at, ranks
 from glassformer.checkpoint.gguf import Gguf
 from glassformer.checkpoint.locate import Part, Progress, locate
+from glassformer.checkpoint.scratch import Scratch
 from glassformer.checkpoint.stored import PLAIN, main_kind
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, refuse
@@ -21,6 +22,10 @@ from glassformer.text import Tokenizer
 
 note = logging.getLogger("glassformer").warning
 
+ENDINGS: Mapping[str, Head] = {  # of an encoder's architecture
+    "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "sequence",
+    "ForTokenClassification": "token", "ForQuestionAnswering": "question",
+}  # fmt: skip
 DTYPES = ("float32", "bfloat16", "float16", "float64")  # what a model can run in
 
 
@@ -58,6 +63,12 @@ class Opened:
         if isinstance(self.checkpoint, Gguf):
             with _Naming(self.path):
                 return Tokenizer.from_gguf(self.checkpoint.metadata)
+        if isinstance(self.checkpoint, Scratch):
+            if (path := ranks.ranks()) is None:
+                raise CheckpointError(
+                    f"{self.path}: its tokenizer is cl100k_base. Fetch it: glass models pull {ranks.NAME}."
+                )
+            return Tokenizer.from_tiktoken(path)
         return Tokenizer.from_folder(self.path)
 
     @property
@@ -73,8 +84,17 @@ class Opened:
     def packed(self) -> bool:
         return self.kind not in PLAIN
 
-    def blueprint(self, head: Head = "causal") -> Blueprint:
-        return blueprint(self.config, head)
+    @property
+    def head(self) -> Head:
+        """The head that the checkpoint has: an encoder may have any, or none."""
+        config = self.config
+        if config.natural != "masked":
+            return config.natural
+        named = (config.architectures or [""])[0]
+        return next((head for ending, head in ENDINGS.items() if named.endswith(ending)), "base")
+
+    def blueprint(self, head: Head | None = None) -> Blueprint:
+        return blueprint(self.config, head or self.head)
 
 
 class _Naming:
@@ -109,7 +129,9 @@ class AutoTokenizer:
             use_fast: accepted for familiarity.
         """
         refuse(unknown, AutoTokenizer.from_pretrained)
-        tokenizer = open_model(name, "tokenizer").tokenizer
+        path = locate(name, "tokenizer")
+        ranked = path.suffix == ".tiktoken"
+        tokenizer = Tokenizer.from_tiktoken(path) if ranked else Opened(os.fspath(name), open_at(path)).tokenizer
         if padding_side is not None:
             tokenizer.padding_side = padding_side
         return tokenizer

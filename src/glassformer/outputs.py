@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from glassformer.cache import Cache
 from glassformer.errors import nearest
+
+Out = TypeVar("Out", bound="ModelOutput")
 
 
 @dataclass
@@ -31,6 +33,12 @@ class ModelOutput:
 
     def items(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in self.keys()]
+
+    def become(self, kind: type[Out], **answer: Any) -> Out:
+        """Another output with this one's fields, as far as it has them, and an answer of its own."""
+        known = {f.name for f in fields(kind)}
+        carried = {f.name: getattr(self, f.name) for f in fields(self) if f.name in known}
+        return kind(**{**carried, **answer})
 
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, (int, slice)):
@@ -50,12 +58,42 @@ class ModelOutput:
 
 
 @dataclass
-class BaseModelOutputWithPast(ModelOutput):
+class BaseModelOutput(ModelOutput):
     last_hidden_state: Tensor | None = None  # (batch, length, hidden)
-    past_key_values: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None  # blocks + 1 of (batch, length, hidden)
     attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, keys)
     sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
+
+
+@dataclass
+class BaseModelOutputWithPast(ModelOutput):
+    last_hidden_state: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+@dataclass
+class BaseModelOutputWithPooling(ModelOutput):
+    last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None  # (batch, hidden)
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+@dataclass
+class Seq2SeqModelOutput(ModelOutput):
+    last_hidden_state: Tensor | None = None  # the decoder's
+    past_key_values: Cache | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, source)
+    encoder_last_hidden_state: Tensor | None = None  # (batch, source, hidden)
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
 
 
 @dataclass
@@ -65,14 +103,85 @@ class CausalLMOutputWithPast(ModelOutput):
     past_key_values: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
 
 
 @dataclass
-class SequenceClassifierOutputWithPast(ModelOutput):
+class Seq2SeqLMOutput(ModelOutput):
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (batch, length, vocabulary)
+    past_key_values: Cache | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+@dataclass
+class MaskedLMOutput(ModelOutput):
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (batch, length, vocabulary)
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+@dataclass
+class TokenClassifierOutput(ModelOutput):
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (batch, length, labels)
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+@dataclass
+class QuestionAnsweringModelOutput(ModelOutput):
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None  # (batch, length)
+    end_logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+@dataclass
+class SequenceClassifierOutput(ModelOutput):
     loss: Tensor | None = None
     logits: Tensor | None = None  # (batch, labels)
     past_key_values: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+@dataclass
+class Seq2SeqSequenceClassifierOutput(ModelOutput):
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (batch, labels)
+    past_key_values: Cache | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+@dataclass
+class Seq2SeqQuestionAnsweringModelOutput(ModelOutput):
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None  # (batch, length)
+    end_logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)

@@ -10,19 +10,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from glassformer.blueprints import Blueprint
+from glassformer.candidates import top
 from glassformer.checkpoint.locate import Progress
 from glassformer.decoding import GenerationConfig, Policy, Step, loop
 from glassformer.engine.protocol import Executor
 from glassformer.errors import ExecutorError, InputError, InputTypeError, TemplateError, nearest, refuse
-from glassformer.observe.journey import Journey, journey
+from glassformer.observe.journey import TOP, Candidate, Journey, candidates, journey, next_token
 from glassformer.opening import DTYPES, Opened, open_model
 from glassformer.text import Tokenizer
-
-if TYPE_CHECKING:
-    from glassformer.heads import CausalLM
 
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 EXECUTORS = ("auto", "plain")
@@ -116,22 +114,45 @@ class Model:
     def blueprint(self) -> Blueprint:
         return self.opened.blueprint()
 
+    @property
+    def writes(self) -> bool:
+        """Whether it generates text; an encoder only reads."""
+        return self.opened.head in ("causal", "seq2seq")
+
+    @property
+    def start(self) -> int | None:
+        """What an encoder-decoder's target begins with; None for a model without an encoder."""
+        if self.opened.head != "seq2seq":
+            return None
+        said = self.settings.decoder_start_token_id
+        start: int | None = self.config.decoder_start_token_id if said is None else said
+        if start is None:
+            raise InputError(f"{self.name}: neither its config nor its settings have a decoder_start_token_id.")
+        return start
+
     @cached_property
-    def module(self) -> CausalLM:
+    def module(self) -> Any:
         """The PyTorch model behind the plain executor, with the familiar face."""
-        from glassformer.auto import assemble
+        from glassformer.auto import made_for
         from glassformer.loading import chosen_dtype, load
 
-        cls = assemble(self.config.model_type, "ForCausalLM")
-        module: CausalLM = load(cls, self.opened, chosen_dtype(self._dtype))
-        return module.requires_grad_(False)
+        cls = made_for(self.config.model_type, self.opened.head)
+        return load(cls, self.opened, chosen_dtype(self._dtype)).requires_grad_(False)
 
     @cached_property
     def executor(self) -> Executor:
         """What runs the model; made when first needed."""
         from glassformer.engine.plain import Plain
 
+        self._check_writes()
         return Plain(self.module)
+
+    def _check_writes(self) -> None:
+        if not self.writes:
+            raise InputError(
+                f"{self.name} is an encoder ({self.config.model_type}): it reads text and writes none. "
+                "Look at what it makes of a text: glass look."
+            )
 
     # Prompts ----------------------------------------------------------------------------------------------------
 
@@ -229,9 +250,10 @@ class Model:
         **settings: Any,
     ) -> Run:
         """A run that has its prompt and settings, and nothing generated yet; `follow` it."""
+        self._check_writes()
         merged = self.settings.merged(settings)
         text, ids = self.encode(prompt, raw=raw, system=system, **(template or {}))
-        merged.room(len(ids), self.config.max_position_embeddings)  # said now, before anything is loaded
+        self._room(merged, ids)  # said now, before anything is loaded
         seed = merged.seed
         if merged.do_sample and seed is None:
             seed = int.from_bytes(os.urandom(4), "little")
@@ -239,7 +261,8 @@ class Model:
 
     def follow(self, run: Run, look: int = 0) -> Iterator[str]:
         """Generate a run's text, filling it in as it grows."""
-        policy = Policy(run.settings, run.ids, context=self.config.max_position_embeddings, seed=run.seed, look=look)
+        source, prompt = (None, run.ids) if self.start is None else (run.ids, (self.start,))
+        policy = Policy(run.settings, prompt, context=self.config.context, seed=run.seed, look=look, source=source)
         pieces = self.tokenizer.pieces()
         executor = self.executor
         started = time.perf_counter()
@@ -260,7 +283,40 @@ class Model:
         return self.journey_of(*self.encode(prompt, raw=raw, system=system, **(template or {})))
 
     def journey_of(self, text: str, ids: Sequence[int]) -> Journey:
-        return journey(self.tokenizer, self.blueprint, self.executor, text, ids, self.name)
+        """The journey of an encoded prompt; one pass."""
+        start, answer = self.start, "the next token"
+        if start is not None:
+            answer = "the target's first token"
+        if self.writes:
+            found = next_token(self.tokenizer, self.executor, ids, start)
+        else:
+            answer, found = self._read(ids)
+        return journey(self.tokenizer, self.blueprint, text, ids, found, name=self.name, answer=answer, start=start)
+
+    def _read(self, ids: Sequence[int]) -> tuple[str, tuple[Candidate, ...]]:
+        """What an encoder's head says of a text: of its first hidden token, or of the whole."""
+        import torch
+
+        with torch.inference_mode():
+            scores: Any = getattr(self.module(torch.tensor([list(ids)])), "logits", None)
+        if self.opened.head == "masked" and self.tokenizer.mask_token_id in ids:
+            hidden = scores[0, list(ids).index(self.tokenizer.mask_token_id)]
+            return "the first hidden token", candidates(self.tokenizer, top(hidden.float().numpy(), TOP))
+        if self.opened.head == "sequence":
+            names = self.config.id2label or {}
+            best = top(scores[0].float().numpy(), TOP)
+            rows = zip(best.ids, best.scores, best.probabilities, strict=True)
+            return "the label", tuple(
+                Candidate(int(n), names.get(int(n), f"LABEL_{n}"), float(score), float(share)) for n, score, share in rows
+            )
+        return "", ()
+
+    def _room(self, settings: GenerationConfig, ids: Sequence[int]) -> None:
+        """Refuse a prompt that leaves no room; an encoder-decoder's has the encoder to itself."""
+        context = self.config.context
+        settings.room(len(ids) if self.start is None else 1, context)
+        if len(ids) > context:
+            raise InputError(f"a text of {len(ids)} tokens does not fit into the model's context of {context}. Shorten it.")
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}, {self.config.model_type}, {self.blueprint.parameters:,} parameters)"

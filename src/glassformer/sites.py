@@ -3,7 +3,8 @@
 The vocabulary is closed and the same for every family and every executor, so that a view, an intervention or a
 test written against one model holds for all. A site's axes are part of the vocabulary:
 
-    batch · length (the tokens of this pass) · keys (the tokens attended to) · heads · head_size · hidden · vocabulary
+    batch · length (the tokens of this pass) · keys (the tokens attended to) · source (the encoder's tokens) · heads ·
+    head_size · hidden · inner · vocabulary
 
 `Watch` says before a pass which sites are read and which are changed; captured graphs and native code cannot call
 back, so this is plain data. `Tap` is the live side of it during one pass. When nobody watches there is no tap, and
@@ -12,20 +13,23 @@ each site costs one `is None`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from glassformer.errors import SiteError, nearest
 
 STREAM = ("batch", "length", "hidden")
 HEADS = ("batch", "heads", "length", "head_size")
+SEEN = ("batch", "heads", "source", "head_size")  # on the encoder's side
 
 BEFORE: Mapping[str, tuple[str, ...]] = {
     "embedding": STREAM,  # what enters the first block: hidden_states[0]
 }
-BLOCK: Mapping[str, tuple[str, ...]] = {
+SELF: Mapping[str, tuple[str, ...]] = {
     "attention.input": STREAM,  # the normed stream
     "attention.query": HEADS,  # after head norms and RoPE
     "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
@@ -34,6 +38,18 @@ BLOCK: Mapping[str, tuple[str, ...]] = {
     "attention.heads": HEADS,  # each head's output, before they are mixed
     "attention.update": STREAM,  # what attention adds to the stream
     "middle": STREAM,  # the stream after attention
+}
+CROSS: Mapping[str, tuple[str, ...]] = {  # in the decoder of an encoder-decoder
+    "cross.input": STREAM,
+    "cross.query": HEADS,
+    "cross.key": SEEN,  # of the encoder's states, computed once
+    "cross.value": SEEN,
+    "cross.pattern": ("batch", "heads", "length", "source"),
+    "cross.heads": HEADS,
+    "cross.update": STREAM,
+    "crossed": STREAM,  # the stream after cross-attention
+}
+MLP: Mapping[str, tuple[str, ...]] = {
     "mlp.input": STREAM,
     "mlp.hidden": ("batch", "length", "inner"),  # the activated neurons
     "mlp.update": STREAM,
@@ -43,18 +59,28 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "final": STREAM,  # after the last norm: last_hidden_state
     "scores": ("batch", "length", "vocabulary"),  # the head's output: logits
 }
+BLOCK = {**SELF, **CROSS, **MLP}
+ENCODER = "encoder."  # in front of the same names, for the blocks of an encoder-decoder's encoder
 
 
-def every(blocks: int) -> Iterator[str]:
-    """All sites of a model of so many blocks, in the order in which a pass meets them."""
-    yield from BEFORE
-    for number in range(blocks):
-        yield from (f"blocks.{number}.{name}" for name in BLOCK)
-    yield from AFTER
+@cache
+def every(blocks: int, encoder: int = 0) -> tuple[str, ...]:
+    """All sites of a model of so many blocks, in the order in which a pass meets them.
+
+    `encoder` counts the blocks of an encoder-decoder's encoder; its decoder then has the sites of cross-attention too.
+    """
+    plain = [*SELF, *MLP]
+    before = [*BEFORE, *(f"blocks.{n}.{name}" for n in range(encoder) for name in plain), "final"] if encoder else []
+    names = BLOCK if encoder else plain
+    own = [f"blocks.{n}.{name}" for n in range(blocks) for name in names]
+    return (*(ENCODER + name for name in before), *BEFORE, *own, *AFTER)
 
 
 def axes(site: str) -> tuple[str, ...]:
     """The named axes of the value found at a site."""
+    if site.startswith(ENCODER):
+        inside = axes(site.removeprefix(ENCODER))
+        return tuple({"length": "source", "keys": "source"}.get(axis, axis) for axis in inside)
     if site.startswith("blocks."):
         _, number, name = (*site.split(".", 2), "", "")[:3]
         if number.isdecimal() and name in BLOCK:
@@ -62,20 +88,21 @@ def axes(site: str) -> tuple[str, ...]:
     for table in (BEFORE, AFTER):
         if site in table:
             return table[site]
-    raise SiteError(f"there is no site {site!r}.{nearest(site, every(1))}")
+    raise SiteError(f"there is no site {site!r}.{nearest(site, every(1, 1))}")
 
 
-def expand(patterns: Iterable[str], blocks: int) -> tuple[str, ...]:
+def expand(patterns: Iterable[str], blocks: int, encoder: int = 0) -> tuple[str, ...]:
     """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order."""
-    known = list(every(blocks))
+    known = every(blocks, encoder)
     wanted: set[str] = set()
     for pattern in patterns:
         found = [site for site in known if fnmatchcase(site, pattern)]
         if not found:
-            alike = [f"blocks.*.{name}" for name in BLOCK] if "*" in pattern else known
+            short = [re.sub(r"blocks\.\d+", "blocks.*" if "*" in pattern else "blocks.N", site) for site in known]
             raise SiteError(
-                f"no site matches {pattern!r} in a model of {blocks} blocks.{nearest(pattern, alike)} "
-                f"Sites: {', '.join([*BEFORE, *(f'blocks.N.{name}' for name in BLOCK), *AFTER])}."
+                f"no site matches {pattern!r} in a model of {blocks} blocks."
+                f"{nearest(pattern, short if '*' in pattern else known)} "
+                f"Sites: {', '.join(dict.fromkeys(name.replace('*', 'N') for name in short))}."
             )
         wanted.update(found)
     return tuple(site for site in known if site in wanted)
@@ -86,7 +113,7 @@ class Change:
     """value · scale + shift, at some positions and heads: enough to zero, scale, replace, patch or steer.
 
     An affine change is data, so a native engine or a captured graph can honour it as well as plain PyTorch.
-    `positions` count from the start of the sequence, cached tokens included.
+    `positions` count from the start of the sequence, cached tokens included; on the encoder's side, of the source.
     """
 
     scale: float = 1.0
@@ -100,7 +127,8 @@ class Change:
         if self.heads is not None and "heads" in names:
             index[names.index("heads")] = sorted(self.heads)
         if self.positions is not None:
-            axis = names.index("length")
+            axis = names.index("length" if "length" in names else "source")
+            start = start if "length" in names else 0
             here = sorted(p - start for p in self.positions if 0 <= p - start < value.shape[axis])
             if not here:
                 return value
@@ -121,26 +149,26 @@ class Watch:
     changes: Mapping[str, Change] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, *patterns: str, blocks: int, changes: Mapping[str, Change] | None = None) -> Watch:
+    def of(cls, *patterns: str, blocks: int, encoder: int = 0, changes: Mapping[str, Change] | None = None) -> Watch:
         """A watch from patterns, checked against a model of so many blocks."""
-        return cls(frozenset(patterns), changes or {}).checked(blocks)
+        return cls(frozenset(patterns), changes or {}).checked(blocks, encoder)
 
     @classmethod
-    def asked(cls, wanted: Watch | Mapping[str, Change] | str | Iterable[str], blocks: int) -> Watch:
+    def asked(cls, wanted: Watch | Mapping[str, Change] | str | Iterable[str], blocks: int, encoder: int = 0) -> Watch:
         """A watch from whatever way of saying it is shortest: sites to read, or sites with their changes."""
         if isinstance(wanted, Watch):
-            return wanted.checked(blocks)
+            return wanted.checked(blocks, encoder)
         if isinstance(wanted, Mapping):
-            return cls.of(*wanted, blocks=blocks, changes=wanted)
-        return cls.of(*([wanted] if isinstance(wanted, str) else wanted), blocks=blocks)
+            return cls.of(*wanted, blocks=blocks, encoder=encoder, changes=wanted)
+        return cls.of(*([wanted] if isinstance(wanted, str) else wanted), blocks=blocks, encoder=encoder)
 
-    def checked(self, blocks: int) -> Watch:
+    def checked(self, blocks: int, encoder: int = 0) -> Watch:
         """The same with patterns spelt out, refused if it names a site that a model of so many blocks lacks."""
         for site, change in self.changes.items():
             if not isinstance(change, Change):
                 raise SiteError(f"the change at {site!r} is {change!r}; it must be a Change, such as Change(scale=0).")
-        changed = {site: change for pattern, change in self.changes.items() for site in expand([pattern], blocks)}
-        return Watch(frozenset(expand(self.reads, blocks)), changed)
+        changed = {site: change for pattern, change in self.changes.items() for site in expand([pattern], blocks, encoder)}
+        return Watch(frozenset(expand(self.reads, blocks, encoder)), changed)
 
 
 @dataclass(slots=True)
@@ -152,6 +180,7 @@ class View:
     start: int = 0  # the position of the row's first token in this pass
     length: int | None = None  # how many of the pass's tokens are the row's own (the rest is padding)
     keys: int | None = None
+    source: int | None = None  # how many of the encoder's tokens are the row's own
     record: dict[str, Any] = field(default_factory=dict)
 
     def cut(self, site: str, value: Any) -> Any:
@@ -163,7 +192,7 @@ class View:
             if name == "batch":
                 index.append(slice(self.row, self.row + 1))
             else:
-                index.append(slice({"length": self.length, "keys": self.keys}.get(name)))
+                index.append(slice({"length": self.length, "keys": self.keys, "source": self.source}.get(name)))
         return value[tuple(index)]
 
 

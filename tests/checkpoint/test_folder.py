@@ -195,8 +195,14 @@ def test_json_that_is_not_there_or_no_file(tmp_path: Path) -> None:
 
 
 def test_no_weights(tmp_path: Path) -> None:
-    (tmp_path / "pytorch_model.bin").touch()
-    refused(lambda: Folder(tmp_path).tensors, tmp_path, "no model.safetensors", "convert them to safetensors")
+    (tmp_path / "tf_model.h5").touch()
+    refused(
+        lambda: Folder(tmp_path).tensors,
+        tmp_path,
+        "no model.safetensors",
+        "nor a pytorch_model.bin",
+        "convert them to safetensors",
+    )
 
 
 GOOD = as_bytes({"a": numbers(3, 4), "b": numbers(5)}, {"format": "pt"})

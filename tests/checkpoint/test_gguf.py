@@ -456,11 +456,11 @@ def without(name: str) -> dict[str, np.ndarray]:
 UNFIT: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
     "architecture": (
         lambda path: write_gguf(path, "lama", metadata={}),
-        ("'general.architecture' is 'lama'", "Did you mean 'llama'?", "Known: llama, qwen2, qwen3."),
+        ("'general.architecture' is 'lama'", "Did you mean 'llama'?", "Known: llama, qwen2, qwen3, gemma3, gpt2, bert, t5."),
     ),
     "no architecture": (
         lambda path: replace(path, header()),
-        ("'general.architecture' is None", "Known: llama, qwen2, qwen3."),
+        ("'general.architecture' is None", "Known: llama, qwen2, qwen3, gemma3, gpt2, bert, t5."),
     ),
     "no table": (
         lambda path: write_gguf(path, tensors=without("token_embd.weight")),

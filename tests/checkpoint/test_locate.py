@@ -18,9 +18,9 @@ import pytest
 from huggingface_hub import constants, errors, snapshot_download
 
 from glassformer.checkpoint import locate as module
-from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Wheel
-from glassformer.checkpoint.locate import Part, fetch, held, home, locate
-from glassformer.errors import FetchError, ModelNotFound
+from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Joined, Wheel
+from glassformer.checkpoint.locate import Part, fetch, held, home, locate, pull
+from glassformer.errors import CheckpointError, FetchError, ModelNotFound
 from tests.checkpoint.files import refused
 
 # Names ----------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def test_a_path_wins_over_every_other_meaning(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("name", ["./x", "../x", "/no/such/thing", "~/no/such/thing", "~no-such-user/x", "x.gguf",
-                                  "org/x.gguf", "org/x.safetensors", "/" + "x" * 5000])  # fmt: skip
+                                  "org/x.gguf", "org/x.safetensors", "org/x.bin", "x.ckpt", "/" + "x" * 5000])  # fmt: skip
 def test_missing_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     refused(lambda: locate(name), f"no file or folder {name!r}", "Check the path.", kind=ModelNotFound)
@@ -64,7 +64,16 @@ def test_catalogue() -> None:
         assert entry.about
         assert entry.licence
         for source in entry.sources:
-            assert isinstance(source, Hub) or len(bytes.fromhex(source.sha256)) == 32
+            wheels = {Wheel: lambda one: (one,), Joined: lambda one: one.wheels, Hub: lambda _: ()}[type(source)](source)
+            assert all(len(bytes.fromhex(wheel.sha256)) == 32 for wheel in wheels)
+
+
+def test_what_people_will_type() -> None:
+    names = ("gpt2", "bert-base-uncased", "distilbert-base-uncased", "roberta-base", "t5-small", "bart-base", "minilm")
+    for name in (*names, "gemma3-270m"):
+        hub = CATALOGUE[name].sources[-1]
+        assert isinstance(hub, Hub)
+        assert module.HUB_ID.fullmatch(hub.repository)
 
 
 # Home -----------------------------------------------------------------------------------------------------------
@@ -250,6 +259,72 @@ def test_home_that_is_no_folder(shelf: Shelf, downloads: list[Path], empty_home:
     assert downloads == []
 
 
+# A file in several wheels ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Joined]:
+    """Puts a model called 'fake', cut into three wheels, into the catalogue; pip finds them in a folder."""
+    (tmp_path / "index").mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+
+    def put(contents: bytes = b"one two three", missing: int = 0) -> Joined:
+        wheels = []
+        for number, text in enumerate(("one ", "two ", "three"), 1):
+            path = tmp_path / "index" / f"part{number}-1.0-py3-none-any.whl"
+            with zipfile.ZipFile(path, "w") as wheel:
+                wheel.writestr(f"part{number}/x.gguf.part{number}", text)
+                for name in ("METADATA", "WHEEL", "RECORD"):
+                    data = MEMBERS[f"fake-1.0.dist-info/{name}"].replace(b"fake", f"part{number}".encode())
+                    wheel.writestr(f"part{number}-1.0.dist-info/{name}", data)
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            wheels.append(Wheel(f"part{number}", "1.0", digest, f"part{number}/x.gguf.part{number}", 1))
+            if number == missing:
+                path.unlink()
+        joined = Joined("x.gguf", tuple(wheels), hashlib.sha256(contents).hexdigest())
+        monkeypatch.setitem(CATALOGUE, "fake", Entry("nothing", "none", (joined,)))  # type: ignore[misc]
+        return joined
+
+    return put
+
+
+def test_parts_are_joined(parts: Callable[..., Joined], empty_home: Path) -> None:
+    parts()
+    assert held("fake") is None
+    seen: Seen = []
+    path = locate("fake", progress=lambda *step: seen.append(step))
+    assert path == held("fake") == empty_home / "wheels" / "part1-1.0" / "x.gguf"
+    assert path.read_bytes() == b"one two three"
+    assert list(dict.fromkeys(what for what, _, _ in seen)) == ["part1==1.0", "part2==1.0", "part3==1.0"]
+    assert [one for one in left_in(empty_home / "wheels") if one != path.parent] == [path]
+    assert fetch("fake") == path
+
+
+def test_what_was_broken_off_goes_on(parts: Callable[..., Joined], empty_home: Path) -> None:
+    parts(missing=3)
+    refused(lambda: locate("fake"), "pip could not fetch part3==1.0", kind=FetchError)
+    assert held("fake") is None
+    parts()
+    seen: Seen = []
+    assert locate("fake", progress=lambda *step: seen.append(step)).read_bytes() == b"one two three"
+    assert {what for what, _, _ in seen} == {"part3==1.0"}
+
+
+def test_parts_that_do_not_belong_together(parts: Callable[..., Joined], empty_home: Path) -> None:
+    parts(b"something else")
+    refused(lambda: locate("fake"), "x.gguf: the SHA-256 of its joined parts is", "Fetch it again.", kind=FetchError)
+    assert [one for one in left_in(empty_home) if one.is_file()] == []
+
+
+def test_pull_checks_the_joined_file_again(parts: Callable[..., Joined]) -> None:
+    parts()
+    path = pull("fake")
+    path.write_bytes(b"damaged")
+    assert locate("fake").read_bytes() == b"damaged"
+    assert pull("fake").read_bytes() == b"one two three"
+
+
 # pip ------------------------------------------------------------------------------------------------------------
 
 
@@ -400,6 +475,9 @@ def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if local_files_only:
             return snapshot_download(name, allow_patterns=allow_patterns, local_files_only=True)
         found.append((name, allow_patterns))
+        (cache / "fetched").mkdir(parents=True, exist_ok=True)
+        if "model*.safetensors" in allow_patterns:
+            (cache / "fetched" / "model.safetensors").touch()
         return str(cache / "fetched")
 
     def one_file(name: str, file: str) -> str:
@@ -436,6 +514,7 @@ SNAPSHOTS: list[tuple[tuple[str, ...], set[Part]]] = [  # (the files in a snapsh
     (("model.safetensors",), {"model"}),
     (("config.json", "tokenizer.json", "model.safetensors"), {"tokenizer", "config", "model"}),
     (("x.gguf",), {"tokenizer", "config", "model"}),
+    (("config.json", "pytorch_model.bin"), {"config", "model"}),
     (("config.json", INDEX, *SHARDS), {"config", "model"}),
     (("config.json", INDEX, SHARDS[0]), {"config"}),  # a download that was broken off
     (("config.json", "tokenizer.json", INDEX), {"tokenizer", "config"}),  # a tokenizer fetched on its own
@@ -464,8 +543,52 @@ def test_what_we_never_fetch_is_not_missed(cache: Path, asked: list[Any], part: 
 def test_only_the_part_is_asked_for(asked: list[Any]) -> None:
     for part in PARTS:
         locate("org/name", part)
-    small = ["*.json", "*.jinja", "*.txt"]
+    small = ["*.json", "*.jinja", "*.txt", "*.model"]
     assert asked == [("org/name", small), ("org/name", small), ("org/name", [*small, "model*.safetensors"])]
+
+
+@pytest.fixture
+def repository(cache: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The files of a repository, which is there to be asked; the client's own matching of names decides."""
+    from huggingface_hub.utils import filter_repo_objects
+
+    files: dict[str, str] = {}
+
+    def snapshot(name: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
+        if local_files_only:
+            raise errors.LocalEntryNotFoundError("not here")
+        for file in filter_repo_objects(files, allow_patterns=allow_patterns):
+            (cache / "fetched").mkdir(parents=True, exist_ok=True)
+            (cache / "fetched" / file).write_text(files[file])
+        return str(cache / "fetched")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    return files
+
+
+OLD = ("pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin")
+OLD_INDEX = json.dumps({"weight_map": dict(zip("ab", OLD, strict=True))})
+WORDS = ("config.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "tokenizer.json")
+
+
+@pytest.mark.parametrize(("weights", "wanted"), [
+    ({"model.safetensors": "", "pytorch_model.bin": ""}, {"model.safetensors"}),
+    ({INDEX: json.dumps({"weight_map": dict(zip("ab", SHARDS, strict=True))}), **dict.fromkeys(SHARDS, ""),
+      "pytorch_model.bin": ""}, {INDEX, *SHARDS}),
+    ({"pytorch_model.bin": "", "tf_model.h5": "", "training_args.bin": ""}, {"pytorch_model.bin"}),
+    ({"pytorch_model.bin.index.json": OLD_INDEX, **dict.fromkeys(OLD, "")}, {"pytorch_model.bin.index.json", *OLD}),
+])  # fmt: skip
+def test_old_weights_only_where_there_are_no_others(
+    repository: dict[str, str], weights: dict[str, str], wanted: set[str]
+) -> None:
+    repository.update(weights, **dict.fromkeys((*WORDS, "README.md", "flax_model.msgpack"), "{}"))
+    folder = locate("org/name")
+    assert {path.name for path in folder.iterdir()} == wanted | set(WORDS)
+
+
+def test_an_index_that_leads_outside(repository: dict[str, str]) -> None:
+    repository[INDEX] = json.dumps({"weight_map": {"a": "../../x.safetensors"}})
+    refused(lambda: locate("org/name"), "is not a file inside the checkpoint's folder", kind=CheckpointError)
 
 
 def test_one_file_of_a_repository(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,12 +41,12 @@ def test_which_of_several_is_for_the_person_to_say(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "x.bin", "nothing"])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "x.py", "nothing"])
 def test_something_else(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name != "nothing":
         path.touch()
-    refused(lambda: open_at(path), path, "not a checkpoint", "Give a folder that holds config.json", "or a .gguf file.")
+    refused(lambda: open_at(path), path, "not a checkpoint", "Give a folder that holds config.json", "or the .ckpt file")
 
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tokenizers import decoders, models
 
 from glassformer.text import Pieces, Tokenizer
 from glassformer.text.pieces import HALF, shown_bytes
+from glassformer.text.spelling import BYTES, byte_level
 from tests.text.texts import moderate, single_bytes, spelt, texts
 
 
@@ -128,6 +129,9 @@ def test_bytes_of_odd_tokens(qwen: Tokenizer) -> None:
         (None, ["Ġa", "▁b", "é"]),
         (decoders.ByteLevel(), [" a", "▁b", "\\xe9"]),
         (decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()]), [" a", "▁b", "\\xe9"]),
+        (decoders.Metaspace(), ["Ġa", " b", "é"]),
+        (decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()]), ["Ġa", " b", "é"]),
+        (decoders.WordPiece(), [" Ġa", " ▁b", " é"]),
     ],
 )
 def test_bytes_depend_on_how_the_vocabulary_is_spelt(decoder: Any, expected: list[str]) -> None:
@@ -136,6 +140,15 @@ def test_bytes_depend_on_how_the_vocabulary_is_spelt(decoder: Any, expected: lis
         backend.decoder = decoder
     ours = Tokenizer(backend)
     assert [shown_bytes(ours.token_bytes(number)) for number in range(3)] == expected
+
+
+@moderate
+@given(raw=st.binary(max_size=8))
+def test_bytes_and_their_byte_level_spelling(raw: bytes) -> None:
+    spelling = byte_level(raw)
+    assert len(spelling) == len(raw)
+    assert all(character.isprintable() and not character.isspace() for character in spelling)
+    assert bytes(BYTES[character] for character in spelling) == raw
 
 
 def test_an_added_token_is_spelt_as_it_reads() -> None:

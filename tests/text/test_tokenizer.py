@@ -361,6 +361,67 @@ def test_the_default_model_is_saved_as_a_folder(tmp_path: Path, smol: Tokenizer)
     assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == smol.model_max_length
 
 
+# Two texts --------------------------------------------------------------------------------------------------------
+
+
+@moderate
+@given(first=texts, second=texts, limit=st.integers(1, 12), side=st.sampled_from(["left", "right"]))
+def test_any_two_texts_give_the_references_ids(
+    qwen: Tokenizer, reference: Any, first: str, second: str, limit: int, side: str
+) -> None:
+    assert dict(qwen(first, second)) == dict(reference(first, second))
+    ours, theirs = copy.copy(qwen), copy.copy(reference)
+    ours.truncation_side = theirs.truncation_side = side
+    options = {"truncation": True, "max_length": limit, "return_token_type_ids": True, "return_offsets_mapping": True}
+    for given_ in ((first,), (first, second), ([first, second], [second, first])):
+        assert dict(ours(*given_, **options)) == dict(theirs(*given_, **options))
+    assert ours.encode(first, second, truncation=True, max_length=limit) == theirs.encode(
+        first, second, truncation=True, max_length=limit
+    )
+
+
+def test_offsets_are_numbers_two_by_two(qwen: Tokenizer) -> None:
+    for kind in ("pt", "np"):
+        found = qwen(["Hi!", "How are you?"], padding=True, return_offsets_mapping=True, return_tensors=kind)
+        assert found.offset_mapping.shape == (2, 4, 2)
+        assert found.offset_mapping[0].tolist() == [[0, 2], [2, 3], [0, 0], [0, 0]]
+
+
+def test_the_side_that_is_cut_is_read_from_the_file(tmp_path: Path) -> None:
+    folder = write(tmp_path, configured(truncation_side="left"))
+    ours, theirs = AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    options = {"truncation": True, "max_length": 4}
+    assert ours("the quick fox", **options)["input_ids"] == theirs("the quick fox", **options)["input_ids"]
+    ours.save_pretrained(tmp_path / "again")
+    assert AutoTokenizer.from_pretrained(tmp_path / "again").truncation_side == "left"
+
+
+@pytest.mark.parametrize(
+    ("given_", "error", "said"),
+    [
+        (("a", ["b"]), InputTypeError, "one text takes one second text, not list"),
+        ((["a"], "b"), InputTypeError, "a list of texts takes a list of second texts, not str"),
+        ((["a"], 7), InputTypeError, "a list of texts takes a list of second texts, not int"),
+        ((["a", "b"], ["c"]), InputError, "there are 2 texts but 1 second texts. Give each text one"),
+        (([("a", 7)],), InputTypeError, "the tokenizer takes text, not int"),
+        (([("a", "b", "c")],), InputTypeError, "the tokenizer takes text, not tuple"),
+        ((["a"], [b"b"]), InputTypeError, "the tokenizer takes text, not bytes"),
+        (("a", "\ud83d"), InputError, "lone surrogate"),
+    ],
+)
+def test_second_texts_that_do_not_fit(qwen: Tokenizer, given_: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error) as caught:
+        qwen(*given_)
+    assert said in str(caught.value)
+
+
+def test_a_text_that_may_not_be_cut(qwen: Tokenizer) -> None:
+    with pytest.raises(InputError, match=r"truncation='only_second' cannot bring 5 tokens to 3 by cutting 1. Use trunc"):
+        qwen("one two three four", "five", truncation="only_second", max_length=3)
+    with pytest.raises(InputError, match=r"by cutting 0"):
+        qwen("one two three four", truncation="only_second", max_length=3)
+
+
 # What cannot be done -----------------------------------------------------------------------------------------------
 
 
@@ -389,7 +450,10 @@ def test_a_lone_surrogate(qwen: Tokenizer) -> None:
         ({"return_tensors": "tf"}, "return_tensors='tf' is not known. Use 'pt', 'np' or None"),
         ({"padding": "longst"}, "padding='longst' is not known. Use True, 'longest', 'max_length' or False"),
         ({"padding": True, "padding_side": "middle"}, "padding_side='middle' is not known. Use 'left' or 'right'"),
-        ({"truncation": "longest"}, "truncation='longest' is not known. Use True or False"),
+        (
+            {"truncation": "longest"},
+            "truncation='longest' is not known. Use True, 'longest_first', 'only_first', 'only_second' or False",
+        ),
         ({"truncation": True, "max_length": -1}, "max_length=-1 is no length"),
         ({"padding": "max_length", "max_length": "9"}, "max_length='9' is no length"),
     ],

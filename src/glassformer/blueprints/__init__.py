@@ -9,8 +9,8 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from glassformer.blueprints.blueprint import Blueprint, Head, Op, Weight
-from glassformer.blueprints.config import Config
+from glassformer.blueprints.blueprint import Blueprint, Op, Weight
+from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, nearest
 
@@ -39,9 +39,9 @@ def read_config(raw: Mapping[str, Any]) -> Config:
     return config
 
 
-def blueprint(config: Config, head: Head = "causal") -> Blueprint:
-    """The steps of the model that a config describes."""
-    made: Blueprint = find(config.model_type).blueprint(config, head)
+def blueprint(config: Config, head: Head | None = None) -> Blueprint:
+    """The steps of the model that a config describes, with the head that the family was made for, or another."""
+    made: Blueprint = find(config.model_type).blueprint(config, head or config.natural)
     return made
 
 

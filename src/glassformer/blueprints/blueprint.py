@@ -4,39 +4,38 @@ Each `Op` says what is done (one of a closed list of kinds), to which earlier re
 shape and sites come out. The shape journey, the parameter table, drawings and the fast engines all read it; the
 tests prove that it says what the family computes.
 
-Shapes: whole numbers, or the names `batch`, `length` (tokens of this pass) and `keys` (tokens attended to).
+Shapes: whole numbers, or the names `batch`, `length` (tokens of this pass), `keys` (tokens attended to) and `source` (the
+encoder's tokens).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-if TYPE_CHECKING:
-    from glassformer.blueprints.config import Config
+from glassformer.blueprints.config import Config, Head
 
 Dim: TypeAlias = int | str
 Shape: TypeAlias = tuple[Dim, ...]
-Head: TypeAlias = Literal["base", "causal", "sequence"]
 Kind: TypeAlias = Literal[
-    "embed",  # ids → vectors, by table
-    "position",  # add a learned or sinusoidal vector per position
-    "scale",  # multiply by a constant
-    "norm",  # RMS or layer norm over the last axis; options: eps, how, offset
-    "linear",  # x · Wᵀ (+ b)
-    "heads",  # a linear whose output is split into heads: (batch, heads, length, head_size)
+    "embed",  # ids → vectors, by table; options: scale
+    "position",  # add a vector per position or token type; options: how (learned, sinusoid, segments), first
+    "norm",  # RMS or layer norm over the last axis; options: eps, how (rms, layer), offset
+    "linear",  # x · Wᵀ (+ b); options: columns (the weight lies the other way round)
+    "heads",  # split into heads, (batch, heads, length, head_size): after a linear, or a part of one; options: part
     "rotate",  # RoPE; options: rope
-    "attend",  # softmax(q · kᵀ · scale, masked) · v, heads joined again; options: causal, window, scale, bias, memory
+    "attend",  # softmax(q · kᵀ · scale + bias, masked) · v, heads joined again; options: causal, window, scale, bias, memory
     "activate",  # an activation; options: how
     "gate",  # act(x · Wgᵀ) * (x · Wuᵀ)
     "add",  # the residual plus
-    "pool",  # one vector per sequence; options: how (first, mean)
+    "see",  # the same value, seen at one more site
+    "pool",  # one vector per text; options: how (first, eos)
     "last",  # the scores of the last token that is no padding
-    "scores",  # the head: vectors → scores
+    "scores",  # the head: vectors → scores; options: scale, bias
 ]
 
 
@@ -58,6 +57,7 @@ class Op:
     shape: Shape
     weights: tuple[Weight, ...] = ()
     block: int | None = None
+    stack: str = ""  # "encoder." in the encoder of an encoder-decoder
     site: str | None = None  # where its result can be seen
     beside: Mapping[str, Shape] = field(default_factory=dict)  # further sites on the way
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -69,6 +69,7 @@ class Blueprint:
     head: Head
     ops: tuple[Op, ...]
     blocks: int
+    encoder: int = 0  # blocks of the encoder of an encoder-decoder
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -106,6 +107,7 @@ class Builder:
         self.ops: list[Op] = []
         self._block: int | None = None
         self._prefix = ""
+        self._stack = ""
 
     @contextmanager
     def block(self, number: int, prefix: str) -> Iterator[None]:
@@ -113,10 +115,21 @@ class Builder:
         yield
         self._block, self._prefix = None, ""
 
+    @contextmanager
+    def encoder(self) -> Iterator[None]:
+        """What is written inside belongs to the encoder of an encoder-decoder."""
+        self._stack = "encoder."
+        yield
+        self._stack = ""
+
+    @property
+    def length(self) -> Dim:
+        return "source" if self._stack else "length"
+
     def _op(self, kind: Kind, module: str, reads: tuple[Value, ...], shape: Shape, site: str | None = None,
             weights: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
             beside: Mapping[str, Shape] = MappingProxyType({}), **options: Any) -> Value:  # fmt: skip
-        at = f"blocks.{self._block}." if self._block is not None else ""
+        at = self._stack + (f"blocks.{self._block}." if self._block is not None else "")
         self.ops.append(
             Op(
                 kind,
@@ -125,6 +138,7 @@ class Builder:
                 shape,
                 tuple(Weight(self._prefix + name, size) for name, size in weights.items()),
                 self._block,
+                self._stack,
                 site and at + site,
                 {at + name: size for name, size in beside.items()},
                 options,
@@ -132,36 +146,70 @@ class Builder:
         )
         return Value(len(self.ops) - 1, shape)
 
-    def embed(self, module: str, site: str | None = "embedding") -> Value:
+    def embed(self, module: str, site: str | None = "embedding", scale: float = 1.0) -> Value:
         c = self.config
-        shape = ("batch", "length", c.hidden_size)
-        return self._op("embed", module, (), shape, site, {f"{module}.weight": (c.vocab_size, c.hidden_size)})
+        shape = ("batch", self.length, c.hidden_size)
+        return self._op("embed", module, (), shape, site, {f"{module}.weight": (c.vocab_size, c.hidden_size)}, scale=scale)
 
-    def norm(self, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms") -> Value:
-        size = _whole(x.shape[-1])
-        return self._op("norm", module, (x,), x.shape, site, {f"{module}.weight": (size,)}, eps=eps, how=how)
+    def position(
+        self, x: Value, module: str, rows: int, site: str | None = None, how: str = "learned", first: int = 0
+    ) -> Value:
+        """Add a row of a table to each token; a sinusoid needs no table."""
+        weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, _whole(x.shape[-1]))}
+        return self._op("position", module, (x,), x.shape, site, weights, how=how, first=first)
 
-    def linear(self, x: Value, module: str, out: int, bias: bool = False, site: str | None = None) -> Value:
-        return self._op("linear", module, (x,), (*x.shape[:-1], out), site, _linear(module, x, out, bias))
+    def norm(
+        self, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0
+    ) -> Value:
+        size = (_whole(x.shape[-1]),)
+        weights = {f"{module}.weight": size} | ({f"{module}.bias": size} if how == "layer" else {})
+        return self._op("norm", module, (x,), x.shape, site, weights, eps=eps, how=how, offset=offset)
+
+    def linear(
+        self, x: Value, module: str, out: int, bias: bool = False, site: str | None = None, columns: bool = False
+    ) -> Value:
+        weights = _linear(module, x, out, bias)
+        if columns:
+            weights[f"{module}.weight"] = (_whole(x.shape[-1]), out)
+        return self._op("linear", module, (x,), (*x.shape[:-1], out), site, weights, columns=columns)
 
     def heads(self, x: Value, module: str, heads: int, size: int, bias: bool = False, site: str | None = None) -> Value:
         shape = (x.shape[0], heads, x.shape[1], size)
         return self._op("heads", module, (x,), shape, site, _linear(module, x, heads * size, bias))
 
+    def gather(self, x: Value, modules: Sequence[str], size: int, site: str | None = None) -> Value:
+        """Heads that have a linear each."""
+        weights = {name: shape for module in modules for name, shape in _linear(module, x, size, False).items()}
+        home = modules[0].rpartition(".")[0]
+        return self._op("heads", home, (x,), (x.shape[0], len(modules), x.shape[1], size), site, weights)
+
+    def split(self, x: Value, module: str, part: int, heads: int, size: int, site: str | None = None) -> Value:
+        """Heads out of one part of a fused projection."""
+        return self._op("heads", module, (x,), (x.shape[0], heads, x.shape[1], size), site, part=part)
+
     def rotate(self, x: Value, module: str, rope: Any, site: str | None = None) -> Value:
         return self._op("rotate", module, (x,), x.shape, site, rope=rope)
 
     def attend(
-        self, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True
-    ) -> Value:
+        self, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True,
+        scale: float | None = None, bias: Weight | None = None, where: str = "attention",
+    ) -> Value:  # fmt: skip
         """Attention, with its pattern and its heads' outputs as sites beside; the heads come out joined."""
         batch, heads, length, size = query.shape
-        beside = {"attention.pattern": (batch, heads, length, "keys"), "attention.heads": query.shape}
+        seen = "source" if where == "cross" or self._stack else "keys"
+        beside = {f"{where}.pattern": (batch, heads, length, seen), f"{where}.heads": query.shape}
         joined = (batch, length, _whole(heads) * _whole(size))
-        scale = _whole(size) ** -0.5
-        return self._op(
-            "attend", module, (query, key, value), joined, None, {}, beside, causal=causal, window=window, scale=scale
-        )
+        scale = _whole(size) ** -0.5 if scale is None else scale
+        found = self._op(
+            "attend", module, (query, key, value), joined, None, {}, beside,
+            causal=causal, window=window, scale=scale, bias=bias and bias.name, memory=where == "cross",
+        )  # fmt: skip
+        if bias is not None:  # one table for all of a stack's blocks, named as it lies in the first
+            self.ops[-1] = replace(self.ops[-1], weights=(bias,))
+        return found
+
+    def activate(self, x: Value, how: str, site: str | None = None) -> Value:
+        return self._op("activate", "", (x,), x.shape, site, how=how)
 
     def gate(
         self, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str = "mlp.hidden"
@@ -169,23 +217,43 @@ class Builder:
         weights = _linear(gate, x, inner, bias) | _linear(up, x, inner, bias)
         return self._op("gate", gate.rpartition(".")[0], (x,), (*x.shape[:-1], inner), site, weights, how=how)
 
-    def add(self, x: Value, update: Value, site: str) -> Value:
+    def add(self, x: Value, update: Value, site: str | None = None) -> Value:
         return self._op("add", "", (x, update), x.shape, site)
 
+    def see(self, x: Value, site: str, module: str = "") -> Value:
+        return self._op("see", module, (x,), x.shape, site)
+
+    def pool(self, x: Value, how: str = "first") -> Value:
+        return self._op("pool", "", (x,), (x.shape[0], x.shape[-1]), how=how)
+
+    def scores(
+        self, x: Value, module: str, out: int, bias: bool | Weight = False, tied: bool = False, **options: Any
+    ) -> Value:
+        """The last layer; a tied one has no weight of its own, and some have a bias that lies elsewhere."""
+        table = self.ops[0].weights[0].name if tied else f"{module}.weight"
+        weights: dict[str, tuple[int, ...]] = {table: (out, _whole(x.shape[-1]))}
+        if bias:
+            added = Weight(f"{module}.bias", (out,)) if bias is True else bias
+            weights[added.name] = added.shape
+        return self._op("scores", module, (x,), (*x.shape[:-1], out), "scores", weights, **options)
+
+    def close(self, head: Head) -> Blueprint:
+        c = self.config
+        return Blueprint(c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers)
+
     def finish(self, x: Value, head: Head) -> Blueprint:
-        """Put the head on, and close the list."""
+        """Put on a head as most families have it, and close the list."""
         c = self.config
         if head == "causal":
-            table = self.ops[0].weights[0].name if c.tie_word_embeddings else "lm_head.weight"
-            shape = (*x.shape[:-1], c.vocab_size)
-            self._op("scores", "lm_head", (x,), shape, "scores", {table: (c.vocab_size, c.hidden_size)})
+            self.scores(x, "lm_head", c.vocab_size, tied=c.tie_word_embeddings)
         elif head == "sequence":
-            labels = c.num_labels or 2
-            x = self._op(
-                "scores", "score", (x,), (*x.shape[:-1], labels), "scores", {"score.weight": (labels, c.hidden_size)}
-            )
-            self._op("last", "score", (x,), ("batch", labels))
-        return Blueprint(c.model_type, head, tuple(self.ops), c.num_hidden_layers)
+            x = self.scores(x, "score", c.labels)
+            self._op("last", "score", (x,), ("batch", c.labels))
+        elif head == "token":
+            self.scores(x, "classifier", c.labels, bias=True)
+        elif head == "question":
+            self.scores(x, "qa_outputs", 2, bias=True)
+        return self.close(head)
 
 
 def _linear(module: str, x: Value, out: int, bias: bool) -> dict[str, tuple[int, ...]]:

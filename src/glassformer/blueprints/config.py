@@ -9,11 +9,12 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, UnknownArgument, nearest
 
+Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question"]
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")
 RENAMED = {"torch_dtype": "dtype", "swish": "silu"}
 
@@ -23,6 +24,10 @@ class Config:
     """What every family's config has."""
 
     model_type: ClassVar[str]
+    natural: ClassVar[Head] = "causal"  # the head that the family was made for
+    spelt: ClassVar[Mapping[str, str]] = {}  # a family's own words for the fields here: {"n_embd": "hidden_size"}
+    fixed: ClassVar[Mapping[str, Any]] = {}  # fields that a family leaves no choice in
+    default_labels: ClassVar[int] = 2
 
     vocab_size: int
     hidden_size: int
@@ -44,15 +49,21 @@ class Config:
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Self:
         """From the object in `config.json`."""
-        given = cls.prepare({RENAMED.get(key, key): value for key, value in raw.items()})
+        raw = {RENAMED.get(key, key): value for key, value in raw.items()}
+        own = {cls.spelt[key]: value for key, value in raw.items() if key in cls.spelt}  # these have the last word
+        given = {key: value for key, value in raw.items() if key not in cls.spelt} | own
+        for name, value in cls.fixed.items():
+            if given.get(name, value) not in (value, None):
+                raise ConfigError(f"config field {name!r} is {given[name]!r}; in a {cls.model_type} model it is {value!r}.")
+        given = cls.prepare(given)
         hints = get_type_hints(cls)
         known = {f.name for f in fields(cls)} - {"stray"}
         for name in known & given.keys():
             if not _fits(given[name], hints[name]):
-                raise ConfigError(f"config field {name!r} is {given[name]!r}; it must be {_words(hints[name])}.")
+                raise ConfigError(f"config field {cls.word(name)!r} is {given[name]!r}; it must be {_words(hints[name])}.")
         missing = [name for name in ("vocab_size", "hidden_size", "num_hidden_layers") if name not in given]
         if missing:
-            raise ConfigError(f"config field {missing[0]!r} is missing.")
+            raise ConfigError(f"config field {cls.word(missing[0])!r} is missing.")
         stray = {key: value for key, value in given.items() if key not in known and key != "model_type"}
         return cls(**{name: given[name] for name in known & given.keys()}, stray=stray)
 
@@ -74,18 +85,51 @@ class Config:
     def positive(self, *names: str) -> None:
         for name in names:
             if getattr(self, name) < 1:
-                raise ConfigError(f"config field {name!r} is {getattr(self, name)}; it must be at least 1.")
+                raise ConfigError(f"config field {self.word(name)!r} is {getattr(self, name)}; it must be at least 1.")
 
     def known_activation(self, name: str) -> None:
         value = getattr(self, name)
         if value not in ACTIVATIONS:
             raise ConfigError(
-                f"config field {name!r} is {value!r}, which is not a known activation."
+                f"config field {self.word(name)!r} is {value!r}, which is not a known activation."
                 f"{nearest(value, ACTIVATIONS)} Known: {', '.join(ACTIVATIONS)}."
             )
 
+    def whole_heads(self, heads: str = "num_attention_heads") -> None:
+        if self.hidden_size % (count := getattr(self, heads)):
+            raise ConfigError(
+                f"config field {self.word(heads)!r} is {count}, which does not divide the hidden size {self.hidden_size}."
+            )
+
+    @classmethod
+    def word(cls, name: str) -> str:
+        """What the family itself calls a field."""
+        return next((theirs for theirs, ours in cls.spelt.items() if ours == name), name)
+
+    def __getattr__(self, name: str) -> Any:
+        """The family's own words work too: `config.n_embd` is `config.hidden_size`."""
+        if name in type(self).spelt:
+            return getattr(self, type(self).spelt[name])
+        raise AttributeError(f"the {type(self).model_type} config has no field {name!r}")
+
+    @property
+    def encoder_layers(self) -> int:
+        """Blocks of the encoder, in an encoder-decoder."""
+        return 0
+
+    @property
+    def labels(self) -> int:
+        """How many labels a classifier has."""
+        return self.num_labels or self.default_labels
+
+    @property
+    def context(self) -> int:
+        """How many tokens the model has room for."""
+        return self.max_position_embeddings
+
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """A copy with some fields changed, as `from_pretrained(name, num_labels=3)` asks for."""
+        changes = {self.spelt.get(name, name): value for name, value in changes.items()}
         known = [f.name for f in fields(self) if f.name != "stray"]
         for name in changes:
             if name not in known:
@@ -105,6 +149,7 @@ class Config:
         named = {name: value.raw() if isinstance(value, Rope) else value for name, value in named.items()}
         if "rope" in named:
             named["rope_parameters"] = named.pop("rope")
+        named = {self.word(name): value for name, value in named.items()}
         if self.id2label or self.num_labels:
             labels = self.id2label or {number: f"LABEL_{number}" for number in range(self.num_labels or 0)}
             named |= {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.config import Head
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError
 
@@ -15,7 +16,6 @@ from glassformer.errors import ConfigError
 @dataclass(frozen=True, kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "llama"
-    fixed: ClassVar[Mapping[str, Any]] = {}  # fields that a family leaves no choice in
 
     intermediate_size: int = 11008
     num_attention_heads: int = 32
@@ -30,9 +30,6 @@ class Config(shared.Config):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        for name, value in cls.fixed.items():
-            if raw.get(name, value) != value:
-                raise ConfigError(f"config field {name!r} is {raw[name]!r}; in a {cls.model_type} model it is {value!r}.")
         raw = super().prepare(raw)
         rope = Rope.read(raw)
         for spelling in ("rope_parameters", "rope_scaling", "rope_theta"):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.blueprint import Blueprint, Head
+from glassformer.blueprints.blueprint import Blueprint
+from glassformer.blueprints.config import Head
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glassformer.blueprints import llama, qwen2
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.config import Head
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Names to files, files to a configuration and stored tensors. Needs no torch and runs no code from any file.
+"""Names to files, files to a configuration and stored tensors. Runs no code from any file, and needs no torch but for
+pickles.
 
 locate   a name (path, catalogue entry, hub id) to a file or folder, fetching it if it must
 open_at  that file or folder to a `Checkpoint`: config, settings and stored tensors, all read lazily
@@ -16,7 +17,7 @@ from glassformer.errors import CheckpointError
 
 
 class Checkpoint(Protocol):
-    """What `Folder` and `Gguf` have in common."""
+    """What `Folder`, `Gguf` and `Scratch` have in common."""
 
     path: Path
 
@@ -34,9 +35,11 @@ class Checkpoint(Protocol):
 
 
 def open_at(path: Path) -> Checkpoint:
-    """The checkpoint at a path: a `.gguf` file, or a folder in the layout of the hub."""
+    """The checkpoint at a path: a folder in the layout of the hub (or its weights), `.gguf`, or a model from scratch."""
     from glassformer.checkpoint.folder import Folder
     from glassformer.checkpoint.gguf import Gguf
+    from glassformer.checkpoint.pickled import ENDINGS
+    from glassformer.checkpoint.scratch import Scratch
 
     if path.is_dir():
         packed = sorted(path.glob("*.gguf"))
@@ -47,8 +50,15 @@ def open_at(path: Path) -> Checkpoint:
         return Gguf(packed[0])
     if path.suffix == ".gguf":
         return Gguf(path)
+    if path.suffix in (".safetensors", ".bin") and (path.parent / "config.json").exists():
+        return Folder(path.parent, path.name)
+    if path.suffix in ENDINGS:
+        return Scratch(path)
+    if path.suffix == ".tiktoken":
+        raise CheckpointError(f"{path}: the ranks of a tokenizer, not a model. Give the model that they belong to.")
     raise CheckpointError(
-        f"{path}: not a checkpoint. Give a folder that holds config.json and model.safetensors, or a .gguf file."
+        f"{path}: not a checkpoint. Give a folder that holds config.json and model.safetensors, a .gguf file, "
+        "or the .ckpt file of a model from scratch."
     )
 
 

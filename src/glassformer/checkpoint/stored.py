@@ -12,12 +12,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.packed import dequantise
 from glassformer.errors import CheckpointError
+
+Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 class Mapped:
@@ -50,6 +53,30 @@ class Mapped:
 
 
 @dataclass(frozen=True)
+class Held:
+    """Bytes of a file that somebody else has brought into memory, mapped or copied; as `Mapped` to whoever reads them."""
+
+    path: Path
+    buffer: npt.NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def release(self, offset: int, size: int) -> None:
+        """Theirs to give back; it goes when the last tensor does."""
+
+
+class Layout(Protocol):
+    """How a file's numbers lie, where that is not how the family has them."""
+
+    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The file's shape of a tensor that the family has in this shape."""
+
+    def arrange(self, values: Floats) -> Floats:
+        """The file's values as the family has them."""
+
+
+@dataclass(frozen=True)
 class Pairs:
     """Rows whose rotary pairs stand side by side (GGUF's llama) where the family has them half a head apart.
 
@@ -62,6 +89,34 @@ class Pairs:
         """For each row in the family's order, the stored row that holds it."""
         return np.arange(count).reshape(self.heads, -1, 2).swapaxes(1, 2).reshape(count)
 
+    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+    def arrange(self, values: Floats) -> Floats:
+        return values[self.rows(len(values))]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Rows in the file where the family has columns: GPT-2's products, which GGUF turns round."""
+
+    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape[::-1]
+
+    def arrange(self, values: Floats) -> Floats:
+        return np.ascontiguousarray(values.T)
+
+
+@dataclass(frozen=True)
+class Raised:
+    """Numbers that the file has raised by one: Gemma's norms, whose weights the family counts from one."""
+
+    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+    def arrange(self, values: Floats) -> Floats:
+        return values - np.float32(1)
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -70,10 +125,10 @@ class Stored:
     name: str
     kind: str  # F32, F16, BF16, I64, … or a packed kind: Q4_1, Q8_0, Q4_K, …
     shape: tuple[int, ...]  # logical, row-major
-    file: Mapped
+    file: Mapped | Held
     offset: int
     size: int  # bytes
-    layout: Pairs | None = None
+    layout: Layout | None = None
 
     @property
     def packed(self) -> bool:
@@ -101,10 +156,11 @@ class Stored:
         """Say that the stored bytes are not needed in memory now: their values have been copied out."""
         self.file.release(self.offset, self.size)
 
-    def expand(self) -> npt.NDArray[np.float32]:
-        """The values in float32, in the family's order of rows; for packed and for plain float kinds."""
-        values = dequantise(self.bytes, self.kind, self.shape, f"{self.file.path}: tensor {self.name!r}")
-        return values if self.layout is None else values[self.layout.rows(self.shape[0])]
+    def expand(self) -> Floats:
+        """The values in float32, as the family has them; for packed and for plain float kinds."""
+        shape = self.shape if self.layout is None else self.layout.stored(self.shape)
+        values = dequantise(self.bytes, self.kind, shape, f"{self.file.path}: tensor {self.name!r}")
+        return values if self.layout is None else self.layout.arrange(values)
 
 
 PLAIN: dict[str, int] = {  # kind: bytes per element

@@ -24,7 +24,13 @@ def list_models(as_json: common.JsonOption = False) -> None:
     rows = [(name, entry, held(name)) for name, entry in CATALOGUE.items()]
     if as_json:
         listed = [
-            {"name": name, "about": entry.about, "licence": entry.licence, "path": str(path) if path else None}
+            {
+                "name": name,
+                "kind": entry.kind,
+                "about": entry.about,
+                "licence": entry.licence,
+                "path": str(path) if path else None,
+            }
             for name, entry, path in rows
         ]
         print(json.dumps(listed, ensure_ascii=False))
@@ -33,7 +39,7 @@ def list_models(as_json: common.JsonOption = False) -> None:
     for name, entry, path in rows:
         table.add_row(name, entry.about, entry.licence, "yes" if path else "")
     Console().print(table)
-    common.note("Any hub id ('Qwen/Qwen3-0.6B') or path (a folder, a .gguf file) works too.")
+    common.note("Any hub id ('Qwen/Qwen3-0.6B') or path (a folder, a .gguf or .ckpt file) works too.")
 
 
 @app.command("pull", epilog="Example: glass models pull smollm2")
@@ -41,9 +47,12 @@ def pull(
     name: Annotated[str, typer.Argument(help="A catalogue name or a hub id.")], as_json: common.JsonOption = False
 ) -> None:
     """Fetch a model into the cache, or check the one that is there, and say where it lies."""
+    from glassformer.checkpoint import ranks
     from glassformer.checkpoint.locate import pull
 
     common.listen()
     with common.progress_bar() as progress:
         path = pull(name, progress)
+    if name == ranks.NAME and (copy := ranks.place()):
+        common.note(f"tiktoken finds it as {copy}")
     print(json.dumps({"name": name, "path": str(path)}) if as_json else path)

@@ -16,7 +16,7 @@ def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, 
     feeds: dict[int, Feed] = {}
     try:
         for number, policy in enumerate(policies):
-            feeds[number] = Feed(executor.open(), policy.prompt)
+            feeds[number] = Feed(executor.open(policy.source), policy.prompt)
         while feeds:
             scores = executor.run(list(feeds.values()))
             for (number, feed), found in zip(list(feeds.items()), scores, strict=True):

@@ -51,11 +51,13 @@ class Policy:
         seed: int | None = None,
         index: int = 0,
         look: int = 0,
+        source: Sequence[int] | None = None,
     ) -> None:
-        """`context`: how many tokens the model can hold; `index`: which of several texts this is;
-        `look`: how many candidates each step is to carry."""
+        """`context`: how many tokens the model can hold; `index`: which of several texts this is; `look`: how many
+        candidates each step is to carry; `source`: what an encoder reads first."""
         self.settings = settings
         self.prompt = tuple(prompt)
+        self.source = source
         self.chosen: list[int] = []
         self.room = settings.room(len(self.prompt), context)
         self.seed = settings.seed if seed is None else seed
@@ -74,6 +76,8 @@ class Policy:
 
     def feed(self, scores: npt.NDArray[np.float32]) -> Step:
         """Shape, choose, accept."""
+        if (forced := self._forced()) is not None:
+            return self.accept(forced, scores)
         field = self.shape(scores)
         draw = None
         if self.settings.do_sample:
@@ -85,6 +89,15 @@ class Policy:
                 raise ExecutorError(f"the model's scores at step {len(self.chosen)} are not numbers (NaN).")
             chosen = field.id(best)
         return self.accept(chosen, scores, draw)
+
+    def _forced(self) -> int | None:
+        """The token that the settings put here, whatever its score."""
+        last = self.settings.forced_eos_token_id
+        if len(self.prompt) + len(self.chosen) == 1 and self.settings.forced_bos_token_id is not None:
+            return self.settings.forced_bos_token_id
+        if len(self.chosen) == self.room - 1 and last is not None:
+            return last if isinstance(last, int) else last[0]
+        return None
 
     def accept(self, token: int, scores: npt.NDArray[np.float32] | None = None, draw: float | None = None) -> Step:
         """Take this token, chosen here, forced, or verified elsewhere."""

@@ -36,6 +36,9 @@ class GenerationConfig:
     eos_token_id: int | list[int] | None = None  # what ends the text
     bos_token_id: int | None = None
     pad_token_id: int | None = None
+    decoder_start_token_id: int | None = None  # what an encoder-decoder's target begins with
+    forced_bos_token_id: int | None = None  # the first token, whatever its score
+    forced_eos_token_id: int | list[int] | None = None  # the last token, when the text reaches its limit
     seed: int | None = None  # the same seed gives the same draws
     extra: dict[str, Any] = field(default_factory=dict, repr=False)  # keys of the file that mean nothing here
 
@@ -84,10 +87,13 @@ class GenerationConfig:
         self._whole(where, "max_length", 1)
         self._whole(where, "top_k", 0)
         self._whole(where, "seed", 0)
-        ends = self.eos_token_id
-        for token in ends if isinstance(ends, (list, tuple)) else [ends]:
-            if token is not None and (isinstance(token, bool) or not isinstance(token, int)):
-                raise SettingError(f"{where}eos_token_id is {ends!r}; it must be a token id, or a list of them.")
+        for name in ("decoder_start_token_id", "forced_bos_token_id"):
+            self._whole(where, name, 0)
+        for name in ("eos_token_id", "forced_eos_token_id"):
+            ends = getattr(self, name)
+            for token in ends if isinstance(ends, (list, tuple)) else [ends]:
+                if token is not None and (isinstance(token, bool) or not isinstance(token, int)):
+                    raise SettingError(f"{where}{name} is {ends!r}; it must be a token id, or a list of them.")
         if not _number(self.temperature) or self.temperature <= 0:
             raise SettingError(
                 f"{where}temperature is {self.temperature!r}; it must be above 0. "

@@ -1,7 +1,8 @@
 """The plain executor: the families' own PyTorch, run over ragged rows. It works everywhere and defines what is right.
 
 Every row's memory is left-aligned in one shared buffer: column n holds token n. So a token's column is its
-position, one causal rule masks rows of any lengths, and whatever lies behind a row's end is never seen.
+position, one causal rule masks rows of any lengths, and whatever lies behind a row's end is never seen. In an
+encoder-decoder a second buffer holds what each layer made of a row's source, computed once, at the row's first pass.
 
 Shapes: buffers (layers, slots, heads, capacity, head_size); ids (rows, length), short rows filled up at the end.
 """
@@ -20,9 +21,10 @@ from torch import Tensor
 from glassformer.candidates import Candidates, top
 from glassformer.engine.protocol import Description, Feed, Row, Want
 from glassformer.errors import ExecutorError, InputError
-from glassformer.heads import CausalLM
+from glassformer.families.seq2seq import EncoderDecoder
+from glassformer.heads import CausalLM, Seq2SeqLM
 from glassformer.layers import Mask
-from glassformer.outputs import CausalLMOutputWithPast
+from glassformer.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from glassformer.sites import Tap, View, Watch, axes
 
 FILL = 0  # an id for the positions behind a short row's end; nobody sees what becomes of it
@@ -33,6 +35,8 @@ class PlainRow:
     slot: int
     length: int = 0
     open: bool = True
+    source: tuple[int, ...] = ()  # what an encoder is to read
+    encoded: bool = False
 
 
 class PlainScores:
@@ -50,57 +54,76 @@ class PlainScores:
         return top(self.host(index), k)
 
 
-class Memory:
-    """The keys and values of all rows, in slots kept dense: a closed row's place is taken by the last one.
-
-    Both are one tensor for all layers, so that a pass cuts its window out once and not once per layer.
-    """
+class Track:
+    """Keys and values of all slots, each one tensor for all layers: a pass cuts its window out once, not once per layer."""
 
     STEP = 64
 
     def __init__(self, layers: int) -> None:
-        self.rows: list[PlainRow] = []
         self._layers = layers
         self._capacity = 0
         self._held: list[Tensor] = []  # keys, values: (layers, slots, heads, capacity, head_size)
-
-    def add(self) -> PlainRow:
-        self.rows.append(PlainRow(len(self.rows)))
-        return self.rows[-1]
-
-    def remove(self, row: PlainRow) -> None:
-        row.open = False
-        last = self.rows.pop()
-        if last is not row:
-            self.select([row.slot], [last.slot], last.length)
-            last.slot = row.slot
-            self.rows[row.slot] = last
 
     def select(self, targets: Sequence[int], sources: Sequence[int], length: int) -> None:
         """Copy the first tokens of some slots to others, all at once."""
         for held in self._held:
             held[:, list(targets), :, :length] = held[:, list(sources), :, :length]
 
-    def reserve(self, length: int) -> None:
-        """Make room for every open row to hold so many tokens."""
+    def reserve(self, rows: int, length: int) -> None:
+        """Make room for so many rows to hold so many tokens."""
         slots = self._held[0].shape[1] if self._held else 0
-        if length <= self._capacity and len(self.rows) <= slots:
+        if length <= self._capacity and rows <= slots:
             return
         if length > self._capacity:
             self._capacity = -(-max(length, 2 * self._capacity) // self.STEP) * self.STEP
-        if len(self.rows) > slots:
-            slots = max(len(self.rows), slots + slots // 2)
+        if rows > slots:
+            slots = max(rows, slots + slots // 2)
         for number, old in enumerate(self._held):
             new = old.new_zeros(self._layers, slots, old.shape[2], self._capacity, old.shape[4])
             new[:, : old.shape[1], :, : old.shape[3]] = old
             self._held[number] = new
 
-    def held(self, key: Tensor, value: Tensor) -> list[Tensor]:
+    def held(self, rows: int, key: Tensor, value: Tensor) -> list[Tensor]:
         """All keys and values; made when the first ones come and show their shapes."""
         if not self._held:
-            sizes = ((len(self.rows), one.shape[1], self._capacity, one.shape[3]) for one in (key, value))
+            sizes = ((rows, one.shape[1], self._capacity, one.shape[3]) for one in (key, value))
             self._held = [key.new_zeros(self._layers, *size) for size in sizes]
         return self._held
+
+    @property
+    def both(self) -> list[Tensor]:
+        return self._held
+
+
+class Memory:
+    """What is remembered of all rows, in slots kept dense: a closed row's place is taken by the last one."""
+
+    def __init__(self, layers: int) -> None:
+        self.rows: list[PlainRow] = []
+        self.own = Track(layers)
+        self.source = Track(layers)
+
+    def add(self, source: Sequence[int] = ()) -> PlainRow:
+        self.rows.append(PlainRow(len(self.rows), source=tuple(source)))
+        return self.rows[-1]
+
+    def remove(self, row: PlainRow) -> None:
+        row.open = False
+        last = self.rows.pop()
+        if last is not row:
+            self.copy([row.slot], [last])
+            last.slot = row.slot
+            self.rows[row.slot] = last
+
+    def copy(self, slots: Sequence[int], sources: Sequence[PlainRow]) -> None:
+        """Copy what is remembered of some rows to some slots, all at once."""
+        places = [row.slot for row in sources]
+        self.own.select(slots, places, max((row.length for row in sources), default=0))
+        self.source.select(slots, places, max((len(row.source) for row in sources), default=0))
+
+    def reserve(self, length: int) -> None:
+        """Make room for every open row to hold so many tokens."""
+        self.own.reserve(len(self.rows), length)
 
 
 class Window:
@@ -122,7 +145,7 @@ class Window:
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         if not self._layers:
-            self._layers = self._cut(*self.memory.held(key, value))
+            self._layers = self._cut(*self.memory.own.held(len(self.memory.rows), key, value))
         into_keys, into_values, keys, values = self._layers[layer]
         if self._dense and self.level:
             into_keys.copy_(key)
@@ -146,26 +169,55 @@ class Window:
         return list(zip(*(one.unbind(0) for one in (*into, *both)), strict=True))
 
 
-class Plain:
-    """An `Executor` over any model with a causal head."""
+class Sources:
+    """The sources of a pass's rows, as cross-attention sees them: everything was projected when they were encoded."""
 
-    def __init__(self, model: CausalLM) -> None:
+    def __init__(self, track: Track, rows: Sequence[PlainRow], device: Any) -> None:
+        lengths = [len(row.source) for row in rows]
+        slots = [row.slot for row in rows]
+        longest = max(lengths)
+        there = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+        self.mask = Mask(
+            torch.zeros(1, 1, dtype=torch.long, device=device),
+            longest,
+            causal=False,
+            present=None if min(lengths) == longest else there,
+            own=False,
+        )
+        dense = slots == list(range(slots[0], slots[0] + len(slots)))
+        chosen = slice(slots[0], slots[-1] + 1) if dense else torch.tensor(slots, device=device)
+        both = (one[:, chosen, :, :longest] for one in track.both)
+        self._layers = list(zip(*(one.unbind(0) for one in both), strict=True))
+
+    def keys(self, layer: int, project: Any) -> tuple[Tensor, Tensor]:
+        key, value = self._layers[layer]
+        return key, value
+
+
+class Plain:
+    """An `Executor` over any model that scores the next token."""
+
+    def __init__(self, model: CausalLM | Seq2SeqLM) -> None:
         self.model = model
         self.base = model.base_model
-        self.context: int = model.config.max_position_embeddings
+        self.context: int = model.config.context
         self._memory = Memory(model.config.num_hidden_layers)
 
     def open(self, source: Sequence[int] | None = None) -> PlainRow:
-        if source is not None:
+        if isinstance(self.base, EncoderDecoder) and not source:
+            raise ExecutorError("this model has an encoder, so a row needs a source of at least one token.")
+        if source is not None and not isinstance(self.base, EncoderDecoder):
             raise ExecutorError("this model has no encoder, so a row takes no source.")
-        return self._memory.add()
+        self._check_ids(source or ())
+        return self._memory.add(source or ())
 
     @torch.inference_mode()
     def run(self, feeds: Sequence[Feed]) -> list[PlainScores]:
         rows = [self._check(feed) for feed in feeds]
         feeds = [feed if feed.watch is None else self._spelt(feed, feed.watch) for feed in feeds]
         order = sorted(range(len(feeds)), key=lambda at: rows[at].slot)
-        found = self._pass([feeds[at] for at in order], [rows[at] for at in order])
+        read = self._encode([(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded])
+        found = self._pass([feeds[at] for at in order], [rows[at] for at in order], read)
         scores: list[PlainScores | None] = [None] * len(feeds)
         for at, one in zip(order, found, strict=True):
             rows[at].length += len(feeds[at].ids)
@@ -181,23 +233,59 @@ class Plain:
                 f"{row.length + len(feed.ids)} tokens do not fit into the model's context of "
                 f"{self.context}. Shorten the prompt."
             )
-        vocabulary = self.model.config.vocab_size
-        for token in feed.ids:
+        self._check_ids(feed.ids)
+        return row
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        vocabulary = self.base.table.num_embeddings
+        for token in ids:
             if not 0 <= token < vocabulary:
                 raise InputError(f"token id {token} is outside the vocabulary of {vocabulary}.")
-        return row
 
     def _spelt(self, feed: Feed, watch: Watch) -> Feed:
         """The feed with its watch's patterns spelt out, refused if it names a site that is not there."""
-        return replace(feed, watch=watch.checked(self.model.config.num_hidden_layers))
+        config = self.model.config
+        return replace(feed, watch=watch.checked(config.num_hidden_layers, config.encoder_layers))
 
     def _mine(self, row: Row) -> PlainRow:
         if not isinstance(row, PlainRow) or not row.open:
             raise ExecutorError("the row is closed, or belongs to another executor.")
         return row
 
-    def _pass(self, feeds: Sequence[Feed], rows: Sequence[PlainRow]) -> list[PlainScores]:
-        device = self.base.embeddings.weight.device
+    def _encode(self, fresh: Sequence[tuple[Feed, PlainRow]]) -> dict[int, dict[str, Any]]:
+        """Read the sources of rows that run for the first time; what their watches saw there, by slot."""
+        if not fresh:
+            return {}
+        base = self.base
+        assert isinstance(base, EncoderDecoder)
+        device = base.table.weight.device
+        rows = [row for _, row in fresh]
+        longest = max(len(row.source) for row in rows)
+        ids = torch.tensor([[*row.source, *[FILL] * (longest - len(row.source))] for row in rows], device=device)
+        there = torch.tensor([[n < len(row.source) for n in range(longest)] for row in rows], device=device)
+        positions, mask = base.lay(ids, there, causal=False)
+        views = {
+            row.slot: View(feed.watch, at, source=len(row.source))
+            for at, (feed, row) in enumerate(fresh)
+            if feed.watch is not None
+        }
+        tap = Tap(list(views.values())) if views else None
+        states = base.encode(base.table(ids), base.begin(positions, mask, tap=tap))
+        track, slots = self._memory.source, [row.slot for row in rows]
+        track.reserve(len(self._memory.rows), longest)
+        for layer, crossing in enumerate(base.crossings):
+            key, value = crossing.project_source(states)
+            keys, values = track.held(len(self._memory.rows), key, value)
+            keys[layer, slots, :, :longest] = key
+            values[layer, slots, :, :longest] = value
+        for row in rows:
+            row.encoded = True
+        return {slot: view.record for slot, view in views.items()}
+
+    def _pass(
+        self, feeds: Sequence[Feed], rows: Sequence[PlainRow], read: Mapping[int, dict[str, Any]]
+    ) -> list[PlainScores]:
+        device = self.base.table.weight.device
         lengths = [len(feed.ids) for feed in feeds]
         longest = max(lengths)
         ids = torch.tensor([[*feed.ids, *[FILL] * (longest - len(feed.ids))] for feed in feeds], device=device)
@@ -210,19 +298,30 @@ class Plain:
         if trees:
             positions = self._plant(feeds, starts, mask, positions)
         views = [
-            View(replace(feed.watch, reads=feed.watch.reads - {"scores"}), at, start, length, start + length)
+            View(
+                replace(feed.watch, reads=feed.watch.reads - {"scores"}),
+                at,
+                row.length,
+                length,
+                row.length + length,
+                len(row.source),
+                read.get(row.slot, {}),
+            )
             if feed.watch is not None
             else None
-            for at, (feed, start, length) in enumerate(zip(feeds, starts, lengths, strict=True))
+            for at, (feed, row, length) in enumerate(zip(feeds, rows, lengths, strict=True))
         ]
         tap = Tap([view for view in views if view is not None]) if any(views) else None
-        p = self.base.begin(positions, mask, window, tap)
+        coded = isinstance(self.base, EncoderDecoder)
+        source = Sources(self._memory.source, rows, device) if coded else None
+        p = self.base.begin(positions, mask, window, tap, source)
         wanted = [_wanted(feed) for feed in feeds]
         keep = (
             torch.tensor([at for at, columns in enumerate(wanted) for _ in columns], dtype=torch.long, device=device),
             torch.tensor([column for columns in wanted for column in columns], dtype=torch.long, device=device),
         )
-        found: CausalLMOutputWithPast = self.model(ids, p=p, logits_to_keep=keep)
+        tokens = {"decoder_input_ids" if coded else "input_ids": ids}
+        found: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
         assert found.logits is not None
         parts = torch.split(found.logits, [len(columns) for columns in wanted])
         return [_scores(*each) for each in zip(feeds, parts, views, starts, wanted, strict=True)]
@@ -249,20 +348,23 @@ class Plain:
     @torch.inference_mode()
     def fork(self, row: Row, length: int | None = None) -> PlainRow:
         mine = self._mine(row)
-        new = self._memory.add()
+        new = self._memory.add(mine.source)
         new.length = mine.length if length is None else min(length, mine.length)
+        new.encoded = mine.encoded
         self._memory.reserve(new.length)
-        self._memory.select([new.slot], [mine.slot], new.length)
+        if mine.encoded:
+            self._memory.source.reserve(len(self._memory.rows), len(mine.source))
+        self._memory.copy([new.slot], [mine])
         return new
 
     @torch.inference_mode()
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
         mine = [self._mine(row) for row in rows]
-        sources = [mine[parent] for parent in parents]
-        lengths = [source.length for source in sources]
-        self._memory.select([row.slot for row in mine], [source.slot for source in sources], max(lengths, default=0))
-        for row, length in zip(mine, lengths, strict=True):
-            row.length = length
+        chosen = [mine[parent] for parent in parents]
+        states = [(row.length, row.source, row.encoded) for row in chosen]
+        self._memory.copy([row.slot for row in mine], chosen)
+        for row, state in zip(mine, states, strict=True):
+            row.length, row.source, row.encoded = state
 
     def rewind(self, row: Row, length: int) -> int:
         mine = self._mine(row)
@@ -274,7 +376,7 @@ class Plain:
         self._memory.remove(self._mine(row))
 
     def describe(self) -> Description:
-        weight = self.base.embeddings.weight
+        weight = self.base.table.weight
         return Description("plain", str(weight.device), str(weight.dtype).removeprefix("torch."), torch.get_num_threads())
 
 

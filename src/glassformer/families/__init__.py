@@ -11,8 +11,7 @@ from glassformer.families.base import Base
 def find(model_type: str) -> type[Base]:
     """The base model's class of a model type."""
     find_blueprint(model_type)  # raises for an unknown one
-    family: type[Base] = importlib.import_module(f"{__name__}.{model_type}").Model
-    return family
+    return importlib.import_module(f"{__name__}.{model_type}").Model
 
 
 __all__ = ["Base", "find"]

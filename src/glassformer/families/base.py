@@ -1,11 +1,14 @@
-"""The base model's familiar face: ids and masks in, a `Pass` through the family's own computation, outputs out.
+"""What every base model has: a table of vectors, a `Pass` through the family's own computation, sites along the way.
+
+The three shapes of transformers differ in what goes in and what comes out; each has its face in a file of its own:
+`decoder.Decoder`, `encoder.Encoder`, `seq2seq.EncoderDecoder`.
 
 Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length, hidden).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -13,13 +16,15 @@ from torch import Tensor, nn
 
 from glassformer import sites
 from glassformer.blueprints import Config
-from glassformer.cache import Cache, DynamicCache
-from glassformer.errors import InputError, InputTypeError, refuse, refuse_text
-from glassformer.layers import Embedding, Mask, Part, Pass, Rotary, christen
-from glassformer.outputs import BaseModelOutputWithPast
+from glassformer.cache import Cache
+from glassformer.errors import InputError, InputTypeError, refuse_text
+from glassformer.layers import Embedding, Mask, Part, Pass, Rotary, Source, christen
 from glassformer.sites import Change, Tap, View, Watch
 
 Watching: TypeAlias = Watch | Mapping[str, Change] | str | Sequence[str] | None
+Heads: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is
+
+IGNORED = -100  # a label that counts for nothing
 
 
 class Base(Part):
@@ -27,14 +32,17 @@ class Base(Part):
 
     family: str
     config_class: ClassVar[type[Config]]
-    prefix: ClassVar[str] = "model"  # what the base is called inside a model with a head
+    prefix: ClassVar[str] = "model"  # what the base is called inside a model with a head; "": its modules lie openly there
+    heads: ClassVar[Heads] = {}
+    titles: ClassVar[Mapping[str, str]] = {}  # classes that the field calls otherwise: {"ForCausalLM": "LMHeadModel"}
+    optional: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
     config: Any
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
 
-    def ready(self, blocks: nn.ModuleList) -> None:
+    def ready(self, blocks: Iterable[nn.Module]) -> None:
         """Called when all modules are in place."""
         christen(self, self.family, blocks)
 
@@ -42,9 +50,12 @@ class Base(Part):
         return type(self).__name__
 
     @property
-    def embeddings(self) -> Embedding:
+    def table(self) -> Embedding:
         """The table from ids to vectors."""
         raise NotImplementedError
+
+    def keep(self, head: nn.Module) -> None:
+        """Called when a head is put on: drop what it does not read."""
 
     def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:
         """The rotary tables of a pass, by name; none for families that place tokens otherwise."""
@@ -54,100 +65,59 @@ class Base(Part):
         """The family itself: embedded tokens to final states."""
         raise NotImplementedError
 
-    def begin(self, positions: Tensor, mask: Mask, cache: Cache | None = None, tap: Tap | None = None) -> Pass:
-        """A pass for tokens at these positions."""
-        return Pass(mask, self.turns(positions, self.embeddings.weight.dtype), cache, tap)
-
-    def forward(
+    def begin(
         self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        watch: Watching = None,
-        p: Pass | None = None,
-        **unknown: Any,
-    ) -> BaseModelOutputWithPast:
-        """Run the base model.
-
-        Args:
-            input_ids: token ids, (batch, length).
-            attention_mask: 1 for real tokens, 0 for padding, (batch, remembered + length).
-            position_ids: where each token stands; by default counted from the mask.
-            past_key_values: the cache of an earlier call, to go on from.
-            inputs_embeds: vectors instead of ids.
-            use_cache: give back a cache; on by default.
-            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
-            watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
-                ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
-            p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
-        """
-        refuse(unknown, self.forward)
-        if p is None:
-            asked = self.watching(output_attentions, output_hidden_states, watch)
-            p = self.prepare(input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache, asked)
-        x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        states = self.compute(x, p)
-        record = p.tap.views[0].record if p.tap is not None else {}
-        return BaseModelOutputWithPast(
-            states,
-            p.cache,
-            self.hidden_states(record) if output_hidden_states else None,
-            self.attentions(record) if output_attentions else None,
-            record if watch is not None else None,
-        )
+        positions: Tensor,
+        mask: Mask,
+        cache: Cache | None = None,
+        tap: Tap | None = None,
+        source: Source | None = None,
+        segments: Tensor | None = None,
+    ) -> Pass:
+        """A pass for tokens at these positions."""
+        return Pass(mask, positions, self.turns(positions, self.table.weight.dtype), cache, tap, source, segments)
 
     # What a pass is made of -------------------------------------------------------------------------------------
 
     def watching(self, attentions: bool, states: bool, watch: Watching) -> Watch | None:
         """The sites behind the familiar flags, joined with whatever else is watched."""
-        reads: set[str] = set()
-        if attentions:
-            reads.update(sites.expand(["blocks.*.attention.pattern"], self.config.num_hidden_layers))
-        if states:
-            reads.update(sites.expand(["embedding", "blocks.*.residual", "final"], self.config.num_hidden_layers))
+        size = self.config.num_hidden_layers, self.config.encoder_layers
+        flags = ["*blocks.*.pattern"] if attentions else []
+        flags += ["*embedding", "*blocks.*.residual", "*final"] if states else []
+        reads = frozenset(sites.expand(flags, *size))
         if watch is None:
-            return Watch(frozenset(reads)) if reads else None
-        asked = Watch.asked(watch, self.config.num_hidden_layers)
+            return Watch(reads) if reads else None
+        asked = Watch.asked(watch, *size)
         return Watch(asked.reads | reads, asked.changes)
 
-    def hidden_states(self, record: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    def hidden_states(self, record: Mapping[str, Tensor], stack: str = "") -> tuple[Tensor, ...]:
         """What entered each block, and what came out of the last norm, as the field counts them."""
-        inner = (record[f"blocks.{number}.residual"] for number in range(self.config.num_hidden_layers - 1))
-        return (record["embedding"], *inner, record["final"])
+        blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
+        inner = (record[f"{stack}blocks.{number}.residual"] for number in range(blocks - 1))
+        return (record[f"{stack}embedding"], *inner, record[f"{stack}final"])
 
-    def attentions(self, record: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        return tuple(record[f"blocks.{number}.attention.pattern"] for number in range(self.config.num_hidden_layers))
+    def attentions(self, record: Mapping[str, Tensor], stack: str = "", where: str = "attention") -> tuple[Tensor, ...]:
+        blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
+        return tuple(record[f"{stack}blocks.{number}.{where}.pattern"] for number in range(blocks))
 
-    def prepare(
+    def lay(
         self,
-        input_ids: Tensor | None,
-        inputs_embeds: Tensor | None,
+        tokens: Tensor,
         attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-        cache: Cache | None,
-        use_cache: bool | None,
-        watch: Watch | None,
-    ) -> Pass:
-        """Check a caller's tensors and make the pass that they describe."""
-        tokens = self.check(input_ids, inputs_embeds)
+        position_ids: Tensor | None = None,
+        past: int = 0,
+        causal: bool = True,
+        name: str = "attention_mask",
+    ) -> tuple[Tensor, Mask]:
+        """Positions and mask of a caller's tokens: which are there, where they stand, who sees whom."""
         batch, length = tokens.shape[:2]
-        if cache is None and (self.config.use_cache if use_cache is None else use_cache):
-            cache = DynamicCache()
-        past = cache.get_seq_length() if cache is not None else 0
         keys = past + length
         columns = torch.arange(past, keys, device=tokens.device)[None]
         positions, present = columns, None
         if attention_mask is not None:
             if attention_mask.shape != (batch, keys):
-                raise InputError(
-                    f"attention_mask has shape {tuple(attention_mask.shape)}; with {past} remembered tokens and "
-                    f"{length} new ones it must be {(batch, keys)}."
-                )
+                remembered = f"with {past} remembered tokens and {length} new ones " if past or causal else ""
+                raise InputError(f"{name} has shape {tuple(attention_mask.shape)}; {remembered}it must be {(batch, keys)}.")
             present = attention_mask.bool()
             if bool(present.all()):
                 present = None
@@ -155,17 +125,29 @@ class Base(Part):
                 positions = (present.cumsum(-1) - 1).clamp(min=0)[:, past:]
         if position_ids is not None:
             positions = position_ids.to(tokens.device)
-        mask = Mask(columns, keys, present=present)
-        tap = Tap([View(watch, start=past)]) if watch is not None else None
-        return self.begin(positions, mask, cache, tap)
+        self.check_room(positions)
+        return positions, Mask(columns, keys, causal=causal, present=present)
 
-    def check(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    def check_room(self, positions: Tensor) -> None:
+        """Refuse positions that the family has no place for; those with a table of them call `check_table`."""
+
+    def check_table(self, positions: Tensor) -> None:
+        context = self.config.context
+        if (reached := int(positions.max()) + 1) > context:
+            raise InputError(f"{reached} tokens do not fit into the model's context of {context}. Shorten the text.")
+
+    @staticmethod
+    def tap(watch: Watch | None, start: int = 0) -> Tap | None:
+        return Tap([View(watch, start=start)]) if watch is not None else None
+
+    def check(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, names: tuple[str, str] | None = None) -> Tensor:
         """The tensor that says what runs: whole ids in range, or vectors."""
         if (input_ids is None) == (inputs_embeds is None):
-            raise InputError("give either input_ids or inputs_embeds, and not both.")
+            ids, vectors = names or ("input_ids", "inputs_embeds")
+            raise InputError(f"give either {ids} or {vectors}, and not both.")
         if inputs_embeds is not None:
             return inputs_embeds
-        check_ids(input_ids, self.config.vocab_size, "the model")
+        check_ids(input_ids, self.table.num_embeddings, "the model")
         assert input_ids is not None
         return input_ids
 

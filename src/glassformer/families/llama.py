@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.llama import Config
-from glassformer.families.base import Base
-from glassformer.layers import Attention, Block, Embedding, GatedMLP, Pass, RMSNorm, Rotary, RotaryEmbedding
+from glassformer.families.decoder import Decoder
+from glassformer.layers import Block, Embedding, GatedMLP, Pass, RMSNorm, Rotary, RotaryAttention, RotaryEmbedding
 
 
-class LlamaAttention(Attention):
+class LlamaAttention(RotaryAttention):
     shown = "Attention"
 
     def __init__(self, c: Config, layer: int) -> None:
@@ -26,9 +26,9 @@ class LlamaAttention(Attention):
             c.head_dim,
             bias=c.attention_bias,
             output_bias=c.output_bias,
-            window=c.window(layer),
-            dropout=c.attention_dropout,
         )
+        self.window = c.window(layer)
+        self.dropout = c.attention_dropout
 
 
 class DecoderLayer(Block):
@@ -46,7 +46,7 @@ class DecoderLayer(Block):
         return self.add(x, self.mlp(self.post_attention_layernorm(x), p), p, "residual")
 
 
-class LlamaModel(Base):
+class LlamaModel(Decoder):
     family = "Llama"
     config_class = Config
     layer: ClassVar[type[DecoderLayer]] = DecoderLayer
@@ -60,7 +60,7 @@ class LlamaModel(Base):
         self.ready(self.layers)
 
     @property
-    def embeddings(self) -> Embedding:
+    def table(self) -> Embedding:
         return self.embed_tokens
 
     def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:

@@ -1,16 +1,17 @@
 """Shared parts of the families, in plain readable PyTorch."""
 
-from glassformer.layers.attention import Attention
+from glassformer.layers.attention import Attention, CrossAttention, RotaryAttention
 from glassformer.layers.block import Block
-from glassformer.layers.linear import Embedding, Linear
+from glassformer.layers.linear import Conv1D, Embedding, Linear
 from glassformer.layers.mask import Mask
-from glassformer.layers.mlp import GatedMLP
-from glassformer.layers.norm import RMSNorm
-from glassformer.layers.part import Part, christen
-from glassformer.layers.passage import Pass, Rotary
+from glassformer.layers.mlp import MLP, Activation, GatedMLP
+from glassformer.layers.norm import LayerNorm, OffsetRMSNorm, RMSNorm
+from glassformer.layers.part import Part, christen, mount
+from glassformer.layers.passage import Encoded, Pass, Rotary, Source
 from glassformer.layers.positions import RotaryEmbedding
 
 __all__ = [
-    "Attention", "Block", "Embedding", "GatedMLP", "Linear", "Mask", "Part", "Pass", "RMSNorm", "Rotary", "RotaryEmbedding",
-    "christen",
+    "MLP", "Activation", "Attention", "Block", "Conv1D", "CrossAttention", "Embedding", "Encoded", "GatedMLP", "LayerNorm",
+    "Linear", "Mask", "OffsetRMSNorm", "Part", "Pass", "RMSNorm", "Rotary", "RotaryAttention", "RotaryEmbedding", "Source",
+    "christen", "mount",
 ]  # fmt: skip

@@ -47,8 +47,37 @@ class Linear(nn.Linear):
         return product(x, self.weight, self.bias)
 
 
+class Conv1D(nn.Module):
+    """A Linear whose weight lies the other way round, (in, out), as GPT-2's files have it."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return product(x, self.weight.T, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"nf={self.weight.shape[1]}, nx={self.weight.shape[0]}"
+
+
 class Embedding(nn.Embedding):
-    """torch's Embedding: a table from ids to vectors."""
+    """torch's Embedding: a table from ids to vectors, which some families scale."""
+
+    def __init__(self, rows: int, size: int, scale: float = 1.0) -> None:
+        super().__init__(rows, size)
+        self.scale = scale
 
     def reset_parameters(self) -> None:
         """Numbers come from a checkpoint, or from `loading.initialise`."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors = super().forward(ids)
+        return vectors if self.scale == 1.0 else vectors * rounded(self.scale, vectors.dtype)
+
+
+@cache
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """A constant as a dtype holds it."""
+    return float(torch.tensor(value, dtype=dtype))

@@ -4,10 +4,13 @@ Keys stand in columns; each query stands on one of them. A query sees the column
 back than a layer's window, and no padding; but always itself, so that even a padding row has something to average
 and no NaN is born.
 
-Shapes: columns (batch or 1, length); present (batch, keys); the mask itself (batch or 1, 1, length, keys).
+Shapes: columns (batch or 1, length); present (batch, keys); the mask itself (batch or 1, 1, length, keys); a bias
+(batch or 1, heads, length, keys).
 """
 
 from __future__ import annotations
+
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -16,7 +19,7 @@ from torch import Tensor
 class Mask:
     """The mask of one pass, made for a layer's window when first asked, then shared by all such layers."""
 
-    __slots__ = ("_made", "_tree", "causal", "columns", "everything", "keys", "present", "square")
+    __slots__ = ("_added", "_made", "_tree", "bias", "causal", "columns", "everything", "keys", "own", "present", "square")
 
     def __init__(
         self,
@@ -26,22 +29,27 @@ class Mask:
         causal: bool = True,
         present: Tensor | None = None,
         level: bool = True,
+        own: bool = True,
     ) -> None:
-        """`level`: all rows' queries stand on the same, last columns, so that common cases need no tensor at all."""
+        """`level`: all rows' queries stand on the same, last columns, so that common cases need no tensor at all.
+        `own`: queries and keys are the same tokens, so that each may see itself; in cross-attention they are not."""
         self.columns = columns
         self.keys = keys
         self.causal = causal
         self.present = present
+        self.own = own
+        self.bias: Tensor | None = None
         length = columns.shape[1]
         whole = level and present is None
         self.everything = whole and (length == 1 or not causal)  # each query sees every key
         self.square = whole and causal and 1 < length == keys  # the plain triangle
         self._made: dict[int | None, Tensor] = {}
+        self._added: dict[int | None, Tensor] = {}
         self._tree: tuple[Tensor, Tensor, Tensor] | None = None
 
     def shortcut(self, window: int | None) -> tuple[bool, bool]:
         """(nothing is hidden, the plain triangle): what fast attention can do without a mask."""
-        if window is not None and window < self.keys:
+        if self.bias is not None or (window is not None and window < self.keys):
             return False, False
         return self.everything, self.square
 
@@ -53,6 +61,27 @@ class Mask:
             self._made[window] = self._make(window)
         return self._made[window]
 
+    def biased(self, bias: Tensor) -> Mask:
+        """The same mask with something added to the scores, as relative positions do."""
+        other = copy(self)
+        other.bias, other._added = bias, {}
+        return other
+
+    def added(self, window: int | None = None) -> Tensor:
+        """For fast attention: what is visible, or where there is a bias, that bias with the hidden at minus infinity."""
+        if self.bias is None:
+            return self.visible(window)
+        if window not in self._added:
+            self._added[window] = self.bias.masked_fill(~self.visible(window), -torch.inf)
+        return self._added[window]
+
+    def distances(self) -> Tensor:
+        """How far each key stands from each query, (batch or 1, 1, length, keys); what came before is negative."""
+        if self._tree is not None:
+            _, places, positions = self._tree
+            return places[:, None, None, :] - positions[:, None, :, None]
+        return torch.arange(self.keys, device=self.columns.device) - self.columns[:, None, :, None]
+
     def given(self, seen: Tensor, places: Tensor, positions: Tensor) -> None:
         """Replace the causal rule, as a tree of tokens needs it.
 
@@ -63,16 +92,15 @@ class Mask:
         self._made = {}
 
     def _make(self, window: int | None) -> Tensor:
-        query = self.columns[:, None, :, None]
-        key = torch.arange(self.keys, device=self.columns.device)
+        near = self.distances()
         if self._tree is not None:
-            seen, places, positions = self._tree
-            near = places[:, None, None, :] - positions[:, None, :, None]
+            seen = self._tree[0]
         else:
-            near = key - query
             seen = near <= 0 if self.causal else torch.ones_like(near, dtype=torch.bool)
         if window is not None:
             seen = seen & (near > -window)
         if self.present is not None:
-            seen = seen & self.present[:, None, None, :] | (key == query)
+            seen = seen & self.present[:, None, None, :]
+            if self.own:
+                seen = seen | (near == 0)
         return seen

@@ -1,4 +1,7 @@
-"""The gated MLP (https://arxiv.org/abs/2002.05202): one projection, switched on and off by another, brought back."""
+"""The MLP: each token alone goes up to many neurons, and back.
+
+In the gated kind (https://arxiv.org/abs/2002.05202) one projection is switched on and off by another.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,24 @@ class Activation(nn.Module):
         return self.function(x)
 
 
-class GatedMLP(Part):
+class MLP(Part):
+    """Neurons and back: a family says how each half is computed, and the sites are the same for all."""
+
+    def neurons(self, x: Tensor) -> Tensor:
+        """(batch, length, hidden) → (batch, length, inner), activated."""
+        raise NotImplementedError
+
+    def back(self, neurons: Tensor) -> Tensor:
+        """(batch, length, inner) → (batch, length, hidden)"""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.touch("mlp.input", x, p)
+        neurons = self.touch("mlp.hidden", self.neurons(x), p)
+        return self.touch("mlp.update", self.back(neurons), p)
+
+
+class GatedMLP(MLP):
     shown = "MLP"
 
     def __init__(self, hidden: int, inner: int, activation: str, bias: bool = False) -> None:
@@ -43,7 +63,8 @@ class GatedMLP(Part):
         self.down_proj = Linear(inner, hidden, bias)
         self.act_fn = Activation(activation)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.touch("mlp.input", x, p)
-        neurons = self.touch("mlp.hidden", self.act_fn(self.gate_proj(x)) * self.up_proj(x), p)  # (batch, length, inner)
-        return self.touch("mlp.update", self.down_proj(neurons), p)
+    def neurons(self, x: Tensor) -> Tensor:
+        return self.act_fn(self.gate_proj(x)) * self.up_proj(x)
+
+    def back(self, neurons: Tensor) -> Tensor:
+        return self.down_proj(neurons)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -15,7 +16,8 @@ class Part(nn.Module):
 
     shown: str | None = None  # printed instead of the class name
     family = ""
-    block: int | None = None
+    stack = ""  # "encoder." in the encoder of an encoder-decoder
+    number: int | None = None  # of its block
 
     def _get_name(self) -> str:
         return self.family + (self.shown or type(self).__name__)
@@ -24,19 +26,33 @@ class Part(nn.Module):
         """Show a value at a site of this part's block; what comes back is what to go on with."""
         if p.tap is None:
             return value
-        touched: Tensor = p.tap.touch(self.site(name), value)
-        return touched
+        return p.tap.touch(self.site(name), value)
 
     def site(self, name: str) -> str:
-        return name if self.block is None else f"blocks.{self.block}.{name}"
+        return self.stack + name if self.number is None else f"{self.stack}blocks.{self.number}.{name}"
 
 
-def christen(model: nn.Module, family: str, blocks: Any) -> None:
-    """Tell every part of a model its family's name, and each block's parts the block's number."""
+def christen(model: nn.Module, family: str, blocks: Iterable[nn.Module], stack: str = "") -> None:
+    """Tell every part of a model or stack its family's name, and each block's parts the block's number."""
     for module in model.modules():
         if isinstance(module, Part):
-            module.family = family
+            module.family, module.stack = family, stack
     for number, block in enumerate(blocks):
         for module in block.modules():
             if isinstance(module, Part):
-                module.block = number
+                module.number = number
+
+
+def mount(model: nn.Module, name: str, part: nn.Module) -> None:
+    """Put a part into a model under a name; under no name, put its children there instead.
+
+    Checkpoints name modules, and some have a model's or a head's modules lie openly at the top.
+    """
+    if name:
+        model.add_module(name, part)
+        return
+    for child, module in part.named_children():
+        model.add_module(child, module)
+    model._parameters.update(part._parameters)
+    model._buffers.update(part._buffers)
+    part._parameters, part._buffers = model._parameters, model._buffers  # the part goes on seeing what becomes of them

@@ -2,7 +2,9 @@
 
     text ─ tokenizer ▶ ids ─ base model ▶ states ─ head ▶ scores ─ top 1 ▶ id ─ tokenizer ▶ text
 
-Shapes come from the blueprint, so nothing has to be recorded; only the final scores come from a real pass.
+An encoder-decoder's text is its source, and the next token the first of its target; an encoder's way ends at its states,
+or at the scores of its head. Shapes come from the blueprint, so nothing has to be recorded; only the final scores come
+from a real pass.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from glassformer.blueprints import Blueprint, Op
 from glassformer.candidates import Candidates
 from glassformer.engine.protocol import Executor, Feed
+from glassformer.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.text.pieces import shown_bytes
 
@@ -41,6 +44,7 @@ class Stage:
     module: str = ""
     parameters: int = 0  # of one block, where the row stands for several
     blocks: tuple[int, int] | None = None  # first and last of the equal blocks
+    stack: str = ""  # "encoder." in the encoder of an encoder-decoder
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,13 @@ class Journey:
     tokens: tuple[Token, ...]
     stages: tuple[Stage, ...]
     candidates: tuple[Candidate, ...]
+    answer: str = "the next token"  # what the candidates are for
 
     @property
     def next(self) -> Candidate:
-        """The most likely next token."""
+        """The most likely next token, or whatever else the model scores."""
+        if not self.candidates:
+            raise InputError(f"{self.model} scores nothing: it ends with the states of its tokens.")
         return self.candidates[0]
 
     @property
@@ -87,25 +94,41 @@ class Journey:
         return captured.get()
 
     def __repr__(self) -> str:
-        return f"Journey({len(self.tokens)} tokens → {self.next.text!r})"
+        return f"Journey({len(self.tokens)} tokens → {self.next.text if self.candidates else 'states'!r})"
 
 
 def journey(
-    tokenizer: Tokenizer, blueprint: Blueprint, executor: Executor, text: str, ids: Sequence[int], name: str = ""
+    tokenizer: Tokenizer,
+    blueprint: Blueprint,
+    text: str,
+    ids: Sequence[int],
+    found: Sequence[Candidate] = (),
+    *,
+    name: str = "",
+    answer: str = "the next token",
+    start: int | None = None,
 ) -> Journey:
-    """The journey of an encoded prompt; one pass of the executor."""
-    row = executor.open()
-    try:
-        scores = executor.run([Feed(row, ids)])[0]
-        top = scores.top(TOP)
-    finally:
-        executor.close(row)
-    special = set(tokenizer.get_added_vocab().values())
+    """The journey of an encoded prompt to what was `found`; `start` is what an encoder-decoder's target begins with."""
+    special = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
     tokens = tuple(
         Token(n, i, tokenizer.convert_ids_to_tokens(i), shown_bytes(tokenizer.token_bytes(i)), i in special)
         for n, i in enumerate(ids)
     )
-    return Journey(name, text, tokens, tuple(stages(blueprint, len(ids), len(text))), candidates(tokenizer, top))
+    plain = list(tokenizer(text, add_special_tokens=False)["input_ids"]) == list(ids)
+    way = stages(blueprint, len(ids), len(text), plain=plain, start=start)
+    return Journey(name, text, tokens, tuple(way), tuple(found), answer)
+
+
+def next_token(
+    tokenizer: Tokenizer, executor: Executor, ids: Sequence[int], start: int | None = None
+) -> tuple[Candidate, ...]:
+    """The best candidates for what follows a prompt, or for what an encoder-decoder's target begins with; one pass."""
+    row = executor.open(None if start is None else ids)
+    try:
+        scores = executor.run([Feed(row, ids if start is None else (start,))])[0]
+        return candidates(tokenizer, scores.top(TOP))
+    finally:
+        executor.close(row)
 
 
 def candidates(tokenizer: Tokenizer, top: Candidates) -> tuple[Candidate, ...]:
@@ -116,30 +139,41 @@ def candidates(tokenizer: Tokenizer, top: Candidates) -> tuple[Candidate, ...]:
     )
 
 
-def stages(blueprint: Blueprint, length: int, characters: int | None = None) -> list[Stage]:
+def stages(
+    blueprint: Blueprint,
+    length: int,
+    characters: int | None = None,
+    *,
+    plain: bool = True,
+    start: int | None = None,
+) -> list[Stage]:
     """Every shape from ids to text, for one prompt of so many tokens, with equal blocks folded into one."""
-    sizes = {"batch": 1, "length": length, "keys": length}
-    before, blocks, after = _parts(blueprint)
+    own = 1 if blueprint.encoder else length  # an encoder-decoder's target so far: its start token
+    sizes = {"batch": 1, "length": own, "keys": own, "source": length}
     weights = _weights(blueprint)
+    around = ", add_special_tokens=False" if plain else ""
+    begun = ", decoder_input_ids=start" if blueprint.encoder else ""
     found = [
         *([] if characters is None else [Stage("text", (characters,), "text  # all of part 1")]),
-        Stage("ids", (1, length), 'tokens = tokenizer(text, add_special_tokens=False, return_tensors="pt")'),
-        Stage("sites", (len(blueprint.sites),), 'at = model(**tokens, watch="*").sites'),
-        *_rows(before, sizes, weights),
+        Stage("ids", (1, length), f'tokens = tokenizer(text{around}, return_tensors="pt")'),
+        *([Stage("start", (1, 1), f"start = torch.tensor([[{start}]])")] if blueprint.encoder else []),
+        Stage("sites", (len(blueprint.sites),), f'at = model(**tokens{begun}, watch="*").sites'),
     ]
+    runs = _runs(blueprint)
     first = 0
-    while first < len(blocks):
+    while first < len(runs):
         last = first
-        while last + 1 < len(blocks) and _alike(blocks[first], blocks[last + 1]):
+        while last + 1 < len(runs) and _alike(runs[first], runs[last + 1]):
             last += 1
-        found += _rows(blocks[first], sizes, weights, (first, last))
+        found += _rows(runs[first], sizes, weights, runs[last][0].block)
         first = last + 1
+    if blueprint.head not in ("causal", "seq2seq"):
+        return found
     vocabulary = blueprint.ops[-1].shape[-1]
     assert isinstance(vocabulary, int)
     return [
         *found,
-        *_rows(after, sizes, weights),
-        Stage("next scores", (1, vocabulary), "scores = model(**tokens).logits[:, -1]"),
+        Stage("next scores", (1, vocabulary), f"scores = model(**tokens{begun}).logits[:, -1]"),
         Stage("best id", (1, 1), "best = scores.topk(1).indices"),
         Stage("next text", (1,), "tokenizer.decode(best)"),
     ]
@@ -164,35 +198,34 @@ def _weights(blueprint: Blueprint) -> dict[str, int]:
     return counts
 
 
-def _parts(blueprint: Blueprint) -> tuple[list[Op], list[list[Op]], list[Op]]:
-    """The ops before the blocks, of each block, and after."""
-    blocks: list[list[Op]] = [[] for _ in range(blueprint.blocks)]
-    before: list[Op] = []
-    after: list[Op] = []
+def _runs(blueprint: Blueprint) -> list[list[Op]]:
+    """The ops in runs: those of one block together, and what lies before, between and after."""
+    runs: list[list[Op]] = []
     for op in blueprint.ops:
-        if op.block is not None:
-            blocks[op.block].append(op)
+        if runs and (runs[-1][0].stack, runs[-1][0].block) == (op.stack, op.block):
+            runs[-1].append(op)
         else:
-            (after if blocks[-1] else before).append(op)
-    return before, blocks, after
+            runs.append([op])
+    return runs
 
 
 def _alike(one: list[Op], other: list[Op]) -> bool:
-    """Whether two blocks differ in nothing but their number."""
+    """Whether two runs are blocks of one stack that differ in nothing but their number."""
 
     def face(ops: list[Op]) -> list[Any]:
         return [(op.kind, op.shape, tuple(w.shape for w in op.weights), tuple(op.options.items())) for op in ops]
 
-    return face(one) == face(other)
+    blocks = one[0].block is not None and other[0].block is not None
+    return blocks and one[0].stack == other[0].stack and face(one) == face(other)
 
 
-def _rows(
-    ops: list[Op], sizes: dict[str, int], weights: dict[str, int], blocks: tuple[int, int] | None = None
-) -> list[Stage]:
-    """A row for each site of these ops."""
+def _rows(ops: list[Op], sizes: dict[str, int], weights: dict[str, int], last: int | None) -> list[Stage]:
+    """A row for each site of a run, which may stand for equal blocks up to the last."""
+    first = ops[0].block
+    blocks = None if first is None or last is None else (first, last)
     rows = []
     for op in ops:
         for site, shape in [*op.beside.items(), *([(op.site, op.shape)] if op.site else [])]:
             real = tuple(sizes[size] if isinstance(size, str) else size for size in shape)
-            rows.append(Stage(site, real, f'at["{site}"]', op.module, weights.get(site, 0), blocks))
+            rows.append(Stage(site, real, f'at["{site}"]', op.module, weights.get(site, 0), blocks, op.stack))
     return rows

@@ -29,14 +29,19 @@ def journey(j: Journey, everything: bool = False) -> RenderableType:
         tokens(j.tokens, everything),
         Rule("3 · shapes on the way", align="left"),
         stages(j.stages),
-        Rule("4 · scores of the next token", align="left"),
-        candidates(j.candidates),
-        Rule("5 · the next token", align="left"),
-        Padding(
-            Text.assemble((visible(j.next.text), "bold reverse"), f"  id {j.next.id}, {j.next.probability:.1%} likely"),
-            (0, 2),
-        ),
+        *(answer(j) if j.candidates else []),
     )
+
+
+def answer(j: Journey) -> list[RenderableType]:
+    """What the model scores, and the best of it."""
+    best = Text.assemble((visible(j.next.text), "bold reverse"), f"  id {j.next.id}, {j.next.probability:.1%} likely")
+    return [
+        Rule(f"4 · scores of {j.answer}", align="left"),
+        candidates(j.candidates),
+        Rule(f"5 · {j.answer}", align="left"),
+        Padding(best, (0, 2)),
+    ]
 
 
 def prompt(text: str, special: Sequence[str], everything: bool = False) -> Text:
@@ -77,15 +82,16 @@ def stages(rows: Sequence[Stage]) -> RenderableType:
     table.add_column("shape", no_wrap=True)
     table.add_column("weights", justify="right", no_wrap=True)
     table.add_column("Python", style="cyan", overflow="fold")
-    said: tuple[int, int] | None = None
+    said: tuple[str, tuple[int, int] | None] = ("", None)
     for row in rows:
-        if row.blocks != said:
-            said = row.blocks
-            if said is not None:
-                equal = f"block {said[0]}" if said[0] == said[1] else f"blocks {said[0]}–{said[1]}, each"
-                table.add_row(Text(equal, "bold"), "", "", "")
+        if (row.stack, row.blocks) != said:
+            said = row.stack, row.blocks
+            if row.blocks is not None:
+                first, last = row.blocks
+                equal = f"block {first}" if first == last else f"blocks {first}–{last}, each"
+                table.add_row(Text(f"{row.stack.replace('.', ' ')}{equal}", "bold"), "", "", "")
         inside = row.blocks is not None
-        name = "  " + row.name.split(".", 2)[2] if inside else row.name
+        name = "  " + row.name.removeprefix(row.stack).split(".", 2)[2] if inside else row.name
         table.add_row(name, size(row.shape), count(row.parameters), row.python)
     return table
 

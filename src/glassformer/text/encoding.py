@@ -27,17 +27,19 @@ class BatchEncoding(UserDict[str, Any]):
         return BatchEncoding({k: v.to(device) if hasattr(v, "to") else v for k, v in self.data.items()})
 
 
-def array(rows: Sequence[Sequence[int]], kind: Tensors) -> Any:
-    """Rows of one length as a (rows, length) array of the wanted kind."""
+def array(rows: Sequence[Sequence[Any]], kind: Tensors) -> Any:
+    """Rows of one length as a (rows, length) array of the wanted kind; (rows, length, 2) where each entry is two numbers."""
     lengths = {len(row) for row in rows} or {0}
     if len(lengths) > 1:
         raise InputError(f"texts of {min(lengths)} to {max(lengths)} tokens do not form one tensor. Pass padding=True.")
+    two = any(isinstance(row[0], tuple) for row in rows if row)
+    shape = (len(rows), *lengths, *([2] if two else []))
     if kind == "pt":
         import torch
 
-        return torch.tensor(rows, dtype=torch.long).reshape(len(rows), *lengths)
+        return torch.tensor(rows, dtype=torch.long).reshape(shape)
     if kind == "np":
         import numpy as np
 
-        return np.array(rows, dtype=np.int64).reshape(len(rows), *lengths)
+        return np.array(rows, dtype=np.int64).reshape(shape)
     raise InputError(f"return_tensors={kind!r} is not known. Use 'pt', 'np' or None.")

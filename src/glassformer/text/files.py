@@ -1,6 +1,7 @@
-"""The files of a tokenizer's folder: tokenizer.json, and what the small files beside it add.
+"""The files of a tokenizer's folder: tokenizer.json or an older vocabulary, and what the small files beside it add.
 
 tokenizer_config.json     special tokens, limits, and in older checkpoints the chat template
+config.json               the model's type, which says the rest where tokenizer_config.json names no class
 special_tokens_map.json   special tokens, in older checkpoints still
 chat_template.jinja/.json the chat template, in newer ones
 """
@@ -15,6 +16,7 @@ from typing import Any
 import tokenizers
 
 from glassformer.errors import CheckpointError
+from glassformer.text import kinds, vocabulary
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 UNLIMITED = 10**30  # what the field writes for "no limit"
@@ -22,38 +24,65 @@ UNLIMITED = 10**30  # what the field writes for "no limit"
 
 def read(folder: Path) -> dict[str, Any]:
     """Everything that a `Tokenizer` is made of."""
-    path = folder / "tokenizer.json"
-    if not path.exists():
-        raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except BaseException as error:  # the library panics on some bad files, and a panic is no Exception
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
-        raise CheckpointError(f"{path}: not a tokenizer file ({error}). Fetch it again.") from error
     path = folder / "tokenizer_config.json"
-    config = _json(path)
+    config, model = _json(path), _json(folder / "config.json")
+    whole = _backend(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
+    kind = vocabulary.kind_of(folder, config, model) if whole is None else kinds.kind_of(config, model)
     # older checkpoints name their special tokens in a file of their own, which then has the last word
     named = config if "added_tokens_decoder" in config else {**config, **_json(folder / "special_tokens_map.json")}
+    named = {**_usual(kind, whole), **named}
     special = {name: _special(named[name], name, path) for name in NAMED if named.get(name) is not None}
     further = named.get("extra_special_tokens") or named.get("additional_special_tokens") or []
     if not isinstance(further, list):
         raise CheckpointError(f"{path}: its additional special tokens are no list but {further!r}. Fetch it again.")
     additional = [_special(token, "additional_special_tokens", path) for token in further]
+    spelt = {name: token.content for name, token in special.items()}
+    backend = whole or vocabulary.build(folder, kind, config, spelt.get("unk_token"))
     backend.add_tokens([*_added(config, path), *special.values(), *additional])  # those that it knows stay as they are
+    if whole is None:
+        vocabulary.frame(backend, kind, config, spelt)
     limit = config.get("model_max_length") or UNLIMITED
     if not isinstance(limit, (int, float)):
         raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no number. Fetch it again.")
     return {
         "backend": backend,
-        "special": {name: token.content for name, token in special.items()},
+        "special": spelt,
         "additional": [token.content for token in additional],
         "template": _template(folder, config),
-        "padding_side": config.get("padding_side", "right"),
+        "padding_side": config.get("padding_side", (backend.padding or {}).get("direction", "right")),
+        "truncation_side": config.get("truncation_side", (backend.truncation or {}).get("direction", "right")),
+        "token_types": _token_types(config, path, kind.token_types),
         "model_max_length": int(limit) if limit < UNLIMITED else UNLIMITED,
         "clean_up": bool(config.get("clean_up_tokenization_spaces", False)),
         "source": config,
     }
+
+
+def _backend(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except BaseException as error:  # the library panics on some bad files, and a panic is no Exception
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        raise CheckpointError(f"{path}: not a tokenizer file ({error}). Fetch it again.") from error
+
+
+def _usual(kind: kinds.Kind, whole: tokenizers.Tokenizer | None) -> dict[str, str]:
+    """The special tokens where no file names them: those of the tokenizer's kind, if a tokenizer.json has them."""
+    if whole is None:
+        return dict(kind.special)
+    padding = {"pad_token": whole.padding["pad_token"]} if whole.padding else {}
+    return {name: token for name, token in {**padding, **kind.special}.items() if whole.token_to_id(token) is not None}
+
+
+def _token_types(config: Mapping[str, Any], path: Path, usual: bool) -> bool:
+    """Whether the model is told which of two texts a token belongs to."""
+    names = config.get("model_input_names")
+    if names is None:
+        return usual
+    if not isinstance(names, list):
+        raise CheckpointError(f"{path}: 'model_input_names' is {names!r}, which is no list. Fetch it again.")
+    return "token_type_ids" in names
 
 
 def _json(path: Path) -> dict[str, Any]:

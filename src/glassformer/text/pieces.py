@@ -2,7 +2,8 @@
 
 A token can be half a character (an emoji is up to four), and some tokenizers decode a token differently after
 another. So each piece is what the newest tokens add to the decode of their neighbours, and is held back while it
-ends inside a character. Joined, the pieces equal the decode of all the tokens at once.
+ends inside a character. Joined, the pieces equal the decode of all the tokens at once; only where SentencePiece's byte
+tokens spell no text at all may the number of signs for that differ, because its decoder judges a run as a whole.
 """
 
 from __future__ import annotations

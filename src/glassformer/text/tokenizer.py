@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, overload
@@ -18,13 +18,17 @@ import tokenizers
 from tokenizers.models import BPE
 
 from glassformer.errors import InputError, InputTypeError, TemplateError, refuse
-from glassformer.text import files, gguf_bpe
+from glassformer.text import files, gguf, spelling, tiktoken
 from glassformer.text.encoding import BatchEncoding, Tensors, array
 from glassformer.text.files import NAMED, UNLIMITED
 from glassformer.text.pieces import Pieces
+from glassformer.text.rows import TRUNCATIONS, Row, cut, pad, row
 from glassformer.text.template import ChatTemplate
 
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
+Pair: TypeAlias = tuple[str, str]
+Padding: TypeAlias = bool | Literal["longest", "max_length", "do_not_pad"]
+Truncation: TypeAlias = bool | Literal["longest_first", "only_first", "only_second", "do_not_truncate"]
 
 
 class Tokenizer:
@@ -38,7 +42,9 @@ class Tokenizer:
         additional: Sequence[str] = (),
         template: str | Mapping[str, str] | None = None,
         padding_side: str = "right",
+        truncation_side: str = "right",
         model_max_length: int = UNLIMITED,
+        token_types: bool = False,
         clean_up: bool = False,
         source: Mapping[str, Any] | None = None,
     ) -> None:
@@ -49,7 +55,9 @@ class Tokenizer:
         self._additional = tuple(additional)
         self.chat_template = template
         self.padding_side = padding_side
+        self.truncation_side = truncation_side
         self.model_max_length = model_max_length
+        self.model_input_names = ["input_ids", *(["token_type_ids"] if token_types else []), "attention_mask"]
         self._clean_up = clean_up and not isinstance(backend.model, BPE)  # which spells its spaces: nothing to repair
         self._source = dict(source or {})  # the tokenizer_config.json it came with, for saving
 
@@ -57,13 +65,13 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
-        """From tokenizer.json and the small files beside it."""
+        """From tokenizer.json and the small files beside it, or from an older checkpoint's vocabulary files."""
         return cls(**files.read(folder))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
         """From the `tokenizer.…` entries of a GGUF file."""
-        backend, special = gguf_bpe.build(metadata)
+        backend, special, token_types = gguf.build(metadata)
         template = metadata.get("tokenizer.chat_template")
         context = metadata.get(f"{metadata.get('general.architecture')}.context_length")
         return cls(
@@ -71,7 +79,21 @@ class Tokenizer:
             special=special,
             template=template if isinstance(template, str) else None,
             model_max_length=context if isinstance(context, int) else UNLIMITED,
+            token_types=token_types,
         )
+
+    @classmethod
+    def from_tiktoken(
+        cls,
+        path: str | Path,
+        pattern: str = tiktoken.CL100K,
+        special: Mapping[str, int] = tiktoken.CL100K_SPECIAL,
+    ) -> Tokenizer:
+        """From tiktoken's ranks; the pattern and the special tokens are `cl100k_base`'s unless others are given."""
+        backend = tiktoken.build(tiktoken.read_ranks(Path(path)), pattern, special)
+        last = "<|endoftext|>"
+        named = {"eos_token": last} if last in special else {}
+        return cls(backend, special=named, additional=[token for token in special if token not in named.values()])
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
@@ -82,7 +104,9 @@ class Tokenizer:
             "tokenizer_class": "PreTrainedTokenizerFast",
             **{k: v for k, v in self._source.items() if k not in ("chat_template", "extra_special_tokens", *NAMED)},
             **self.special_tokens_map,
+            "model_input_names": self.model_input_names,
             "padding_side": self.padding_side,
+            "truncation_side": self.truncation_side,
             "model_max_length": self.model_max_length,
         }
         if isinstance(self.chat_template, Mapping):
@@ -161,73 +185,108 @@ class Tokenizer:
 
     def __call__(
         self,
-        text: str | Sequence[str],
+        text: str | Sequence[str] | Sequence[Pair],
+        text_pair: str | Sequence[str] | None = None,
         *,
         add_special_tokens: bool = True,
-        padding: bool | Literal["longest", "max_length"] = False,
-        truncation: bool = False,
+        padding: Padding = False,
+        truncation: Truncation = False,
         max_length: int | None = None,
         padding_side: str | None = None,
         return_tensors: Tensors = None,
+        return_token_type_ids: bool | None = None,
         return_attention_mask: bool = True,
+        return_special_tokens_mask: bool = False,
+        return_offsets_mapping: bool = False,
         **unknown: Any,
     ) -> BatchEncoding:
-        """Encode one text or many.
+        """Encode one text or many, each alone or with a second one.
 
         Args:
-            text: a string, or a list of strings for a batch.
+            text: a string, or a list of strings for a batch; pairs of strings are texts with their second ones.
+            text_pair: the second text, such as the answer to a question; a list of them for a batch.
             add_special_tokens: put the tokens around each text that the model was trained with, if any.
             padding: True or "longest" pads a batch to its longest text, "max_length" to `max_length`.
-            truncation: cut texts longer than `max_length` (by default the model's own limit).
+            truncation: cut texts longer than `max_length` (by default the model's own limit): True or
+                "longest_first" takes from the longer of two, "only_first" and "only_second" from that one.
             return_tensors: "pt" for torch tensors, "np" for numpy arrays, None for lists.
+            return_token_type_ids: which of two texts each token belongs to; by default where the model wants it.
+            return_special_tokens_mask: 1 for each token that was put around the texts.
+            return_offsets_mapping: where each token begins and ends in its text.
         """
         refuse(unknown, self.__call__)
-        single = isinstance(text, str)
-        if not single and (not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray))):
-            raise InputTypeError(f"the tokenizer takes a string or a list of strings, not {type(text).__name__}.")
-        texts: Sequence[str] = [text] if isinstance(text, str) else text
+        single, pairs = _pairs(text, text_pair)
         if max_length is not None and (not isinstance(max_length, int) or max_length < 0):
             raise InputError(f"max_length={max_length!r} is no length. Give a number of tokens, 0 or more.")
-        if truncation not in (True, False):
-            raise InputError(f"truncation={truncation!r} is not known. Use True or False.")
+        if truncation not in TRUNCATIONS:
+            raise InputError(
+                f"truncation={truncation!r} is not known. Use True, 'longest_first', 'only_first', 'only_second' or False."
+            )
+        types = "token_type_ids" in self.model_input_names if return_token_type_ids is None else return_token_type_ids
+        wanted = {
+            "input_ids": True,
+            "token_type_ids": types,
+            "attention_mask": return_attention_mask,
+            "special_tokens_mask": return_special_tokens_mask,
+            "offset_mapping": return_offsets_mapping,
+        }
+        names = [name for name, wish in wanted.items() if wish]
         limit = self.model_max_length if max_length is None else max_length
-        rows = [self._encode(one, add_special_tokens, limit if truncation else UNLIMITED) for one in texts]
-        masks = [[1] * len(row) for row in rows]
-        if padding:
-            rows, masks = self._pad(rows, masks, padding, max_length, padding_side or self.padding_side)
-        found: dict[str, Any] = {"input_ids": rows}
-        if return_attention_mask:
-            found["attention_mask"] = masks
+        rows = []
+        for first, second in pairs:
+            found = self._encode(first, second, add_special_tokens)
+            whole = row(found, names)
+            if truncation not in (False, "do_not_truncate"):
+                whole = cut(whole, found.sequence_ids, limit, truncation, self.truncation_side)
+            rows.append(whole)
+        if padding not in (False, "do_not_pad"):
+            rows = self._pad(rows, padding, max_length, padding_side or self.padding_side)
+        columns = {name: [one[name] for one in rows] for name in names}
         if return_tensors is not None:
-            return BatchEncoding({name: array(value, return_tensors) for name, value in found.items()})
-        return BatchEncoding({name: value[0] if single else value for name, value in found.items()})
+            return BatchEncoding({name: array(values, return_tensors) for name, values in columns.items()})
+        return BatchEncoding({name: values[0] if single else values for name, values in columns.items()})
 
-    def encode(self, text: str, *, add_special_tokens: bool = True, return_tensors: Tensors = None) -> Any:
-        """The ids of one text: a list, or a (1, length) tensor."""
-        return self(text, add_special_tokens=add_special_tokens, return_tensors=return_tensors)["input_ids"]
+    def encode(
+        self,
+        text: str,
+        text_pair: str | None = None,
+        *,
+        add_special_tokens: bool = True,
+        padding: Padding = False,
+        truncation: Truncation = False,
+        max_length: int | None = None,
+        return_tensors: Tensors = None,
+    ) -> Any:
+        """The ids of one text, or of a text and its second one: a list, or a (1, length) tensor."""
+        found = self(
+            text,
+            text_pair,
+            add_special_tokens=add_special_tokens,
+            padding=padding,
+            truncation=truncation,
+            max_length=max_length,
+            return_tensors=return_tensors,
+        )
+        return found["input_ids"]
 
     def tokenize(self, text: str) -> list[str]:
         """The pieces of one text, as the vocabulary spells them."""
-        return self.convert_ids_to_tokens(self._encode(text, add_special_tokens=False))
+        return self.convert_ids_to_tokens(self._encode(text, None, add_special_tokens=False).ids)
 
-    def _encode(self, text: str, add_special_tokens: bool, limit: int = UNLIMITED) -> list[int]:
-        """At most `limit` ids; it is the text that is cut, and never the tokens around it while they have room."""
-        if not isinstance(text, str):
-            raise InputTypeError(f"the tokenizer takes text, not {type(text).__name__}.")
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many tokens are put around one text, or around and between two."""
+        return self.backend.num_special_tokens_to_add(is_pair=pair)
+
+    def _encode(self, text: str, second: str | None, add_special_tokens: bool) -> tokenizers.Encoding:
+        for one in (text,) if second is None else (text, second):
+            if not isinstance(one, str):
+                raise InputTypeError(f"the tokenizer takes text, not {type(one).__name__}.")
         try:
-            found = self.backend.encode(text, add_special_tokens=False)
+            return self.backend.encode(text, second, add_special_tokens=add_special_tokens)
         except (UnicodeEncodeError, TypeError) as error:
             raise InputError("the text holds a lone surrogate, which is no character. Repair its encoding first.") from error
-        if add_special_tokens:
-            if (room := max(0, limit - self.backend.num_special_tokens_to_add(is_pair=False))) < len(found):
-                found.truncate(room)
-            found = self.backend.post_process(found)
-        ids: list[int] = found.ids
-        return ids[:limit]
 
-    def _pad(
-        self, rows: list[list[int]], masks: list[list[int]], padding: Any, max_length: int | None, side: str
-    ) -> tuple[list[list[int]], list[list[int]]]:
+    def _pad(self, rows: list[Row], padding: Any, max_length: int | None, side: str) -> list[Row]:
         if padding not in (True, "longest", "max_length"):
             raise InputError(f"padding={padding!r} is not known. Use True, 'longest', 'max_length' or False.")
         if side not in ("left", "right"):
@@ -239,13 +298,8 @@ class Tokenizer:
             if width >= UNLIMITED:
                 raise InputError("padding='max_length' needs max_length=….")
         else:
-            width = max(map(len, rows), default=0)
-        pad = self.pad_token_id
-        if side == "left":
-            filled = [[pad] * (width - len(row)) + row for row in rows]
-            return filled, [[0] * (width - len(mask)) + mask for mask in masks]
-        filled = [row + [pad] * (width - len(row)) for row in rows]
-        return filled, [mask + [0] * (width - len(mask)) for mask in masks]
+            width = max((len(one["input_ids"]) for one in rows), default=0)
+        return pad(rows, width, self.pad_token_id, side)
 
     # Ids to text ------------------------------------------------------------------------------------------------
 
@@ -296,27 +350,14 @@ class Tokenizer:
             return self.unk_token_id if found is None else found
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
-    @cached_property
-    def _bytes_of(self) -> dict[str, int] | None:
-        """For byte-level vocabularies, the byte behind each character they are spelt with."""
-        decoder = json.loads(self.backend.to_str()).get("decoder") or {}
-        kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders", []))}
-        if "ByteLevel" not in kinds:
-            return None
-        whole = [*range(33, 127), *range(161, 173), *range(174, 256)]  # printable Latin-1, spelt as itself
-        spelt = {chr(byte): byte for byte in whole}
-        rest = [byte for byte in range(256) if byte not in whole]
-        return spelt | {chr(256 + at): byte for at, byte in enumerate(rest)}
-
     def token_bytes(self, number: int) -> bytes:
         """The bytes that one id adds to the text; half a character is possible, a padding id gives none."""
         token = self.backend.id_to_token(number) if 0 <= number < 2**32 else None
-        if token is None:
-            return b""
-        spelt = self._bytes_of
-        if spelt is None or number in self._added_ids or not spelt.keys() >= set(token):
-            return token.encode()
-        return bytes(spelt[character] for character in token)
+        return b"" if token is None else self._bytes_of(token, number in self._added_ids)
+
+    @cached_property
+    def _bytes_of(self) -> Callable[[str, bool], bytes]:
+        return spelling.reader(self.backend)
 
     @cached_property
     def _added_ids(self) -> frozenset[int]:
@@ -344,8 +385,8 @@ class Tokenizer:
         chat_template: str | None = None,
         add_generation_prompt: bool = False,
         tokenize: bool = True,
-        padding: bool | Literal["longest", "max_length"] = False,
-        truncation: bool = False,
+        padding: Padding = False,
+        truncation: Truncation = False,
         max_length: int | None = None,
         return_tensors: Tensors = None,
         return_dict: bool = True,
@@ -390,6 +431,27 @@ class Tokenizer:
             return_tensors=return_tensors,
         )
         return found if return_dict else found["input_ids"]
+
+
+def _pairs(text: Any, second: Any) -> tuple[bool, list[tuple[Any, Any]]]:
+    """Whether it was one text and no list, and the texts with their second ones, or with None."""
+    if isinstance(text, str):
+        if second is not None and not isinstance(second, str):
+            raise InputTypeError(f"one text takes one second text, not {type(second).__name__}.")
+        return True, [(text, second or None)]  # an empty second text is none, as the field has it
+    if not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray)):
+        raise InputTypeError(f"the tokenizer takes a string or a list of strings, not {type(text).__name__}.")
+    if second is None:
+        return False, [tuple(one) if _is_pair(one) else (one, None) for one in text]
+    if isinstance(second, (str, bytes)) or not isinstance(second, Sequence):
+        raise InputTypeError(f"a list of texts takes a list of second texts, not {type(second).__name__}.")
+    if len(second) != len(text):
+        raise InputError(f"there are {len(text)} texts but {len(second)} second texts. Give each text one.")
+    return False, list(zip(text, second, strict=True))
+
+
+def _is_pair(one: Any) -> bool:
+    return isinstance(one, (tuple, list)) and len(one) == 2
 
 
 def _by_name(special: Mapping[str, str | None]) -> dict[str, str]:

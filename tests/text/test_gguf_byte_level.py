@@ -18,7 +18,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.gguf_bpe import PRE_TOKENIZERS, build
+from glassformer.text.gguf import build
+from glassformer.text.gguf.byte_level import PRE_TOKENIZERS
 from tests.text.texts import SALT, moderate, spelt, texts
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED = 1, 2, 3, 4, 5
@@ -185,7 +186,7 @@ def test_numbers(pre: str, parts: list[str]) -> None:
 
 @pytest.mark.parametrize("pre", [*PRE_TOKENIZERS, None])
 def test_every_name_can_be_built(pre: str | None) -> None:
-    backend, special = build(tiny(pre=pre))
+    backend, special, _ = build(tiny(pre=pre))
     assert backend.encode("ab ab<s>c", add_special_tokens=False).ids[-2:] == [4, 3]
     assert special == {"bos_token": "<s>", "eos_token": "</s>"}
 
@@ -302,8 +303,9 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
 
 MISFIT = "GGUF's vocabulary and merges do not fit together"
 BROKEN: list[tuple[dict[str, Any], str]] = [
-    ({"model": "llama"}, "'tokenizer.ggml.model' is 'llama'; only 'gpt2' can be read"),
-    ({"model": None}, "'tokenizer.ggml.model' is None; only 'gpt2' can be read"),
+    ({"model": "rwkv"}, "'tokenizer.ggml.model' is 'rwkv'; only 'gpt2', 'llama', 'bert', 't5' can be read"),
+    ({"model": None}, "'tokenizer.ggml.model' is None; only 'gpt2', 'llama', 'bert', 't5' can be read"),
+    ({"model": ["gpt2"]}, "'tokenizer.ggml.model' is ['gpt2']; only"),
     ({"pre": "qwen-2"}, "'tokenizer.ggml.pre' is 'qwen-2', which is not known. Did you mean 'qwen2'?"),
     ({"pre": ["qwen2"]}, "'tokenizer.ggml.pre' is ['qwen2'], which is not known"),
     ({"tokens": None}, "'tokenizer.ggml.tokens' is missing"),
@@ -315,7 +317,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"merges": ["a c"]}, MISFIT),
     ({"merges": ["ab"]}, MISFIT),
     ({"merges": [7]}, MISFIT),
-    ({"tokens": [1, 2, 3, 4, 5, 6]}, MISFIT),
+    ({"tokens": [1, 2, 3, 4, 5, 6]}, "'tokenizer.ggml.tokens' holds more than texts"),
     ({"bos_token_id": 6}, "'tokenizer.ggml.bos_token_id' is 6, outside the vocabulary"),
     ({"eos_token_id": -1}, "'tokenizer.ggml.eos_token_id' is -1, outside the vocabulary"),
     ({"padding_token_id": "</s>"}, "'tokenizer.ggml.padding_token_id' is '</s>', outside the vocabulary"),

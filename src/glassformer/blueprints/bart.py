@@ -1,0 +1,124 @@
+"""BART (https://arxiv.org/abs/1910.13461): encoder-decoder, post-norm with biases, learned positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import config as shared
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
+from glassformer.blueprints.config import Head
+
+FIRST = 2  # the row of the position table that the first token gets
+EPS = 1e-5  # of every norm; the config does not say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(shared.Config):
+    model_type: ClassVar[str] = "bart"
+    natural: ClassVar[Head] = "seq2seq"
+    default_labels: ClassVar[int] = 3
+    spelt: ClassVar[Mapping[str, str]] = {
+        "d_model": "hidden_size", "encoder_layers": "num_encoder_layers", "decoder_layers": "num_hidden_layers",
+        "decoder_attention_heads": "num_attention_heads", "activation_function": "hidden_act",
+        "init_std": "initializer_range",
+    }  # fmt: skip
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "is_encoder_decoder": True, "normalize_before": False, "static_position_embeddings": False,
+        "add_final_layer_norm": False, "normalize_embedding": True,
+    }  # fmt: skip
+
+    hidden_size: int = 1024
+    num_hidden_layers: int = 12
+    num_encoder_layers: int = 12
+    num_attention_heads: int = 16
+    encoder_attention_heads: int = 16
+    encoder_ffn_dim: int = 4096
+    decoder_ffn_dim: int = 4096
+    max_position_embeddings: int = 1024
+    hidden_act: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    classifier_dropout: float = 0.0
+    scale_embedding: bool = False
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("num_encoder_layers", "num_attention_heads", "encoder_attention_heads")
+        self.positive("encoder_ffn_dim", "decoder_ffn_dim")
+        self.known_activation("hidden_act")
+        self.whole_heads()
+        self.whole_heads("encoder_attention_heads")
+
+    @property
+    def encoder_layers(self) -> int:
+        return self.num_encoder_layers
+
+    @property
+    def head_dropout(self) -> float:
+        return self.classifier_dropout
+
+    @property
+    def scale(self) -> float:
+        """What the vectors of the table are multiplied by."""
+        return self.hidden_size**0.5 if self.scale_embedding else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"is_encoder_decoder": True}
+
+
+def attention(
+    b: Builder, c: Config, x: Value, module: str, heads: int, where: str = "attention", seen: Value | None = None,
+    causal: bool = False,
+) -> Value:  # fmt: skip
+    h, size = b.see(x, f"{where}.input", module), c.hidden_size // heads
+    q = b.heads(h, f"{module}.q_proj", heads, size, bias=True, site=f"{where}.query")
+    k = b.heads(seen or h, f"{module}.k_proj", heads, size, bias=True, site=f"{where}.key")
+    v = b.heads(seen or h, f"{module}.v_proj", heads, size, bias=True, site=f"{where}.value")
+    a = b.attend(q, k, v, module, causal=causal, where=where)
+    return b.linear(a, f"{module}.out_proj", c.hidden_size, bias=True, site=f"{where}.update")
+
+
+def stack(b: Builder, c: Config, base: str, name: str, seen: Value | None = None) -> Value:
+    heads, inner, layers = (
+        (c.encoder_attention_heads, c.encoder_ffn_dim, c.num_encoder_layers)
+        if seen is None
+        else (c.num_attention_heads, c.decoder_ffn_dim, c.num_hidden_layers)
+    )
+    x = b.embed(f"{base}shared", site=None, scale=c.scale)
+    x = b.position(x, f"{base}{name}.embed_positions", c.max_position_embeddings + FIRST, first=FIRST)
+    x = b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
+    for layer in range(layers):
+        with b.block(layer, f"{base}{name}.layers"):
+            a = attention(b, c, x, "self_attn", heads, causal=seen is not None)
+            x = b.norm(b.add(x, a), "self_attn_layer_norm", EPS, site="middle", how="layer")
+            if seen is not None:
+                a = attention(b, c, x, "encoder_attn", heads, "cross", seen)
+                x = b.norm(b.add(x, a), "encoder_attn_layer_norm", EPS, site="crossed", how="layer")
+            h = b.activate(b.linear(b.see(x, "mlp.input"), "fc1", inner, bias=True), c.hidden_act, "mlp.hidden")
+            h = b.linear(h, "fc2", c.hidden_size, bias=True, site="mlp.update")
+            x = b.norm(b.add(x, h), "final_layer_norm", EPS, site="residual", how="layer")
+    return b.see(x, "final")
+
+
+def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "model."
+    with b.encoder():
+        seen = stack(b, c, base, "encoder")
+    x = stack(b, c, base, "decoder", seen)
+    if head == "seq2seq":
+        b.scores(x, "lm_head", c.vocab_size, bias=Weight("final_logits_bias", (1, c.vocab_size)), tied=c.tie_word_embeddings)
+    elif head == "sequence":
+        h = b.activate(b.linear(b.pool(x, "eos"), "classification_head.dense", c.hidden_size, bias=True), "tanh")
+        b.scores(h, "classification_head.out_proj", c.labels, bias=True)
+    else:
+        return b.finish(x, head)
+    return b.close(head)

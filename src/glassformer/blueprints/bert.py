@@ -1,0 +1,97 @@
+"""BERT (https://arxiv.org/abs/1810.04805): every token sees every other; norms come after each sum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import config as shared
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
+from glassformer.blueprints.config import Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(shared.Config):
+    model_type: ClassVar[str] = "bert"
+    natural: ClassVar[Head] = "masked"
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute",
+    }  # fmt: skip
+
+    intermediate_size: int = 3072
+    num_attention_heads: int = 12
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    classifier_dropout: float | None = None
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("intermediate_size", "num_attention_heads", "type_vocab_size")
+        self.known_activation("hidden_act")
+        self.whole_heads()
+
+    @property
+    def head_dropout(self) -> float:
+        return self.hidden_dropout_prob if self.classifier_dropout is None else self.classifier_dropout
+
+    @property
+    def first_position(self) -> int:
+        """The row of the position table that the first token gets."""
+        return 0
+
+    @property
+    def context(self) -> int:
+        return self.max_position_embeddings - self.first_position
+
+
+def states(b: Builder, c: Config, base: str) -> Value:
+    """From ids to the last block's states."""
+    eps, heads, size = c.layer_norm_eps, c.num_attention_heads, c.hidden_size // c.num_attention_heads
+    x = b.embed(f"{base}embeddings.word_embeddings", site=None)
+    x = b.position(x, f"{base}embeddings.position_embeddings", c.max_position_embeddings, first=c.first_position)
+    x = b.position(x, f"{base}embeddings.token_type_embeddings", c.type_vocab_size, how="segments")
+    x = b.norm(x, f"{base}embeddings.LayerNorm", eps, site="embedding", how="layer")
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}encoder.layer"):
+            h = b.see(x, "attention.input", "attention.self")
+            q, k, v = (
+                b.heads(h, f"attention.self.{name}", heads, size, bias=True, site=f"attention.{name}")
+                for name in ("query", "key", "value")
+            )
+            a = b.attend(q, k, v, "attention.self", causal=False)
+            a = b.linear(a, "attention.output.dense", c.hidden_size, bias=True, site="attention.update")
+            x = b.norm(b.add(x, a), "attention.output.LayerNorm", eps, site="middle", how="layer")
+            h = b.see(x, "mlp.input", "intermediate")
+            h = b.activate(b.linear(h, "intermediate.dense", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
+            h = b.linear(h, "output.dense", c.hidden_size, bias=True, site="mlp.update")
+            x = b.norm(b.add(x, h), "output.LayerNorm", eps, site="residual", how="layer")
+    return b.see(x, "final")
+
+
+def pooled(b: Builder, c: Config, x: Value, base: str) -> Value:
+    return b.activate(b.linear(b.pool(x), f"{base}pooler.dense", c.hidden_size, bias=True), "tanh")
+
+
+def blueprint(c: Config, head: Head = "masked") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "bert."
+    x = states(b, c, base)
+    if head == "base":
+        pooled(b, c, x, base)
+    elif head == "masked":
+        h = b.activate(b.linear(x, "cls.predictions.transform.dense", c.hidden_size, bias=True), c.hidden_act)
+        h = b.norm(h, "cls.predictions.transform.LayerNorm", c.layer_norm_eps, how="layer")
+        bias = Weight("cls.predictions.bias", (c.vocab_size,))
+        b.scores(h, "cls.predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
+    elif head == "sequence":
+        b.scores(pooled(b, c, x, base), "classifier", c.labels, bias=True)
+    else:
+        return b.finish(x, head)
+    return b.close(head)

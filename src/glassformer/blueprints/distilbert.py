@@ -1,0 +1,82 @@
+"""DistilBERT (https://arxiv.org/abs/1910.01108): half of BERT's blocks, no token types, no pooler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import config as shared
+from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.config import Head
+
+EPS = 1e-12  # of every norm; the config does not say
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(shared.Config):
+    model_type: ClassVar[str] = "distilbert"
+    natural: ClassVar[Head] = "masked"
+    spelt: ClassVar[Mapping[str, str]] = {
+        "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
+        "hidden_dim": "intermediate_size", "activation": "hidden_act",
+    }  # fmt: skip
+    fixed: ClassVar[Mapping[str, Any]] = {"is_decoder": False}
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 6
+    intermediate_size: int = 3072
+    num_attention_heads: int = 12
+    max_position_embeddings: int = 512
+    hidden_act: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    qa_dropout: float = 0.1
+    seq_classif_dropout: float = 0.2
+    sinusoidal_pos_embds: bool = False  # only how the stored table was made
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("intermediate_size", "num_attention_heads")
+        self.known_activation("hidden_act")
+        self.whole_heads()
+
+    @property
+    def head_dropout(self) -> float:
+        return self.dropout
+
+
+def blueprint(c: Config, head: Head = "masked") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "distilbert."
+    heads, size = c.num_attention_heads, c.hidden_size // c.num_attention_heads
+    x = b.embed(f"{base}embeddings.word_embeddings", site=None)
+    x = b.position(x, f"{base}embeddings.position_embeddings", c.max_position_embeddings)
+    x = b.norm(x, f"{base}embeddings.LayerNorm", EPS, site="embedding", how="layer")
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}transformer.layer"):
+            h = b.see(x, "attention.input", "attention")
+            q, k, v = (
+                b.heads(h, f"attention.{name[0]}_lin", heads, size, bias=True, site=f"attention.{name}")
+                for name in ("query", "key", "value")
+            )
+            a = b.attend(q, k, v, "attention", causal=False)
+            a = b.linear(a, "attention.out_lin", c.hidden_size, bias=True, site="attention.update")
+            x = b.norm(b.add(x, a), "sa_layer_norm", EPS, site="middle", how="layer")
+            h = b.see(x, "mlp.input", "ffn")
+            h = b.activate(b.linear(h, "ffn.lin1", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
+            h = b.linear(h, "ffn.lin2", c.hidden_size, bias=True, site="mlp.update")
+            x = b.norm(b.add(x, h), "output_layer_norm", EPS, site="residual", how="layer")
+    x = b.see(x, "final")
+    if head == "masked":
+        h = b.activate(b.linear(x, "vocab_transform", c.hidden_size, bias=True), c.hidden_act)
+        h = b.norm(h, "vocab_layer_norm", EPS, how="layer")
+        b.scores(h, "vocab_projector", c.vocab_size, bias=True, tied=c.tie_word_embeddings)
+    elif head == "sequence":
+        h = b.activate(b.linear(b.pool(x), "pre_classifier", c.hidden_size, bias=True), "relu")
+        b.scores(h, "classifier", c.labels, bias=True)
+    else:
+        return b.finish(x, head)
+    return b.close(head)

@@ -1,0 +1,99 @@
+"""Gemma 3, text (https://arxiv.org/abs/2503.19786): norms before and after, windows with a RoPE of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from glassformer.blueprints import llama
+from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.config import Head
+from glassformer.blueprints.rope import Rope
+from glassformer.errors import ConfigError
+
+KINDS = {"sliding_attention": "local", "full_attention": "default"}  # of a layer: which RoPE turns it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(llama.Config):
+    model_type: ClassVar[str] = "gemma3_text"
+    spelt: ClassVar[Mapping[str, str]] = {"hidden_activation": "hidden_act"}
+    fixed: ClassVar[Mapping[str, Any]] = {
+        "use_bidirectional_attention": False, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        "mlp_bias": False,
+    }  # fmt: skip
+
+    hidden_act: str = "gelu_pytorch_tanh"
+    head_dim: int = 256
+    max_position_embeddings: int = 131072
+    query_pre_attn_scalar: float = 256
+    sliding_window: int | None = 4096
+    layer_types: list[str] | None = None
+    tie_word_embeddings: bool = True
+    local_rope: Rope = field(default_factory=Rope)
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        both = raw.pop("rope_parameters", None) or {}
+        if not isinstance(both, Mapping):
+            raise ConfigError(f"config field 'rope_parameters' is {both!r}; it must be an object.")
+        wide = both if "rope_type" in both else both.get("full_attention")
+        local = {"rope_parameters": both.get("sliding_attention"), "rope_theta": raw.pop("rope_local_base_freq", 10_000.0)}
+        layers, every = raw.get("num_hidden_layers"), raw.pop("sliding_window_pattern", None) or 6
+        if raw.get("layer_types") is None and isinstance(layers, int) and isinstance(every, int):
+            raw["layer_types"] = [
+                "full_attention" if (layer + 1) % every == 0 else "sliding_attention" for layer in range(layers)
+            ]
+        given = super().prepare({"rope_theta": 1_000_000.0, **raw, "rope_parameters": wide})
+        return given | {"local_rope": Rope.read(local)}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = self.layer_types or []
+        if len(kinds) != self.num_hidden_layers or not set(kinds) <= KINDS.keys():
+            raise ConfigError(
+                f"config field 'layer_types' must name one of {', '.join(KINDS)} for each of the "
+                f"{self.num_hidden_layers} layers, not {kinds!r}."
+            )
+
+    def kind(self, layer: int) -> str:
+        """Which of the two RoPEs turns a layer."""
+        return KINDS[(self.layer_types or [])[layer]]
+
+    def window(self, layer: int) -> int | None:
+        return self.sliding_window if self.kind(layer) == "local" else None
+
+    @property
+    def scale(self) -> float:
+        return float(self.query_pre_attn_scalar**-0.5)
+
+    def to_dict(self) -> dict[str, Any]:
+        found = super().to_dict()
+        del found["local_rope"]
+        rope = {"sliding_attention": self.local_rope.raw(), "full_attention": self.rope.raw()}
+        return found | {"rope_parameters": rope}
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "model."
+    groups, size, eps, bias = c.num_key_value_heads, c.head_dim, c.rms_norm_eps, c.attention_bias
+    x = b.embed(f"{base}embed_tokens", scale=c.hidden_size**0.5)
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}layers"):
+            rope = c.local_rope if c.kind(layer) == "local" else c.rope
+            h = b.norm(x, "input_layernorm", eps, site="attention.input", offset=1)
+            q = b.norm(b.heads(h, "self_attn.q_proj", c.num_attention_heads, size, bias), "self_attn.q_norm", eps, offset=1)
+            k = b.norm(b.heads(h, "self_attn.k_proj", groups, size, bias), "self_attn.k_norm", eps, offset=1)
+            q = b.rotate(q, "self_attn", rope, site="attention.query")
+            k = b.rotate(k, "self_attn", rope, site="attention.key")
+            v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value")
+            a = b.attend(q, k, v, "self_attn", window=c.window(layer), scale=c.scale)
+            a = b.linear(a, "self_attn.o_proj", c.hidden_size, bias)
+            x = b.add(x, b.norm(a, "post_attention_layernorm", eps, site="attention.update", offset=1), site="middle")
+            h = b.norm(x, "pre_feedforward_layernorm", eps, site="mlp.input", offset=1)
+            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act)
+            h = b.linear(h, "mlp.down_proj", c.hidden_size)
+            x = b.add(x, b.norm(h, "post_feedforward_layernorm", eps, site="mlp.update", offset=1), site="residual")
+    return b.finish(b.norm(x, f"{base}norm", eps, site="final", offset=1), head)

@@ -1,0 +1,84 @@
+"""GPT-2 (https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf).
+
+Pre-norm with biases, learned positions, one fused projection for query, key and value, weights stored as columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import config as shared
+from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.config import Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(shared.Config):
+    model_type: ClassVar[str] = "gpt2"
+    spelt: ClassVar[Mapping[str, str]] = {
+        "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+        "n_positions": "max_position_embeddings", "activation_function": "hidden_act", "n_inner": "intermediate_size",
+    }  # fmt: skip
+    fixed: ClassVar[Mapping[str, Any]] = {"add_cross_attention": False}
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    max_position_embeddings: int = 1024
+    intermediate_size: int | None = None  # None: four times the hidden size
+    hidden_act: str = "gelu_new"
+    layer_norm_epsilon: float = 1e-5
+    resid_pdrop: float = 0.1
+    embd_pdrop: float = 0.1
+    attn_pdrop: float = 0.1
+    classifier_dropout: float | None = None
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    tie_word_embeddings: bool = True
+    bos_token_id: int | None = 50256
+    eos_token_id: int | list[int] | None = 50256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("num_attention_heads")
+        self.known_activation("hidden_act")
+        self.whole_heads()
+
+    @property
+    def head_dropout(self) -> float:
+        return 0.1 if self.classifier_dropout is None else self.classifier_dropout
+
+    @property
+    def inner(self) -> int:
+        return self.intermediate_size or 4 * self.hidden_size
+
+    def scale(self, layer: int) -> float:
+        """What a layer's attention scores are multiplied by."""
+        scale = (self.hidden_size // self.num_attention_heads) ** -0.5 if self.scale_attn_weights else 1.0
+        return scale / (layer + 1) if self.scale_attn_by_inverse_layer_idx else scale
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "transformer."
+    eps, heads, size = c.layer_norm_epsilon, c.num_attention_heads, c.hidden_size // c.num_attention_heads
+    x = b.embed(f"{base}wte", site=None)
+    x = b.position(x, f"{base}wpe", c.max_position_embeddings, site="embedding")
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}h"):
+            h = b.norm(x, "ln_1", eps, site="attention.input", how="layer")
+            fused = b.linear(h, "attn.c_attn", 3 * c.hidden_size, bias=True, columns=True)
+            q, k, v = (
+                b.split(fused, "attn", part, heads, size, site=f"attention.{name}")
+                for part, name in enumerate(("query", "key", "value"))
+            )
+            a = b.attend(q, k, v, "attn", scale=c.scale(layer))
+            a = b.linear(a, "attn.c_proj", c.hidden_size, bias=True, site="attention.update", columns=True)
+            x = b.add(x, a, site="middle")
+            h = b.norm(x, "ln_2", eps, site="mlp.input", how="layer")
+            h = b.activate(b.linear(h, "mlp.c_fc", c.inner, bias=True, columns=True), c.hidden_act, "mlp.hidden")
+            h = b.linear(h, "mlp.c_proj", c.hidden_size, bias=True, site="mlp.update", columns=True)
+            x = b.add(x, h, site="residual")
+    return b.finish(b.norm(x, f"{base}ln_f", eps, site="final", how="layer"), head)

@@ -1,0 +1,43 @@
+"""RoBERTa (https://arxiv.org/abs/1907.11692): BERT's blocks; positions begin behind the padding id; heads of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from glassformer.blueprints import bert
+from glassformer.blueprints.blueprint import Blueprint, Builder, Weight
+from glassformer.blueprints.config import Head
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(bert.Config):
+    model_type: ClassVar[str] = "roberta"
+
+    pad_token_id: int | None = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 2
+
+    @property
+    def first_position(self) -> int:
+        return (self.pad_token_id or 0) + 1
+
+
+def blueprint(c: Config, head: Head = "masked") -> Blueprint:
+    b = Builder(c)
+    base = "" if head == "base" else "roberta."
+    x = bert.states(b, c, base)
+    if head == "base":
+        bert.pooled(b, c, x, base)
+    elif head == "masked":
+        h = b.activate(b.linear(x, "lm_head.dense", c.hidden_size, bias=True), "gelu")
+        h = b.norm(h, "lm_head.layer_norm", c.layer_norm_eps, how="layer")
+        b.scores(
+            h, "lm_head.decoder", c.vocab_size, bias=Weight("lm_head.bias", (c.vocab_size,)), tied=c.tie_word_embeddings
+        )
+    elif head == "sequence":
+        h = b.activate(b.linear(b.pool(x), "classifier.dense", c.hidden_size, bias=True), "tanh")
+        b.scores(h, "classifier.out_proj", c.labels, bias=True)
+    else:
+        return b.finish(x, head)
+    return b.close(head)

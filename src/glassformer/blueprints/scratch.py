@@ -1,0 +1,62 @@
+"""The from-scratch GPT of the course: pre-norm, ReLU, sinusoidal positions, each head with projections of its own.
+
+Its repository is github.com/waylandzhang/Transformer-from-scratch; names and sizes are those of its checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from glassformer.blueprints import config as shared
+from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.config import Head
+
+EPS = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(shared.Config):
+    model_type: ClassVar[str] = "scratch"
+    spelt: ClassVar[Mapping[str, str]] = {
+        "d_model": "hidden_size", "num_blocks": "num_hidden_layers", "num_heads": "num_attention_heads",
+        "context_length": "max_position_embeddings", "max_token_value": "vocab_size",
+    }  # fmt: skip
+
+    num_attention_heads: int = 4
+    max_position_embeddings: int = 16
+    dropout: float = 0.1
+    output_size: int | None = None  # scores, where the table of vectors has more rows than there are scores
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("num_attention_heads")
+        self.whole_heads()
+
+    @property
+    def scores(self) -> int:
+        return self.output_size or self.vocab_size
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    b = Builder(c)
+    size, blocks = c.hidden_size // c.num_attention_heads, "transformer_blocks"
+    x = b.embed("token_embedding_lookup_table", site=None)
+    x = b.position(x, "", c.max_position_embeddings, site="embedding", how="sinusoid")
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, blocks):
+            h = b.norm(x, "ln1", EPS, site="attention.input", how="layer")
+            q, k, v = (
+                b.gather(h, [f"mha.heads.{n}.W{name[0]}" for n in range(c.num_attention_heads)], size, f"attention.{name}")
+                for name in ("query", "key", "value")
+            )
+            a = b.attend(q, k, v, "mha")
+            x = b.add(x, b.linear(a, "mha.projection_layer", c.hidden_size, True, site="attention.update"), site="middle")
+            h = b.norm(x, "ln2", EPS, site="mlp.input", how="layer")
+            h = b.activate(b.linear(h, "ffn.ffn.0", 4 * c.hidden_size, bias=True), "relu", "mlp.hidden")
+            x = b.add(x, b.linear(h, "ffn.ffn.2", c.hidden_size, bias=True, site="mlp.update"), site="residual")
+    x = b.norm(x, f"{blocks}.{c.num_hidden_layers}", EPS, site="final", how="layer")
+    if head == "causal":
+        b.scores(x, "model_out_linear_layer", c.scores, bias=True, tied=c.tie_word_embeddings)
+    return b.close(head)

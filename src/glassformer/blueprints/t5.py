@@ -1,0 +1,123 @@
+"""T5 (https://arxiv.org/abs/1910.10683): encoder-decoder, pre-norm without biases, relative positions as learned buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from glassformer.blueprints import config as shared
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
+from glassformer.blueprints.config import Head
+
+UNBOUNDED = 1 << 30  # tokens: relative positions know no last one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(shared.Config):
+    model_type: ClassVar[str] = "t5"
+    natural: ClassVar[Head] = "seq2seq"
+    spelt: ClassVar[Mapping[str, str]] = {
+        "d_model": "hidden_size", "num_layers": "num_encoder_layers", "num_decoder_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads", "d_kv": "head_dim", "d_ff": "intermediate_size",
+        "n_positions": "max_position_embeddings",
+    }  # fmt: skip
+    fixed: ClassVar[Mapping[str, Any]] = {"is_encoder_decoder": True}
+
+    hidden_size: int = 512
+    num_hidden_layers: int = 6
+    num_encoder_layers: int = 6
+    num_attention_heads: int = 8
+    head_dim: int = 64
+    intermediate_size: int = 2048
+    max_position_embeddings: int = 512
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-6
+    feed_forward_proj: str = "relu"
+    scale_decoder_outputs: bool = True
+    tie_word_embeddings: bool = True
+    initializer_range: float = 0.05
+    pad_token_id: int | None = 0
+    eos_token_id: int | list[int] | None = 1
+    decoder_start_token_id: int | None = 0
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        if raw.get("num_encoder_layers") is None:
+            raw["num_encoder_layers"] = raw.get("num_hidden_layers") or 6
+        if raw.get("num_hidden_layers") is None:  # the decoder's: by default as many
+            raw["num_hidden_layers"] = raw["num_encoder_layers"]
+        # an old file says by its tying whether scores are scaled; its table is shared whenever it is stored once
+        raw.setdefault("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
+        return super().prepare({**raw, "tie_word_embeddings": True})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.positive("num_encoder_layers", "num_attention_heads", "head_dim", "intermediate_size")
+        self.positive("relative_attention_num_buckets", "relative_attention_max_distance")
+        self.known_activation("hidden_act")
+
+    @property
+    def gated(self) -> bool:
+        return self.feed_forward_proj.startswith("gated-")
+
+    @property
+    def hidden_act(self) -> str:
+        """The activation in `feed_forward_proj`; by an old custom, "gated-gelu" means its tanh approximation."""
+        return "gelu_new" if self.feed_forward_proj == "gated-gelu" else self.feed_forward_proj.removeprefix("gated-")
+
+    @property
+    def encoder_layers(self) -> int:
+        return self.num_encoder_layers
+
+    @property
+    def context(self) -> int:
+        return UNBOUNDED
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"tie_word_embeddings": self.scale_decoder_outputs, "is_encoder_decoder": True}
+
+
+def attention(b: Builder, c: Config, x: Value, module: str, where: str, seen: Value | None = None, **options: Any) -> Value:
+    """A norm, attention to the same stack or to what the encoder gives, and what that adds."""
+    h = b.norm(x, f"{module.rpartition('.')[0]}.layer_norm", c.layer_norm_epsilon, site=f"{where}.input")
+    heads, size = c.num_attention_heads, c.head_dim
+    q = b.heads(h, f"{module}.q", heads, size, site=f"{where}.query")
+    k = b.heads(seen or h, f"{module}.k", heads, size, site=f"{where}.key")
+    v = b.heads(seen or h, f"{module}.v", heads, size, site=f"{where}.value")
+    a = b.attend(q, k, v, module, scale=1.0, where=where, **options)
+    return b.linear(a, f"{module}.o", c.hidden_size, site=f"{where}.update")
+
+
+def stack(b: Builder, c: Config, name: str, layers: int, seen: Value | None = None) -> Value:
+    x = b.embed("shared")
+    table = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    bias = Weight(table, (c.relative_attention_num_buckets, c.num_attention_heads))
+    for layer in range(layers):
+        with b.block(layer, f"{name}.block"):
+            a = attention(b, c, x, "layer.0.SelfAttention", "attention", causal=seen is not None, bias=bias)
+            x = b.add(x, a, site="middle")
+            if seen is not None:
+                x = b.add(x, attention(b, c, x, "layer.1.EncDecAttention", "cross", seen, causal=False), site="crossed")
+            last = "layer.1" if seen is None else "layer.2"
+            h = b.norm(x, f"{last}.layer_norm", c.layer_norm_epsilon, site="mlp.input")
+            dense = f"{last}.DenseReluDense"
+            if c.gated:
+                h = b.gate(h, f"{dense}.wi_0", f"{dense}.wi_1", c.intermediate_size, c.hidden_act)
+            else:
+                h = b.activate(b.linear(h, f"{dense}.wi", c.intermediate_size), c.hidden_act, "mlp.hidden")
+            x = b.add(x, b.linear(h, f"{dense}.wo", c.hidden_size, site="mlp.update"), site="residual")
+    return b.norm(x, f"{name}.final_layer_norm", c.layer_norm_epsilon, site="final")
+
+
+def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
+    b = Builder(c)
+    with b.encoder():
+        seen = stack(b, c, "encoder", c.num_encoder_layers)
+    x = stack(b, c, "decoder", c.num_hidden_layers, seen)
+    if head == "seq2seq":
+        scale = c.hidden_size**-0.5 if c.scale_decoder_outputs else 1.0
+        b.scores(x, "lm_head", c.vocab_size, tied=True, scale=scale)
+    return b.close(head)

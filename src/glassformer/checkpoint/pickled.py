@@ -1,0 +1,135 @@
+"""Files that torch.save wrote: `.bin`, `.pt`, `.ckpt`, which are pickles. Scanned first, then opened by torch itself.
+
+`weights_only=True` always, and no fallback. Newer files are zip archives, which torch maps into memory; a tensor then
+lies where it lies in the file. Files of the old format (before PyTorch 1.6) are read. torch is imported on first use.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.checkpoint.pickle_scan import MEND, scan
+from glassformer.checkpoint.stored import Held, Mapped, Stored
+from glassformer.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ENDINGS = (".bin", ".pt", ".ckpt", ".pth")
+WRAPPERS = ("state_dict", "model_state_dict", "model")  # under which a training script keeps the tensors
+KINDS = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pickled:
+    path: Path
+    content: Mapping[Any, Any]  # the dictionary in the file, as it is
+    tensors: dict[str, Stored]
+
+
+def read_pickled(path: Path) -> Pickled:
+    """A file's dictionary, and its tensors; two names of one tensor get one `Stored`."""
+    file = Mapped(path)
+    try:
+        content, sizes = _load(file)
+        return Pickled(path, content, dict(_stored(_unwrapped(content), file, sizes)))
+    except CheckpointError:
+        raise
+    except Exception as error:  # what a damaged file may raise in torch has no end
+        found = re.search(r"WeightsUnpickler error:\s*(.+)", str(error)) or re.search("(.+)", str(error))
+        reason = f"{type(error).__name__}: {found[1].strip()[:120]}" if found else type(error).__name__
+        reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
+        raise CheckpointError(
+            f"{path}: damaged, or not a file that torch.save wrote ({reason}). Fetch it again, or the safetensors file."
+        ) from error
+
+
+def _load(file: Mapped) -> tuple[dict[Any, Any], list[int]]:
+    """The dictionary in a file, and the sizes in bytes that its storages have there."""
+    import torch
+
+    made: list[int] = []
+
+    def place(storage: Any, location: str) -> Any:
+        """For each storage of an old file, before it is filled: together they cannot be larger than the file."""
+        made.append(storage.nbytes())
+        if sum(made) > len(file):
+            raise CheckpointError(f"{file.path}: its tensors would be larger than the file. Fetch it again.")
+        return storage.fill_(0)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about protocols and odd texts, which are not the reader's to mend
+        sizes = scan(file)
+        if sizes is None:
+            found = torch.load(file.path, map_location=place, weights_only=True)
+        else:
+            found = torch.load(file.path, map_location="cpu", mmap=True, weights_only=True)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file.path}: holds a {type(found).__name__} where named tensors belong. {MEND}")
+    return _plain(found), made if sizes is None else sizes
+
+
+def _plain(found: dict[Any, Any]) -> dict[Any, Any]:
+    """A dictionary's own items: a pickle may have given an OrderedDict attributes in the place of its methods."""
+    return dict(dict.items(found))
+
+
+def _unwrapped(content: dict[Any, Any]) -> dict[Any, Any]:
+    inner = next((content[name] for name in WRAPPERS if isinstance(content.get(name), dict)), None)
+    return content if inner is None else _plain(inner)
+
+
+def _stored(found: dict[Any, Any], file: Mapped, sizes: list[int]) -> Iterator[tuple[str, Stored]]:
+    import torch
+
+    once: dict[Any, Stored] = {}  # by place, shape and strides
+    storages: dict[int, int] = {}
+    room = len(file)  # for copies: they cannot need more than the file has, unless a tensor repeats itself
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
+            continue
+        tensor = torch.Tensor.detach(value)
+        kind = KINDS.get(str(tensor.dtype).removeprefix("torch."))
+        if kind is None:
+            raise CheckpointError(
+                f"{file.path}: tensor {name!r} is of {tensor.dtype}, which is not supported. Known: {', '.join(KINDS)}."
+            )
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg())
+        if tensor.numel() and place in once:
+            yield name, once[place]
+            continue
+        if tensor.numel():
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        if not tensor.is_contiguous() or tensor.is_neg() or tensor.data_ptr() % tensor.element_size():
+            room -= tensor.numel() * tensor.element_size()
+            if room < 0:
+                raise CheckpointError(f"{file.path}: its tensors would be larger than the file. Fetch it again.")
+            tensor = tensor.resolve_neg().clone(memory_format=torch.contiguous_format)
+        once[place] = _in_memory(name, kind, tensor, file.path)
+        yield name, once[place]
+    if not once:
+        raise CheckpointError(f"{file.path}: holds no tensors but {_listed(found)}. {MEND}")
+    if Counter(storages.values()) - Counter(sizes):
+        raise CheckpointError(f"{file.path}: a tensor's storage is not as long as the file says. Fetch it again.")
+
+
+def _in_memory(name: str, kind: str, tensor: Tensor, path: Path) -> Stored:
+    import torch
+
+    buffer = tensor.reshape(-1).view(torch.uint8).numpy()
+    return Stored(name, kind, tuple(tensor.shape), Held(path, buffer), 0, buffer.nbytes)
+
+
+def _listed(found: dict[Any, Any], most: int = 5) -> str:
+    names = [repr(name)[:40] for name in list(found)[:most]]
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(names) + more if names else "nothing"

@@ -1,0 +1,151 @@
+"""One file with a model written from scratch: `model.ckpt` with its `h_params` beside the tensors, or the tensors alone.
+
+The names are those of the book's chapter (`transformer_blocks.0.mha.heads.0.Wq`); its public repository spells some of
+them otherwise. Sizes are taken from the tensors wherever they show, and held against what `h_params` say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from glassformer.checkpoint.pickled import Pickled, read_pickled
+from glassformer.checkpoint.stored import Stored
+from glassformer.errors import CheckpointError
+
+SPELLINGS: Mapping[str, tuple[str, ...]] = {  # the config's name: what h_params may call it
+    "hidden_size": ("d_model", "n_embd", "emb_dim"),
+    "max_position_embeddings": ("context_length", "block_size", "context_len"),
+    "num_hidden_layers": ("num_blocks", "n_layers", "n_layer", "num_layers"),
+    "num_attention_heads": ("num_heads", "n_heads", "n_head"),
+}
+RENAMED = {  # the repository's name: the chapter's
+    "layer_norm_1": "ln1",
+    "layer_norm_2": "ln2",
+    "multi_head_attention_layer": "mha",
+    "feed_forward_layer": "ffn",
+    "query_layer": "Wq",
+    "key_layer": "Wk",
+    "value_layer": "Wv",
+    "tril": "mask",
+    "language_model_out_linear_layer": "model_out_linear_layer",
+}
+TABLE, OUTPUT = "token_embedding_lookup_table.weight", "model_out_linear_layer.weight"
+MASK = "transformer_blocks.0.mha.heads.0.mask"
+BLOCK = re.compile(r"transformer_blocks\.(\d{1,6})\.mha\.")
+HEAD = re.compile(r"transformer_blocks\.0\.mha\.heads\.(\d{1,6})\.")
+
+
+class Scratch:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        table, output = self._named[TABLE], self._named.get(OUTPUT)
+        seen = self._seen()
+        found: dict[str, Any] = {"model_type": "scratch", "vocab_size": table.shape[0]}
+        for name, spellings in SPELLINGS.items():
+            found[name] = self._agreed(name, spellings, seen[name])
+        rows = output.shape[0] if output is not None and output.shape else table.shape[0]
+        self._check_vocabulary(table.shape[0], rows)
+        if rows != table.shape[0]:
+            found["output_size"] = rows
+        if "dropout" in self._said:
+            found["dropout"] = self._dropout()
+        return {**found, "tie_word_embeddings": output is table}
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {}
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Stored]:
+        return {name: one for name, one in self._named.items() if not name.endswith(".mask")}
+
+    @cached_property
+    def _file(self) -> Pickled:
+        return read_pickled(self.path)
+
+    @cached_property
+    def _named(self) -> Mapping[str, Stored]:
+        """The file's tensors under the chapter's names."""
+        stored = self._file.tensors
+        found = {renamed(name): one for name, one in stored.items()}
+        if TABLE not in found or len(found[TABLE].shape) != 2:
+            names = ", ".join(short(name) for name in list(stored)[:3])
+            raise CheckpointError(
+                f"{self.path}: holds {len(stored)} tensors ({names}, …), but no model from scratch: there is no {TABLE} "
+                "of two dimensions. Weights alone need a folder with their config.json: give that folder."
+            )
+        return found
+
+    @cached_property
+    def _said(self) -> Mapping[Any, Any]:
+        said = self._file.content.get("h_params", {})
+        if not isinstance(said, dict):
+            raise CheckpointError(
+                f"{self.path}: 'h_params' holds a {type(said).__name__} where a dictionary belongs. Save it as a dict."
+            )
+        return dict(dict.items(said))
+
+    def _seen(self) -> dict[str, int | None]:
+        """The sizes that the tensors show; the last transformer block is a LayerNorm, and has no attention."""
+        names, mask = self._named, self._named.get(MASK)
+        return {
+            "hidden_size": names[TABLE].shape[1],
+            "max_position_embeddings": mask.shape[-1] if mask is not None and mask.shape else None,
+            "num_hidden_layers": len({found[1] for name in names if (found := BLOCK.match(name))}) or None,
+            "num_attention_heads": len({found[1] for name in names if (found := HEAD.match(name))}) or None,
+        }
+
+    def _agreed(self, name: str, spellings: tuple[str, ...], seen: int | None) -> int:
+        spelling = next((one for one in spellings if one in self._said), None)
+        said = seen if spelling is None else self._said[spelling]
+        if spelling is None and seen is None:
+            raise CheckpointError(
+                f"{self.path}: neither h_params nor tensors tell {name}. Save h_params with {spellings[0]!r} beside them."
+            )
+        if not isinstance(said, int) or isinstance(said, bool) or said < 1:
+            raise CheckpointError(
+                f"{self.path}: h_params say that {spelling!r} is {short(said)}, where a whole number from 1 on belongs. "
+                "Save them again with the right value."
+            )
+        if seen not in (None, said):
+            raise CheckpointError(
+                f"{self.path}: h_params say that {spelling!r} is {said}, but the tensors have {seen}. "
+                "Are these the h_params of these weights?"
+            )
+        return said
+
+    def _check_vocabulary(self, rows: int, scored: int) -> None:
+        """`max_token_value` is the number of tokens to some, and the largest of them to others."""
+        for name, known in (("vocab_size", {rows, scored}), ("max_token_value", {rows, rows - 1, scored})):
+            said = self._said.get(name, rows)
+            if not isinstance(said, int) or said not in known:
+                raise CheckpointError(
+                    f"{self.path}: h_params say that {name!r} is {short(said)}, but the table of embeddings has "
+                    f"{rows} rows. Are these the h_params of these weights?"
+                )
+
+    def _dropout(self) -> float:
+        said = self._said["dropout"]
+        if not isinstance(said, int | float) or not 0 <= said < 1:
+            raise CheckpointError(
+                f"{self.path}: h_params say that 'dropout' is {short(said)}, where a number from 0 to 1 belongs. "
+                "Save them again with the right value."
+            )
+        return said
+
+
+def renamed(name: str) -> str:
+    """A tensor's name in the chapter's spelling."""
+    return ".".join(RENAMED.get(part, part) for part in name.split("."))
+
+
+def short(value: object, most: int = 60) -> str:
+    """A value for a message, on one line."""
+    return " ".join(repr(value)[:most].split())

@@ -1,0 +1,157 @@
+"""BART: an encoder and a decoder of post-norm blocks with biases; learned positions.
+
+Shapes: x (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.blueprints.bart import EPS, FIRST, Config
+from glassformer.families.parts import ClassificationHead, Spans
+from glassformer.families.seq2seq import EncoderDecoder
+from glassformer.layers import (
+    MLP,
+    Activation,
+    Attention,
+    Block,
+    CrossAttention,
+    Embedding,
+    LayerNorm,
+    Linear,
+    Part,
+    Pass,
+    christen,
+)  # fmt: skip
+from glassformer.sites import ENCODER
+
+
+class BartAttention(Attention):
+    shown = "Attention"
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+
+    def __init__(self, c: Config, heads: int) -> None:
+        super().__init__(c.hidden_size, heads, heads, c.hidden_size // heads, bias=True, output_bias=True)
+        self.dropout = c.attention_dropout
+
+
+class BartCrossAttention(CrossAttention, BartAttention):
+    pass
+
+
+class EncoderLayer(Block, MLP):
+    """Its MLP's two halves are modules of the block itself."""
+
+    def __init__(self, c: Config, heads: int, inner: int) -> None:
+        super().__init__()
+        self.self_attn = BartAttention(c, heads)
+        self.self_attn_layer_norm = LayerNorm(c.hidden_size, EPS)
+        self.activation_fn = Activation(c.hidden_act)
+        self.fc1 = Linear(c.hidden_size, inner)
+        self.fc2 = Linear(inner, c.hidden_size)
+        self.final_layer_norm = LayerNorm(c.hidden_size, EPS)
+        self.dropout = nn.Dropout(c.dropout)
+        self.activation_dropout = nn.Dropout(c.activation_dropout)
+
+    def neurons(self, x: Tensor) -> Tensor:
+        return self.activation_fn(self.fc1(x))
+
+    def back(self, neurons: Tensor) -> Tensor:
+        return self.dropout(self.fc2(self.activation_dropout(neurons)))
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.add(x, self.dropout(self.self_attn(x, p)), p, "middle", self.self_attn_layer_norm)
+        return self.add(x, MLP.forward(self, x, p), p, "residual", self.final_layer_norm)
+
+
+class DecoderLayer(EncoderLayer):
+    def __init__(self, c: Config, heads: int, inner: int) -> None:
+        super().__init__(c, heads, inner)
+        self.encoder_attn = BartCrossAttention(c, heads)
+        self.encoder_attn_layer_norm = LayerNorm(c.hidden_size, EPS)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.add(x, self.dropout(self.self_attn(x, p)), p, "middle", self.self_attn_layer_norm)
+        x = self.add(x, self.dropout(self.encoder_attn(x, p)), p, "crossed", self.encoder_attn_layer_norm)
+        return self.add(x, MLP.forward(self, x, p), p, "residual", self.final_layer_norm)
+
+
+class Stack(Part):
+    def __init__(self, c: Config, table: Embedding, layers: Sequence[EncoderLayer], shown: str) -> None:
+        super().__init__()
+        self.shown = shown
+        self.embed_tokens = table
+        self.embed_positions = Embedding(c.max_position_embeddings + FIRST, c.hidden_size)
+        self.layers = nn.ModuleList(layers)
+        self.layernorm_embedding = LayerNorm(c.hidden_size, EPS)
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        placed = self.layernorm_embedding(x + self.embed_positions(p.positions + FIRST))
+        x = self.touch("embedding", self.dropout(placed), p)
+        for layer in self.layers:
+            x = layer(x, p)
+        return self.touch("final", x, p)
+
+
+class Head(Part):
+    final_logits_bias: Tensor
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.lm_head = Linear(c.hidden_size, c.vocab_size, bias=False)
+        self.register_buffer("final_logits_bias", torch.zeros(1, c.vocab_size, device="cpu"))
+
+    @property
+    def output(self) -> Linear:
+        return self.lm_head
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.lm_head(states) + self.final_logits_bias
+
+
+class TextClassifier(ClassificationHead):
+    shown = "ClassificationHead"
+    reads = "eos"
+
+
+class BartModel(EncoderDecoder):
+    family = "Bart"
+    config_class = Config
+    heads = {"seq2seq": ("", Head), "sequence": ("classification_head", TextClassifier), "question": ("", Spans)}
+    shifts = True
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c)
+        self.shared = Embedding(c.vocab_size, c.hidden_size, scale=c.scale)
+        readers = [EncoderLayer(c, c.encoder_attention_heads, c.encoder_ffn_dim) for _ in range(c.num_encoder_layers)]
+        writers = [DecoderLayer(c, c.num_attention_heads, c.decoder_ffn_dim) for _ in range(c.num_hidden_layers)]
+        self.encoder = Stack(c, self.shared, readers, "Encoder")
+        self.decoder = Stack(c, self.shared, writers, "Decoder")
+        self.ready(self.decoder.layers)
+        christen(self.encoder, self.family, self.encoder.layers, ENCODER)
+
+    @property
+    def table(self) -> Embedding:
+        return self.shared
+
+    @property
+    def crossings(self) -> Sequence[CrossAttention]:
+        layers: Iterable[Any] = self.decoder.layers
+        return [layer.encoder_attn for layer in layers]
+
+    def check_room(self, positions: Tensor) -> None:
+        self.check_table(positions)
+
+    def encode(self, x: Tensor, p: Pass) -> Tensor:
+        return self.encoder(x, p)
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        return self.decoder(x, p)
+
+
+Model = BartModel

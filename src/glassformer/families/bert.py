@@ -1,0 +1,163 @@
+"""BERT: every token sees every other; a norm after each sum; token types beside positions; a pooler on top.
+
+Shapes: x (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from glassformer.blueprints.bert import Config
+from glassformer.families.base import Heads
+from glassformer.families.encoder import Encoder, Pooler
+from glassformer.families.parts import Classifier, PooledClassifier, Spans, Transform
+from glassformer.layers import MLP, Activation, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass
+
+
+class Embeddings(Part):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.first = c.first_position
+        self.word_embeddings = Embedding(c.vocab_size, c.hidden_size)
+        self.position_embeddings = Embedding(c.max_position_embeddings, c.hidden_size)
+        self.token_type_embeddings = Embedding(c.type_vocab_size, c.hidden_size)
+        self.LayerNorm = LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        placed = x + self.token_type_embeddings(p.segments) + self.position_embeddings(p.positions + self.first)
+        return self.touch("embedding", self.dropout(self.LayerNorm(placed)), p)
+
+
+class SelfAttention(Attention):
+    names = ("query", "key", "value", "")
+
+    def __init__(self, c: Config) -> None:
+        heads = c.num_attention_heads
+        super().__init__(c.hidden_size, heads, heads, c.hidden_size // heads, bias=True, output_bias=True)
+        self.dropout = nn.Dropout(c.attention_probs_dropout_prob)
+
+
+class Output(Part):
+    """A projection back to the stream, and the norm that comes after the sum."""
+
+    def __init__(self, inner: int, c: Config) -> None:
+        super().__init__()
+        self.dense = Linear(inner, c.hidden_size)
+        self.LayerNorm = LayerNorm(c.hidden_size, c.layer_norm_eps)
+        self.dropout = nn.Dropout(c.hidden_dropout_prob)
+
+    def update(self, x: Tensor) -> Tensor:
+        return self.dropout(self.dense(x))
+
+
+class SelfOutput(Output):
+    pass
+
+
+class BertAttention(Part):
+    shown = "Attention"
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.self = SelfAttention(c)
+        self.output = SelfOutput(c.hidden_size, c)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        return self.touch("attention.update", self.output.update(self.self.look(x, p)), p)
+
+
+class Intermediate(Part):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.dense = Linear(c.hidden_size, c.intermediate_size)
+        self.intermediate_act_fn = Activation(c.hidden_act)
+
+
+class Layer(Block, MLP):
+    """Its MLP's two halves are modules of the block itself."""
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.attention = BertAttention(c)
+        self.intermediate = Intermediate(c)
+        self.output = Output(c.intermediate_size, c)
+
+    def neurons(self, x: Tensor) -> Tensor:
+        return self.intermediate.intermediate_act_fn(self.intermediate.dense(x))
+
+    def back(self, neurons: Tensor) -> Tensor:
+        return self.output.update(neurons)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.add(x, self.attention(x, p), p, "middle", self.attention.output.LayerNorm)
+        return self.add(x, MLP.forward(self, x, p), p, "residual", self.output.LayerNorm)
+
+
+class Stack(Part):
+    shown = "Encoder"
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(Layer(c) for _ in range(c.num_hidden_layers))
+
+
+class LMPredictionHead(Part):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.transform = Transform(c.hidden_size, c.hidden_act, c.layer_norm_eps)
+        self.decoder = Linear(c.hidden_size, c.vocab_size)
+        self.bias = self.decoder.bias  # files have it under both names
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.decoder(self.transform(states))
+
+
+class OnlyMLMHead(Part):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.predictions = LMPredictionHead(c)
+
+    @property
+    def output(self) -> Linear:
+        return self.predictions.decoder
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.predictions(states)
+
+
+class BertModel(Encoder):
+    family = "Bert"
+    config_class = Config
+    prefix = "bert"
+    heads: ClassVar[Heads] = {
+        "masked": ("cls", OnlyMLMHead),
+        "sequence": ("", PooledClassifier),
+        "token": ("", Classifier),
+        "question": ("", Spans),
+    }
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c)
+        self.embeddings = Embeddings(c)
+        self.encoder = Stack(c)
+        self.pooler = Pooler(c.hidden_size)
+        self.ready(self.encoder.layer)
+
+    @property
+    def table(self) -> Embedding:
+        return self.embeddings.word_embeddings
+
+    def check_room(self, positions: Tensor) -> None:
+        self.check_table(positions)
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.embeddings(x, p)
+        for layer in self.encoder.layer:
+            x = layer(x, p)
+        return self.touch("final", x, p)
+
+
+Model = BertModel

@@ -1,0 +1,142 @@
+"""DistilBERT: BERT's blocks under other names, without token types and pooler.
+
+Shapes: x (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.blueprints.distilbert import EPS, Config
+from glassformer.families.base import Heads
+from glassformer.families.encoder import Encoder
+from glassformer.families.parts import Classifier, Spans
+from glassformer.layers import MLP, Activation, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass
+
+
+class Embeddings(Part):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.word_embeddings = Embedding(c.vocab_size, c.hidden_size)
+        self.position_embeddings = Embedding(c.max_position_embeddings, c.hidden_size)
+        self.LayerNorm = LayerNorm(c.hidden_size, EPS)
+        self.dropout = nn.Dropout(c.dropout)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        placed = x + self.position_embeddings(p.positions)
+        return self.touch("embedding", self.dropout(self.LayerNorm(placed)), p)
+
+
+class SelfAttention(Attention):
+    names = ("q_lin", "k_lin", "v_lin", "out_lin")
+
+    def __init__(self, c: Config) -> None:
+        heads = c.num_attention_heads
+        super().__init__(c.hidden_size, heads, heads, c.hidden_size // heads, bias=True, output_bias=True)
+        self.dropout = nn.Dropout(c.attention_dropout)
+
+
+class FFN(MLP):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(c.dropout)
+        self.lin1 = Linear(c.hidden_size, c.intermediate_size)
+        self.lin2 = Linear(c.intermediate_size, c.hidden_size)
+        self.activation = Activation(c.hidden_act)
+
+    def neurons(self, x: Tensor) -> Tensor:
+        return self.activation(self.lin1(x))
+
+    def back(self, neurons: Tensor) -> Tensor:
+        return self.dropout(self.lin2(neurons))
+
+
+class TransformerBlock(Block):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.attention = SelfAttention(c)
+        self.sa_layer_norm = LayerNorm(c.hidden_size, EPS)
+        self.ffn = FFN(c)
+        self.output_layer_norm = LayerNorm(c.hidden_size, EPS)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.add(x, self.attention(x, p), p, "middle", self.sa_layer_norm)
+        return self.add(x, self.ffn(x, p), p, "residual", self.output_layer_norm)
+
+
+class Transformer(Part):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList(TransformerBlock(c) for _ in range(c.num_hidden_layers))
+
+
+class MaskedHead(Part):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.activation = Activation(c.hidden_act)
+        self.vocab_transform = Linear(c.hidden_size, c.hidden_size)
+        self.vocab_layer_norm = LayerNorm(c.hidden_size, EPS)
+        self.vocab_projector = Linear(c.hidden_size, c.vocab_size)
+
+    @property
+    def output(self) -> Linear:
+        return self.vocab_projector
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.vocab_projector(self.vocab_layer_norm(self.activation(self.vocab_transform(states))))
+
+
+class TextClassifier(Part):
+    reads = "first"
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.pre_classifier = Linear(c.hidden_size, c.hidden_size)
+        self.classifier = Linear(c.hidden_size, c.labels)
+        self.dropout = nn.Dropout(c.seq_classif_dropout)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.classifier(self.dropout(F.relu(self.pre_classifier(states))))
+
+
+class Answers(Spans):
+    def __init__(self, c: Config) -> None:
+        super().__init__(c)
+        self.dropout = nn.Dropout(c.qa_dropout)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return super().forward(self.dropout(states))
+
+
+class DistilBertModel(Encoder):
+    family = "DistilBert"
+    config_class = Config
+    prefix = "distilbert"
+    heads: ClassVar[Heads] = {
+        "masked": ("", MaskedHead), "sequence": ("", TextClassifier), "token": ("", Classifier), "question": ("", Answers),
+    }  # fmt: skip
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c)
+        self.embeddings = Embeddings(c)
+        self.transformer = Transformer(c)
+        self.ready(self.transformer.layer)
+
+    @property
+    def table(self) -> Embedding:
+        return self.embeddings.word_embeddings
+
+    def check_room(self, positions: Tensor) -> None:
+        self.check_table(positions)
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.embeddings(x, p)
+        for layer in self.transformer.layer:
+            x = layer(x, p)
+        return self.touch("final", x, p)
+
+
+Model = DistilBertModel

@@ -1,0 +1,83 @@
+"""Gemma 3, text: Llama's blocks with norms before and after, scaled vectors, and two RoPEs: near layers and far ones.
+
+Shapes: x (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.blueprints.gemma3_text import Config
+from glassformer.families import llama
+from glassformer.families.decoder import Decoder
+from glassformer.layers import Block, Embedding, GatedMLP, OffsetRMSNorm, Pass, Rotary, RotaryEmbedding
+
+
+class GemmaAttention(llama.LlamaAttention):
+    def __init__(self, c: Config, layer: int) -> None:
+        super().__init__(c, layer)
+        self.scale = c.scale
+        self.rotary = c.kind(layer)
+        self.q_norm = OffsetRMSNorm(c.head_dim, c.rms_norm_eps)
+        self.k_norm = OffsetRMSNorm(c.head_dim, c.rms_norm_eps)
+
+    def place(self, query: Tensor, key: Tensor, p: Pass) -> tuple[Tensor, Tensor]:
+        return super().place(self.q_norm(query), self.k_norm(key), p)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        return self.mix(self.look(x, p))  # its update is what the norm behind it gives
+
+
+class GemmaMLP(GatedMLP):
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.touch("mlp.input", x, p)
+        return self.back(self.touch("mlp.hidden", self.neurons(x), p))
+
+
+class DecoderLayer(Block):
+    def __init__(self, c: Config, layer: int) -> None:
+        super().__init__()
+        self.self_attn = GemmaAttention(c, layer)
+        self.mlp = GemmaMLP(c.hidden_size, c.intermediate_size, c.hidden_act)
+        self.input_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.post_attention_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.pre_feedforward_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.post_feedforward_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        update = self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), p))
+        x = self.add(x, self.touch("attention.update", update, p), p, "middle")
+        update = self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x), p))
+        return self.add(x, self.touch("mlp.update", update, p), p, "residual")
+
+
+class Gemma3TextModel(Decoder):
+    family = "Gemma3"
+    config_class = Config
+    titles = {"ForSequenceClassification": "TextForSequenceClassification"}
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c)
+        self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, scale=c.hidden_size**0.5)
+        self.layers = nn.ModuleList(DecoderLayer(c, number) for number in range(c.num_hidden_layers))
+        self.norm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.rotary_emb = RotaryEmbedding(c.rope, c.head_dim)
+        self.rotary_emb_local = RotaryEmbedding(c.local_rope, c.head_dim)
+        self.ready(self.layers)
+
+    @property
+    def table(self) -> Embedding:
+        return self.embed_tokens
+
+    def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:
+        return {"default": self.rotary_emb(positions, dtype), "local": self.rotary_emb_local(positions, dtype)}
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.touch("embedding", x, p)
+        for layer in self.layers:
+            x = layer(x, p)
+        return self.touch("final", self.norm(x), p)
+
+
+Model = Gemma3TextModel

@@ -1,0 +1,103 @@
+"""GPT-2: pre-norm blocks with biases, learned positions, query, key and value in one projection.
+
+Shapes: x (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from glassformer.blueprints.gpt2 import Config
+from glassformer.families.decoder import Decoder
+from glassformer.families.parts import Classifier, Spans
+from glassformer.layers import MLP, Activation, Attention, Block, Conv1D, Embedding, LayerNorm, Pass
+
+
+class GPT2Attention(Attention):
+    shown = "Attention"
+    names = ("", "", "", "c_proj")
+
+    def __init__(self, c: Config, layer: int) -> None:
+        nn.Module.__init__(self)
+        self.size = c.hidden_size // c.num_attention_heads
+        self.scale = c.scale(layer)
+        self.c_attn = Conv1D(3 * c.hidden_size, c.hidden_size)
+        self.c_proj = Conv1D(c.hidden_size, c.hidden_size)
+        self.attn_dropout = nn.Dropout(c.attn_pdrop)
+        self.resid_dropout = nn.Dropout(c.resid_pdrop)
+
+    @property
+    def dropping(self) -> float:
+        return self.attn_dropout.p if self.attn_dropout.training else 0.0
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = (self.split(part) for part in self.c_attn(x).chunk(3, -1))
+        return query, key, value
+
+    def mix(self, joined: Tensor) -> Tensor:
+        return self.resid_dropout(self.c_proj(joined))
+
+
+class GPT2MLP(MLP):
+    shown = "MLP"
+
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.c_fc = Conv1D(c.inner, c.hidden_size)
+        self.c_proj = Conv1D(c.hidden_size, c.inner)
+        self.act = Activation(c.hidden_act)
+        self.dropout = nn.Dropout(c.resid_pdrop)
+
+    def neurons(self, x: Tensor) -> Tensor:
+        return self.act(self.c_fc(x))
+
+    def back(self, neurons: Tensor) -> Tensor:
+        return self.dropout(self.c_proj(neurons))
+
+
+class GPT2Block(Block):
+    shown = "Block"
+
+    def __init__(self, c: Config, layer: int) -> None:
+        super().__init__()
+        self.ln_1 = LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+        self.attn = GPT2Attention(c, layer)
+        self.ln_2 = LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+        self.mlp = GPT2MLP(c)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.add(x, self.attn(self.ln_1(x), p), p, "middle")
+        return self.add(x, self.mlp(self.ln_2(x), p), p, "residual")
+
+
+class GPT2Model(Decoder):
+    family = "GPT2"
+    config_class = Config
+    prefix = "transformer"
+    titles = {"ForCausalLM": "LMHeadModel"}
+    heads = {**Decoder.heads, "token": ("", Classifier), "question": ("", Spans)}
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c)
+        self.wte = Embedding(c.vocab_size, c.hidden_size)
+        self.wpe = Embedding(c.max_position_embeddings, c.hidden_size)
+        self.drop = nn.Dropout(c.embd_pdrop)
+        self.h = nn.ModuleList(GPT2Block(c, number) for number in range(c.num_hidden_layers))
+        self.ln_f = LayerNorm(c.hidden_size, c.layer_norm_epsilon)
+        self.ready(self.h)
+
+    @property
+    def table(self) -> Embedding:
+        return self.wte
+
+    def check_room(self, positions: Tensor) -> None:
+        self.check_table(positions)
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.touch("embedding", self.drop(x + self.wpe(p.positions)), p)
+        for block in self.h:
+            x = block(x, p)
+        return self.touch("final", self.ln_f(x), p)
+
+
+Model = GPT2Model

@@ -1,0 +1,100 @@
+"""Heads as families have them: small modules, named as checkpoints name them, that turn states into scores.
+
+`reads` says what a head takes: "states" (every token's), the "first" or "last" token's, that of the last "eos" token, or
+the "pooler" output. A head that may share its weight with the table of vectors has it in `output`.
+
+Shapes: states (batch, length, hidden) or (batch, hidden), as read; scores the same with labels or vocabulary at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.layers import Activation, LayerNorm, Linear, Part
+
+
+class LMHead(Linear):
+    """Scores for the vocabulary."""
+
+    def __init__(self, c: Any) -> None:
+        super().__init__(c.hidden_size, c.vocab_size, bias=False)
+
+    def _get_name(self) -> str:
+        return "Linear"
+
+    @property
+    def output(self) -> Linear:
+        return self
+
+
+class LastToken(Linear):
+    """Label scores for a text, read off its last token."""
+
+    reads = "last"
+
+    def __init__(self, c: Any) -> None:
+        super().__init__(c.hidden_size, c.labels, bias=False)
+
+    def _get_name(self) -> str:
+        return "Linear"
+
+
+class Classifier(Part):
+    """Dropout and a linear layer: label scores for each token, or for the pooled text."""
+
+    def __init__(self, c: Any) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(c.head_dropout)
+        self.classifier = Linear(c.hidden_size, c.labels)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.classifier(self.dropout(states))
+
+
+class PooledClassifier(Classifier):
+    reads = "pooler"
+
+
+class Spans(Part):
+    """For each token, how well an answer would begin and end there."""
+
+    def __init__(self, c: Any) -> None:
+        super().__init__()
+        self.qa_outputs = Linear(c.hidden_size, 2)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.qa_outputs(states)
+
+
+class ClassificationHead(Part):
+    """A hidden layer with tanh, then the labels."""
+
+    reads = "first"
+
+    def __init__(self, c: Any) -> None:
+        super().__init__()
+        self.dense = Linear(c.hidden_size, c.hidden_size)
+        self.dropout = nn.Dropout(c.head_dropout)
+        self.out_proj = Linear(c.hidden_size, c.labels)
+
+    def forward(self, states: Tensor) -> Tensor:
+        hidden = torch.tanh(self.dense(self.dropout(states)))
+        return self.out_proj(self.dropout(hidden))
+
+
+class Transform(Part):
+    """What encoders do to a state before they guess its token: a layer, an activation, a norm."""
+
+    shown = "PredictionHeadTransform"
+
+    def __init__(self, hidden: int, activation: str, eps: float) -> None:
+        super().__init__()
+        self.dense = Linear(hidden, hidden)
+        self.transform_act_fn = Activation(activation)
+        self.LayerNorm = LayerNorm(hidden, eps)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.LayerNorm(self.transform_act_fn(self.dense(states)))

@@ -1,0 +1,192 @@
+"""T5: an encoder and a decoder of pre-norm blocks without biases; positions as a learned bias on the attention scores.
+
+Each block is a list of layers, as its checkpoints have it: attention, in the decoder attention to the source, MLP.
+
+Shapes: x (batch, length, hidden); a bias (1 or batch, heads, length, keys).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.blueprints.t5 import Config
+from glassformer.families.seq2seq import EncoderDecoder
+from glassformer.layers import (
+    MLP,
+    Activation,
+    Attention,
+    Block,
+    CrossAttention,
+    Embedding,
+    Linear,
+    Part,
+    Pass,
+    RMSNorm,
+    christen,
+)  # fmt: skip
+from glassformer.sites import ENCODER
+
+
+class T5Attention(Attention):
+    shown = "Attention"
+    names = ("q", "k", "v", "o")
+
+    def __init__(self, c: Config, biased: bool = False) -> None:
+        heads = c.num_attention_heads
+        super().__init__(c.hidden_size, heads, heads, c.head_dim, bias=False, output_bias=False)
+        self.scale = 1.0
+        self.dropout = c.dropout_rate
+        if biased:
+            self.relative_attention_bias = Embedding(c.relative_attention_num_buckets, heads)
+
+
+class T5CrossAttention(CrossAttention, T5Attention):
+    pass
+
+
+def buckets(distances: Tensor, count: int, furthest: int, both: bool) -> Tensor:
+    """Distances to bucket numbers: near ones have a bucket each, far ones share buckets of growing width.
+
+    `both`: half of the buckets are for what comes after; otherwise that is never seen.
+    """
+    after = torch.zeros_like(distances)
+    if both:
+        count //= 2
+        after = (distances > 0) * count
+    away = distances.abs() if both else (-distances).clamp(min=0)
+    exact = count // 2
+    growth = torch.log(away.clamp(min=1).float() / exact) / math.log(furthest / exact) * (count - exact)
+    far = (exact + growth.long()).clamp(max=count - 1)
+    return after + torch.where(away < exact, away, far)
+
+
+class Layer(Part):
+    """A part that adds to the stream, with the norm before it and the dropout behind."""
+
+    def __init__(self, c: Config, name: str, part: nn.Module, shown: str) -> None:
+        super().__init__()
+        self.shown = f"Layer{shown}"
+        self.add_module(name, part)
+        self.layer_norm = RMSNorm(c.hidden_size, c.layer_norm_epsilon)
+        self.layer_norm.shown = "LayerNorm"
+        self.dropout = nn.Dropout(c.dropout_rate)
+        self.part = name
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        return self.dropout(getattr(self, self.part)(self.layer_norm(x), p))
+
+
+class Dense(MLP):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.shown = "DenseGatedActDense" if c.gated else "DenseActDense"
+        names = ("wi_0", "wi_1") if c.gated else ("wi",)
+        for name in names:
+            self.add_module(name, Linear(c.hidden_size, c.intermediate_size, bias=False))
+        self.wo = Linear(c.intermediate_size, c.hidden_size, bias=False)
+        self.dropout = nn.Dropout(c.dropout_rate)
+        self.act = Activation(c.hidden_act)
+        self.names = names
+
+    def neurons(self, x: Tensor) -> Tensor:
+        first, *second = (getattr(self, name)(x) for name in self.names)
+        return self.act(first) * second[0] if second else self.act(first)
+
+    def back(self, neurons: Tensor) -> Tensor:
+        return self.wo(self.dropout(neurons))
+
+
+class T5Block(Block):
+    shown = "Block"
+
+    def __init__(self, c: Config, first: bool, decoder: bool) -> None:
+        super().__init__()
+        layers = [Layer(c, "SelfAttention", T5Attention(c, biased=first), "SelfAttention")]
+        if decoder:
+            layers.append(Layer(c, "EncDecAttention", T5CrossAttention(c), "CrossAttention"))
+        self.layer = nn.ModuleList([*layers, Layer(c, "DenseReluDense", Dense(c), "FF")])
+        self.sites = ("middle", "crossed", "residual") if decoder else ("middle", "residual")
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        for layer, site in zip(self.layer, self.sites, strict=True):
+            x = self.add(x, layer(x, p), p, site)
+        return x
+
+
+class Stack(Part):
+    def __init__(self, c: Config, table: Embedding, layers: int, decoder: bool) -> None:
+        super().__init__()
+        self.config, self.decoder = c, decoder
+        self.embed_tokens = table
+        self.block = nn.ModuleList(T5Block(c, number == 0, decoder) for number in range(layers))
+        self.final_layer_norm = RMSNorm(c.hidden_size, c.layer_norm_epsilon)
+        self.final_layer_norm.shown = "LayerNorm"
+        self.dropout = nn.Dropout(c.dropout_rate)
+
+    def forward(self, x: Tensor, p: Pass) -> Tensor:
+        p = replace(p, mask=p.mask.biased(self.bias(p)))
+        x = self.touch("embedding", self.dropout(x), p)
+        for block in self.block:
+            x = block(x, p)
+        return self.touch("final", self.dropout(self.final_layer_norm(x)), p)
+
+    def bias(self, p: Pass) -> Tensor:
+        """What the first block's table adds to the scores of every block of the stack."""
+        c = self.config
+        count, furthest = c.relative_attention_num_buckets, c.relative_attention_max_distance
+        numbers = buckets(p.mask.distances()[:, 0], count, furthest, both=not self.decoder)  # (1 or batch, length, keys)
+        first: Any = self.block[0]
+        return first.layer[0].SelfAttention.relative_attention_bias(numbers).permute(0, 3, 1, 2)
+
+
+class Head(Part):
+    def __init__(self, c: Config) -> None:
+        super().__init__()
+        self.lm_head = Linear(c.hidden_size, c.vocab_size, bias=False)
+        self.scale = c.hidden_size**-0.5 if c.scale_decoder_outputs else 1.0
+
+    @property
+    def output(self) -> Linear:
+        return self.lm_head
+
+    def forward(self, states: Tensor) -> Tensor:
+        return self.lm_head(states * self.scale)
+
+
+class T5Model(EncoderDecoder):
+    family = "T5"
+    config_class = Config
+    prefix = ""
+    heads = {"seq2seq": ("", Head)}
+
+    def __init__(self, c: Config) -> None:
+        super().__init__(c)
+        self.shared = Embedding(c.vocab_size, c.hidden_size)
+        self.encoder = Stack(c, self.shared, c.num_encoder_layers, decoder=False)
+        self.decoder = Stack(c, self.shared, c.num_hidden_layers, decoder=True)
+        self.ready(self.decoder.block)
+        christen(self.encoder, self.family, self.encoder.block, ENCODER)
+
+    @property
+    def table(self) -> Embedding:
+        return self.shared
+
+    @property
+    def crossings(self) -> Sequence[CrossAttention]:
+        blocks: Iterable[Any] = self.decoder.block
+        return [block.layer[1].EncDecAttention for block in blocks]
+
+    def encode(self, x: Tensor, p: Pass) -> Tensor:
+        return self.encoder(x, p)
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        return self.decoder(x, p)
+
+
+Model = T5Model

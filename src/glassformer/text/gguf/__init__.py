@@ -1,0 +1,37 @@
+"""A tokenizer from GGUF metadata, by the kind that the file names. The fields' meanings are llama.cpp's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from glassformer.errors import CheckpointError
+from glassformer.text.gguf import byte_level, scored, unigram, wordpiece
+from glassformer.text.gguf.fields import Fields
+
+KINDS: Mapping[str, Callable[[Fields], Tokenizer]] = {
+    "gpt2": byte_level.build,
+    "llama": scored.build,
+    "bert": wordpiece.build,
+    "t5": unigram.build,
+}
+
+
+def build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]:
+    """The library's tokenizer, the special tokens by name (`bos_token`, …), and whether it gives token types."""
+    kind = metadata.get("tokenizer.ggml.model")
+    if not isinstance(kind, str) or kind not in KINDS:
+        known = ", ".join(repr(name) for name in KINDS)
+        raise CheckpointError(
+            f"GGUF field 'tokenizer.ggml.model' is {kind!r}; only {known} can be read. Use a file with one of those."
+        )
+    fields = Fields(metadata)
+    try:
+        backend = KINDS[kind](fields)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the library raises bare Exceptions
+        raise CheckpointError(f"GGUF's vocabulary does not fit together: {error}. Fetch the file again.") from error
+    return backend, {name: fields.tokens[number] for name, number in fields.named.items()}, kind == "bert"

@@ -1,0 +1,53 @@
+"""`bert`: WordPiece. The file marks the pieces that begin a word with `▁`, and those that go on with nothing.
+
+BERT itself does the opposite, `word` and `##piece`; its spelling is restored here. The file does not say whether
+the model tells capitals from small letters, but its vocabulary does.
+"""
+
+from __future__ import annotations
+
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import WordPiece
+
+from glassformer.errors import CheckpointError
+from glassformer.text.gguf.fields import NORMAL, Fields
+from glassformer.text.kinds import BERT
+from glassformer.text.spelling import SPACE
+
+
+def build(fields: Fields) -> Tokenizer:
+    words = [number for number, kind in enumerate(fields.kinds) if kind == NORMAL]
+    for number in words:
+        fields.tokens[number] = _spelt(fields.tokens[number])
+    vocabulary: dict[str, int] = {}
+    for number, token in enumerate(fields.tokens):
+        if vocabulary.setdefault(token, number) != number:
+            raise CheckpointError(f"GGUF's token {number}, {token!r}, stands twice. Fetch the file again.")
+    for name, token in BERT.special.items():  # not every file names them all
+        if name not in fields.named and token in vocabulary:
+            fields.named[name] = vocabulary[token]
+    missing = [name for name in ("unk_token", "cls_token", "sep_token") if name not in fields.named]
+    if missing:
+        raise CheckpointError(f"GGUF's vocabulary has no {BERT.special[missing[0]]!r}. Fetch the file again.")
+    cased = any(fields.tokens[number] != fields.tokens[number].lower() for number in words if _plain(fields.tokens[number]))
+    backend = Tokenizer(WordPiece(vocabulary, unk_token=fields.tokens[fields.named["unk_token"]]))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    fields.add(backend)
+    first, last = fields.named["cls_token"], fields.named["sep_token"]
+    backend.post_processor = fields.template(
+        ["first", "$A", "last"], ["first", "$A", "last", "$B:1", "last:1"], {"first": first, "last": last}
+    )
+    return backend
+
+
+def _spelt(token: str) -> str:
+    """A word as BERT spells it; the converter leaves what stands in brackets as it is."""
+    if token.startswith("[") and token.endswith("]") and len(token) > 2:
+        return token
+    return token[1:] if token.startswith(SPACE) and len(token) > 1 else f"##{token}"
+
+
+def _plain(token: str) -> bool:
+    return not token.startswith("[")

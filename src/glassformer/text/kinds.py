@@ -1,0 +1,72 @@
+"""What a tokenizer's class says where its files are silent: its special tokens, and whether it gives token types.
+
+A tokenizer_config.json names the class; where it does not, the `model_type` in config.json stands for one. Older
+checkpoints rely on this: GPT-2's names not even its end-of-text token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Kind:
+    files: Literal["vocab.txt", "vocab.json", ""] = ""  # what it can be built from without a tokenizer.json
+    special: Mapping[str, str] = field(default_factory=dict)
+    token_types: bool = False  # which of two texts a token belongs to, as BERT was trained with
+    framed: bool = False  # <s> and </s> around each text
+
+
+PLAIN = Kind()
+BERT = Kind(
+    "vocab.txt",
+    {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
+    token_types=True,
+)
+DISTILBERT = replace(BERT, token_types=False)
+GPT2 = Kind("vocab.json", dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"))
+ROBERTA = Kind(
+    "vocab.json",
+    {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "sep_token": "</s>",
+        "pad_token": "<pad>",
+        "cls_token": "<s>",
+        "mask_token": "<mask>",
+    },
+    framed=True,
+)
+T5 = Kind("", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
+
+CLASSES: Mapping[str, Kind] = {
+    **dict.fromkeys(("Bert", "ConvBert", "Electra", "LayoutLM", "MobileBert", "SqueezeBert"), BERT),
+    "DistilBert": DISTILBERT,
+    **dict.fromkeys(("GPT2", "CodeGen"), GPT2),
+    **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), ROBERTA),
+    "T5": T5,
+}
+MODELS: Mapping[str, Kind] = {
+    **dict.fromkeys(("bert", "convbert", "electra", "layoutlm", "mobilebert", "nomic_bert", "squeezebert"), BERT),
+    "distilbert": DISTILBERT,  # which has no table of token types
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen"), GPT2),
+    **dict.fromkeys(("roberta", "bart", "longformer", "led"), ROBERTA),
+    **dict.fromkeys(("t5", "mt5"), T5),
+}
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that say nothing
+
+
+def named(config: Mapping[str, Any], model: Mapping[str, Any]) -> str | None:
+    """The class that a checkpoint's tokenizer_config.json or config.json names."""
+    found = config.get("tokenizer_class") or model.get("tokenizer_class")
+    return found if isinstance(found, str) else None
+
+
+def kind_of(config: Mapping[str, Any], model: Mapping[str, Any]) -> Kind:
+    """The kind of a checkpoint with a tokenizer.json; one that is not in the tables has nothing to add."""
+    if (name := named(config, model)) is not None:
+        return CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"), PLAIN)
+    return MODELS.get(str(model.get("model_type")), PLAIN)

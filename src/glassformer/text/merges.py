@@ -1,0 +1,46 @@
+"""Merges from a ranked vocabulary, for the formats that store no merges: tiktoken's ranks and SentencePiece's scores.
+
+Both join, again and again, the two neighbours whose union ranks first, and of equals the leftmost. As merges that is
+every pair of tokens whose union is one, in the order of the unions. Which of several pairs for one token stands first
+matters only where both could be taken from the same text, as with (aa, a) and (a, aa) in aaaa. There the last step of
+the token's own encoding decides: inside a text, a token comes about the way it does alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import AnyStr
+
+FAR = 1 << 62
+
+
+def merges(ranks: Mapping[AnyStr, int]) -> list[tuple[AnyStr, AnyStr]]:
+    """The pairs that join, best rank first."""
+    found: list[tuple[AnyStr, AnyStr]] = []
+    for token in sorted(ranks, key=ranks.__getitem__):
+        pairs = [
+            (left, right) for at in range(1, len(token)) if (left := token[:at]) in ranks and (right := token[at:]) in ranks
+        ]
+        if len(pairs) > 1 and {left for left, _ in pairs} & {right for _, right in pairs}:
+            pairs = _last_step(token, ranks)
+        found += pairs
+    return found
+
+
+def _last_step(token: AnyStr, ranks: Mapping[AnyStr, int]) -> list[tuple[AnyStr, AnyStr]]:
+    """The two parts that the token is joined from in the end, or nothing when its encoding never gets there."""
+    parts = [token[at : at + 1] for at in range(len(token))]
+    joined = [ranks.get(left + right, FAR) for left, right in pairwise(parts)]
+    while len(parts) > 2:
+        best = min(joined)
+        if best == FAR:
+            return []
+        at = joined.index(best)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        del joined[at]
+        if at:
+            joined[at - 1] = ranks.get(parts[at - 1] + parts[at], FAR)
+        if at < len(joined):
+            joined[at] = ranks.get(parts[at] + parts[at + 1], FAR)
+    return [(parts[0], parts[1])]

@@ -1,0 +1,71 @@
+"""How vocabularies spell bytes, so that a token can be shown as what it adds to a text.
+
+byte-level   every byte is one printable character: `Ġ` is a space, `Ċ` a line break, `Ã©` an é
+pieces       SentencePiece: `▁` is a space, and `<0x0A>` a byte that no piece covers
+WordPiece    `##ing` continues a word; anything else stands apart by a space
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tokenizers
+
+SPACE = "▁"  # SentencePiece's, U+2581
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # of Latin-1, spelt as themselves
+_REST = [byte for byte in range(256) if byte not in _PRINTABLE]
+CHARACTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + at) for at, byte in enumerate(_REST)}
+BYTES = {character: byte for byte, character in CHARACTERS.items()}
+_TABLE = {byte: character for byte, character in CHARACTERS.items() if byte in _REST}
+
+
+def byte_level(raw: bytes) -> str:
+    """Bytes as byte-level vocabularies spell them.
+
+    >>> byte_level(b" hi\\n")
+    'ĠhiĊ'
+    """
+    return raw.decode("latin-1").translate(_TABLE)
+
+
+def reader(backend: tokenizers.Tokenizer) -> Callable[[str, bool], bytes]:
+    """A function from a token's spelling, and whether it was added later, to its bytes."""
+    parts = _parts(json.loads(backend.to_str()).get("decoder") or {})
+    kinds = {part.get("type") for part in parts}
+    if "ByteLevel" in kinds:
+        return _of_byte_level
+    if "WordPiece" in kinds:
+        return _of_wordpiece
+    if "Metaspace" in kinds or any((part.get("pattern") or {}).get("String") == SPACE for part in parts):
+        return _of_pieces if "ByteFallback" in kinds else lambda token, added: _spaced(token)
+    return lambda token, added: token.encode()
+
+
+def _parts(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+    return [decoder, *decoder.get("decoders", [])]
+
+
+def _of_byte_level(token: str, added: bool) -> bytes:
+    if added or not BYTES.keys() >= set(token):
+        return token.encode()
+    return bytes(BYTES[character] for character in token)
+
+
+def _of_wordpiece(token: str, added: bool) -> bytes:
+    if added:
+        return token.encode()
+    return (token[2:] if token.startswith("##") else f" {token}").encode()
+
+
+def _of_pieces(token: str, added: bool) -> bytes:
+    found = BYTE.fullmatch(token)
+    return bytes.fromhex(found[1]) if found else _spaced(token)
+
+
+def _spaced(token: str) -> bytes:
+    return token.replace(SPACE, " ").encode()

@@ -1,0 +1,153 @@
+"""Tokenizers of older checkpoints, which have no tokenizer.json: vocab.txt, or vocab.json with merges.txt.
+
+vocab.txt     BERT's WordPiece: one token per line, its id the number of the line
+vocab.json    GPT-2's byte-level BPE: tokens to ids; merges.txt beside it lists the pairs in the order they join
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE, WordPiece
+
+from glassformer.errors import CheckpointError
+from glassformer.text import kinds
+from glassformer.text.kinds import BERT, CLASSES, GENERAL, GPT2, MODELS, Kind
+
+
+def kind_of(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> Kind:
+    """What the files in a folder make: by their names, then by the tokenizer's class, then by the model's type."""
+    held = next((name for name in ("vocab.txt", "vocab.json") if (folder / name).exists()), None)
+    if held is None:
+        raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
+    if held == "vocab.json" and not (folder / "merges.txt").exists():
+        raise CheckpointError(f"{folder}: holds a vocab.json but no merges.txt. Fetch that, or its tokenizer.json.")
+    name, model_type = kinds.named(config, model), model.get("model_type")
+    found: Kind | None
+    if name is not None and name not in GENERAL:
+        said = f"its tokenizer_class is {name!r}"
+        found = CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"))
+    elif model_type is not None:
+        said = f"its model_type is {model_type!r}"
+        found = MODELS.get(str(model_type))
+    else:
+        said, found = "", BERT if held == "vocab.txt" else GPT2
+    if found is None or found.files != held:
+        raise CheckpointError(f"{folder / held}: {said}, for which this file is not enough. Fetch its tokenizer.json.")
+    return found
+
+
+def build(folder: Path, kind: Kind, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
+    """The library's tokenizer, still without the tokens around each text."""
+    return _wordpiece(folder, config, unknown) if kind.files == "vocab.txt" else _byte_level(folder, config)
+
+
+def frame(backend: tokenizers.Tokenizer, kind: Kind, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
+    """Put the kind's tokens around each text, and between two."""
+    numbers = {token: backend.token_to_id(token) or 0 for token in special.values()}  # all were added: none is missing
+    first, last = special.get("cls_token"), special.get("sep_token")
+    if kind.framed and first and last:
+        backend.post_processor = processors.RobertaProcessing(
+            (last, numbers[last]), (first, numbers[first]), _flag(config, "trim_offsets", True), _prefixed(config)
+        )
+        return
+    if kind.files == "vocab.txt" and first and last:
+        single, both = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
+    else:
+        first, last = special.get("bos_token"), special.get("eos_token")
+        opened = "first:{0} " if first and _flag(config, "add_bos_token", False) else ""
+        closed = " last:{0}" if last and _flag(config, "add_eos_token", False) else ""
+        one, two = f"{opened}$A:0{closed}".format(0), f"{opened}$B:1{closed}".format(1)
+        single, both = one, f"{one} {two}"
+    places = {"first": first, "last": last}
+    backend.post_processor = processors.TemplateProcessing(
+        single=single,
+        pair=both,
+        special_tokens=[
+            {"id": place, "ids": [numbers[token]], "tokens": [token]} for place, token in places.items() if token
+        ],
+    )
+
+
+def _wordpiece(folder: Path, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
+    path = folder / "vocab.txt"
+    lines = _text(path).split("\n")
+    tokens = lines[:-1] if lines[-1] == "" else lines  # the last line may end or not
+    vocabulary: dict[str, int] = {}
+    for number, token in enumerate(tokens):
+        if vocabulary.setdefault(token, number) != number:
+            raise CheckpointError(f"{path}: line {number + 1} repeats the token {token!r}. Fetch it again.")
+    if not vocabulary:
+        raise CheckpointError(f"{path}: holds no tokens. Fetch it again.")
+    if unknown not in vocabulary:
+        raise CheckpointError(f"{path}: lacks the token for unknown words, {unknown!r}. Fetch it again.")
+    backend = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token=str(unknown)))
+    accents = config.get("strip_accents")
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=_flag(config, "tokenize_chinese_chars", True),
+        strip_accents=accents if accents is None else bool(accents),
+        lowercase=_flag(config, "do_lower_case", True),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    return backend
+
+
+def _byte_level(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    path = folder / "vocab.json"
+    try:
+        vocabulary = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
+    if not isinstance(vocabulary, dict) or not vocabulary:
+        raise CheckpointError(f"{path}: is no object of tokens and their ids. Fetch it again.")
+    seen: dict[int, str] = {}
+    for token, number in vocabulary.items():
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:
+            raise CheckpointError(f"{path}: the id of {token!r} is {number!r}, which is no id. Fetch it again.")
+        if number in seen:
+            raise CheckpointError(f"{path}: {seen[number]!r} and {token!r} have one id, {number}. Fetch it again.")
+        seen[number] = token
+    backend = tokenizers.Tokenizer(BPE(vocabulary, _pairs(folder / "merges.txt", vocabulary)))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=_prefixed(config))
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _pairs(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    pairs = []
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if not line or (number == 1 and line.startswith("#version")):
+            continue
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
+            raise CheckpointError(f"{path}: line {number} is {line!r}, which is no pair of pieces. Fetch it again.")
+        for piece in (left, right, left + right):
+            if piece not in vocabulary:
+                raise CheckpointError(
+                    f"{path}: line {number} is {line!r}, but vocab.json has no {piece!r}. Fetch both files again."
+                )
+        pairs.append((left, right))
+    return pairs
+
+
+def _prefixed(config: Mapping[str, Any]) -> bool:
+    return _flag(config, "add_prefix_space", False)
+
+
+def _flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = config.get(name)
+    return default if value is None else bool(value)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 text ({error}). Fetch it again.") from error

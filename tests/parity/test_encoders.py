@@ -1,0 +1,157 @@
+"""Ours against the reference, for the encoders: padding, batches, token types, positions, vectors; every head.
+
+The reference takes no positions from the mask (RoBERTa's takes them from the ids), so it is asked for right padding only.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tests.parity import reference
+from tests.parity.compare import Pair, close, ids_for, load, pair, ragged, same_fields
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+HEADS = ("base", "masked", "sequence", "token", "question")
+QUICK = [(family, seed) for family in reference.ENCODERS for seed in range(2)]
+WIDE = [pytest.param((family, seed), marks=pytest.mark.sweep) for family in reference.ENCODERS for seed in range(2, 22)]
+ALL = {"output_hidden_states": True, "output_attentions": True}
+
+
+@pytest.fixture(scope="module", params=[*QUICK, *WIDE], ids=lambda p: f"{p[0]}-{p[1]}")
+def heads(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    """One randomised configuration with each head."""
+    family, seed = request.param
+    changes, labels = reference.random_changes(family, seed), {"sequence": 4, "token": 4}
+    return {
+        head: pair(tmp_path_factory.mktemp(f"{family}-{head}"), family, head, **changes, num_labels=labels.get(head, 2))
+        for head in HEADS
+    }
+
+
+def types_for(models: Pair, ids: Tensor) -> dict[str, Tensor]:
+    """Token types, in families that have them."""
+    kinds = getattr(models.theirs.config, "type_vocab_size", 0)
+    return {"token_type_ids": (ids * 7 % 5) % kinds} if kinds else {}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", HEADS)
+def test_every_output_of_a_padded_batch(heads: dict[str, Pair], head: str) -> None:
+    """With token types; what comes of real tokens is compared."""
+    models = heads[head]
+    _, padded, mask = ragged(models.theirs, (13, 5, 9))
+    inputs = {"input_ids": padded, "attention_mask": mask, **types_for(models, padded)}
+    wanted, found = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
+    names = ["last_hidden_state", "hidden_states", "attentions", "start_logits", "end_logits"]
+    names += ["logits"] if head in ("masked", "token") else []
+    same_fields(found, wanted, **dict.fromkeys(names, mask))
+    for pattern in found.attentions:
+        unseen = (mask[:, None, :, None] == 1) & (mask[:, None, None] == 0)  # what real tokens must not look at
+        assert float(pattern.masked_select(unseen).abs().max()) == 0.0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_batch_gives_what_each_row_gives_alone(heads: dict[str, Pair], head: str, side: str) -> None:
+    """Positions come from the mask, so padding on either side changes nothing."""
+    models = heads[head]
+    rows, padded, mask = ragged(models.theirs, (11, 4, 8), side)
+    together = models.ours(padded, attention_mask=mask, **types_for(models, padded))
+    assert not any(isinstance(value, Tensor) and bool(value.isnan().any()) for value in together.values())
+    for number, row in enumerate(rows):
+        alone = models.ours(row[None], **types_for(models, row[None]))
+        for name in alone.keys():
+            one = together[name][number]
+            close(one[mask[number].bool()] if len(one) == 11 else one, alone[name][0])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", ["base", "masked"])
+def test_vectors_instead_of_ids(heads: dict[str, Pair], head: str) -> None:
+    models = heads[head]
+    vectors = models.theirs.get_input_embeddings()(ids_for(models.theirs, 2, 8))
+    same_fields(models.ours(inputs_embeds=vectors, **ALL), models.theirs(inputs_embeds=vectors, **ALL))
+    close(models.ours(inputs_embeds=vectors)[0], models.ours(ids_for(models.theirs, 2, 8))[0], 1e-6)
+
+
+@torch.no_grad()
+def test_token_types_count(heads: dict[str, Pair]) -> None:
+    models = heads["base"]
+    ids = ids_for(models.theirs, 2, 8)
+    types = types_for(models, ids)
+    if not types:
+        assert models.family == "distilbert"
+        close(models.ours(ids, token_type_ids=torch.ones_like(ids))[0], models.ours(ids)[0])  # it has none to count
+        return
+    close(models.ours(ids, **types)[0], models.theirs(ids, **types)[0])
+    close(models.ours(ids)[0], models.theirs(ids, token_type_ids=torch.zeros_like(ids))[0])
+    if models.theirs.config.type_vocab_size > 1:
+        assert not torch.allclose(models.ours(ids, **types)[0], models.ours(ids)[0], atol=1e-2)
+
+
+@torch.no_grad()
+def test_position_ids(heads: dict[str, Pair]) -> None:
+    """Ours count from 0 in every family; the reference's RoBERTa counts rows of its table."""
+    models = heads["masked"]
+    if models.family == "distilbert":
+        pytest.skip("the reference's DistilBERT takes no position_ids beside ids")
+    ids, positions = ids_for(models.theirs, 1, 6), torch.tensor([[0, 2, 4, 9, 30, 31]])
+    first = models.theirs.config.pad_token_id + 1 if models.family == "roberta" else 0
+    close(models.ours(ids, position_ids=positions)[0], models.theirs(ids, position_ids=positions + first)[0])
+    assert not torch.allclose(models.ours(ids, position_ids=positions)[0], models.ours(ids)[0], atol=1e-2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", ["masked", "token", "question"])
+def test_losses(heads: dict[str, Pair], head: str) -> None:
+    models = heads[head]
+    _, padded, mask = ragged(models.theirs, (13, 5, 9))
+    if head == "question":  # scores of padding count in its loss, and are nobody's to compare; two lie behind the end
+        padded, mask = ids_for(models.theirs, 3, 13), torch.ones(3, 13, dtype=torch.long)
+        targets = {"start_positions": torch.tensor([3, 77, 0]), "end_positions": torch.tensor([12, 4, 13])}
+    else:
+        count = 4 if head == "token" else models.theirs.config.vocab_size
+        targets = {"labels": (padded * 3 % count).masked_fill((mask == 0) | (padded % 3 == 0), -100)}
+    ours, theirs = (model(padded, attention_mask=mask, **targets).loss for model in (models.ours, models.theirs))
+    assert abs(float(ours) - float(theirs)) <= 1e-5 * float(theirs)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", reference.ENCODERS)
+def test_old_names_of_norms(family: str, tmp_path: Path) -> None:
+    """Files from before 2020 say gamma and beta, and store what nobody reads."""
+    models = pair(tmp_path / "new", family, "masked")
+    old = tmp_path / "old"
+    old.mkdir()
+    stored: dict[str, Any] = load_file(tmp_path / "new" / "model.safetensors")
+    renamed = {n.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): v
+               for n, v in stored.items()}  # fmt: skip
+    assert renamed.keys() != stored.keys()
+    renamed[f"{family}.embeddings.position_ids"] = torch.arange(64)[None]
+    save_file(renamed, old / "model.safetensors", {"format": "pt"})
+    (old / "config.json").write_text((tmp_path / "new" / "config.json").read_text())
+    ids = ids_for(models.theirs, 1, 7)
+    assert torch.equal(load(old, "masked")(ids).logits, models.ours(ids).logits)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", reference.ENCODERS)
+def test_a_head_takes_the_base_of_another(family: str, tmp_path: Path) -> None:
+    """A masked model's file opened as a base, and a base's as a classifier: the same states."""
+    models = pair(tmp_path, family, "masked")
+    ids = ids_for(models.theirs, 2, 7)
+    wanted = models.theirs.base_model(ids).last_hidden_state
+    close(load(tmp_path, "base")(ids).last_hidden_state, wanted)
+    tagger = load(tmp_path, "token", num_labels=7)
+    assert tagger(ids).logits.shape == (2, 7, 7)
+    close(tagger(ids, output_hidden_states=True).hidden_states[-1], wanted)
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [type(models.theirs).__name__]

@@ -1,0 +1,123 @@
+"""Scores and gradients in float64, to 1e-8 of each one's own scale: what float32 could hide does not show here either.
+
+The reference computes some things in float32 whatever the model's dtype. Its RMS norms are replaced here by the plain
+formula, and its attention is torch's own (its eager one has a float32 softmax), or nothing could be told beyond 1e-7.
+RoPE's frequencies are float32 numbers on both sides; ours are the rounded exact ones, the reference's were computed in
+float32. They are compared by themselves, and then the reference is given ours: cosines and sines must then be equal. The
+loss is written out below, since the reference's own goes through float32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralRMSNorm
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from transformers.models.t5.modeling_t5 import T5LayerNorm
+
+from tests.parity import reference
+from tests.parity.compare import ids_for, load, ragged
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NORMS = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, T5LayerNorm)
+EXACT = 1e-8
+UNTURNED, KEYS = (*reference.ENCODERS, "bart"), ("k_proj.bias", "key.bias", "k_lin.bias")
+CASES = [
+    *((family, head, {}) for family, heads in reference.HEADS.items() for head in heads if head not in ("base",)),
+    ("t5", "seq2seq", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    ("t5", "seq2seq", {"feed_forward_proj": "gated-silu"}),
+    ("gpt2", "causal", {"scale_attn_by_inverse_layer_idx": True, "tie_word_embeddings": False, "n_inner": None}),
+    ("bert", "masked", {"hidden_act": "relu"}),
+    ("bert", "masked", {"hidden_act": "gelu_new"}),
+    ("bart", "seq2seq", {"scale_embedding": False, "activation_function": "relu"}),
+    *(("llama", "causal", {"rope_parameters": rope}) for rope in reference.ROPES),
+    ("gemma3_text", "causal", {"rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 700.0}, "full_attention": reference.ROPES[1]}}),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain(self: Any, x: Tensor) -> Tensor:
+        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
+
+    def offset(self: Any, x: Tensor) -> Tensor:
+        return (1 + self.weight) * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+
+    for norm in NORMS:
+        monkeypatch.setattr(norm, "forward", plain)
+    monkeypatch.setattr(Gemma3RMSNorm, "forward", offset)
+
+
+def inputs(theirs: Any, family: str, head: str) -> dict[str, Tensor]:
+    """A padded batch where that means the same on both sides."""
+    if family not in reference.PAIRS:
+        return {"input_ids": ids_for(theirs, 2, 19)}
+    _, source, mask = ragged(theirs, (17, 8))
+    if head == "sequence":
+        source = ids_for(theirs, 2, 9)
+        source[:, -1] = theirs.config.eos_token_id
+        return {"input_ids": source}
+    return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": ids_for(theirs, 2, 18, seed=4)}
+
+
+def share_frequencies(theirs: Any, ours: Any) -> None:
+    """Give the reference our RoPE frequencies; they may differ from its own by float32's rounding only."""
+    base = ours.base_model
+    mine = {"inv_freq": "rotary_emb", "full_attention_inv_freq": "rotary_emb", "sliding_attention_inv_freq":
+            "rotary_emb_local"}  # fmt: skip
+    for name, buffer in list(theirs.named_buffers()):
+        if (last := name.rpartition(".")[2]) in mine:
+            frequencies = getattr(base, mine[last]).frequencies(torch.zeros(1, 1))
+            assert frequencies.dtype == buffer.dtype == torch.float32
+            torch.testing.assert_close(frequencies, buffer, rtol=5e-7, atol=0)
+            buffer.copy_(frequencies)
+
+
+def loss(output: Any) -> Tensor:
+    """Cross-entropy of an arbitrary answer, in the scores' own dtype."""
+    scores = output["logits"] if "logits" in output else torch.stack((output["start_logits"], output["end_logits"]), 1)
+    rows = scores.reshape(-1, scores.shape[-1])
+    answers = torch.arange(len(rows)) * 7 % rows.shape[-1]
+    entropy = -rows.log_softmax(-1)[torch.arange(len(rows)), answers].mean()
+    return entropy + 0.1 * rows.square().mean()  # which a constant added to all scores does not leave as it is
+
+
+def exact(ours: Tensor, theirs: Tensor, name: str) -> None:
+    ours, theirs = ours.detach(), theirs.detach()
+    assert ours.dtype == theirs.dtype == torch.float64
+    scale = float(theirs.abs().max())
+    assert scale > 0, f"{name}: all zeros, so nothing is compared"
+    assert float((ours - theirs).abs().max()) <= EXACT * scale, name
+
+
+@pytest.mark.parametrize(("family", "head", "changes"), CASES)
+def test_float64(family: str, head: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    reference.write(tmp_path, family, head, **changes)
+    auto = reference.auto(head)
+    theirs = auto.from_pretrained(tmp_path, dtype=torch.float64, attn_implementation="sdpa").eval()
+    ours = load(tmp_path, head, dtype=torch.float64)
+    assert {value.dtype for value in ours.parameters()} == {torch.float64}
+    share_frequencies(theirs, ours)
+    wanted, found = (model(**inputs(theirs, family, head)) for model in (theirs, ours))
+    for name in ("logits",) if "logits" in wanted else ("start_logits", "end_logits"):
+        exact(found[name], wanted[name], name)
+    right, mine = (dict(model.named_parameters()) for model in (theirs, ours))
+    assert mine.keys() == right.keys()
+    gradients = dict(zip(right, torch.autograd.grad(loss(wanted), list(right.values()), allow_unused=True), strict=True))
+    got = dict(zip(mine, torch.autograd.grad(loss(found), list(mine.values()), allow_unused=True), strict=True))
+    for name, gradient in gradients.items():
+        if gradient is None:
+            assert got[name] is None, name
+        elif family in UNTURNED and name.endswith(KEYS):  # adds the same to all of a query's scores: it is only rounding
+            assert float(got[name].abs().max()) <= EXACT
+        else:
+            exact(got[name], gradient, name)

@@ -1,0 +1,269 @@
+"""Ours against the reference, for the encoder-decoders: states of both stacks, caches, ragged sources, generation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from glassformer.engine.plain import Plain
+from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import InputError
+from glassformer.sites import Watch
+from tests.parity import reference
+from tests.parity.compare import Pair, close, ids_for, load, pair, ragged, same_fields
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+QUICK = [(family, seed) for family in reference.PAIRS for seed in range(3 if family == "t5" else 2)]
+WIDE = [pytest.param((family, seed), marks=pytest.mark.sweep) for family in reference.PAIRS for seed in range(3, 23)]
+ALL = {"output_hidden_states": True, "output_attentions": True}
+GREEDY: dict[str, Any] = {  # the reference's own cache has as many layers as the encoder, so it is asked without
+    "do_sample": False, "num_beams": 1, "use_cache": False,
+}  # fmt: skip
+FORWARDS = ("relu", "gated-gelu", "gated-silu")  # by the seed, so that each is among the quick ones
+
+
+def changes(family: str, seed: int) -> dict[str, Any]:
+    kind = {"feed_forward_proj": FORWARDS[seed % 3], "tie_word_embeddings": seed % 2 == 0} if family == "t5" else {}
+    return {**reference.random_changes(family, seed), **kind}
+
+
+@pytest.fixture(scope="module", params=[*QUICK, *WIDE], ids=lambda p: f"{p[0]}-{p[1]}")
+def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return pair(tmp_path_factory.mktemp("seq2seq"), request.param[0], "seq2seq", **changes(*request.param))
+
+
+def target(models: Pair, batch: int, length: int) -> Tensor:
+    """A target as a decoder gets it."""
+    ids = ids_for(models.theirs, batch, length, seed=8)
+    ids[:, 0] = models.theirs.config.decoder_start_token_id
+    return ids
+
+
+@torch.no_grad()
+def test_every_output_of_padded_pairs(models: Pair) -> None:
+    """Sources and targets of different lengths; long enough for T5's far buckets."""
+    _, source, there = ragged(models.theirs, (21, 6, 13))
+    _, ids, mask = ragged(models.theirs, (17, 11, 4))
+    inputs = {
+        "input_ids": source, "attention_mask": there, "decoder_input_ids": ids, "decoder_attention_mask": mask,
+    }  # fmt: skip
+    wanted, found = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
+    encoder = ("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions")
+    decoder = ("logits", "decoder_hidden_states", "decoder_attentions", "cross_attentions")
+    same_fields(found, wanted, **dict.fromkeys(encoder, there), **dict.fromkeys(decoder, mask))
+    assert bool(torch.isfinite(found.logits).all())
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_pair_equals_itself_alone(models: Pair, side: str) -> None:
+    """Positions come from the mask, so padding on either side, of source or target, changes nothing."""
+    sources, source, there = ragged(models.theirs, (12, 5, 9), side)
+    targets, ids, mask = ragged(models.theirs, (10, 7, 3), side)
+    found = models.ours(source, attention_mask=there, decoder_input_ids=ids, decoder_attention_mask=mask)
+    for number, (one, other) in enumerate(zip(sources, targets, strict=True)):
+        alone = models.ours(one[None], decoder_input_ids=other[None])
+        close(found.logits[number][mask[number].bool()], alone.logits[0])
+        close(found.encoder_last_hidden_state[number][there[number].bool()], alone.encoder_last_hidden_state[0])
+
+
+@torch.no_grad()
+def test_loss_without_a_decoders_input(models: Pair) -> None:
+    _, source, there = ragged(models.theirs, (9, 5))
+    labels = ids_for(models.theirs, 2, 8, seed=6)
+    labels[0, 3] = labels[1, 5:] = -100
+    wanted, found = (m(source, attention_mask=there, labels=labels) for m in (models.theirs, models.ours))
+    close(found.logits, wanted.logits)
+    assert abs(float(found.loss) - float(wanted.loss)) <= 1e-5 * float(wanted.loss)
+
+
+@torch.no_grad()
+def test_without_any_target(models: Pair) -> None:
+    """BART is given its source, one place later; T5 must be told."""
+    source = ids_for(models.theirs, 2, 8)
+    if models.family == "bart":
+        same_fields(models.ours(source, **ALL), models.theirs(source, **ALL))
+    else:
+        with pytest.raises(InputError, match="decoder_input_ids"):
+            models.ours(source)
+
+
+@torch.no_grad()
+def test_vectors_instead_of_ids(models: Pair) -> None:
+    table = models.theirs.get_input_embeddings()
+    source, ids = ids_for(models.theirs, 2, 8), target(models, 2, 6)
+    inputs = {"inputs_embeds": table(source), "decoder_inputs_embeds": table(ids)}
+    wanted, found = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
+    same_fields(found, wanted)
+    close(found.logits, models.ours(source, decoder_input_ids=ids).logits, 1e-6)
+
+
+@torch.no_grad()
+def test_cached_equals_uncached(models: Pair) -> None:
+    """By hand with past_key_values, in uneven chunks, the source encoded once."""
+    _, source, there = ragged(models.theirs, (11, 6))
+    ids = target(models, 2, 14)
+    whole = models.theirs(source, attention_mask=there, decoder_input_ids=ids).logits
+    read = models.ours.base_model.read(source, attention_mask=there)
+    cache, parts, at = None, [], 0
+    for size in (5, 1, 4, 1, 1, 2):
+        out = models.ours(
+            encoder_outputs=read, attention_mask=there, decoder_input_ids=ids[:, at : at + size], past_key_values=cache
+        )
+        cache, at = out.past_key_values, at + size
+        parts.append(out.logits)
+    close(torch.cat(parts, 1), whole)
+    assert cache.get_seq_length() == 14
+    assert cache.cross_attention_cache.get_seq_length() == 11
+
+
+@torch.no_grad()
+def test_encoder_outputs_given(models: Pair) -> None:
+    """Ours, a tuple, or the reference's: what was encoded earlier is not encoded again."""
+    _, source, there = ragged(models.theirs, (10, 6))
+    ids = target(models, 2, 5)
+    wanted = models.theirs(source, attention_mask=there, decoder_input_ids=ids)
+    theirs = models.theirs.get_encoder()(source, attention_mask=there)
+    mine = models.ours.base_model.read(source, attention_mask=there, **ALL)
+    close(mine.last_hidden_state[there.bool()], theirs.last_hidden_state[there.bool()])
+    assert len(mine.hidden_states) == models.ours.config.encoder_layers + 1
+    for given in (mine, (mine.last_hidden_state,), theirs):
+        found = models.ours(encoder_outputs=given, attention_mask=there, decoder_input_ids=ids)
+        close(found.logits, wanted.logits)
+
+
+class TestGreedy:
+    LENGTHS = (9, 3, 12, 6)
+
+    def both(self, models: Pair, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
+        """What the reference and ours write for ragged sources."""
+        _, source, there = ragged(models.theirs, self.LENGTHS)
+        wanted = models.theirs.generate(source, attention_mask=there, **GREEDY, **settings)
+        found = models.ours.generate(source, attention_mask=there, do_sample=False, **settings)
+        return wanted.tolist(), found.tolist()
+
+    @torch.no_grad()
+    def test_as_the_model_says(self, models: Pair) -> None:
+        wanted, found = self.both(models, max_new_tokens=14)
+        assert found == wanted
+
+    @torch.no_grad()
+    def test_endless_and_row_by_row(self, models: Pair) -> None:
+        settings: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": None, "forced_eos_token_id": None}
+        wanted, found = self.both(models, **settings)
+        assert found == wanted
+        assert {len(row) for row in found} == {17}
+        rows, _, _ = ragged(models.theirs, self.LENGTHS)
+        for row, together in zip(rows, found, strict=True):
+            assert models.ours.generate(row[None], do_sample=False, **settings).tolist() == [together]
+
+    @torch.no_grad()
+    def test_ends(self, models: Pair) -> None:
+        """An end that one row reaches early: it is filled up, and the others go on."""
+        endless = {"max_new_tokens": 12, "forced_eos_token_id": None}
+        _, free = self.both(models, eos_token_id=None, **endless)
+        end = free[1][3]
+        wanted, found = self.both(models, eos_token_id=end, **endless)
+        assert found == wanted
+        assert found[1][free[1].index(end, 1)] == end
+        several = sorted({end, free[0][5]})
+        wanted, found = self.both(models, eos_token_id=several, **endless)
+        assert found == wanted
+
+    @torch.no_grad()
+    @pytest.mark.parametrize("length", [1, 2, 7])
+    def test_forced_tokens(self, models: Pair, length: int) -> None:
+        settings = {"max_new_tokens": length, "forced_eos_token_id": 2, "eos_token_id": 2, "forced_bos_token_id": 5}
+        wanted, found = self.both(models, **settings)
+        assert found == wanted
+        if length > 1:
+            assert all(row[1] == 5 for row in found)
+
+    @torch.no_grad()
+    def test_a_target_that_has_begun(self, models: Pair) -> None:
+        begun = target(models, len(self.LENGTHS), 4)
+        wanted, found = self.both(models, decoder_input_ids=begun, max_new_tokens=8, eos_token_id=None)
+        assert found == wanted
+        assert [row[:4] for row in found] == begun.tolist()
+
+    @torch.no_grad()
+    def test_max_length(self, models: Pair) -> None:
+        wanted, found = self.both(models, max_length=9, eos_token_id=None)
+        assert found == wanted
+        assert {len(row) for row in found} == {9}
+
+
+@torch.no_grad()
+def test_sampling_is_the_same_alone_and_again(models: Pair) -> None:
+    rows, source, there = ragged(models.theirs, (9, 3, 12))
+    settings: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "max_new_tokens": 10, "eos_token_id": None}
+    together = models.ours.generate(source, attention_mask=there, seed=11, **settings)
+    assert torch.equal(models.ours.generate(source, attention_mask=there, seed=11, **settings), together)
+    assert not torch.equal(models.ours.generate(source, attention_mask=there, seed=12, **settings), together)
+    for number, row in enumerate(rows):
+        alone = models.ours.generate(row[None], seed=11, **settings)
+        assert alone[0].tolist() == together[number].tolist()
+
+
+@torch.no_grad()
+def test_executor_rows_are_watched_one_by_one(models: Pair) -> None:
+    """A watched row among others of different lengths: scores stay the same, and its sites are its own, without padding."""
+    sources, starts = ([5, 9, 14, 3], [8, 8, 30, 42, 6, 7, 31], [33, 4]), ([2, 11, 7], [2], [2, 9, 9, 10])
+    config = models.ours.config
+    watch = Watch.of("*", blocks=config.num_hidden_layers, encoder=config.encoder_layers)
+
+    def run(watched: int | None) -> list[Any]:
+        executor = Plain(models.ours)
+        return executor.run([
+            Feed(executor.open(source), ids, Want.ALL, watch=watch if number == watched else None)
+            for number, (source, ids) in enumerate(zip(sources, starts, strict=True))
+        ])  # fmt: skip
+
+    plain = run(None)
+    for watched in (0, 2):
+        found = run(watched)
+        for one, other, ids in zip(plain, found, starts, strict=True):
+            assert all((one.host(at) == other.host(at)).all() for at in range(len(ids)))
+        alone = models.ours(
+            torch.tensor([sources[watched]]), decoder_input_ids=torch.tensor([starts[watched]]), watch="*"
+        ).sites
+        assert found[watched].sites.keys() == alone.keys()
+        for site, value in alone.items():
+            close(found[watched].sites[site], value)
+        assert not found[1].sites
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scaled", [True, False])
+def test_t5_with_a_head_of_its_own(scaled: bool, tmp_path: Path) -> None:
+    """T5 1.1's files hold a head beside the table; whether scores are scaled is another matter."""
+    reference.write(tmp_path, "t5", "seq2seq", tie_word_embeddings=scaled)
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    stored["lm_head.weight"] = stored["shared.weight"].flip(0).contiguous()
+    save_file(stored, file, {"format": "pt"})
+    theirs = reference.auto("seq2seq").from_pretrained(tmp_path, attn_implementation="eager").eval()
+    assert not torch.equal(theirs.lm_head.weight, theirs.shared.weight)
+    ours = load(tmp_path, "seq2seq")
+    source, ids = ids_for(theirs, 2, 7), ids_for(theirs, 2, 5)
+    close(ours(source, decoder_input_ids=ids).logits, theirs(source, decoder_input_ids=ids).logits)
+    ours.save_pretrained(tmp_path / "again")
+    again = reference.auto("seq2seq").from_pretrained(tmp_path / "again", attn_implementation="eager").eval()
+    assert torch.equal(again(source, decoder_input_ids=ids).logits, theirs(source, decoder_input_ids=ids).logits)
+
+
+@torch.no_grad()
+def test_generation_settings_travel(models: Pair, tmp_path: Path) -> None:
+    """Saved by us, the reference generates the same from it."""
+    models.ours.save_pretrained(tmp_path)
+    again = reference.auto("seq2seq").from_pretrained(tmp_path, attn_implementation="eager").eval()
+    _, source, there = ragged(models.theirs, (5, 8))
+    wanted = models.theirs.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
+    found = again.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
+    assert found.tolist() == wanted.tolist()
