@@ -35,6 +35,24 @@ def test_the_readme_says_what_is_printed(smollm2: Path, capsys: pytest.CaptureFi
     assert printed.rstrip().endswith("(1, 34, 576)")
 
 
+def test_the_example_family(tmp_path: Path) -> None:
+    """The two files of the page are put where families are looked for, and its last block is run."""
+    text = (ROOT / "docs" / "adding-a-family.md").read_text("utf-8")
+    files = re.findall(r"```python file=(\S+)\n(.*?)```", text, re.S)
+    assert [name for name, _ in files] == ["blueprints/parallel.py", "families/parallel.py"]
+    for name, code in files:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(code, "utf-8")
+    (after,) = re.findall(r"```python after=parallel\n(.*?)```", text, re.S)
+    places = "\n".join(
+        f"import glassformer.{folder}; glassformer.{folder}.__path__.append({str(tmp_path / folder)!r})"
+        for folder in ("blueprints", "families")
+    )
+    done = subprocess.run([sys.executable, "-c", f"{places}\n{after}"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"tensor\(\[\[ *5, +6, +7, ", done.stdout)
+
+
 COMMANDS = [
     (page, line)
     for page in PAGES

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.auto import assemble
 from glassformer.blueprints.scratch import Config
@@ -26,6 +26,7 @@ from glassformer.cache import DynamicCache
 from glassformer.checkpoint import ranks
 from glassformer.checkpoint.scratch import OUTPUT, SPELLINGS, TABLE, renamed
 from glassformer.errors import ConfigError, InputError, SettingError
+from glassformer.families.base import check_ids
 from glassformer.heads import CausalLM, token_loss
 
 VOCABULARY = 100256  # of cl100k_base, when h_params say nothing
@@ -54,10 +55,17 @@ class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Take over a state dict, in either spelling; an output layer that shares the table's memory goes on sharing it."""
         stored = {renamed(name): value for name, value in state_dict.items()}
-        table, output = stored.get(TABLE), stored.get(OUTPUT)
-        if isinstance(table, Tensor) and isinstance(output, Tensor) and table.data_ptr() == output.data_ptr():
-            self.model_out_linear_layer.weight = self.token_embedding_lookup_table.weight
-        return super().load_state_dict(stored, strict, assign)
+        given, output = (stored.get(TABLE), stored.get(OUTPUT)), self.model_out_linear_layer
+        both = all(isinstance(one, Tensor) for one in given)
+        shared = both and _one_place(*given)
+        if both and not shared:  # what an earlier one shared must not be written to twice
+            output.weight = nn.Parameter(output.weight.detach().clone(), output.weight.requires_grad)
+        result = super().load_state_dict(stored, strict, assign)
+        if shared:
+            output.weight = self.token_embedding_lookup_table.weight
+        if both:
+            self.config = self.base_model.config = self.config.with_changes({"tie_word_embeddings": shared})
+        return result
 
     @torch.no_grad()
     def generate(self, idx: Tensor, max_new_tokens: int = 100, temperature: float = 1.0, top_k: int | None = None) -> Tensor:
@@ -72,8 +80,8 @@ class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
         Returns:
             The prompt and what was drawn, (batch, length + max_new_tokens).
         """
-        if temperature <= 0:
-            raise SettingError(f"temperature is {temperature!r}; it must be above 0.")
+        check_ids(idx, self.base_model.table.num_embeddings, "generate()")
+        _check_temperature(temperature)
         if top_k is not None and top_k < 1:
             raise SettingError(f"top_k is {top_k!r}; it must be at least 1, or None.")
         cache, fed = DynamicCache(), idx[:, -self.context_length :]
@@ -107,11 +115,24 @@ def read(h_params: Mapping[str, Any]) -> Config:
     return Config.read(raw)
 
 
+def _one_place(table: Tensor, output: Tensor) -> bool:
+    """Whether two tensors are the same numbers in memory; those without memory are not."""
+    where = [(one.data_ptr(), one.shape, one.stride()) for one in (table, output)]
+    return table.data_ptr() != 0 and where[0] == where[1]
+
+
+def _check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise SettingError(f"temperature is {temperature!r}; it must be above 0.")
+
+
 @torch.no_grad()
 def generate_with_trace(model: Model, x: Tensor, max_new_tokens: int = 10, temperature: float = 1.0) -> Tensor:
     """Generate as the chapter does, printing the five best candidates of each step, the choice, and the text so far."""
     from glassformer.opening import AutoTokenizer
 
+    check_ids(x, model.base_model.table.num_embeddings, "generate_with_trace()")
+    _check_temperature(temperature)
     if len(x) != 1:
         raise InputError("a trace follows one text; give it a batch of one.")
     text = AutoTokenizer.from_pretrained(ranks.NAME).decode
@@ -120,7 +141,7 @@ def generate_with_trace(model: Model, x: Tensor, max_new_tokens: int = 10, tempe
         logits, _ = model(x[:, -model.context_length :])
         probabilities = (logits[:, -1] / temperature).softmax(-1)
         print(f"Step {step} candidates:")
-        best = probabilities[0].topk(5)
+        best = probabilities[0].topk(min(5, probabilities.shape[-1]))
         for probability, token in zip(best.values, best.indices, strict=True):
             print(f"  '{text(token)}': {probability:.3f}")
         chosen = torch.multinomial(probabilities, num_samples=1)

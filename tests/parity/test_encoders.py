@@ -102,8 +102,6 @@ def test_token_types_count(heads: dict[str, Pair]) -> None:
 def test_position_ids(heads: dict[str, Pair]) -> None:
     """Ours count from 0 in every family; the reference's RoBERTa counts rows of its table."""
     models = heads["masked"]
-    if models.family == "distilbert":
-        pytest.skip("the reference's DistilBERT takes no position_ids beside ids")
     ids, positions = ids_for(models.theirs, 1, 6), torch.tensor([[0, 2, 4, 9, 30, 31]])
     first = models.theirs.config.pad_token_id + 1 if models.family == "roberta" else 0
     close(models.ours(ids, position_ids=positions)[0], models.theirs(ids, position_ids=positions + first)[0])

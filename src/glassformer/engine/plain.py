@@ -116,10 +116,13 @@ class Memory:
             self.rows[row.slot] = last
 
     def copy(self, slots: Sequence[int], sources: Sequence[PlainRow]) -> None:
-        """Copy what is remembered of some rows to some slots, all at once."""
-        places = [row.slot for row in sources]
-        self.own.select(slots, places, max((row.length for row in sources), default=0))
-        self.source.select(slots, places, max((len(row.source) for row in sources), default=0))
+        """Copy what is remembered of some rows to some slots, all at once; of a row that never ran there is nothing."""
+        lengths = [row.length for row in sources], [len(row.source) if row.encoded else 0 for row in sources]
+        for track, held in zip((self.own, self.source), lengths, strict=True):
+            pairs = [(slot, row.slot) for slot, row, length in zip(slots, sources, held, strict=True) if length]
+            if pairs:
+                track.reserve(len(self.rows), max(held))
+                track.select([slot for slot, _ in pairs], [place for _, place in pairs], max(held))
 
     def reserve(self, length: int) -> None:
         """Make room for every open row to hold so many tokens."""
@@ -214,6 +217,10 @@ class Plain:
     @torch.inference_mode()
     def run(self, feeds: Sequence[Feed]) -> list[PlainScores]:
         rows = [self._check(feed) for feed in feeds]
+        if len({row.slot for row in rows}) < len(rows):
+            raise ExecutorError("a row was fed twice in one pass. Feed it once, with all its tokens.")
+        if not feeds:
+            return []
         feeds = [feed if feed.watch is None else self._spelt(feed, feed.watch) for feed in feeds]
         order = sorted(range(len(feeds)), key=lambda at: rows[at].slot)
         read = self._encode([(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded])
@@ -349,11 +356,8 @@ class Plain:
     def fork(self, row: Row, length: int | None = None) -> PlainRow:
         mine = self._mine(row)
         new = self._memory.add(mine.source)
-        new.length = mine.length if length is None else min(length, mine.length)
+        new.length = mine.length if length is None else max(0, min(length, mine.length))
         new.encoded = mine.encoded
-        self._memory.reserve(new.length)
-        if mine.encoded:
-            self._memory.source.reserve(len(self._memory.rows), len(mine.source))
         self._memory.copy([new.slot], [mine])
         return new
 
