@@ -22,23 +22,32 @@ QWEN3_06B: dict[str, Any] = {
     "rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "eos_token_id": 151645, "dtype": "bfloat16",
 }  # fmt: skip
 
+GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 50257, "dtype": "float32"}
+T5_SMALL: dict[str, Any] = {"model_type": "t5", "vocab_size": 32128, "dtype": "float32"}
+BART_BASE: dict[str, Any] = {
+    "model_type": "bart", "vocab_size": 50265, "d_model": 768, "encoder_layers": 6, "decoder_layers": 6,
+    "encoder_attention_heads": 12, "decoder_attention_heads": 12, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072,
+    "dtype": "float32",
+}  # fmt: skip
+
 
 def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:
     """A folder with random weights of a true shape, made once and kept beside the fetched models."""
     import torch
 
     from glassformer import blueprints
-    from glassformer.auto import assemble
+    from glassformer.auto import made_for
     from glassformer.checkpoint.locate import home
     from glassformer.loading import NAMES
 
-    folder = home() / "bench" / f"{shape['model_type']}-{shape['hidden_size']}x{shape['num_hidden_layers']}-{shape['dtype']}"
+    config = blueprints.read_config(shape)
+    folder = home() / "bench" / f"{config.model_type}-{config.hidden_size}x{config.num_hidden_layers}-{shape['dtype']}"
     if not (folder / "model.safetensors").exists():
         before = torch.get_default_dtype()
         torch.set_default_dtype(NAMES[shape["dtype"]])
         try:
             torch.manual_seed(0)
-            model = assemble(shape["model_type"], "ForCausalLM")(blueprints.read_config(shape))
+            model = made_for(config.model_type, config.natural)(config)
         finally:
             torch.set_default_dtype(before)
         model.save_pretrained(folder)

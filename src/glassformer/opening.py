@@ -48,14 +48,15 @@ class Opened:
     @cached_property
     def settings(self) -> GenerationConfig:
         """The model's generation settings; what ends a text is taken from its config where they do not say."""
+        implied = GenerationConfig.implied(self.config)
         with _Naming(self.path, "generation_config.json"):
-            found = GenerationConfig.read(self.checkpoint.settings)
+            found = GenerationConfig.read(self.checkpoint.settings) if self.checkpoint.settings else implied
         if found.unheard:
             said = ", ".join(f"{name}={value!r}" for name, value in found.unheard.items())
             note(f"{self.name}: its generation settings ask for {said}, which is not supported yet and left out.")
-        for field in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        for field in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
             if getattr(found, field) is None:
-                setattr(found, field, getattr(self.config, field))
+                setattr(found, field, getattr(implied, field))
         return found
 
     @cached_property

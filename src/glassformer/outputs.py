@@ -57,36 +57,46 @@ class ModelOutput:
         return len(self.keys())
 
 
+# What outputs are put together from. A dataclass takes its fields from its last base first.
+
+
 @dataclass
-class BaseModelOutput(ModelOutput):
-    last_hidden_state: Tensor | None = None  # (batch, length, hidden)
+class _States(ModelOutput):
+    last_hidden_state: Tensor | None = None  # (batch, length, hidden); of an encoder-decoder: the decoder's
+
+
+@dataclass
+class _Pooled(ModelOutput):
+    pooler_output: Tensor | None = None  # (batch, hidden)
+
+
+@dataclass
+class _Scored(ModelOutput):
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (batch, length, vocabulary), (batch, length, labels) or (batch, labels)
+
+
+@dataclass
+class _Span(ModelOutput):
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None  # (batch, length)
+    end_logits: Tensor | None = None
+
+
+@dataclass
+class _Past(ModelOutput):
+    past_key_values: Cache | None = None
+
+
+@dataclass
+class _Inside(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None  # blocks + 1 of (batch, length, hidden)
     attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, keys)
     sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
 
 
 @dataclass
-class BaseModelOutputWithPast(ModelOutput):
-    last_hidden_state: Tensor | None = None
-    past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
-
-
-@dataclass
-class BaseModelOutputWithPooling(ModelOutput):
-    last_hidden_state: Tensor | None = None
-    pooler_output: Tensor | None = None  # (batch, hidden)
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
-
-
-@dataclass
-class Seq2SeqModelOutput(ModelOutput):
-    last_hidden_state: Tensor | None = None  # the decoder's
-    past_key_values: Cache | None = None
+class _BothInside(ModelOutput):
     decoder_hidden_states: tuple[Tensor, ...] | None = None
     decoder_attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, source)
@@ -96,92 +106,52 @@ class Seq2SeqModelOutput(ModelOutput):
     sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
 
 
-@dataclass
-class CausalLMOutputWithPast(ModelOutput):
-    loss: Tensor | None = None
-    logits: Tensor | None = None  # (batch, length, vocabulary)
-    past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+# By the field's names ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Seq2SeqLMOutput(ModelOutput):
-    loss: Tensor | None = None
-    logits: Tensor | None = None  # (batch, length, vocabulary)
-    past_key_values: Cache | None = None
-    decoder_hidden_states: tuple[Tensor, ...] | None = None
-    decoder_attentions: tuple[Tensor, ...] | None = None
-    cross_attentions: tuple[Tensor, ...] | None = None
-    encoder_last_hidden_state: Tensor | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+class BaseModelOutput(_Inside, _States): ...
 
 
 @dataclass
-class MaskedLMOutput(ModelOutput):
-    loss: Tensor | None = None
-    logits: Tensor | None = None  # (batch, length, vocabulary)
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+class BaseModelOutputWithPast(_Inside, _Past, _States): ...
 
 
 @dataclass
-class TokenClassifierOutput(ModelOutput):
-    loss: Tensor | None = None
-    logits: Tensor | None = None  # (batch, length, labels)
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+class BaseModelOutputWithPooling(_Inside, _Pooled, _States): ...
 
 
 @dataclass
-class QuestionAnsweringModelOutput(ModelOutput):
-    loss: Tensor | None = None
-    start_logits: Tensor | None = None  # (batch, length)
-    end_logits: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+class Seq2SeqModelOutput(_BothInside, _Past, _States): ...
 
 
 @dataclass
-class SequenceClassifierOutput(ModelOutput):
-    loss: Tensor | None = None
-    logits: Tensor | None = None  # (batch, labels)
-    past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+class CausalLMOutputWithPast(_Inside, _Past, _Scored): ...
 
 
 @dataclass
-class Seq2SeqSequenceClassifierOutput(ModelOutput):
-    loss: Tensor | None = None
-    logits: Tensor | None = None  # (batch, labels)
-    past_key_values: Cache | None = None
-    decoder_hidden_states: tuple[Tensor, ...] | None = None
-    decoder_attentions: tuple[Tensor, ...] | None = None
-    cross_attentions: tuple[Tensor, ...] | None = None
-    encoder_last_hidden_state: Tensor | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+class Seq2SeqLMOutput(_BothInside, _Past, _Scored): ...
 
 
 @dataclass
-class Seq2SeqQuestionAnsweringModelOutput(ModelOutput):
-    loss: Tensor | None = None
-    start_logits: Tensor | None = None  # (batch, length)
-    end_logits: Tensor | None = None
-    past_key_values: Cache | None = None
-    decoder_hidden_states: tuple[Tensor, ...] | None = None
-    decoder_attentions: tuple[Tensor, ...] | None = None
-    cross_attentions: tuple[Tensor, ...] | None = None
-    encoder_last_hidden_state: Tensor | None = None
-    encoder_hidden_states: tuple[Tensor, ...] | None = None
-    encoder_attentions: tuple[Tensor, ...] | None = None
-    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+class MaskedLMOutput(_Inside, _Scored): ...
+
+
+@dataclass
+class TokenClassifierOutput(_Inside, _Scored): ...
+
+
+@dataclass
+class SequenceClassifierOutput(_Inside, _Past, _Scored): ...
+
+
+@dataclass
+class Seq2SeqSequenceClassifierOutput(_BothInside, _Past, _Scored): ...
+
+
+@dataclass
+class QuestionAnsweringModelOutput(_Inside, _Span): ...
+
+
+@dataclass
+class Seq2SeqQuestionAnsweringModelOutput(_BothInside, _Past, _Span): ...

@@ -26,7 +26,6 @@ from glassformer.cache import DynamicCache
 from glassformer.checkpoint import ranks
 from glassformer.checkpoint.scratch import OUTPUT, SPELLINGS, TABLE, renamed
 from glassformer.errors import ConfigError, InputError, SettingError
-from glassformer.families.base import check_ids
 from glassformer.heads import CausalLM, token_loss
 
 VOCABULARY = 100256  # of cl100k_base, when h_params say nothing
@@ -36,6 +35,8 @@ ranks.offer()
 
 class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
     """The chapter's model. `h_params` is its dictionary, in the chapter's words or in the repository's."""
+
+    config: Any
 
     def __init__(self, h_params: Mapping[str, Any] | Config) -> None:
         super().__init__(h_params if isinstance(h_params, Config) else read(h_params))
@@ -55,14 +56,15 @@ class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Take over a state dict, in either spelling; an output layer that shares the table's memory goes on sharing it."""
         stored = {renamed(name): value for name, value in state_dict.items()}
-        given, output = (stored.get(TABLE), stored.get(OUTPUT)), self.model_out_linear_layer
+        given = stored.get(TABLE), stored.get(OUTPUT)
+        table, output = self.token_embedding_lookup_table, self.model_out_linear_layer
         both = all(isinstance(one, Tensor) for one in given)
         shared = both and _one_place(*given)
-        if both and not shared:  # what an earlier one shared must not be written to twice
+        if both and not shared and output.weight is table.weight:  # an earlier one shared it; now each has its own
             output.weight = nn.Parameter(output.weight.detach().clone(), output.weight.requires_grad)
         result = super().load_state_dict(stored, strict, assign)
         if shared:
-            output.weight = self.token_embedding_lookup_table.weight
+            output.weight = table.weight
         if both:
             self.config = self.base_model.config = self.config.with_changes({"tie_word_embeddings": shared})
         return result
@@ -80,7 +82,7 @@ class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
         Returns:
             The prompt and what was drawn, (batch, length + max_new_tokens).
         """
-        check_ids(idx, self.base_model.table.num_embeddings, "generate()")
+        self.base_model.check(idx, None)
         _check_temperature(temperature)
         if top_k is not None and top_k < 1:
             raise SettingError(f"top_k is {top_k!r}; it must be at least 1, or None.")
@@ -115,10 +117,10 @@ def read(h_params: Mapping[str, Any]) -> Config:
     return Config.read(raw)
 
 
-def _one_place(table: Tensor, output: Tensor) -> bool:
+def _one_place(table: Any, output: Any) -> bool:
     """Whether two tensors are the same numbers in memory; those without memory are not."""
     where = [(one.data_ptr(), one.shape, one.stride()) for one in (table, output)]
-    return table.data_ptr() != 0 and where[0] == where[1]
+    return where[0] == where[1] and where[0][0] != 0
 
 
 def _check_temperature(temperature: float) -> None:
@@ -131,7 +133,7 @@ def generate_with_trace(model: Model, x: Tensor, max_new_tokens: int = 10, tempe
     """Generate as the chapter does, printing the five best candidates of each step, the choice, and the text so far."""
     from glassformer.opening import AutoTokenizer
 
-    check_ids(x, model.base_model.table.num_embeddings, "generate_with_trace()")
+    model.base_model.check(x, None)
     _check_temperature(temperature)
     if len(x) != 1:
         raise InputError("a trace follows one text; give it a batch of one.")

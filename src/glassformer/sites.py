@@ -233,5 +233,6 @@ class Tap:
                 value = change.apply(value, names, view.start)
             else:
                 value = value.clone() if hasattr(value, "clone") else value.copy()
-                value[view.row : view.row + 1] = change.apply(value[view.row : view.row + 1], names, view.start)
+                own = view.cut(site, value)
+                own[...] = change.apply(own, names, view.start)
         return value

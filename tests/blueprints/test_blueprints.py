@@ -38,8 +38,8 @@ def test_ops_form_a_chain() -> None:
         assert all(other < number for other in op.reads)
         assert bool(op.reads) == (op.kind != "embed")
     assert read == set(range(len(drawn.ops) - 1))
-    assert [op.kind for op in drawn.ops[-2:]] == ["scores", "last"]
-    assert drawn.ops[-1].shape == ("batch", 2)
+    assert [op.kind for op in drawn.ops[-2:]] == ["pool", "scores"]
+    assert drawn.ops[-1].shape == ("batch", 1, 2)
     assert {op.block for op in drawn.ops} == {None, *range(28)}
 
 

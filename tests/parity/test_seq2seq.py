@@ -259,6 +259,18 @@ def test_t5_with_a_head_of_its_own(scaled: bool, tmp_path: Path) -> None:
 
 
 @torch.no_grad()
+def test_bart_with_tables_of_their_own(tmp_path: Path) -> None:
+    """Untied, its encoder, decoder and head have a table each."""
+    models = pair(tmp_path, "bart", "seq2seq", tie_word_embeddings=False)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert not torch.equal(stored["model.encoder.embed_tokens.weight"], stored["model.decoder.embed_tokens.weight"])
+    wanted, found = models.theirs.state_dict(), models.ours.state_dict()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    source, ids = ids_for(models.theirs, 2, 7), target(models, 2, 5)
+    close(models.ours(source, decoder_input_ids=ids).logits, models.theirs(source, decoder_input_ids=ids).logits)
+
+
+@torch.no_grad()
 def test_generation_settings_travel(models: Pair, tmp_path: Path) -> None:
     """Saved by us, the reference generates the same from it."""
     models.ours.save_pretrained(tmp_path)

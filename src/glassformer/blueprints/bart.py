@@ -48,6 +48,8 @@ class Config(shared.Config):
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 2
+    forced_bos_token_id: int | None = None
+    forced_eos_token_id: int | list[int] | None = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +94,8 @@ def stack(b: Builder, c: Config, base: str, name: str, seen: Value | None = None
         if seen is None
         else (c.num_attention_heads, c.decoder_ffn_dim, c.num_hidden_layers)
     )
-    x = b.embed(f"{base}shared", site=None, scale=c.scale)
+    table = "shared" if c.tie_word_embeddings else f"{name}.embed_tokens"
+    x = b.embed(f"{base}{table}", site=None, scale=c.scale)
     x = b.position(x, f"{base}{name}.embed_positions", c.max_position_embeddings + FIRST, first=FIRST)
     x = b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
     for layer in range(layers):

@@ -88,7 +88,8 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     elif head == "masked":
         h = b.activate(b.linear(x, "cls.predictions.transform.dense", c.hidden_size, bias=True), c.hidden_act)
         h = b.norm(h, "cls.predictions.transform.LayerNorm", c.layer_norm_eps, how="layer")
-        bias = Weight("cls.predictions.bias", (c.vocab_size,))
+        name = "cls.predictions.bias" if c.tie_word_embeddings else "cls.predictions.decoder.bias"
+        bias = Weight(name, (c.vocab_size,))
         b.scores(h, "cls.predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
     elif head == "sequence":
         b.scores(pooled(b, c, x, base), "classifier", c.labels, bias=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
@@ -23,18 +23,17 @@ Dim: TypeAlias = int | str
 Shape: TypeAlias = tuple[Dim, ...]
 Kind: TypeAlias = Literal[
     "embed",  # ids → vectors, by table; options: scale
-    "position",  # add a vector per position or token type; options: how (learned, sinusoid, segments), first
+    "position",  # add a vector per position or token type, or give a bias per distance; options: how, first
     "norm",  # RMS or layer norm over the last axis; options: eps, how (rms, layer), offset
     "linear",  # x · Wᵀ (+ b); options: columns (the weight lies the other way round)
     "heads",  # split into heads, (batch, heads, length, head_size): after a linear, or a part of one; options: part
     "rotate",  # RoPE; options: rope
-    "attend",  # softmax(q · kᵀ · scale + bias, masked) · v, heads joined again; options: causal, window, scale, bias, memory
+    "attend",  # softmax(q · kᵀ · scale (+ bias), masked) · v, heads joined again; options: causal, window, scale, memory
     "activate",  # an activation; options: how
     "gate",  # act(x · Wgᵀ) * (x · Wuᵀ)
     "add",  # the residual plus
     "see",  # the same value, seen at one more site
-    "pool",  # one vector per text; options: how (first, eos)
-    "last",  # the scores of the last token that is no padding
+    "pool",  # one vector per text, of its first or last token or its last end sign; options: how (first, last, eos)
     "scores",  # the head: vectors → scores; options: scale, bias
 ]
 
@@ -158,6 +157,12 @@ class Builder:
         weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, _whole(x.shape[-1]))}
         return self._op("position", module, (x,), x.shape, site, weights, how=how, first=first)
 
+    def relative(self, module: str, buckets: int, heads: int) -> Value:
+        """A bias for each head and distance, out of a table of buckets; it is added to the attention scores."""
+        keys = "source" if self._stack else "keys"
+        shape = (1, heads, self.length, keys)
+        return self._op("position", module, (), shape, None, {f"{module}.weight": (buckets, heads)}, how="buckets")
+
     def norm(
         self, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0
     ) -> Value:
@@ -192,7 +197,7 @@ class Builder:
 
     def attend(
         self, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True,
-        scale: float | None = None, bias: Weight | None = None, where: str = "attention",
+        scale: float | None = None, bias: Value | None = None, where: str = "attention",
     ) -> Value:  # fmt: skip
         """Attention, with its pattern and its heads' outputs as sites beside; the heads come out joined."""
         batch, heads, length, size = query.shape
@@ -200,13 +205,10 @@ class Builder:
         beside = {f"{where}.pattern": (batch, heads, length, seen), f"{where}.heads": query.shape}
         joined = (batch, length, _whole(heads) * _whole(size))
         scale = _whole(size) ** -0.5 if scale is None else scale
-        found = self._op(
-            "attend", module, (query, key, value), joined, None, {}, beside,
-            causal=causal, window=window, scale=scale, bias=bias and bias.name, memory=where == "cross",
+        return self._op(
+            "attend", module, (query, key, value, *([bias] if bias else [])), joined, None, {}, beside,
+            causal=causal, window=window, scale=scale, memory=where == "cross",
         )  # fmt: skip
-        if bias is not None:  # one table for all of a stack's blocks, named as it lies in the first
-            self.ops[-1] = replace(self.ops[-1], weights=(bias,))
-        return found
 
     def activate(self, x: Value, how: str, site: str | None = None) -> Value:
         return self._op("activate", "", (x,), x.shape, site, how=how)
@@ -224,7 +226,8 @@ class Builder:
         return self._op("see", module, (x,), x.shape, site)
 
     def pool(self, x: Value, how: str = "first") -> Value:
-        return self._op("pool", "", (x,), (x.shape[0], x.shape[-1]), how=how)
+        """One vector per text, as if that were its only token."""
+        return self._op("pool", "", (x,), (x.shape[0], 1, x.shape[-1]), how=how)
 
     def scores(
         self, x: Value, module: str, out: int, bias: bool | Weight = False, tied: bool = False, **options: Any
@@ -247,8 +250,7 @@ class Builder:
         if head == "causal":
             self.scores(x, "lm_head", c.vocab_size, tied=c.tie_word_embeddings)
         elif head == "sequence":
-            x = self.scores(x, "score", c.labels)
-            self._op("last", "score", (x,), ("batch", c.labels))
+            self.scores(self.pool(x, "last"), "score", c.labels)
         elif head == "token":
             self.scores(x, "classifier", c.labels, bias=True)
         elif head == "question":

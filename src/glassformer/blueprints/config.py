@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from glassformer.blueprints.rope import Rope
@@ -16,6 +16,7 @@ from glassformer.errors import ConfigError, UnknownArgument, nearest
 
 Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question"]
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")
+PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
 RENAMED = {"torch_dtype": "dtype", "swish": "silu"}
 
 
@@ -61,7 +62,8 @@ class Config:
         for name in known & given.keys():
             if not _fits(given[name], hints[name]):
                 raise ConfigError(f"config field {cls.word(name)!r} is {given[name]!r}; it must be {_words(hints[name])}.")
-        missing = [name for name in ("vocab_size", "hidden_size", "num_hidden_layers") if name not in given]
+        needed = (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
+        missing = [name for name in needed if name not in given]
         if missing:
             raise ConfigError(f"config field {cls.word(missing[0])!r} is missing.")
         stray = {key: value for key, value in given.items() if key not in known and key != "model_type"}
@@ -81,6 +83,14 @@ class Config:
 
     def __post_init__(self) -> None:
         self.positive("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings")
+        for name in (f.name for f in fields(self) if "drop" in f.name):
+            if (rate := getattr(self, name)) is not None and not 0 <= rate <= 1:
+                raise ConfigError(f"config field {self.word(name)!r} is {rate!r}; a share to drop lies between 0 and 1.")
+        if self.problem_type not in (None, *PROBLEMS):
+            raise ConfigError(
+                f"config field 'problem_type' is {self.problem_type!r}, which is not known."
+                f"{nearest(str(self.problem_type), PROBLEMS)} Known: {', '.join(PROBLEMS)}."
+            )
 
     def positive(self, *names: str) -> None:
         for name in names:
@@ -129,7 +139,7 @@ class Config:
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """A copy with some fields changed, as `from_pretrained(name, num_labels=3)` asks for."""
-        changes = {self.spelt.get(name, name): value for name, value in changes.items()}
+        changes = self.labelled({self.spelt.get(name, name): value for name, value in changes.items()})
         known = [f.name for f in fields(self) if f.name != "stray"]
         for name in changes:
             if name not in known:
@@ -138,6 +148,19 @@ class Config:
                     f"{nearest(name, known)}"
                 )
         return replace(self, **changes)
+
+    def labelled(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """Changes with labels' names and number made to fit each other."""
+        numbers = changes.pop("label2id", None)  # says the same the other way round
+        names, count = changes.get("id2label"), changes.get("num_labels")
+        if names is None and numbers is not None:
+            names = {number: label for label, number in numbers.items()}
+        if names is None:
+            other = count is not None and count != len(self.id2label or {})
+            return changes | ({"id2label": None} if other else {})
+        if count not in (None, len(names)):
+            raise ConfigError(f"num_labels is {count}, but id2label names {len(names)} labels. Give one of them.")
+        return changes | {"id2label": {int(number): label for number, label in names.items()}, "num_labels": len(names)}
 
     @property
     def label2id(self) -> dict[str, int]:

@@ -32,9 +32,8 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     elif head == "masked":
         h = b.activate(b.linear(x, "lm_head.dense", c.hidden_size, bias=True), "gelu")
         h = b.norm(h, "lm_head.layer_norm", c.layer_norm_eps, how="layer")
-        b.scores(
-            h, "lm_head.decoder", c.vocab_size, bias=Weight("lm_head.bias", (c.vocab_size,)), tied=c.tie_word_embeddings
-        )
+        bias = Weight("lm_head.bias" if c.tie_word_embeddings else "lm_head.decoder.bias", (c.vocab_size,))
+        b.scores(h, "lm_head.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
     elif head == "sequence":
         h = b.activate(b.linear(b.pool(x), "classifier.dense", c.hidden_size, bias=True), "tanh")
         b.scores(h, "classifier.out_proj", c.labels, bias=True)

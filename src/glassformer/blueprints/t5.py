@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
-from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
+from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
+from glassformer.errors import ConfigError
 
 UNBOUNDED = 1 << 30  # tokens: relative positions know no last one
 
@@ -56,8 +57,19 @@ class Config(shared.Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.positive("num_encoder_layers", "num_attention_heads", "head_dim", "intermediate_size")
-        self.positive("relative_attention_num_buckets", "relative_attention_max_distance")
+        count, furthest = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        if count < 4:
+            raise ConfigError(f"config field 'relative_attention_num_buckets' is {count}; it must be at least 4.")
+        if furthest <= count // 2:
+            raise ConfigError(
+                f"config field 'relative_attention_max_distance' is {furthest}; with {count} buckets it must be above "
+                f"{count // 2}."
+            )
         self.known_activation("hidden_act")
+
+    @classmethod
+    def word(cls, name: str) -> str:
+        return "feed_forward_proj" if name == "hidden_act" else super().word(name)
 
     @property
     def gated(self) -> bool:
@@ -93,8 +105,8 @@ def attention(b: Builder, c: Config, x: Value, module: str, where: str, seen: Va
 
 def stack(b: Builder, c: Config, name: str, layers: int, seen: Value | None = None) -> Value:
     x = b.embed("shared")
-    table = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    bias = Weight(table, (c.relative_attention_num_buckets, c.num_attention_heads))
+    table = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias"  # the first block's, for all
+    bias = b.relative(table, c.relative_attention_num_buckets, c.num_attention_heads)
     for layer in range(layers):
         with b.block(layer, f"{name}.block"):
             a = attention(b, c, x, "layer.0.SelfAttention", "attention", causal=seen is not None, bias=bias)

@@ -104,6 +104,13 @@ DECODER_SIZES = {
     "attention.layer_norm_rms_epsilon": "rms_norm_eps",
     "rope.freq_base": "rope_theta",
 }
+GEMMA3_SIZES = {
+    **DECODER_SIZES,
+    "attention.sliding_window": "sliding_window",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+}
+REQUIRED = ("embedding_length", "block_count", "attention.head_count")
 T5_SIZES = {
     "context_length": "n_positions",
     "embedding_length": "d_model",
@@ -128,13 +135,16 @@ def _decoder(metadata: Metadata, raw: Raw) -> dict[str, Any]:
 
 def _gemma3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     """What Gemma's files leave unsaid: its largest model scales by the width of a head as others have it."""
-    largest = metadata.get("block_count") == 62
-    heads = metadata.get("attention.head_count") or 1
-    scalar = metadata.get("embedding_length", 0) // heads if largest else metadata.get("attention.key_length")
+    scalar = metadata.get("attention.key_length")
+    width, heads = metadata.get("embedding_length"), metadata.get("attention.head_count")
+    if metadata.get("block_count") == 62 and isinstance(width, int) and isinstance(heads, int) and heads > 0:
+        scalar = width // heads
+    every = metadata.get("attention.sliding_window_pattern", 6) if metadata.get("attention.sliding_window") else 1
     return {
         **_decoder(metadata, raw),
         **({} if scalar is None else {"query_pre_attn_scalar": scalar}),
         "rope_local_base_freq": metadata.get("rope.freq_base_swa", 10_000.0),
+        "sliding_window_pattern": every,  # 1: every layer sees everything
     }
 
 
@@ -155,7 +165,7 @@ class Table:
     more: Callable[[Metadata, Raw], dict[str, Any]] = _decoder  # what is said by the tensors, or nowhere
     interleaved: bool = False  # query and key rows have their rotary pairs side by side
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
-    ignored: frozenset[str] = frozenset({"rope_freqs.weight"})  # said by the config instead
+    ignored: frozenset[str] = frozenset({"rope_freqs.weight"})  # said by the config instead, or read by nobody
 
 
 TABLES: Mapping[str, Table] = {
@@ -163,15 +173,14 @@ TABLES: Mapping[str, Table] = {
     "qwen2": Table(DECODER, DECODER_SIZES, "qwen2"),
     "qwen3": Table({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
     "gemma3": Table(
-        GEMMA3, {**DECODER_SIZES, "attention.sliding_window": "sliding_window"}, "gemma3_text", _gemma3,
-        layouts={r".*norm\.weight": Raised()},
+        GEMMA3, GEMMA3_SIZES, "gemma3_text", _gemma3, layouts={r".*norm\.weight": Raised()},
     ),
     "gpt2": Table(
         GPT2, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
         layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Columns()},
     ),
     "bert": Table(BERT, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_eps"}, "bert", _bert),
-    "t5": Table(T5, T5_SIZES, "t5", _t5),
+    "t5": Table(T5, T5_SIZES, "t5", _t5, ignored=frozenset({"dec.blk.0.cross_attn_rel_b.weight"})),
 }  # fmt: skip
 
 
@@ -179,6 +188,9 @@ def config(metadata: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -
     """The configuration that `config.json` would hold."""
     architecture, table = _table(metadata, path)
     own = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
+    for key in REQUIRED:
+        if own.get(key) is None:
+            raise CheckpointError(f"{path}: GGUF field '{architecture}.{key}' is missing. Fetch the file again.")
     found: dict[str, Any] = {"model_type": table.model_type}
     for key, name in table.sizes.items():
         if (value := own.get(key)) is not None:
@@ -187,7 +199,7 @@ def config(metadata: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -
     if embedding is None:
         raise CheckpointError(f"{path}: GGUF tensor 'token_embd.weight' is missing. Fetch the file again.")
     found["vocab_size"] = embedding.shape[0]
-    found["tie_word_embeddings"] = "output.weight" not in raw
+    found["tie_word_embeddings"] = "output.weight" not in raw or raw["output.weight"].same_bytes(embedding)
     for name in ("bos", "eos", "padding"):
         if (token := metadata.get(f"tokenizer.ggml.{name}_token_id")) is not None:
             found[f"{name.removesuffix('ding')}_token_id"] = token

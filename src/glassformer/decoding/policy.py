@@ -93,10 +93,10 @@ class Policy:
     def _forced(self) -> int | None:
         """The token that the settings put here, whatever its score."""
         last = self.settings.forced_eos_token_id
-        if len(self.prompt) + len(self.chosen) == 1 and self.settings.forced_bos_token_id is not None:
-            return self.settings.forced_bos_token_id
         if len(self.chosen) == self.room - 1 and last is not None:
             return last if isinstance(last, int) else last[0]
+        if len(self.prompt) + len(self.chosen) == 1:
+            return self.settings.forced_bos_token_id
         return None
 
     def accept(self, token: int, scores: npt.NDArray[np.float32] | None = None, draw: float | None = None) -> Step:

@@ -43,15 +43,22 @@ class GenerationConfig:
     extra: dict[str, Any] = field(default_factory=dict, repr=False)  # keys of the file that mean nothing here
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any]) -> Self:
+    def read(cls, raw: Mapping[str, Any], where: str = "generation_config.json: ") -> Self:
         """From `generation_config.json`."""
         known = cls.names()
         found = cls(
             **{name: value for name, value in raw.items() if name in known and value is not None},
             extra={name: value for name, value in raw.items() if name not in known},
         )
-        found.check("generation_config.json: ")
+        found.check(where)
         return found
+
+    @classmethod
+    def implied(cls, config: Any) -> Self:
+        """What a model's config says of generation, as older checkpoints have no file for it."""
+        said = {**config.stray, **{name: getattr(config, name) for name in cls.names() if hasattr(config, name)}}
+        known = {name: value for name, value in said.items() if name in cls.names() or name in ELSEWHERE}
+        return cls.read(known, "config.json: ")
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

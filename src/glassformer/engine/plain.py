@@ -277,7 +277,7 @@ class Plain:
             if feed.watch is not None
         }
         tap = Tap(list(views.values())) if views else None
-        states = base.encode(base.table(ids), base.begin(positions, mask, tap=tap))
+        states = base.encode(base.embed_source(ids), base.begin(positions, mask, tap=tap))
         track, slots = self._memory.source, [row.slot for row in rows]
         track.reserve(len(self._memory.rows), longest)
         for layer, crossing in enumerate(base.crossings):

@@ -26,7 +26,7 @@ from glassformer.layers import (
     Part,
     Pass,
     christen,
-)  # fmt: skip
+)
 from glassformer.sites import ENCODER
 
 
@@ -84,7 +84,9 @@ class Stack(Part):
     def __init__(self, c: Config, table: Embedding, layers: Sequence[EncoderLayer], shown: str) -> None:
         super().__init__()
         self.shown = shown
-        self.embed_tokens = table
+        self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, scale=c.scale)
+        if c.tie_word_embeddings:
+            self.embed_tokens.weight = table.weight
         self.embed_positions = Embedding(c.max_position_embeddings + FIRST, c.hidden_size)
         self.layers = nn.ModuleList(layers)
         self.layernorm_embedding = LayerNorm(c.hidden_size, EPS)

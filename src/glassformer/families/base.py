@@ -54,6 +54,13 @@ class Base(Part):
         """The table from ids to vectors."""
         raise NotImplementedError
 
+    def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
+        """The vectors that a caller gave, or those of the ids; positions are yet to come."""
+        if vectors is not None:
+            return vectors
+        assert ids is not None
+        return self.table(ids)
+
     def keep(self, head: nn.Module) -> None:
         """Called when a head is put on: drop what it does not read."""
 
@@ -124,7 +131,10 @@ class Base(Part):
             else:
                 positions = (present.cumsum(-1) - 1).clamp(min=0)[:, past:]
         if position_ids is not None:
-            positions = position_ids.to(tokens.device)
+            if position_ids.shape not in ((batch, length), (1, length)):
+                raise InputError(f"position_ids have shape {tuple(position_ids.shape)}, the tokens {(batch, length)}.")
+            # they count the rows of a table, in which the first token's need not be row 0
+            positions = position_ids.to(tokens.device) - getattr(self.config, "first_position", 0)
         self.check_room(positions)
         return positions, Mask(columns, keys, causal=causal, present=present)
 
@@ -133,6 +143,9 @@ class Base(Part):
 
     def check_table(self, positions: Tensor) -> None:
         context = self.config.context
+        if (lowest := int(positions.min())) < 0:
+            first = getattr(self.config, "first_position", 0)
+            raise InputError(f"position_ids hold {lowest + first}; this model's positions are counted from {first}.")
         if (reached := int(positions.max()) + 1) > context:
             raise InputError(f"{reached} tokens do not fit into the model's context of {context}. Shorten the text.")
 

@@ -5,6 +5,7 @@ Shapes: x (batch, length, hidden).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -147,17 +148,8 @@ class BertModel(Encoder):
         self.ready(self.encoder.layer)
 
     @property
-    def table(self) -> Embedding:
-        return self.embeddings.word_embeddings
-
-    def check_room(self, positions: Tensor) -> None:
-        self.check_table(positions)
-
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.embeddings(x, p)
-        for layer in self.encoder.layer:
-            x = layer(x, p)
-        return self.touch("final", x, p)
+    def blocks(self) -> Iterable[nn.Module]:
+        return self.encoder.layer
 
 
 Model = BertModel

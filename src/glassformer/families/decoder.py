@@ -53,7 +53,7 @@ class Decoder(Base):
         if p is None:
             asked = self.watching(output_attentions, output_hidden_states, watch)
             p = self.prepare(input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache, asked)
-        x = self.table(input_ids) if inputs_embeds is None else inputs_embeds
+        x = self.embed(input_ids, inputs_embeds)
         states = self.compute(x, p)
         record = p.tap.views[0].record if p.tap is not None else {}
         return BaseModelOutputWithPast(

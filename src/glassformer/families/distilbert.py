@@ -5,6 +5,7 @@ Shapes: x (batch, length, hidden).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 import torch.nn.functional as F
@@ -126,17 +127,8 @@ class DistilBertModel(Encoder):
         self.ready(self.transformer.layer)
 
     @property
-    def table(self) -> Embedding:
-        return self.embeddings.word_embeddings
-
-    def check_room(self, positions: Tensor) -> None:
-        self.check_table(positions)
-
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.embeddings(x, p)
-        for layer in self.transformer.layer:
-            x = layer(x, p)
-        return self.touch("final", x, p)
+    def blocks(self) -> Iterable[nn.Module]:
+        return self.transformer.layer
 
 
 Model = DistilBertModel

@@ -5,6 +5,7 @@ Shapes: ids, attention_mask, token_type_ids (batch, length); states (batch, leng
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from glassformer.blueprints import Config
 from glassformer.errors import InputError, refuse
 from glassformer.families.base import Base, Watching
-from glassformer.layers import Linear, Part, Pass
+from glassformer.layers import Embedding, Linear, Part, Pass
 from glassformer.outputs import BaseModelOutputWithPooling
 from glassformer.sites import Watch
 
@@ -26,16 +27,43 @@ class Pooler(Part):
         self.dense = Linear(hidden, hidden)
         self.activation = nn.Tanh()
 
-    def forward(self, states: Tensor) -> Tensor:
-        return self.activation(self.dense(states[:, 0]))
+    def forward(self, first: Tensor) -> Tensor:
+        return self.activation(self.dense(first))
+
+
+def first_tokens(states: Tensor, present: Tensor | None) -> Tensor:
+    """The state of each text's first token, wherever its padding is: (batch, hidden)."""
+    if present is None or bool(present[:, 0].all()):
+        return states[:, 0]
+    return states[torch.arange(len(states), device=states.device), present.int().argmax(-1)]
 
 
 class Encoder(Base):
+    """Subclasses have `embeddings`, which place the words, and say what their `blocks` are."""
+
+    embeddings: Any
     optional = ("pooler",)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.pooler: Pooler | None = None
+
+    @property
+    def blocks(self) -> Iterable[nn.Module]:
+        raise NotImplementedError
+
+    @property
+    def table(self) -> Embedding:
+        return self.embeddings.word_embeddings
+
+    def check_room(self, positions: Tensor) -> None:
+        self.check_table(positions)
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.embeddings(x, p)
+        for block in self.blocks:
+            x = block(x, p)
+        return self.touch("final", x, p)
 
     def keep(self, head: nn.Module) -> None:
         if getattr(head, "reads", "") != "pooler" and self.pooler is not None:
@@ -71,12 +99,12 @@ class Encoder(Base):
         if p is None:
             asked = self.watching(output_attentions, output_hidden_states, watch)
             p = self.prepare(input_ids, inputs_embeds, attention_mask, token_type_ids, position_ids, asked)
-        x = self.table(input_ids) if inputs_embeds is None else inputs_embeds
+        x = self.embed(input_ids, inputs_embeds)
         states = self.compute(x, p)
         record = p.tap.views[0].record if p.tap is not None else {}
         return BaseModelOutputWithPooling(
             states,
-            self.pooler(states) if self.pooler is not None else None,
+            self.pooler(first_tokens(states, p.mask.present)) if self.pooler is not None else None,
             self.hidden_states(record) if output_hidden_states else None,
             self.attentions(record) if output_attentions else None,
             record if watch is not None else None,
@@ -98,8 +126,9 @@ class Encoder(Base):
         if segments is not None and kinds:
             if segments.shape != tokens.shape[:2]:
                 raise InputError(f"token_type_ids have shape {tuple(segments.shape)}, the tokens {tuple(tokens.shape[:2])}.")
-            if int(segments.min()) < 0 or int(segments.max()) >= kinds:
-                raise InputError(f"token_type_ids reach {int(segments.max())}; the model knows {kinds} types, from 0.")
+            low, high = int(segments.min()), int(segments.max())
+            if low < 0 or high >= kinds:
+                raise InputError(f"token_type_ids hold {low if low < 0 else high}; the model knows {kinds} types, from 0.")
         elif kinds:
             segments = torch.zeros_like(positions)
         return self.begin(positions, mask, tap=self.tap(watch), segments=segments)

@@ -5,7 +5,6 @@ Shapes: x (batch, length, hidden).
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from glassformer.blueprints.scratch import EPS, Config
 from glassformer.families.decoder import Decoder
-from glassformer.layers import MLP, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass, christen
+from glassformer.layers import MLP, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass, christen, waves
 
 
 class OneHead(Part):
@@ -82,13 +81,6 @@ class TransformerBlock(Block):
     def forward(self, x: Tensor, p: Pass) -> Tensor:
         x = self.add(x, self.mha(self.ln1(x), p), p, "middle")
         return self.add(x, self.ffn(self.ln2(x), p), p, "residual")
-
-
-def waves(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Sinusoidal positions (https://arxiv.org/abs/1706.03762): a sine and a cosine for each of size/2 wavelengths."""
-    rates = torch.exp(torch.arange(0, size, 2, device=positions.device).float() * (-math.log(10000.0) / size))
-    angles = positions[..., None] * rates
-    return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)[..., :size].to(dtype)
 
 
 class OutputLayer(Linear):

@@ -24,6 +24,16 @@ class EncoderDecoder(Base):
 
     shifts: ClassVar[bool] = False  # without a target, the decoder is given the source itself, one place later
 
+    encoder: Any
+    decoder: Any
+
+    def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
+        """The target's; the two sides share a table, unless a checkpoint has one for each."""
+        return self.decoder.embed_tokens(ids) if vectors is None else vectors
+
+    def embed_source(self, ids: Tensor | None, vectors: Tensor | None = None) -> Tensor:
+        return self.encoder.embed_tokens(ids) if vectors is None else vectors
+
     def encode(self, x: Tensor, p: Pass) -> Tensor:
         """Embedded source tokens to the encoder's final states."""
         raise NotImplementedError
@@ -82,7 +92,7 @@ class EncoderDecoder(Base):
                 raise InputError(f"the source has {len(encoded.states)} rows, the decoder's input {len(target)}.")
             positions, mask = self.lay(target, decoder_attention_mask, None, past, name="decoder_attention_mask")
             p = self.begin(positions, mask, past_key_values, tap, encoded)
-        x = self.table(decoder_input_ids) if decoder_inputs_embeds is None else decoder_inputs_embeds
+        x = self.embed(decoder_input_ids, decoder_inputs_embeds)
         states = self.compute(x, p)
         record = p.tap.views[0].record if p.tap is not None else {}
         there = record if encoder_outputs is None else {}  # what was encoded earlier was not watched
@@ -116,7 +126,7 @@ class EncoderDecoder(Base):
         else:
             tokens = self.check(input_ids, inputs_embeds)
             positions, mask = self.lay(tokens, attention_mask, causal=False)
-            x = self.table(input_ids) if inputs_embeds is None else inputs_embeds
+            x = self.embed_source(input_ids, inputs_embeds)
             states = self.encode(x, self.begin(positions, mask, tap=tap))
         if mask.present is not None and not bool(mask.present.any(-1).all()):
             raise InputError("a row of the source is all padding. Give it at least one token.")

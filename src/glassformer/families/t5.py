@@ -7,12 +7,10 @@ Shapes: x (batch, length, hidden); a bias (1 or batch, heads, length, keys).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.t5 import Config
@@ -28,8 +26,9 @@ from glassformer.layers import (
     Part,
     Pass,
     RMSNorm,
+    buckets,
     christen,
-)  # fmt: skip
+)
 from glassformer.sites import ENCODER
 
 
@@ -48,22 +47,6 @@ class T5Attention(Attention):
 
 class T5CrossAttention(CrossAttention, T5Attention):
     pass
-
-
-def buckets(distances: Tensor, count: int, furthest: int, both: bool) -> Tensor:
-    """Distances to bucket numbers: near ones have a bucket each, far ones share buckets of growing width.
-
-    `both`: half of the buckets are for what comes after; otherwise that is never seen.
-    """
-    after = torch.zeros_like(distances)
-    if both:
-        count //= 2
-        after = (distances > 0) * count
-    away = distances.abs() if both else (-distances).clamp(min=0)
-    exact = count // 2
-    growth = torch.log(away.clamp(min=1).float() / exact) / math.log(furthest / exact) * (count - exact)
-    far = (exact + growth.long()).clamp(max=count - 1)
-    return after + torch.where(away < exact, away, far)
 
 
 class Layer(Part):
@@ -123,7 +106,8 @@ class Stack(Part):
     def __init__(self, c: Config, table: Embedding, layers: int, decoder: bool) -> None:
         super().__init__()
         self.config, self.decoder = c, decoder
-        self.embed_tokens = table
+        self.embed_tokens = Embedding(c.vocab_size, c.hidden_size)
+        self.embed_tokens.weight = table.weight
         self.block = nn.ModuleList(T5Block(c, number == 0, decoder) for number in range(layers))
         self.final_layer_norm = RMSNorm(c.hidden_size, c.layer_norm_epsilon)
         self.final_layer_norm.shown = "LayerNorm"

@@ -1,9 +1,15 @@
-"""Rotary positions: each pair of a head's dimensions is turned by an angle that grows with the position.
+"""Where tokens stand, in three ways; the fourth, a learned table, is an Embedding.
 
-Shapes: positions (batch, length); cosine and sine (batch, 1, length, head_size).
+    rotary     each pair of a head's dimensions is turned by an angle that grows with the position (Llama and its kin)
+    waves      sines and cosines of the position are added to the vectors (the from-scratch model)
+    buckets    distances are counted in buckets, each of which has a learned bias on the attention scores (T5)
+
+Shapes: positions (batch, length); cosine and sine (batch, 1, length, head_size); distances (batch, length, keys).
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -37,3 +43,26 @@ class RotaryEmbedding(Part):
         if self._frequencies is None or self._frequencies.device != positions.device:
             self._frequencies = torch.from_numpy(self.rope.frequencies(self.size)).to(positions.device)
         return self._frequencies
+
+
+def waves(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+    """Sinusoidal positions (https://arxiv.org/abs/1706.03762): a sine and a cosine for each of size/2 wavelengths."""
+    rates = torch.exp(torch.arange(0, size, 2, device=positions.device).float() * (-math.log(10000.0) / size))
+    angles = positions[..., None] * rates
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)[..., :size].to(dtype)
+
+
+def buckets(distances: Tensor, count: int, furthest: int, both: bool) -> Tensor:
+    """Distances to bucket numbers: near ones have a bucket each, far ones share buckets of growing width.
+
+    `both`: half of the buckets are for what comes after; otherwise that is never seen.
+    """
+    after = torch.zeros_like(distances)
+    if both:
+        count //= 2
+        after = (distances > 0) * count
+    away = distances.abs() if both else (-distances).clamp(min=0)
+    exact = count // 2
+    growth = torch.log(away.clamp(min=1).float() / exact) / math.log(furthest / exact) * (count - exact)
+    far = (exact + growth.long()).clamp(max=count - 1)
+    return after + torch.where(away < exact, away, far)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from glassformer.blueprints import Blueprint, Op
+from glassformer.blueprints import Blueprint, Op, Weight
 from glassformer.candidates import Candidates
 from glassformer.engine.protocol import Executor, Feed
 from glassformer.errors import InputError
@@ -163,9 +163,9 @@ def stages(
     first = 0
     while first < len(runs):
         last = first
-        while last + 1 < len(runs) and _alike(runs[first], runs[last + 1]):
+        while last + 1 < len(runs) and _alike(blueprint, runs[first], runs[last + 1]):
             last += 1
-        found += _rows(runs[first], sizes, weights, runs[last][0].block)
+        found += _rows(blueprint, runs[first], sizes, weights, blueprint.ops[runs[last][0]].block)
         first = last + 1
     if blueprint.head not in ("causal", "seq2seq"):
         return found
@@ -179,53 +179,70 @@ def stages(
     ]
 
 
-def _weights(blueprint: Blueprint) -> dict[str, int]:
-    """How many weights go into what is seen at each site: its own op's, and those of ops on the way to it."""
+def _weights(blueprint: Blueprint) -> dict[int, list[Weight]]:
+    """The weights that go into what an op gives: its own, and those of ops on the way to it that nobody can see.
+
+    A tied table counts where it is first used. What is seen nowhere in its own block stays with its op.
+    """
+    ops = blueprint.ops
     readers: dict[int, int] = {}
-    for number, op in enumerate(blueprint.ops):
+    for number, op in enumerate(ops):
         for source in op.reads:
             readers.setdefault(source, number)
-    counts: dict[str, int] = {}
-    counted: set[str] = set()  # a tied table counts where it is first used
-    for number, op in enumerate(blueprint.ops):
+    found: dict[int, list[Weight]] = {}
+    counted: set[str] = set()
+    for number, op in enumerate(ops):
         home = number
-        while blueprint.ops[home].site is None and home in readers:
+        while ops[home].site is None and home in readers and _place(ops[readers[home]]) == _place(op):
             home = readers[home]
-        site = blueprint.ops[home].site or ""
         fresh = [weight for weight in op.weights if weight.name not in counted]
-        counts[site] = counts.get(site, 0) + sum(weight.elements for weight in fresh)
+        found.setdefault(home if ops[home].site else number, []).extend(fresh)
         counted.update(weight.name for weight in fresh)
-    return counts
+    return found
 
 
-def _runs(blueprint: Blueprint) -> list[list[Op]]:
-    """The ops in runs: those of one block together, and what lies before, between and after."""
-    runs: list[list[Op]] = []
-    for op in blueprint.ops:
-        if runs and (runs[-1][0].stack, runs[-1][0].block) == (op.stack, op.block):
-            runs[-1].append(op)
+def _place(op: Op) -> tuple[str, int | None]:
+    return op.stack, op.block
+
+
+def _runs(blueprint: Blueprint) -> list[list[int]]:
+    """The ops' numbers in runs: those of one block together, and what lies before, between and after."""
+    runs: list[list[int]] = []
+    for number, op in enumerate(blueprint.ops):
+        if runs and _place(blueprint.ops[runs[-1][0]]) == _place(op):
+            runs[-1].append(number)
         else:
-            runs.append([op])
+            runs.append([number])
     return runs
 
 
-def _alike(one: list[Op], other: list[Op]) -> bool:
+def _alike(blueprint: Blueprint, one: list[int], other: list[int]) -> bool:
     """Whether two runs are blocks of one stack that differ in nothing but their number."""
 
-    def face(ops: list[Op]) -> list[Any]:
-        return [(op.kind, op.shape, tuple(w.shape for w in op.weights), tuple(op.options.items())) for op in ops]
+    def face(run: list[int]) -> list[Any]:
+        ops = [blueprint.ops[number] for number in run]
+        return [(op.kind, op.stack, op.shape, tuple(w.shape for w in op.weights), tuple(op.options.items())) for op in ops]
 
-    blocks = one[0].block is not None and other[0].block is not None
-    return blocks and one[0].stack == other[0].stack and face(one) == face(other)
+    blocks = (blueprint.ops[run[0]].block is not None for run in (one, other))
+    return all(blocks) and face(one) == face(other)
 
 
-def _rows(ops: list[Op], sizes: dict[str, int], weights: dict[str, int], last: int | None) -> list[Stage]:
-    """A row for each site of a run, which may stand for equal blocks up to the last."""
-    first = ops[0].block
+def _rows(
+    blueprint: Blueprint, run: list[int], sizes: dict[str, int], weights: dict[int, list[Weight]], last: int | None
+) -> list[Stage]:
+    """A row for each site of a run, which may stand for equal blocks up to the last; and for weights seen at none."""
+    first = blueprint.ops[run[0]].block
     blocks = None if first is None or last is None else (first, last)
     rows = []
-    for op in ops:
+    for number in run:
+        op, own = blueprint.ops[number], weights.get(number, [])
         for site, shape in [*op.beside.items(), *([(op.site, op.shape)] if op.site else [])]:
             real = tuple(sizes[size] if isinstance(size, str) else size for size in shape)
-            rows.append(Stage(site, real, f'at["{site}"]', op.module, weights.get(site, 0), blocks, op.stack))
+            count = sum(weight.elements for weight in own) if site == op.site else 0
+            rows.append(Stage(site, real, f'at["{site}"]', op.module, count, blocks, op.stack))
+        if op.site is None:
+            for one in own:
+                short = ".".join(one.name.split(".")[-2:])
+                python = f'model.get_parameter("{one.name}")'
+                rows.append(Stage(short, one.shape, python, op.module, one.elements, blocks, op.stack))
     return rows

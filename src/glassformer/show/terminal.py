@@ -17,6 +17,7 @@ from glassformer.observe.journey import Candidate, Journey, Stage, Token
 MOST_TOKENS = 96
 MOST_CHARACTERS = 1200
 BAR = 20
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def journey(j: Journey, everything: bool = False) -> RenderableType:
@@ -49,7 +50,7 @@ def prompt(text: str, special: Sequence[str], everything: bool = False) -> Text:
     if len(text) > MOST_CHARACTERS and not everything:
         half = MOST_CHARACTERS // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} more characters (--all) …\n{text[-half:]}"
-    shown = Text(text.rstrip("\n"))
+    shown = Text(tame(text.rstrip("\n")))
     for token in set(special):
         shown.highlight_regex(re.escape(token), "bold magenta")
     return shown
@@ -57,7 +58,16 @@ def prompt(text: str, special: Sequence[str], everything: bool = False) -> Text:
 
 def visible(text: str) -> str:
     """Spaces and line breaks that can be seen."""
-    return text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥") or "∅"
+    return tame(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")) or "∅"
+
+
+def tame(text: str) -> str:
+    r"""Control characters by their numbers, for they would act on the terminal; line breaks and tabs stay.
+
+    >>> tame("a\x1b[2J\n")
+    'a\\x1b[2J\n'
+    """
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def tokens(rows: Sequence[Token], everything: bool = False) -> RenderableType:
@@ -72,7 +82,7 @@ def tokens(rows: Sequence[Token], everything: bool = False) -> RenderableType:
         if not whole and number == half:
             table.add_row("…", f"{len(rows) - 2 * half} more", "(--all)", "…")
         style = "bold magenta" if row.special else ""
-        table.add_row(str(row.position), str(row.id), Text(row.token, style), Text(visible(row.text), style))
+        table.add_row(str(row.position), str(row.id), Text(tame(row.token), style), Text(visible(row.text), style))
     return table
 
 
@@ -83,15 +93,15 @@ def stages(rows: Sequence[Stage]) -> RenderableType:
     table.add_column("weights", justify="right", no_wrap=True)
     table.add_column("Python", style="cyan", overflow="fold")
     said: tuple[str, tuple[int, int] | None] = ("", None)
+    other = "decoder " if any(row.stack for row in rows) else ""
     for row in rows:
         if (row.stack, row.blocks) != said:
             said = row.stack, row.blocks
             if row.blocks is not None:
                 first, last = row.blocks
                 equal = f"block {first}" if first == last else f"blocks {first}–{last}, each"
-                table.add_row(Text(f"{row.stack.replace('.', ' ')}{equal}", "bold"), "", "", "")
-        inside = row.blocks is not None
-        name = "  " + row.name.removeprefix(row.stack).split(".", 2)[2] if inside else row.name
+                table.add_row(Text(f"{row.stack.replace('.', ' ') or other}{equal}", "bold"), "", "", "")
+        name = row.name if row.blocks is None else "  " + re.sub(r"^(encoder\.)?blocks\.\d+\.", "", row.name)
         table.add_row(name, size(row.shape), count(row.parameters), row.python)
     return table
 

@@ -1,0 +1,324 @@
+"""GGUF files of every family, as llama.cpp's converter lays them out, against the reference's model they were made from.
+
+Names come from the gguf package's own table, not from ours; what the converter does to the numbers is stated here.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import MODEL_ARCH, GGMLQuantizationType
+from gguf import GGUFValueType as Value
+from gguf.quants import dequantize, quantize
+from gguf.tensor_mapping import get_tensor_name_map
+
+import glassformer
+from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint.locate import held
+from glassformer.errors import ConfigError
+from tests.checkpoint.files import Typed, refused, write_gguf
+from tests.parity import reference
+from tests.parity.compare import close, ids_for, load
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LAYERS, HIDDEN, INNER, HEADS, VOCABULARY, CONTEXT = 2, 64, 128, 4, 96, 48
+Arrays = dict[str, np.ndarray]
+
+GPT2: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "n_embd": HIDDEN, "n_inner": None, "n_head": HEADS, "n_layer": LAYERS, "n_positions": CONTEXT,
+    "layer_norm_epsilon": 1e-3,
+}  # fmt: skip
+GEMMA3: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": 7,
+    "num_attention_heads": HEADS, "num_key_value_heads": 2, "head_dim": 32, "query_pre_attn_scalar": 32,
+    "sliding_window": 5, "layer_types": None, "rms_norm_eps": 1e-5,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+    },
+}  # fmt: skip
+BERT: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT, "type_vocab_size": 2, "layer_norm_eps": 1e-4,
+}  # fmt: skip
+T5: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "d_model": HIDDEN, "d_kv": 32, "d_ff": INNER, "num_layers": LAYERS, "num_decoder_layers": 3,
+    "num_heads": HEADS, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 128,
+    "layer_norm_epsilon": 1e-4,
+}  # fmt: skip
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, head, config
+    "gpt2": ("gpt2", "causal", GPT2),
+    "gemma3": ("gemma3_text", "causal", GEMMA3),
+    "bert": ("bert", "base", BERT),
+    "t5": ("t5", "seq2seq", T5),
+    "t5 gated": ("t5", "seq2seq", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+}
+
+
+@cache
+def theirs(name: str) -> Any:
+    family, head, config = MODELS[name]
+    model = reference.build(family, head, **config)
+    if name == "t5 gated":  # as T5 1.1 has it: a head of its own, whose scores are not scaled
+        model.lm_head.weight = torch.nn.Parameter(model.shared.weight.detach().flip(0) * 1.5)
+    return model
+
+
+def metadata(name: str) -> dict[str, Typed]:
+    """What the converter writes about a model, and what it leaves unsaid."""
+    c, short = theirs(name).config, name.split()[0]
+    whole: dict[str, int] = {
+        "context_length": CONTEXT, "embedding_length": HIDDEN, "block_count": LAYERS, "attention.head_count": HEADS,
+        "feed_forward_length": INNER,
+    }  # fmt: skip
+    real: dict[str, float] = {}
+    if short == "gpt2":
+        whole["feed_forward_length"] = 4 * HIDDEN
+        real["attention.layer_norm_epsilon"] = c.layer_norm_epsilon
+    elif short == "bert":
+        real["attention.layer_norm_epsilon"] = c.layer_norm_eps
+    elif short == "t5":
+        whole |= {
+            "decoder_block_count": 3, "attention.key_length": 32, "attention.value_length": 32,
+            "attention.relative_buckets_count": 8, "decoder_start_token_id": 0,
+        }  # fmt: skip
+        real |= dict.fromkeys(("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"), c.layer_norm_epsilon)
+    else:
+        whole |= {
+            "block_count": 7, "attention.key_length": 32, "attention.value_length": 32, "attention.sliding_window": 5,
+            "attention.head_count_kv": 2,
+        }  # fmt: skip
+        real |= {"attention.layer_norm_rms_epsilon": c.rms_norm_eps, "rope.freq_base": 5e5}
+    sizes: dict[str, Typed] = {f"{short}.{key}": (value, Value.UINT32) for key, value in whole.items()}
+    sizes |= {f"{short}.{key}": (value, Value.FLOAT32) for key, value in real.items()}
+    marks = {"eos": c.eos_token_id, "padding": c.pad_token_id}
+    sizes |= {f"tokenizer.ggml.{key}_token_id": (v, Value.UINT32) for key, v in marks.items() if v is not None}
+    return sizes
+
+
+def named(name: str) -> dict[str, str]:
+    """The reference's names to GGUF's, for what the converter writes: no pooler, and a shared table once."""
+    short, model = name.split()[0], theirs(name)
+    names, seen = get_tensor_name_map(MODEL_ARCH[short.upper()], 7), set()
+    found: dict[str, str] = {}
+    for key, tensor in model.state_dict(keep_vars=True).items():
+        if "pooler" not in key and id(tensor) not in seen:
+            seen.add(id(tensor))
+            other = names.get_name(key, (".weight", ".bias"))
+            assert other is not None, key
+            found[key] = other
+    return found
+
+
+def turned(name: str, key: str) -> bool:
+    """Whether a weight has rows in the file where the reference has columns."""
+    return name == "gpt2" and re.search(r"c_(attn|proj|fc)\.weight$", key) is not None
+
+
+def converted(name: str) -> Arrays:
+    """The reference's tensors under GGUF's names: GPT-2's products turned round, Gemma's norms raised by one."""
+    state, found = theirs(name).state_dict(), {}
+    for key, other in named(name).items():
+        value = state[key].numpy()
+        value = np.ascontiguousarray(value.T) if turned(name, key) else value
+        found[other] = value + np.float32(1) if name == "gemma3" and key.endswith("norm.weight") else value
+    return found
+
+
+def inputs(name: str) -> dict[str, torch.Tensor]:
+    ids = ids_for(theirs(name), 2, 23)
+    if name.startswith("t5"):
+        return {"input_ids": ids, "decoder_input_ids": ids_for(theirs(name), 2, 17, seed=3)}
+    return {"input_ids": ids, **({"token_type_ids": ids % 2} if name == "bert" else {})}
+
+
+def ours(path: Path, name: str) -> Any:
+    return load(path, MODELS[name][1])
+
+
+@pytest.mark.parametrize("name", MODELS)
+class TestConverted:
+    @torch.no_grad()
+    def test_float32(self, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), converted(name))
+        mine, model = ours(path, name), theirs(name)
+        for key, value in mine.state_dict().items():
+            if "pooler" not in key:
+                assert torch.allclose(value, model.state_dict()[key], atol=1e-6), key
+        wanted, found = (one(**inputs(name), output_hidden_states=True) for one in (model, mine))
+        close(found[0], wanted[0], 1e-5)
+        pattern = "decoder_hidden_states" if name.startswith("t5") else "hidden_states"
+        for one, other in zip(found[pattern], wanted[pattern], strict=True):
+            close(one, other)
+        lines = ["x.gguf: new, untrained: pooler.dense.weight, pooler.dense.bias."] if name == "bert" else []
+        assert caplog.messages == lines
+
+    @torch.no_grad()
+    def test_packed(self, name: str, tmp_path: Path) -> None:
+        """Matrices in Q8_0; the reference is given the numbers that they expand to."""
+        kind, model, tensors = GGMLQuantizationType.Q8_0, copy.deepcopy(theirs(name)), dict[str, Any](converted(name))
+        state, packed = model.state_dict(), 0
+        for key, other in named(name).items():
+            if (value := tensors[other]).ndim == 2 and value.shape[1] % 32 == 0:
+                tensors[other] = (quantize(value, kind), kind)
+                expanded = torch.from_numpy(dequantize(tensors[other][0], kind))
+                state[key].copy_(expanded.T if turned(name, key) else expanded)
+                packed += 1
+        assert packed > 8
+        mine = ours(write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), tensors), name)
+        assert mine.dtype == torch.float32
+        close(mine(**inputs(name))[0], model(**inputs(name))[0], 1e-5)
+        assert not torch.allclose(mine(**inputs(name))[0], theirs(name)(**inputs(name))[0], atol=1e-4)
+
+    @torch.no_grad()
+    def test_saved_as_a_folder(self, name: str, tmp_path: Path) -> None:
+        """What came from GGUF goes to the reference."""
+        path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), converted(name))
+        mine = ours(path, name)
+        mine.save_pretrained(tmp_path / "folder")
+        again = reference.auto(MODELS[name][1]).from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
+        close(mine(**inputs(name))[0], again(**inputs(name))[0], 1e-5)
+
+    def test_a_tensor_is_missing(self, name: str, tmp_path: Path) -> None:
+        kept = {key: value for key, value in converted(name).items() if not key.endswith("blk.1.ffn_down.weight")}
+        path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), kept)
+        refused(lambda: ours(path, name), path, "the weights lack", ".1.", "Is this the config of these weights?")
+
+    def test_a_strange_tensor(self, name: str, tmp_path: Path) -> None:
+        more = {**converted(name), "blk.0.odd.weight": np.zeros(4, np.float32)}
+        path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), more)
+        words = ("'blk.0.odd.weight' has no place in a", name.split()[0], "choose another file")
+        refused(lambda: ours(path, name), path, *words)
+
+    @pytest.mark.parametrize("key", ["embedding_length", "block_count", "attention.head_count"])
+    def test_missing_sizes(self, name: str, key: str, tmp_path: Path) -> None:
+        short = name.split()[0]
+        kept = {one: typed for one, typed in metadata(name).items() if one != f"{short}.{key}"}
+        path = write_gguf(tmp_path / "x.gguf", short, kept, converted(name))
+        refused(lambda: ours(path, name), path, f"GGUF field '{short}.{key}' is missing. Fetch the file again.")
+
+    @pytest.mark.parametrize(
+        ("key", "typed", "word"),
+        [
+            ("block_count", ("two", Value.STRING), "'two'; it must be int"),
+            ("attention.head_count", (0, Value.UINT32), "it must be at least 1"),
+            ("embedding_length", ([64, 64], Value.ARRAY, Value.INT32), "[64, 64]; it must be int"),
+        ],
+    )
+    def test_odd_sizes(self, name: str, key: str, typed: Typed, word: str, tmp_path: Path) -> None:
+        short = name.split()[0]
+        path = write_gguf(tmp_path / "x.gguf", short, metadata(name) | {f"{short}.{key}": typed}, converted(name))
+        refused(lambda: ours(path, name), path, "config field", word, kind=ConfigError)
+
+
+def changed(
+    tmp_path: Path, name: str, sizes: Mapping[str, Typed], edit: Callable[[Arrays], Arrays] = lambda tensors: tensors
+) -> Any:
+    path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name) | dict(sizes), edit(converted(name)))
+    return ours(path, name)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_a_tied_head_stored_all_the_same(name: str, tmp_path: Path) -> None:
+    """Older converters write GPT-2's table twice, and T5's scores are scaled only where it is tied."""
+    mine = changed(tmp_path, name, {}, lambda tensors: {**tensors, "output.weight": tensors["token_embd.weight"]})
+    assert mine.lm_head.weight is mine.base_model.table.weight
+    close(mine(**inputs(name)).logits, theirs(name)(**inputs(name)).logits, 1e-5)
+
+
+@torch.no_grad()
+def test_t5_with_its_stray_bias(tmp_path: Path) -> None:
+    """The first T5 files have a bias for the cross-attention that nothing reads; the converter keeps it."""
+    stray = {"dec.blk.0.cross_attn_rel_b.weight": np.ones((8, HEADS), np.float32)}
+    mine = changed(tmp_path, "t5", {}, lambda tensors: tensors | stray)
+    close(mine(**inputs("t5")).logits, theirs("t5")(**inputs("t5")).logits, 1e-5)
+
+
+def test_t5_relative_bias_is_in_the_first_block_only() -> None:
+    assert [key for key in converted("t5") if "rel_b" in key] == [
+        "enc.blk.0.attn_rel_b.weight", "dec.blk.0.attn_rel_b.weight",
+    ]  # fmt: skip
+
+
+def test_t5_with_a_head_of_its_own(tmp_path: Path) -> None:
+    mine = changed(tmp_path, "t5 gated", {})
+    assert mine.lm_head.weight is not mine.shared.weight
+    assert not mine.config.scale_decoder_outputs
+    assert changed(tmp_path, "t5", {}).config.scale_decoder_outputs
+
+
+GEMMA3_KINDS: dict[str, tuple[dict[str, Typed], dict[str, Any]]] = {  # what the file says, and the reference's config
+    "windows of another pattern": (
+        {"gemma3.attention.sliding_window_pattern": (3, Value.UINT32)}, {"sliding_window_pattern": 3},
+    ),
+    "stretched far layers": (
+        {"gemma3.rope.scaling.type": ("linear", Value.STRING), "gemma3.rope.scaling.factor": (8.0, Value.FLOAT32)},
+        {"rope_parameters": {
+            **GEMMA3["rope_parameters"], "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+        }},
+    ),
+    "near layers of their own base": (
+        {"gemma3.rope.freq_base_swa": (700.0, Value.FLOAT32)},
+        {"rope_parameters": {
+            **GEMMA3["rope_parameters"], "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+        }},
+    ),
+}  # fmt: skip
+
+
+class TestGemma3:
+    @torch.no_grad()
+    @pytest.mark.parametrize("what", GEMMA3_KINDS)
+    def test_kinds(self, what: str, tmp_path: Path) -> None:
+        said, changes = GEMMA3_KINDS[what]
+        mine = changed(tmp_path, "gemma3", said)
+        model = reference.build("gemma3_text", "causal", **{**GEMMA3, **changes})
+        wanted = model(**inputs("gemma3")).logits
+        close(mine(**inputs("gemma3")).logits, wanted, 1e-5)
+        plain = theirs("gemma3")(**inputs("gemma3")).logits
+        assert float((wanted - plain).abs().max()) > 1e-3 * float(plain.max() - plain.min())
+
+    @torch.no_grad()
+    def test_without_windows(self, tmp_path: Path) -> None:
+        sizes = {key: typed for key, typed in metadata("gemma3").items() if "sliding" not in key}
+        mine = ours(write_gguf(tmp_path / "x.gguf", "gemma3", sizes, converted("gemma3")), "gemma3")
+        model = reference.build("gemma3_text", "causal", **{**GEMMA3, "layer_types": ["full_attention"] * 7})
+        close(mine(**inputs("gemma3")).logits, model(**inputs("gemma3")).logits, 1e-5)
+
+    def test_capped_scores_are_refused(self, tmp_path: Path) -> None:
+        refused(
+            lambda: changed(tmp_path, "gemma3", {"gemma3.final_logit_softcapping": (30.0, Value.FLOAT32)}),
+            "'final_logit_softcapping' is 30.0; in a gemma3_text model it is None",
+            kind=ConfigError,
+        )
+
+    def test_the_largest_scales_by_its_width(self, tmp_path: Path) -> None:
+        """27B: 62 blocks, 5376 wide, 32 heads of 128."""
+        large = {"gemma3.block_count": 62, "gemma3.embedding_length": 5376, "gemma3.attention.head_count": 32}
+        sizes = metadata("gemma3") | {key: (value, Value.UINT32) for key, value in large.items()}
+        found = Gguf(write_gguf(tmp_path / "x.gguf", "gemma3", sizes, converted("gemma3"))).config
+        assert found["query_pre_attn_scalar"] == 168
+        odd = sizes | {"gemma3.attention.head_count": ("many", Value.STRING)}
+        path = write_gguf(tmp_path / "odd.gguf", "gemma3", odd, converted("gemma3"))
+        refused(lambda: ours(path, "gemma3"), path, "'num_attention_heads' is 'many'; it must be int", kind=ConfigError)
+
+    @torch.no_grad()
+    def test_the_real_one(self) -> None:
+        path = held("gemma3-270m")
+        if path is None:
+            pytest.skip("Gemma 3 270M is optional and not here: glass models pull gemma3-270m")
+        model = glassformer.AutoModelForCausalLM.from_pretrained(path)
+        tokenizer = glassformer.AutoTokenizer.from_pretrained(path)
+        tokens = tokenizer("The capital of France is the city of", return_tensors="pt")
+        written = model.generate(**tokens, max_new_tokens=3, do_sample=False)
+        assert "Paris" in tokenizer.decode(written[0])

@@ -1,0 +1,462 @@
+"""The plain executor over encoder-decoders: rows with sources of their own, against the model run by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import glassformer
+from glassformer.decoding import GenerationConfig, Policy, loop
+from glassformer.engine.plain import Plain
+from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import ExecutorError, InputError, SiteError
+from glassformer.sites import Change, Watch
+from tests.parity import reference
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SOURCES = ([5, 9, 14, 3, 77, 21, 30], [8], [100, 42, 6, 7], [70, 2, 2])
+TARGETS = ([2], [2, 31, 7, 7, 90], [2, 4], [2, 11, 12])
+VOCABULARY = 140
+
+
+@pytest.fixture(scope="module", params=reference.PAIRS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp(request.param)
+    reference.write(folder, request.param, "seq2seq")
+    return glassformer.AutoModelForSeq2SeqLM.from_pretrained(folder).requires_grad_(False)
+
+
+def alone(model: Any, source: Sequence[int], ids: Sequence[int]) -> np.ndarray[Any, Any]:
+    """The scores after each of these ids, by one uncached pass over one pair."""
+    with torch.no_grad():
+        found = model(torch.tensor([list(source)]), decoder_input_ids=torch.tensor([list(ids)]), use_cache=False)
+    scores: np.ndarray[Any, Any] = found.logits[0].numpy()
+    return scores
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(np.allclose(one, other, atol=1e-4))
+
+
+def watch_of(*patterns: str, **changes: Change) -> Watch:
+    return Watch.of(*patterns, blocks=3, encoder=2, changes={name.replace("_", "."): one for name, one in changes.items()})
+
+
+@contextmanager
+def counted(model: Any) -> Iterator[dict[str, list[int]]]:
+    """How many rows the encoder, and the first cross-attention's projection of keys, were run over, call by call."""
+    calls: dict[str, list[int]] = {"encoder": [], "key": []}
+    crossing = model.base_model.crossings[0]
+    parts = {"encoder": model.base_model.encoder, "key": getattr(crossing, crossing.names[1])}
+    hooks = [
+        part.register_forward_hook(lambda _, inputs, __, name=name: calls[name].append(len(inputs[0])))
+        for name, part in parts.items()
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class TestRows:
+    def test_sources_and_targets_of_any_length_in_one_pass(self, model: Any) -> None:
+        executor = Plain(model)
+        rows = [executor.open(source) for source in SOURCES]
+        found = executor.run([Feed(row, ids, Want.ALL) for row, ids in zip(rows, TARGETS, strict=True)])
+        for scores, source, ids in zip(found, SOURCES, TARGETS, strict=True):
+            wanted = alone(model, source, ids)
+            assert all(same(scores.host(at), wanted[at]) for at in range(len(ids)))
+            single = Plain(model)
+            assert same(single.run([Feed(single.open(source), ids)])[0].host(), wanted[-1])
+
+    def test_the_order_of_feeds_is_the_caller_s(self, model: Any) -> None:
+        executor = Plain(model)
+        rows = [executor.open(source) for source in SOURCES]
+        order = [2, 0, 3, 1]
+        found = executor.run([Feed(rows[at], TARGETS[at]) for at in order])
+        for at, scores in zip(order, found, strict=True):
+            assert same(scores.host(), alone(model, SOURCES[at], TARGETS[at])[-1])
+
+    def test_rows_join_while_others_run(self, model: Any) -> None:
+        """One more in each pass, some with the longest source so far; every token of every row is checked."""
+        executor = Plain(model)
+        held: list[tuple[Any, list[int], list[int]]] = []
+        for step in range(7):
+            if step < len(SOURCES):
+                held.append((executor.open(SOURCES[(step + 1) % 4]), SOURCES[(step + 1) % 4], []))
+            found = executor.run([Feed(row, [2 + step, 9]) for row, _, _ in held])
+            for (row, source, ids), scores in zip(held, found, strict=True):
+                ids += [2 + step, 9]
+                assert row.length == len(ids)
+                assert same(scores.host(), alone(model, source, ids)[-1])
+
+    def test_a_source_longer_than_all_before(self, model: Any) -> None:
+        executor = Plain(model)
+        first = executor.open([4, 5])
+        executor.run([Feed(first, [2])])
+        long = [3 + at % 100 for at in range(64)]
+        second = executor.open(long)
+        one, other = executor.run([Feed(first, [6]), Feed(second, [2])])
+        assert same(one.host(), alone(model, [4, 5], [2, 6])[-1])
+        assert same(other.host(), alone(model, long, [2])[-1])
+
+    def test_a_tree_of_tokens(self, model: Any) -> None:
+        executor = Plain(model)
+        row, other = executor.open(SOURCES[0]), executor.open(SOURCES[2])
+        executor.run([Feed(row, [2, 6])])
+        found, plain = executor.run([Feed(row, [10, 11, 12, 13], Want.ALL, [-1, 0, 0, -1]), Feed(other, [2, 9])])
+        for at, path in enumerate(([10], [10, 11], [10, 12], [13])):
+            assert same(found.host(at), alone(model, SOURCES[0], [2, 6, *path])[-1])
+        assert same(plain.host(), alone(model, SOURCES[2], [2, 9])[-1])
+
+    def test_nothing_to_run(self, model: Any) -> None:
+        assert Plain(model).run([]) == []
+
+
+class TestTheEncoderRunsOnce:
+    def test_for_each_row(self, model: Any) -> None:
+        executor = Plain(model)
+        with counted(model) as calls:
+            rows = [executor.open(source) for source in SOURCES[:3]]
+            assert calls == {"encoder": [], "key": []}  # nothing before it is needed
+            executor.run([Feed(row, [2]) for row in rows[:2]])
+            executor.run([Feed(row, [2, 5]) for row in rows])
+            executor.run([Feed(row, [7]) for row in rows])
+            executor.rewind(rows[0], 0)
+            executor.run([Feed(executor.fork(rows[1]), [7]), Feed(rows[0], [2])])
+            executor.select(rows, [2, 2, 1])
+            executor.run([Feed(row, [8]) for row in rows])
+        assert calls == {"encoder": [2, 1], "key": [2, 1]}
+
+    def test_in_a_whole_generation(self, model: Any) -> None:
+        ids = torch.tensor([SOURCES[0], SOURCES[2] + [0] * 3])
+        with counted(model) as calls:
+            model.generate(ids, attention_mask=ids != 0, max_new_tokens=12, eos_token_id=None)
+        assert calls == {"encoder": [2], "key": [2]}
+
+    def test_twice_if_forked_before_it_ran(self, model: Any) -> None:
+        """Forks made before the first pass have nothing to share yet; those made after share it."""
+        executor = Plain(model)
+        row = executor.open(SOURCES[0])
+        early = executor.fork(row)
+        with counted(model) as calls:
+            executor.run([Feed(row, [2])])
+            executor.run([Feed(executor.fork(row), [5])])
+            executor.run([Feed(early, [2])])
+        assert calls["encoder"] == [1, 1]
+
+
+class TestMoves:
+    def test_fork_before_the_first_run(self, model: Any) -> None:
+        """Also beside rows that have run, whose memory has no place for the new ones yet."""
+        executor = Plain(model)
+        executor.run([Feed(executor.open([9]), [2])])
+        row = executor.open(SOURCES[0])
+        other = executor.fork(row)
+        assert other.length == 0
+        one, two = executor.run([Feed(other, [2, 5]), Feed(row, [2])])
+        assert same(one.host(), alone(model, SOURCES[0], [2, 5])[-1])
+        assert same(two.host(), alone(model, SOURCES[0], [2])[-1])
+
+    def test_fork_after_it(self, model: Any) -> None:
+        executor = Plain(model)
+        row, neighbour = executor.open(SOURCES[0]), executor.open(SOURCES[2])
+        executor.run([Feed(row, [2, 5, 6]), Feed(neighbour, [2])])
+        whole, part, none = executor.fork(row), executor.fork(row, 1), executor.fork(row, -3)
+        assert (whole.length, part.length, none.length) == (3, 1, 0)
+        executor.close(row)
+        found = executor.run([Feed(none, [2]), Feed(part, [8]), Feed(whole, [8]), Feed(neighbour, [8])])
+        for scores, ids in zip(found, ([2], [2, 8], [2, 5, 6, 8]), strict=False):
+            assert same(scores.host(), alone(model, SOURCES[0], ids)[-1])
+        assert same(found[3].host(), alone(model, SOURCES[2], [2, 8])[-1])
+
+    @pytest.mark.parametrize("parents", [[1, 0, 2], [2, 2, 0], [1, 1, 1], [0, 1, 2], [1, 2, 0]])
+    def test_select(self, model: Any, parents: list[int]) -> None:
+        """Beams trade places, and their sources, which have different lengths, go with them."""
+        executor = Plain(model)
+        rows = [executor.open(source) for source in SOURCES[:3]]
+        executor.run([Feed(row, ids) for row, ids in zip(rows, TARGETS, strict=False)])
+        executor.select(rows, parents)
+        assert [row.length for row in rows] == [len(TARGETS[parent]) for parent in parents]
+        for scores, parent in zip(executor.run([Feed(row, [50]) for row in rows]), parents, strict=True):
+            assert same(scores.host(), alone(model, SOURCES[parent], [*TARGETS[parent], 50])[-1])
+
+    def test_select_with_rows_that_never_ran(self, model: Any) -> None:
+        executor = Plain(model)
+        ran = executor.open(SOURCES[1])
+        executor.run([Feed(ran, [2, 3])])
+        fresh = executor.open(SOURCES[0])
+        executor.select([ran, fresh], [1, 0])
+        assert (ran.length, fresh.length) == (0, 2)
+        one, other = executor.run([Feed(ran, [2]), Feed(fresh, [4])])
+        assert same(one.host(), alone(model, SOURCES[0], [2])[-1])
+        assert same(other.host(), alone(model, SOURCES[1], [2, 3, 4])[-1])
+
+    def test_rewind(self, model: Any) -> None:
+        executor = Plain(model)
+        row = executor.open(SOURCES[0])
+        executor.run([Feed(row, [2, 5, 6, 7])])
+        assert executor.rewind(row, 9) == 4
+        assert executor.rewind(row, 2) == 2
+        assert same(executor.run([Feed(row, [30])])[0].host(), alone(model, SOURCES[0], [2, 5, 30])[-1])
+        assert executor.rewind(row, -1) == 0
+        assert same(executor.run([Feed(row, [2])])[0].host(), alone(model, SOURCES[0], [2])[-1])
+
+    @pytest.mark.parametrize("order", list(permutations(range(3))))
+    def test_close_in_any_order(self, model: Any, order: tuple[int, ...]) -> None:
+        """The others go on undisturbed, and a newcomer takes the free place."""
+        executor = Plain(model)
+        rows = [executor.open(source) for source in SOURCES[:3]]
+        executor.run([Feed(row, ids) for row, ids in zip(rows, TARGETS, strict=False)])
+        held = {at: list(TARGETS[at]) for at in range(3)}
+        for at in order:
+            executor.close(rows[at])
+            del held[at]
+            newcomer = executor.open(SOURCES[3])
+            found = executor.run([Feed(newcomer, [2]), *(Feed(rows[one], [60]) for one in held)])
+            assert same(found[0].host(), alone(model, SOURCES[3], [2])[-1])
+            for (one, ids), scores in zip(held.items(), found[1:], strict=True):
+                ids.append(60)
+                assert same(scores.host(), alone(model, SOURCES[one], ids)[-1])
+            executor.close(newcomer)
+        executor.run([Feed(executor.open(source), [2]) for source in SOURCES[:3]])
+        assert executor._memory.own.both[0].shape[1] <= 4  # three rows and a newcomer were never more places than that
+
+    @pytest.mark.parametrize("ran", [[0], [1], [0, 1], []])
+    def test_close_beside_rows_that_never_ran(self, model: Any, ran: list[int]) -> None:
+        executor = Plain(model)
+        first = executor.open(SOURCES[0])
+        executor.run([Feed(first, [2])])
+        rows = [executor.open(source) for source in SOURCES[1:3]]
+        for at in ran:
+            executor.run([Feed(rows[at], [2])])
+        executor.close(first)
+        found = executor.run([Feed(row, [5]) for row in rows])
+        for at, scores in enumerate(found):
+            assert same(scores.host(), alone(model, SOURCES[1 + at], [2, 5] if at in ran else [5])[-1])
+
+    def test_the_loop_gives_what_generate_gives(self, model: Any) -> None:
+        """Rows that end at different times, sources of different lengths."""
+        limits = (3, 9, 5, 1)
+        policies = [
+            Policy(GenerationConfig(max_new_tokens=limit), [2], context=64, source=source)
+            for limit, source in zip(limits, SOURCES, strict=True)
+        ]
+        for _ in loop(Plain(model), policies):
+            pass
+        for policy, source, limit in zip(policies, SOURCES, limits, strict=True):
+            ids = [2]
+            for _ in range(limit):
+                ids.append(int(alone(model, source, ids)[-1].argmax()))
+            assert policy.chosen == ids[1:]
+
+
+class TestWatching:
+    def test_the_encoder_is_seen_with_the_first_run_only(self, model: Any) -> None:
+        executor = Plain(model)
+        watch = watch_of("*")
+        rows = [executor.open(source) for source in SOURCES[:3]]
+        first = executor.run([Feed(row, [2], watch=None if at == 1 else watch) for at, row in enumerate(rows)])
+        assert not first[1].sites
+        for at in (0, 2):
+            wanted = model(torch.tensor([SOURCES[at]]), decoder_input_ids=torch.tensor([[2]]), watch="*").sites
+            assert first[at].sites.keys() == wanted.keys()
+            for site, value in wanted.items():
+                assert first[at].sites[site].shape == value.shape, site
+                assert same(first[at].sites[site], value), site
+        second = executor.run([Feed(row, [6], watch=watch) for row in rows])
+        for scores in second:
+            assert scores.sites
+            assert not any(site.startswith("encoder.") for site in scores.sites)
+        (forked,) = executor.run([Feed(executor.fork(rows[0]), [9], watch=watch)])
+        assert not any(site.startswith("encoder.") for site in forked.sites)
+
+    def test_patterns_are_cut_to_the_row_s_own_source(self, model: Any) -> None:
+        executor = Plain(model)
+        watch = watch_of("*.pattern", "*.cross.key")
+        found = executor.run([
+            Feed(executor.open(source), ids, watch=watch) for source, ids in zip(SOURCES, TARGETS, strict=True)
+        ])  # fmt: skip
+        for scores, source, ids in zip(found, SOURCES, TARGETS, strict=True):
+            for block in range(3):
+                cross = scores.sites[f"blocks.{block}.cross.pattern"]
+                assert cross.shape == (1, 4, len(ids), len(source))
+                assert np.allclose(cross.sum(-1), 1, atol=1e-5)
+                assert scores.sites[f"blocks.{block}.cross.key"].shape[2] == len(source)
+            own = scores.sites["encoder.blocks.1.attention.pattern"]
+            assert own.shape[2:] == (len(source), len(source))
+            assert np.allclose(own.sum(-1), 1, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        "site", ["encoder.embedding", "encoder.blocks.0.residual", "blocks.0.cross.update", "blocks.1.cross.value", "scores"]
+    )
+    def test_a_change_stays_in_its_row(self, model: Any, site: str) -> None:
+        """Its neighbours in the pass come out bit for bit the same, and it as it would alone."""
+        watch = watch_of(site, **{site.replace(".", "_"): Change(scale=0.5, shift=0.2)})
+        both = []
+        for given in (None, watch):
+            executor = Plain(model)
+            rows = [executor.open(source) for source in SOURCES]
+            feeds = [
+                Feed(row, ids, watch=given if at == 2 else None)
+                for at, (row, ids) in enumerate(zip(rows, TARGETS, strict=True))
+            ]
+            both.append([scores.host() for scores in executor.run(feeds)])
+        plain, changed = both
+        for at in (0, 1, 3):
+            assert np.array_equal(plain[at], changed[at])
+        assert not np.allclose(plain[2], changed[2], atol=1e-3)
+        whole = model(torch.tensor([SOURCES[2]]), decoder_input_ids=torch.tensor([TARGETS[2]]), watch=watch)
+        assert same(changed[2], whole.logits[0, -1])
+
+    def test_positions_on_the_encoder_s_side_are_the_source_s(self, model: Any) -> None:
+        site = "encoder.blocks.0.residual"
+        watch = watch_of(site, encoder_blocks_0_residual=Change(scale=0.0, positions={1, 3}))
+        executor = Plain(model)
+        executor.run([Feed(executor.open(SOURCES[0]), [2])])
+        _, found = executor.run([Feed(executor.open(SOURCES[3]), [2]), Feed(executor.open(SOURCES[2]), [2], watch=watch)])
+        silent = found.sites[site][0].abs().amax(-1) == 0
+        assert silent.tolist() == [False, True, False, True]
+
+    def test_a_site_that_is_not_there(self, model: Any) -> None:
+        executor = Plain(model)
+        row = executor.open(SOURCES[0])
+        with pytest.raises(SiteError, match=r"no site matches 'encoder\.blocks\.2\.residual'"):
+            executor.run([Feed(row, [2], watch=Watch(frozenset({"encoder.blocks.2.residual"})))])
+        assert same(executor.run([Feed(row, [2])])[0].host(), alone(model, SOURCES[0], [2])[-1])
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("source", [None, [], ()])
+    def test_no_source(self, model: Any, source: Any) -> None:
+        with pytest.raises(ExecutorError, match="has an encoder, so a row needs a source of at least one token"):
+            Plain(model).open(source)
+
+    @pytest.mark.parametrize("wrong", [VOCABULARY, -1])
+    def test_ids_that_are_none(self, model: Any, wrong: int) -> None:
+        executor = Plain(model)
+        with pytest.raises(InputError, match=f"token id {wrong} is outside the vocabulary of {VOCABULARY}"):
+            executor.open([5, wrong])
+        row = executor.open([5])
+        with pytest.raises(InputError, match=f"token id {wrong} is outside the vocabulary of {VOCABULARY}"):
+            executor.run([Feed(row, [2, wrong])])
+        assert row.length == 0
+        assert same(executor.run([Feed(row, [2])])[0].host(), alone(model, [5], [2])[-1])
+
+    def test_closed_rows(self, model: Any) -> None:
+        executor = Plain(model)
+        row = executor.open([5])
+        executor.close(row)
+        for act in (
+            lambda: executor.run([Feed(row, [1])]),
+            lambda: executor.fork(row),
+            lambda: executor.rewind(row, 0),
+            lambda: executor.select([row], [0]),
+            lambda: executor.close(row),
+        ):
+            with pytest.raises(ExecutorError, match="closed, or belongs to another"):
+                act()
+
+    def test_a_row_fed_twice(self, model: Any) -> None:
+        executor = Plain(model)
+        row = executor.open([5])
+        with pytest.raises(ExecutorError, match="a row was fed twice in one pass"):
+            executor.run([Feed(row, [2]), Feed(row, [3])])
+        assert row.length == 0
+
+
+def test_a_source_that_has_no_room(tmp_path: Any) -> None:
+    """BART has a table of positions; T5 has none."""
+    reference.write(tmp_path, "bart", "seq2seq", max_position_embeddings=8)
+    executor = Plain(glassformer.AutoModelForSeq2SeqLM.from_pretrained(tmp_path))
+    row, other = executor.open([5] * 9), executor.open([6])
+    with pytest.raises(InputError, match="9 tokens do not fit into the model's context of 8"):
+        executor.run([Feed(row, [2])])
+    executor.close(row)
+    executor.run([Feed(other, [2])])
+    assert other.length == 1
+
+
+# Any life at all ------------------------------------------------------------------------------------------------
+
+tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6)
+places = st.integers(0, 30)
+
+
+class Life(RuleBasedStateMachine):
+    """Every move of the protocol in any order; what is remembered beside it is only ids."""
+
+    model: Any
+
+    @initialize()
+    def begin(self) -> None:
+        self.executor = Plain(self.model)
+        self.held: list[tuple[Any, list[int], list[int]]] = []  # row, source, ids
+
+    @precondition(lambda self: len(self.held) < 5)
+    @rule(source=tokens)
+    def open(self, source: list[int]) -> None:
+        self.held.append((self.executor.open(source), source, []))
+
+    @precondition(lambda self: self.held)
+    @rule(chosen=st.sets(places, min_size=1, max_size=4), ids=st.lists(tokens, min_size=4, max_size=4))
+    def run(self, chosen: set[int], ids: list[list[int]]) -> None:
+        fed = [(self.held[at], new) for at, new in zip(sorted({one % len(self.held) for one in chosen}), ids, strict=False)]
+        found = self.executor.run([Feed(row, new, Want.ALL) for (row, _, _), new in fed])
+        for ((_, source, so_far), new), scores in zip(fed, found, strict=True):
+            so_far += new
+            wanted = alone(self.model, source, so_far)[-len(new) :]
+            assert all(same(scores.host(at), wanted[at]) for at in range(len(new)))
+
+    @precondition(lambda self: 0 < len(self.held) < 5)
+    @rule(at=places, length=st.none() | st.integers(0, 8))
+    def fork(self, at: int, length: int | None) -> None:
+        row, source, ids = self.held[at % len(self.held)]
+        self.held.append((self.executor.fork(row, length), source, ids[:length]))
+
+    @precondition(lambda self: self.held)
+    @rule(parents=st.lists(places, min_size=5, max_size=5))
+    def select(self, parents: list[int]) -> None:
+        chosen = [parent % len(self.held) for parent in parents[: len(self.held)]]
+        self.executor.select([row for row, _, _ in self.held], chosen)
+        before = self.held
+        self.held = [(row, before[at][1], list(before[at][2])) for (row, _, _), at in zip(before, chosen, strict=True)]
+
+    @precondition(lambda self: self.held)
+    @rule(at=places, length=st.integers(0, 8))
+    def rewind(self, at: int, length: int) -> None:
+        row, _, ids = self.held[at % len(self.held)]
+        assert self.executor.rewind(row, length) == len(ids[:length])
+        del ids[length:]
+
+    @precondition(lambda self: self.held)
+    @rule(at=places)
+    def close(self, at: int) -> None:
+        self.executor.close(self.held.pop(at % len(self.held))[0])
+
+    @invariant()
+    def lengths_agree(self) -> None:
+        assert [row.length for row, _, _ in getattr(self, "held", [])] == [
+            len(ids) for _, _, ids in getattr(self, "held", [])
+        ]
+
+
+def test_any_life(model: Any) -> None:
+    from hypothesis.stateful import run_state_machine_as_test
+
+    quick = settings(
+        max_examples=25, stateful_step_count=20, deadline=None, database=None, derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    run_state_machine_as_test(type("LifeOfOne", (Life,), {"model": model}), settings=quick)
