@@ -34,7 +34,9 @@ ALLOWED: dict[str, set[str]] = {
     "engine": GROUND | {"engine", "heads", "families", "layers", "outputs"},
     "observe": GROUND | {"blueprints", "text", "engine.protocol", "decoding", "show"},
     "show": GROUND | {"observe"},
-    "loading": GROUND | {"opening", "checkpoint", "blueprints", "decoding.settings", "layers", "families", "heads"},
+    "history": GROUND | {"checkpoint", "families", "heads"},
+    "loading": GROUND
+    | {"opening", "checkpoint", "blueprints", "decoding.settings", "layers", "families", "heads", "history"},
     "generating": GROUND | {"decoding", "engine", "families", "heads"},
     "auto": GROUND | {"opening", "loading", "generating", "blueprints", "families", "heads"},
     "runtime": GROUND

@@ -1,7 +1,7 @@
 """Stored tensors into modules, and modules into files again.
 
-Real checkpoints have history: a base prefix that is there or not, old names, a head that is tied and left out, or tied
-and stored all the same. `named` settles that by name alone; tensors stay mapped to the file wherever kind and dtype allow.
+Which stored tensor is which parameter is settled by `history`; here they become one. Tensors stay mapped to the file where
+kind and dtype allow.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +26,10 @@ from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
 from glassformer.families import Base
 from glassformer.heads import WithHead
+from glassformer.history import FORGOTTEN, Model, may_lack, named
 from glassformer.layers import Conv1D, RMSNorm
 from glassformer.opening import DTYPES as FLOATS
 from glassformer.opening import Opened, open_model
-
-Model: TypeAlias = Base | WithHead
 
 note = logging.getLogger("glassformer").warning
 
@@ -40,11 +38,6 @@ DTYPES: Mapping[str, torch.dtype] = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 NAMES: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS}
-RENAMED = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # what old files call a norm's
-FORGOTTEN = re.compile(  # what old files carry along, and nothing reads
-    r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias|position_ids|token_type_ids|version|_float_tensor"
-    r"|heads\.\d+\.mask|EncDecAttention\.relative_attention_bias\.weight)$"
-)
 
 
 class Loadable:
@@ -78,7 +71,7 @@ class Loadable:
             key_mapping: patterns of stored names to replace, such as {"lm_head.weight": "score.weight"}.
             device_map: a device to put the model on ("cuda", "cpu"); "auto" takes a GPU if there is one.
             attn_implementation, low_cpu_mem_usage, use_safetensors: accepted for familiarity: every attention pattern can
-                be seen, weights are mapped, and pickles are not read.
+                be seen, weights are mapped, and pickles are read only where there are no safetensors.
             changes: fields of the config, such as num_labels=3.
         """
         if changes.pop("trust_remote_code", False):
@@ -223,51 +216,6 @@ def _remedy(model: Model, name: str, wanted: Tensor) -> str:
     return "Is this the config of these weights?"
 
 
-def named(model: Model, stored: dict[str, Stored], mapping: Mapping[str, str]) -> dict[str, Stored]:
-    """The stored tensors under the names that the model has for them."""
-    if mapping and model.config.tie_word_embeddings:  # a head that is left out can be mapped all the same
-        base = model.base_model if isinstance(model, WithHead) else model
-        table = next(name for name, value in base.named_parameters() if value is base.table.weight)
-        written = [name for name in (table, f"{base.prefix}.{table}") if name in stored]
-        stored = {**({"lm_head.weight": stored[written[0]]} if written else {}), **stored}
-    for pattern, replacement in mapping.items():
-        try:
-            stored = {re.sub(pattern, replacement, name): one for name, one in stored.items()}
-        except re.error as error:
-            raise InputError(f"key_mapping has {pattern!r}, which is not a regular expression: {error}.") from error
-    for old, new in RENAMED:
-        stored = {old.sub(new, name): one for name, one in stored.items()}
-    kinds = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
-    expected = {name for name, _ in kinds}
-    prefix = (model.base_class if isinstance(model, WithHead) else type(model)).prefix
-    settled: dict[str, Stored] = {}
-    for name, one in stored.items():
-        spellings = (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}.")) if prefix else (name,)
-        settled[next((spelling for spelling in spellings if spelling in expected), name)] = one
-    same: dict[int, list[str]] = {}  # the names of each parameter
-    for name, value in kinds:
-        same.setdefault(id(value), []).append(name)
-    for names in same.values():
-        settled = share(settled, names) if len(names) > 1 else settled
-    return settled
-
-
-def share(stored: dict[str, Stored], names: Sequence[str]) -> dict[str, Stored]:
-    """Tie names to one stored tensor, whichever was written; those that were written and differ stay apart."""
-    written = [name for name in names if name in stored]
-    if not written:
-        return stored
-    first = stored[written[0]]
-    alike = {name: first for name in names if name not in stored or stored[name].same_bytes(first)}
-    return {**stored, **alike}
-
-
-def may_lack(model: Model, name: str, parameter: nn.Parameter | Tensor) -> bool:
-    """Whether a checkpoint may be without it: a head, or what a family calls optional."""
-    base = model.base_model if isinstance(model, WithHead) else model
-    return all(parameter is not own for own in base.parameters()) or any(part in base.optional for part in name.split("."))
-
-
 def as_tensor(stored: Stored, dtype: torch.dtype) -> Tensor:
     """A stored tensor for torch: a view of the mapped file if its kind and place allow, else a converted copy."""
     if stored.packed or stored.layout is not None:
@@ -275,6 +223,8 @@ def as_tensor(stored: Stored, dtype: torch.dtype) -> Tensor:
         stored.release()
         return tensor
     kind = DTYPES[stored.kind]
+    if not stored.elements:
+        return torch.empty(stored.shape, dtype=dtype)
     if stored.offset % PLAIN[stored.kind]:
         flat = torch.frombuffer(bytearray(stored.bytes), dtype=kind)
     else:
