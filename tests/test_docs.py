@@ -53,6 +53,34 @@ def test_the_example_family(tmp_path: Path) -> None:
     assert re.match(r"tensor\(\[\[ *5, +6, +7, ", done.stdout)
 
 
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"blueprints/half.py": "half"}, "half has a blueprint, but no family: families/half.py must have a Model."),
+        ({"blueprints/half.py": "half", "families/half.py": ""}, "families/half.py must have a Model."),
+        ({"blueprints/half.py": "other"}, "blueprints/half.py has a Config for model_type 'other'."),
+    ],
+)
+def test_half_a_family(files: dict[str, str], said: str, tmp_path: Path) -> None:
+    """It says what is missing, and stands in nobody else's way."""
+    for name, model_type in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        code = f"class Config:\n    model_type = {model_type!r}\n" if model_type else ""
+        (tmp_path / name).write_text(code, "utf-8")
+    code = "\n".join(
+        [
+            "import glassformer.blueprints, glassformer.families",
+            *(f"glassformer.{f}.__path__.append({str(tmp_path / f)!r})" for f in ("blueprints", "families")),
+            "from glassformer.auto import made_for",
+            "print(made_for('gpt2', 'causal').__name__)",
+            "glassformer.families.find('half')",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "GPT2LMHeadModel\n"
+    assert said in done.stderr
+
+
 COMMANDS = [
     (page, line)
     for page in PAGES

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from glassformer import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-from glassformer.errors import CheckpointError, ConfigError, GlassError, InputError
+from glassformer.errors import CheckpointError, ConfigError, GlassError, InputError, InputTypeError
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, load
 
@@ -504,9 +504,12 @@ class TestLabels:
         assert load(tmp_path, head).num_labels == 4
         refuses(
             lambda: load(tmp_path, head, num_labels=3),
-            r"has shape \(4,.*The checkpoint's head has other labels than num_labels=3\.",
+            r"has shape \(4,.*The checkpoint's head has other labels than num_labels=3; to make it anew, pass ignore_",
             CheckpointError,
         )
+        anew = load(tmp_path, head, num_labels=3, ignore_mismatched_sizes=True)
+        assert anew.num_labels == 3
+        assert all(bool(torch.isfinite(value).all()) for value in anew.parameters())
 
     def test_a_number_of_labels(self, tmp_path: Path) -> None:
         """What the file says of two labels is not kept for three; saved and read again, it is the same model."""
@@ -699,3 +702,22 @@ def test_causal_from_an_old_pickle_generates(tmp_path: Path) -> None:
     ids = ids_for(theirs, 1, 5)
     wanted = theirs.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=69)
     assert model.generate(ids, max_new_tokens=12, do_sample=False).tolist() == wanted.tolist()
+
+
+def test_labels_that_are_no_tensor(tmp_path: Path) -> None:
+    ids = torch.tensor([[5, 6, 7]])
+    for family, head in (("bert", "sequence"), ("bert", "token"), ("gpt2", "causal"), ("t5", "seq2seq")):
+        reference.write(tmp_path / family / head, family, head)
+        model = load(tmp_path / family / head, head)
+        for labels in ([0, 1], "der Mann"):
+            refuses(lambda m=model, said=labels: m(ids, labels=said), "labels are a tensor, such as", InputTypeError)
+
+
+def test_a_decoder_without_a_target(tmp_path: Path) -> None:
+    reference.write(tmp_path, "t5", "seq2seq")
+    model = load(tmp_path, "seq2seq")
+    refuses(
+        lambda: model(torch.tensor([[5, 6, 7]])),
+        "give either decoder_input_ids or decoder_inputs_embeds, or labels",
+        InputError,
+    )

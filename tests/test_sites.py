@@ -230,3 +230,43 @@ class TestChanges:
         assert changed[0, :, 0].tolist() == [1, 3, 1]
         assert value.max() == 1
         assert Change(positions=frozenset({9})).apply(value, sites.STREAM, 0) is value
+
+
+class TestUnusableChanges:
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"scale": "0"}, "scale is a number, not '0'"),
+            ({"heads": 1}, "heads are numbers from 0 on, such as heads=.0, 3., not 1"),
+            ({"heads": [-1]}, "heads are numbers from 0 on"),
+            ({"positions": [-1]}, "positions are numbers from 0 on"),
+            ({"positions": "12"}, "positions are numbers from 0 on"),
+        ],
+    )
+    def test_said_when_they_are_made(self, given: dict[str, Any], said: str) -> None:
+        with pytest.raises(SiteError, match=said):
+            Change(**given)
+
+    def test_said_when_they_are_asked_for(self, model: Any) -> None:
+        with pytest.raises(SiteError, match=r"there are no heads at 'blocks.0.residual', which has batch, length, hidden"):
+            model(IDS, watch={"blocks.0.residual": Change(scale=0, heads=[1])})
+        with pytest.raises(SiteError, match="a watch names sites, as text or a list, or maps them to changes; it is not 3"):
+            model(IDS, watch=3)
+
+    @pytest.mark.parametrize("change", [Change(scale=0, heads=[99]), Change(shift=torch.ones(5))])
+    def test_said_when_they_do_not_fit(self, model: Any, change: Change) -> None:
+        with pytest.raises(SiteError, match="does not fit what it changes, {.batch.: 2, .heads.: 4, .length.: 6, "):
+            model(IDS, watch={"blocks.0.attention.heads": change})
+
+
+def test_a_row_is_patched_with_its_own_value_beside_a_longer_one(model: Any) -> None:
+    """A change meets the row's own part, not the room that a longer row makes for it."""
+    executor = Plain(model)
+    site = "blocks.0.residual"
+    rows = [executor.open(), executor.open()]
+    alone = executor.run([Feed(rows[0], [5, 9, 14], watch=Watch(frozenset({site})))])[0]
+    wanted, seen = alone.host().copy(), alone.sites[site].clone()
+    executor.rewind(rows[0], 0)
+    patch = Watch(changes={site: Change(scale=0.0, shift=seen)})
+    found = executor.run([Feed(rows[0], [5, 9, 14], watch=patch), Feed(rows[1], [8, 8, 100, 42, 6, 7])])
+    assert np.allclose(found[0].host(), wanted, atol=1e-4)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 import glassformer
 from glassformer.cli.app import app
-from glassformer.errors import InputError
+from glassformer.errors import ConfigError, InputError
 from glassformer.observe.journey import Journey
 from glassformer.sites import every
 from tests.parity import reference
@@ -187,13 +187,13 @@ def test_a_hidden_token(loaded: Any) -> None:
     journey = model.look("the [MASK] sat on [MASK]")
     assert [token.token for token in journey.tokens] == ["[CLS]", "the", "[MASK]", "sat", "on", "[MASK]", "[SEP]"]
     assert [token.special for token in journey.tokens] == [True, False, True, False, False, True, True]
-    assert journey.answer == "the first hidden token"
+    assert journey.answer == "the masked token"
     with torch.no_grad():
         scores = model.module(torch.tensor([[token.id for token in journey.tokens]])).logits[0, 2]
     assert [one.id for one in journey.candidates] == scores.topk(10).indices.tolist()
     assert journey.next.probability == pytest.approx(float(scores.softmax(-1).max()), rel=1e-4)
     assert journey.next.text.strip() in model.tokenizer.get_vocab()
-    assert "scores of the first hidden token" in picture(journey, 80)
+    assert "scores of the masked token" in picture(journey, 80)
 
 
 @pytest.mark.parametrize("shape", ["masked", "base", "tagger", "spans"])
@@ -288,6 +288,39 @@ def test_an_encoder_does_not_chat(loaded: Any, shape: str) -> None:
         _ = model.executor
 
 
+def test_the_architecture_says_which_head(tmp_path: Path) -> None:
+    """A classifier is one in every family, and writes nothing."""
+    model = glassformer.load(make(tmp_path, "gpt2", "sequence", **LABELS, bos_token_id=0, eos_token_id=0))
+    journey = model.look(TEXT)
+    run_lines(model, journey)
+    assert journey.answer == "the label"
+    assert {one.text for one in journey.candidates} == {"calm", "glad", "sad"}
+    with pytest.raises(InputError, match="is a model with a sequence head .gpt2.: it reads text and writes none"):
+        model.chat(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ("masked", "Put [MASK] into the text to see what this model would fill in."),
+        ("base", "This model ends with the states of its tokens."),
+        ("tagger", 'This model ends with scores for every token: at["scores"].'),
+    ],
+)
+def test_where_there_is_nothing_to_choose_a_word_says_so(loaded: Any, shape: str, said: str) -> None:
+    journey = loaded(shape).look(TEXT)
+    assert journey.answer == said
+    assert said in picture(journey, 80)
+
+
+def test_a_head_that_the_family_lacks(tmp_path: Path) -> None:
+    folder = make(tmp_path, "t5", "seq2seq")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["T5ForSequenceClassification"]}))
+    with pytest.raises(ConfigError, match="a t5 model cannot be had as AutoModelForSequenceClassification. Use AutoModel"):
+        glassformer.load(folder).look(TEXT)
+
+
 def test_no_start_token(tmp_path: Path) -> None:
     make(tmp_path, "t5", "seq2seq")
     for file in ("config.json", "generation_config.json"):
@@ -325,7 +358,7 @@ class TestVerbs:
         model = loaded("masked")
         shown = glass("look", "the [MASK] sat", "-m", model.name)
         assert shown.exit_code == 0
-        assert "scores of the first hidden token" in shown.stdout
+        assert "scores of the masked token" in shown.stdout
         assert "[MASK]" in shown.stdout
         told = json.loads(glass("look", TEXT, "-m", model.name, "--json").stdout)
         assert told["candidates"] == []

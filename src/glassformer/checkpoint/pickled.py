@@ -46,7 +46,8 @@ def read_pickled(path: Path) -> Pickled:
         raise
     except Exception as error:  # what a damaged file may raise in torch has no end
         found = re.search(r"WeightsUnpickler error:\s*(.+)", str(error)) or re.search("(.+)", str(error))
-        reason = f"{type(error).__name__}: {found[1].strip()[:120]}" if found else type(error).__name__
+        told = found and not isinstance(error, LookupError)  # a bare key or index tells nobody anything
+        reason = f"{type(error).__name__}: {found[1].strip()[:120]}" if found and told else type(error).__name__
         reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
         raise CheckpointError(
             f"{path}: damaged, or not a file that torch.save wrote ({reason}). Fetch it again, or the safetensors file."

@@ -29,15 +29,16 @@ def list_models(as_json: common.JsonOption = False) -> None:
                 "kind": entry.kind,
                 "about": entry.about,
                 "licence": entry.licence,
+                "from": entry.origin,
                 "path": str(path) if path else None,
             }
             for name, entry, path in rows
         ]
         print(json.dumps(listed, ensure_ascii=False))
         return
-    table = Table("name", "about", "licence", "here", box=None, pad_edge=False)
+    table = Table("name", "about", "licence", "from", "here", box=None, pad_edge=False)
     for name, entry, path in rows:
-        table.add_row(name, entry.about, entry.licence, "yes" if path else "")
+        table.add_row(name, entry.about, entry.licence, entry.origin, "yes" if path else "")
     Console().print(table)
     common.note("Any hub id ('Qwen/Qwen3-0.6B') or path (a folder, a .gguf or .ckpt file) works too.")
 

@@ -128,24 +128,31 @@ class Base(Part):
             present = attention_mask.bool()
             if bool(present.all()):
                 present = None
-            else:
+            elif causal:
                 positions = (present.cumsum(-1) - 1).clamp(min=0)[:, past:]
+            else:
+                positions = self.places(columns, present)
         if position_ids is not None:
             if position_ids.shape not in ((batch, length), (1, length)):
                 raise InputError(f"position_ids have shape {tuple(position_ids.shape)}, the tokens {(batch, length)}.")
-            # they count the rows of a table, in which the first token's need not be row 0
-            positions = position_ids.to(tokens.device) - getattr(self.config, "first_position", 0)
+            first = getattr(self.config, "first_position", 0)  # they count the rows of a table
+            if int(position_ids.min()) < first:
+                raise InputError(
+                    f"position_ids hold {int(position_ids.min())}; this model's positions are counted from {first}."
+                )
+            positions = position_ids.to(tokens.device) - first
         self.check_room(positions)
         return positions, Mask(columns, keys, causal=causal, present=present)
+
+    def places(self, columns: Tensor, present: Tensor) -> Tensor:
+        """Where an encoder's tokens stand: counted from the first one; what is masked out behind it keeps its place."""
+        return (columns - present.int().argmax(-1)[:, None]).clamp(min=0)
 
     def check_room(self, positions: Tensor) -> None:
         """Refuse positions that the family has no place for; those with a table of them call `check_table`."""
 
     def check_table(self, positions: Tensor) -> None:
         context = self.config.context
-        if (lowest := int(positions.min())) < 0:
-            first = getattr(self.config, "first_position", 0)
-            raise InputError(f"position_ids hold {lowest + first}; this model's positions are counted from {first}.")
         if (reached := int(positions.max()) + 1) > context:
             raise InputError(f"{reached} tokens do not fit into the model's context of {context}. Shorten the text.")
 
@@ -157,7 +164,8 @@ class Base(Part):
         """The tensor that says what runs: whole ids in range, or vectors."""
         if (input_ids is None) == (inputs_embeds is None):
             ids, vectors = names or ("input_ids", "inputs_embeds")
-            raise InputError(f"give either {ids} or {vectors}, and not both.")
+            both = ", and not both" if input_ids is not None else ", or labels" if names else ""
+            raise InputError(f"give either {ids} or {vectors}{both}.")
         if inputs_embeds is not None:
             return inputs_embeds
         check_ids(input_ids, self.table.num_embeddings, "the model")

@@ -37,5 +37,9 @@ class RobertaModel(bert.BertModel):
         **bert.BertModel.heads, "masked": ("lm_head", RobertaLMHead), "sequence": ("classifier", ClassificationHead),
     }  # fmt: skip
 
+    def places(self, columns: Tensor, present: Tensor) -> Tensor:
+        """Padding has a row of its own in the table: the one before the first token's."""
+        return (present.cumsum(-1) - 1).masked_fill(~present, -1)
+
 
 Model = RobertaModel

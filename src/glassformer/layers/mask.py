@@ -1,8 +1,8 @@
 """Who may look at whom.
 
 Keys stand in columns; each query stands on one of them. A query sees the columns up to its own (causal), not further
-back than a layer's window, and no padding; but always itself, so that even a padding row has something to average
-and no NaN is born.
+back than a layer's window, and no padding; but itself where it would see nothing else, so that there is always something
+to average and no NaN is born.
 
 Shapes: columns (batch or 1, length); present (batch, keys); the mask itself (batch or 1, 1, length, keys); a bias
 (batch or 1, heads, length, keys).
@@ -101,6 +101,8 @@ class Mask:
             seen = seen & (near > -window)
         if self.present is not None:
             seen = seen & self.present[:, None, None, :]
-            if self.own:
+            if self.own and self.causal:
                 seen = seen | (near == 0)
+            elif self.own:  # without an order, padding sees what is there; only where nothing is, itself
+                seen = seen | ((near == 0) & ~self.present.any(-1)[:, None, None, None])
         return seen

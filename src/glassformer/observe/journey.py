@@ -167,6 +167,10 @@ def stages(
             last += 1
         found += _rows(blueprint, runs[first], sizes, weights, blueprint.ops[runs[last][0]].block)
         first = last + 1
+    if blueprint.head == "base" and blueprint.ops[-1].kind == "activate":  # a pooler, which the output gives by name
+        hidden = blueprint.ops[-1].shape[-1]
+        assert isinstance(hidden, int)
+        found.append(Stage("pooled", (1, hidden), "model(**tokens).pooler_output"))
     if blueprint.head not in ("causal", "seq2seq"):
         return found
     vocabulary = blueprint.ops[-1].shape[-1]
@@ -240,9 +244,9 @@ def _rows(
             real = tuple(sizes[size] if isinstance(size, str) else size for size in shape)
             count = sum(weight.elements for weight in own) if site == op.site else 0
             rows.append(Stage(site, real, f'at["{site}"]', op.module, count, blocks, op.stack))
-        if op.site is None:
-            for one in own:
-                short = ".".join(one.name.split(".")[-2:])
-                python = f'model.get_parameter("{one.name}")'
-                rows.append(Stage(short, one.shape, python, op.module, one.elements, blocks, op.stack))
+        if op.site is None and own:
+            count = sum(weight.elements for weight in own)
+            python = f'model.get_parameter("{own[0].name}")'
+            short = ".".join(op.module.split(".")[-2:]) if len(op.module) < 20 else op.module.rpartition(".")[2]
+            rows.append(Stage(short, own[0].shape, python, op.module, count, blocks, op.stack))
     return rows

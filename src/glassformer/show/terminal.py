@@ -30,7 +30,7 @@ def journey(j: Journey, everything: bool = False) -> RenderableType:
         tokens(j.tokens, everything),
         Rule("3 · shapes on the way", align="left"),
         stages(j.stages),
-        *(answer(j) if j.candidates else []),
+        *(answer(j) if j.candidates else [Text(f"  {j.answer}", "dim")]),
     )
 
 
@@ -117,18 +117,26 @@ def count(parameters: int) -> str:
     return str(parameters or "")
 
 
+def share(probability: float) -> str:
+    """
+    >>> share(0.25), share(0.0001)
+    ('25.0%', '<0.1%')
+    """
+    return f"{probability:.1%}" if probability >= 0.0005 else "<0.1%"
+
+
 def size(shape: Sequence[int]) -> str:
     return "[" + ", ".join(str(one) for one in shape) + "]"
 
 
 def candidates(rows: Sequence[Candidate]) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
-    table.add_column("token")
+    table.add_column("candidate")
     table.add_column("id", justify="right")
     table.add_column("score", justify="right")
     table.add_column("probability", justify="right")
     table.add_column("")
     for row in rows:
         bar = "█" * round(row.probability * BAR)
-        table.add_row(Text(visible(row.text)), str(row.id), f"{row.score:.2f}", f"{row.probability:.1%}", Text(bar, "green"))
+        table.add_row(Text(visible(row.text)), str(row.id), f"{row.score:.2f}", share(row.probability), Text(bar, "green"))
     return table
