@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -17,6 +18,7 @@ from glassformer.observe.journey import Candidate, Journey, Stage, Token
 MOST_TOKENS = 96
 MOST_CHARACTERS = 1200
 BAR = 20
+NARROW = 20  # characters: less than that is no room for a line of Python
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -29,7 +31,7 @@ def journey(j: Journey, everything: bool = False) -> RenderableType:
         Rule(f"2 · {len(j.tokens)} tokens", align="left"),
         tokens(j.tokens, everything),
         Rule("3 · shapes on the way", align="left"),
-        stages(j.stages),
+        Stages(j.stages),
         *(answer(j) if j.candidates else [Text(f"  {j.answer}", "dim")]),
     )
 
@@ -86,24 +88,45 @@ def tokens(rows: Sequence[Token], everything: bool = False) -> RenderableType:
     return table
 
 
-def stages(rows: Sequence[Stage]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("what", no_wrap=True)
-    table.add_column("shape", no_wrap=True)
-    table.add_column("weights", justify="right", no_wrap=True)
-    table.add_column("Python", style="cyan", overflow="fold")
-    said: tuple[str, tuple[int, int] | None] = ("", None)
-    other = "decoder " if any(row.stack for row in rows) else ""
-    for row in rows:
-        if (row.stack, row.blocks) != said:
-            said = row.stack, row.blocks
-            if row.blocks is not None:
-                first, last = row.blocks
-                equal = f"block {first}" if first == last else f"blocks {first}–{last}, each"
-                table.add_row(Text(f"{row.stack.replace('.', ' ') or other}{equal}", "bold"), "", "", "")
-        name = row.name if row.blocks is None else "  " + re.sub(r"^(encoder\.)?blocks\.\d+\.", "", row.name)
-        table.add_row(name, size(row.shape), count(row.parameters), row.python)
-    return table
+@dataclass(frozen=True)
+class Stages:
+    """The shapes on the way, each with its line of Python.
+
+    Where a block's lines do not fit, its heading says once how they begin; where there is no room at all, they go.
+    """
+
+    rows: Sequence[Stage]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table.add_column("what", no_wrap=True)
+        table.add_column("shape", no_wrap=True)
+        table.add_column("weights", justify="right", no_wrap=True)
+        told = [(self.name(row), size(row.shape), count(row.parameters)) for row in self.rows]
+        left = options.max_width - sum(max(map(len, column)) + 2 for column in zip(*told, strict=True))
+        brief = any(len(row.python) > left for row in self.rows if row.blocks)
+        if left >= NARROW:
+            table.add_column("Python", style="cyan", overflow="fold")
+        said: tuple[str, tuple[int, int] | None] = ("", None)
+        for row, columns in zip(self.rows, told, strict=True):
+            if (row.stack, row.blocks) != said:
+                said = row.stack, row.blocks
+                if row.blocks is not None:
+                    begins = f'at["{row.stack}blocks.{row.blocks[0]}.…"]' if brief else ""
+                    table.add_row(Text(self.heading(row), "bold"), "", "", *([begins] if left >= NARROW else []))
+            python = "" if brief and row.blocks else row.python
+            table.add_row(*columns, *([python] if left >= NARROW else []))
+        yield table
+
+    def heading(self, row: Stage) -> str:
+        assert row.blocks is not None
+        first, last = row.blocks
+        stack = row.stack.replace(".", " ") or ("decoder " if any(one.stack for one in self.rows) else "")
+        return f"{stack}block {first}" if first == last else f"{stack}blocks {first}–{last}, each"
+
+    @staticmethod
+    def name(row: Stage) -> str:
+        return row.name if row.blocks is None else "  " + re.sub(r"^(encoder\.)?blocks\.\d+\.", "", row.name)
 
 
 def count(parameters: int) -> str:
