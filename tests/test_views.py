@@ -251,12 +251,16 @@ def test_the_weights_of_all_rows_are_the_model_s(loaded: Any, shape: str) -> Non
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_it_fits(loaded: Any, shape: str, width: int) -> None:
+    """Each line of Python whole; a block's, where they are too long, by how they begin; none where there is no room."""
     text = picture(loaded(shape).look(TEXT * 10), width)
     assert max(len(line) for line in text.splitlines()) <= width
-    lines = [line.strip() for line in text.splitlines()]
-    if shape in ("t5", "bart"):
+    lines = [line.partition(" at[")[0].strip() for line in text.splitlines()]
+    pair = shape in ("t5", "bart")
+    assert ('at["blocks.0.attention.query"]' in text) == (width == 120 or (width == 80 and not pair))
+    assert ('at["encoder.blocks.0.…"]' in text) == (width == 80 and pair)
+    if pair:
         assert lines.index("encoder blocks 0–1, each") < lines.index("decoder blocks 0–2, each")
         assert "blocks 0–2, each" not in lines
     else:
