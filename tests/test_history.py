@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -721,3 +722,27 @@ def test_a_decoder_without_a_target(tmp_path: Path) -> None:
         "give either decoder_input_ids or decoder_inputs_embeds, or labels",
         InputError,
     )
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["t5", "bart", "bert", "gpt2"])
+def test_a_copy_is_a_model_of_its_own(family: str, tmp_path: Path) -> None:
+    """Also where the modules of base and head lie openly at the top; and a part that is replaced is the one that runs."""
+    head = {"bert": "sequence", "gpt2": "causal"}.get(family, "seq2seq")
+    reference.write(tmp_path, family, head)
+    model = load(tmp_path, head)
+    inputs = {"input_ids": torch.tensor([[5, 6, 2]])}
+    if head == "seq2seq":
+        inputs["decoder_input_ids"] = torch.tensor([[0, 3]])
+    wanted = model(**inputs).logits
+    other = deepcopy(model)
+    assert torch.equal(other(**inputs).logits, wanted)
+    assert other.base_model is not model.base_model
+    for value in other.parameters():
+        value.zero_()
+    assert torch.equal(model(**inputs).logits, wanted)
+    assert not torch.equal(other(**inputs).logits, wanted)
+    name = {"bert": "classifier"}.get(family, "lm_head")
+    old = getattr(model, name)
+    setattr(model, name, torch.nn.Linear(old.in_features, old.out_features))
+    assert not torch.equal(model(**inputs).logits, wanted)

@@ -34,7 +34,7 @@ from glassformer.outputs import (
     Seq2SeqSequenceClassifierOutput,
     SequenceClassifierOutput,
     TokenClassifierOutput,
-)  # fmt: skip
+)
 from glassformer.sites import Tap, View
 
 
@@ -55,7 +55,7 @@ class WithHead(Part):
         christen(part, base.family, ())
         if config.tie_word_embeddings and hasattr(part, "output"):
             part.output.weight = base.table.weight
-        self.__dict__.update(_base=base, _part=part)  # not registered: checkpoints name them as they are mounted
+        self.__dict__["_unnamed"] = (base, part)  # not registered: where their children lie openly, they are not modules
         mount(self, self.base_class.prefix, base)
         mount(self, name, part)
 
@@ -64,13 +64,14 @@ class WithHead(Part):
 
     @property
     def base_model(self) -> Base:
-        return self.__dict__["_base"]
+        prefix = self.base_class.prefix
+        return getattr(self, prefix) if prefix else self.__dict__["_unnamed"][0]
 
     @property
     def head_part(self) -> nn.Module:
         """The last layer, as the family has it."""
-        part: nn.Module = self.__dict__["_part"]
-        return part
+        name, _ = self.base_class.heads[self.head]
+        return getattr(self, name) if name else self.__dict__["_unnamed"][1]
 
     def states(self, ids: Tensor | None, mask: Tensor | None, watch: Watching, inputs: Mapping[str, Any]) -> Any:
         """The base model's output; an argument that neither it nor the head has is refused."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -44,15 +44,41 @@ def christen(model: nn.Module, family: str, blocks: Iterable[nn.Module], stack: 
 
 
 def mount(model: nn.Module, name: str, part: nn.Module) -> None:
-    """Put a part into a model under a name; under no name, put its children there instead.
+    """Put a part into a model under a name; under no name, put what it holds there instead.
 
-    Checkpoints name modules, and some have a model's or a head's modules lie openly at the top.
+    Checkpoints name modules, and some have a model's or a head's modules lie openly at the top. The part then sees them
+    where they lie: whoever replaces one in the model has replaced it in the part.
     """
     if name:
         model.add_module(name, part)
         return
-    for child, module in part.named_children():
-        model.add_module(child, module)
-    model._parameters.update(part._parameters)
-    model._buffers.update(part._buffers)
-    part._parameters, part._buffers = model._parameters, model._buffers  # the part goes on seeing what becomes of them
+    for kind in ("_modules", "_parameters", "_buffers"):
+        held, own = model.__dict__[kind], part.__dict__[kind]
+        held.update(own)
+        part.__dict__[kind] = Openly(held, tuple(own))
+
+
+class Openly(MutableMapping[str, Any]):
+    """Some names of a mapping, live."""
+
+    def __init__(self, held: dict[str, Any], names: tuple[str, ...]) -> None:
+        self.held, self.names = held, names
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.held[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.names = (*self.names, *([] if name in self.names else [name]))
+        self.held[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        self.names = tuple(other for other in self.names if other != name)
+        del self.held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)

@@ -41,7 +41,7 @@ def answer(j: Journey) -> list[RenderableType]:
     best = Text.assemble((visible(j.next.text), "bold reverse"), f"  id {j.next.id}, {j.next.probability:.1%} likely")
     return [
         Rule(f"4 · scores of {j.answer}", align="left"),
-        candidates(j.candidates),
+        candidates(j.candidates, j.answer.split()[-1]),
         Rule(f"5 · {j.answer}", align="left"),
         Padding(best, (0, 2)),
     ]
@@ -152,9 +152,9 @@ def size(shape: Sequence[int]) -> str:
     return "[" + ", ".join(str(one) for one in shape) + "]"
 
 
-def candidates(rows: Sequence[Candidate]) -> RenderableType:
+def candidates(rows: Sequence[Candidate], what: str) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
-    table.add_column("candidate")
+    table.add_column(what)
     table.add_column("id", justify="right")
     table.add_column("score", justify="right")
     table.add_column("probability", justify="right")
