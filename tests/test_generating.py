@@ -195,6 +195,9 @@ class TestBadInput:
             model.generate(IDS, temperature=0.3)
         with pytest.raises(InputError, match="give the prompt once"):
             model.generate()
+        for way in (model.generate, model.steps):
+            with pytest.raises(InputError, match="give the prompt once"):
+                way(IDS, input_ids=IDS)
         with pytest.raises(InputError, match="give either input_ids or inputs_embeds"):
             model()
         with pytest.raises(InputError, match="labels have shape"):

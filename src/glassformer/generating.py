@@ -73,10 +73,8 @@ class Generating:
             The prompts (an encoder-decoder's: the start tokens) and what follows them, (batch, longest), filled up with
             the padding id.
         """
-        given = inputs if input_ids is None else input_ids
-        if inputs is not None and input_ids is not None:
-            raise InputError("give the prompt once: generate(ids), or generate(**tokens).")
-        prompts, policies = _begin(self, given, attention_mask, decoder_input_ids, generation_config, settings)
+        ids = _once(inputs, input_ids)
+        prompts, policies = _begin(self, ids, attention_mask, decoder_input_ids, generation_config, settings)
         if streamer is not None:
             if len(policies) > 1:
                 raise InputError("a streamer follows one text; give it a batch of one.")
@@ -103,14 +101,22 @@ class Generating:
         **settings: Any,
     ) -> Iterator[tuple[int, Step]]:
         """The same as a generator: (row, step) for each token as it is chosen; `look` candidates beside each."""
-        given = inputs if input_ids is None else input_ids
-        _, policies = _begin(self, given, attention_mask, decoder_input_ids, generation_config, settings, look)
+        ids = _once(inputs, input_ids)
+        _, policies = _begin(self, ids, attention_mask, decoder_input_ids, generation_config, settings, look)
         return _steps(self, policies)
+
+
+def _once(inputs: Tensor | None, input_ids: Tensor | None) -> Tensor:
+    """The prompt, by whichever of its two names it was given."""
+    ids = inputs if input_ids is None else input_ids
+    if ids is None or (inputs is not None and input_ids is not None):
+        raise InputError("give the prompt once: generate(ids), or generate(**tokens).")
+    return ids
 
 
 def _begin(
     model: Any,
-    ids: Tensor | None,
+    ids: Tensor,
     attention_mask: Tensor | None,
     decoder_ids: Tensor | None,
     given: GenerationConfig | None,
@@ -118,8 +124,6 @@ def _begin(
     look: int = 0,
 ) -> tuple[Tensor, list[Policy]]:
     """The checked prompt tensor, and a policy for each of its rows with the padding taken off."""
-    if ids is None:
-        raise InputError("give the prompt once: generate(ids), or generate(**tokens).")
     prompts = check_ids(ids, model.base_model.table.num_embeddings, "generate()")
     settings = (given or model.generation_config).merged(changes)
     rows = _unpadded(prompts, attention_mask, settings)

@@ -124,8 +124,7 @@ class Model:
         """What an encoder-decoder's target begins with; None for a model without an encoder."""
         if self.opened.head != "seq2seq":
             return None
-        said = self.settings.decoder_start_token_id
-        start: int | None = self.config.decoder_start_token_id if said is None else said
+        start = self.settings.decoder_start_token_id  # or its config's
         if start is None:
             raise InputError(f"{self.name}: neither its config nor its settings have a decoder_start_token_id.")
         return start

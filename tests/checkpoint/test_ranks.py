@@ -80,6 +80,13 @@ def test_offer(ours: Path, empty_home: Path, own_places: Path) -> None:
     assert not own_places.exists()
 
 
+def test_a_home_that_cannot_be_written_to_is_no_error(ours: Path, empty_home: Path) -> None:
+    """It is asked for while a module is imported, which must not fail."""
+    (empty_home / "tiktoken").write_text("a file where a folder would be")
+    assert ranks.offer() is None
+    assert ranks.PLACES[0] not in os.environ
+
+
 def test_a_copy_with_the_right_hash_is_left_alone(ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = ranks.place()
     assert place is not None

@@ -31,7 +31,10 @@ def offer() -> Path | None:
     ours = ranks()
     if ours is None or any(name in os.environ for name in PLACES):
         return None
-    copy = _copy(ours, home() / "tiktoken")
+    try:
+        copy = _copy(ours, home() / "tiktoken")
+    except FetchError:  # a home that cannot be written to: tiktoken looks where it always did
+        return None
     os.environ[PLACES[0]] = str(copy.parent)
     return copy
 
