@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import tokenizers
 
 from glassformer.errors import InputError
 
 Row: TypeAlias = dict[str, list[Any]]  # "input_ids" and its companions, all of one length
+Padding: TypeAlias = bool | Literal["longest", "max_length", "do_not_pad"]
+Truncation: TypeAlias = bool | Literal["longest_first", "only_first", "only_second", "do_not_truncate"]
 
 TRUNCATIONS = (True, False, "longest_first", "only_first", "only_second", "do_not_truncate")
 FILLING = {"token_type_ids": 0, "attention_mask": 0, "special_tokens_mask": 1, "offset_mapping": (0, 0)}
