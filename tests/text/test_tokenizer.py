@@ -531,7 +531,7 @@ def test_an_interruption_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monkey
         raise kind
 
     write(tmp_path, {})
-    monkeypatch.setattr("glassformer.text.tokenizer.tokenizers.Tokenizer", type("Stub", (), {"from_file": interrupted}))
+    monkeypatch.setattr("glassformer.text.tokenizer.tokenizers.Tokenizer", type("Stub", (), {"from_buffer": interrupted}))
     with pytest.raises(kind):
         Tokenizer.from_folder(tmp_path)
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from glassformer.errors import TemplateError
+import tokenizers
+
+from glassformer.errors import InputError, InputTypeError, TemplateError
+from glassformer.text.controls import Controls
 from glassformer.text.encoding import BatchEncoding, Tensors
-from glassformer.text.rows import Padding, Truncation
+from glassformer.text.rows import UNCUT, Padding, Truncation
 from glassformer.text.template import ChatTemplate
+from glassformer.text.tools import checked_documents, schemas
 
 
 class Chats:
     """What `Tokenizer` inherits; it needs a template, the special tokens, and a way to encode a text."""
 
+    backend: tokenizers.Tokenizer
     chat_template: str | Mapping[str, str] | None
+    truncation_side: str
+    model_max_length: int
+    pad: Callable[..., BatchEncoding]
 
     @property
     def special_tokens_map(self) -> dict[str, Any]:
@@ -37,56 +46,148 @@ class Chats:
             )
         return ChatTemplate(held[name])
 
+    def get_chat_template(self, chat_template: str | None = None, tools: Sequence[Any] | None = None) -> str:
+        """The source of a template: one given or named, else the model's own, for tools where it has one for them."""
+        named = self.chat_template if isinstance(self.chat_template, Mapping) else {}
+        if chat_template is None:
+            return self.template("tool_use" if tools is not None and "tool_use" in named else "default").source
+        if not isinstance(chat_template, str):
+            raise InputTypeError(f"chat_template is a template's text or name, not {type(chat_template).__name__}.")
+        return named.get(chat_template, chat_template)
+
     def apply_chat_template(
         self,
-        conversation: Sequence[Mapping[str, Any]],
-        *,
+        conversation: Any,
+        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = False,
+        continue_final_message: bool | str = False,
         tokenize: bool = True,
+        sanitize_control_tokens: bool = False,
         padding: Padding = False,
         truncation: Truncation = False,
         max_length: int | None = None,
         return_tensors: Tensors = None,
         return_dict: bool = True,
+        return_assistant_tokens_mask: bool = False,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
         **variables: Any,
     ) -> Any:
         """Format messages as the model was trained on them, and tokenize.
 
         Args:
             conversation: `[{"role": "user", "content": "…"}, …]`, or a list of such lists for a batch.
+            tools: what the model may call: functions with type hints and docstrings, or JSON schemas.
+            documents: what the model may quote: `[{"title": "…", "text": "…"}, …]`.
             chat_template: another template than the model's own, or the name of one where it has several.
             add_generation_prompt: end with the words that open the assistant's turn.
+            continue_final_message: leave the last message open, for the model to go on from; the name of one of its
+                fields, such as "reasoning_content", goes on from that one.
             tokenize: False gives the text.
+            sanitize_control_tokens: what the conversation spells like a control token is encoded as plain text.
             return_dict: False gives the ids alone.
+            return_assistant_tokens_mask: add `assistant_masks`, 1 where the template marks the assistant's words.
+            tokenizer_kwargs: more options for the tokenizer.
             variables: whatever the template declares, such as `enable_thinking=False`.
         """
-        named = self.chat_template if isinstance(self.chat_template, Mapping) else {}
-        if chat_template is None:
-            template = self.template("tool_use" if variables.get("tools") and "tool_use" in named else "default")
-        else:
-            template = ChatTemplate(named.get(chat_template, chat_template))
+        masks = return_assistant_tokens_mask
+        _refuse_both("continue_final_message", continue_final_message, "add_generation_prompt=True", add_generation_prompt)
+        _refuse_both("continue_final_message", continue_final_message, "return_assistant_tokens_mask=True", masks)
+        _refuse_both("sanitize_control_tokens", sanitize_control_tokens, "return_assistant_tokens_mask=True", masks)
+        _refuse_both("sanitize_control_tokens", sanitize_control_tokens, "tokenize=False", not tokenize)
+        _refuse_both("return_assistant_tokens_mask", masks, "tokenize=False", not tokenize)
+        _refuse_both("return_assistant_tokens_mask", masks, "return_dict=False", not return_dict)
+        template = ChatTemplate(self.get_chat_template(chat_template, tools))
+        if masks and not template.marks_generation:
+            raise TemplateError(
+                "the chat template does not say which words are the assistant's. "
+                "Pass one that puts them between {% generation %} and {% endgeneration %}."
+            )
         first = conversation[0] if isinstance(conversation, Sequence) and conversation else None
-        many = isinstance(first, Sequence) and not isinstance(first, str)
-        conversations: Sequence[Any] = conversation if many else [conversation]
-        texts = [
-            template.render(
-                one,
+        many = isinstance(first, (list, tuple)) or hasattr(first, "messages")
+        controls = Controls(self.backend, template.literals, self._ids) if sanitize_control_tokens else None
+        given = {"tools": schemas(tools), "documents": checked_documents(documents)}
+        found = [
+            template.rendered(
+                controls.marked(getattr(one, "messages", one)) if controls else one,
                 add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **(controls.marked(given) if controls else given),
                 special_tokens=self.special_tokens_map,
                 variables=variables,
                 also=inspect.signature(self.apply_chat_template).parameters,
             )
-            for one in conversations
+            for one in (conversation if many else [conversation])
         ]
         if not tokenize:
-            return texts if many else texts[0]
-        found = self(
-            texts if many else texts[0],
-            add_special_tokens=False,
-            padding=padding,
-            truncation=truncation,
-            max_length=max_length,
-            return_tensors=return_tensors,
-        )
-        return found if return_dict else found["input_ids"]
+            return [one.text for one in found] if many else found[0].text
+        options = {
+            "add_special_tokens": False,
+            "padding": padding,
+            "truncation": truncation,
+            "max_length": max_length,
+            "return_tensors": return_tensors,
+        }
+        for name in set(options) & set(tokenizer_kwargs or {}):
+            raise InputTypeError(f"tokenizer_kwargs has {name!r}, which apply_chat_template sets. Pass it by itself.")
+        options |= tokenizer_kwargs or {}
+        if controls:
+            encoded = self._padded([controls.encode(one.text) for one in found], many, options)
+        else:
+            encoded = self([one.text for one in found] if many else found[0].text, **options)
+        if masks:
+            rows = [_mask(one.spans, row.offsets) for one, row in zip(found, encoded.encodings or [], strict=True)]
+            encoded["assistant_masks"] = rows if many or return_tensors else rows[0]
+            encoded.convert_to_tensors(return_tensors)
+        return encoded if return_dict else encoded["input_ids"]
+
+    def encode_message_with_chat_template(
+        self, message: Mapping[str, Any], conversation_history: Sequence[Mapping[str, Any]] | None = None, **options: Any
+    ) -> list[int]:
+        """The ids that one message adds to a conversation: those from where the two rendered texts' ids first differ."""
+        if "add_generation_prompt" in options:
+            raise InputError("one message has no generation prompt. Leave add_generation_prompt out, and add it at the end.")
+        before = list(conversation_history or [])
+        whole: list[int] = self.apply_chat_template([*before, message], return_dict=False, **options)
+        start: list[int] = self.apply_chat_template(before, return_dict=False, **options) if before else []
+        same = next((at for at, (one, other) in enumerate(zip(start, whole, strict=False)) if one != other), None)
+        return whole[min(len(start), len(whole)) if same is None else same :]
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _padded(self, rows: list[list[int]], many: bool, options: Mapping[str, Any]) -> BatchEncoding:
+        """Ids that are there already, cut and filled up as the tokenizer would."""
+        options = {name: value for name, value in options.items() if name != "add_special_tokens"}
+        if options.pop("truncation") not in UNCUT:
+            limit = self.model_max_length if options["max_length"] is None else options["max_length"]
+            rows = [ids[:limit] if self.truncation_side == "right" else ids[max(0, len(ids) - limit) :] for ids in rows]
+        return self.pad({"input_ids": rows if many or options["return_tensors"] else rows[0]}, **options)
+
+
+def _refuse_both(one: str, given: object, other: str, also: object) -> None:
+    if given and also:
+        raise InputError(f"{one} does not go together with {other}. Leave one of them out.")
+
+
+def _mask(spans: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]]) -> list[int]:
+    """1 for each token from the one that holds a span's first character to the one that holds its last."""
+    mask = [0] * len(places)
+    real = [at for at, (begin, end) in enumerate(places) if begin < end]
+    ends = [places[at][1] for at in real]
+
+    def token(character: int) -> int | None:
+        found = bisect(ends, character)
+        return real[found] if found < len(real) and places[real[found]][0] <= character else None
+
+    for begin, end in spans:
+        first, last = token(begin), token(end - 1)
+        if begin == end:
+            continue
+        if first is None:  # cut off, and so are the spans after it
+            break
+        for at in range(first, len(mask) if last is None else last + 1):
+            mask[at] = 1
+    return mask

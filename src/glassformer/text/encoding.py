@@ -1,18 +1,56 @@
-"""What a tokenizer gives: ids and masks as a mapping, in lists, numpy arrays or torch tensors."""
+"""What a tokenizer gives: ids and masks as a mapping, in lists, numpy arrays or torch tensors; and where each came from."""
 
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from glassformer.errors import InputError
+from glassformer.text.rows import Row
 
 Tensors: TypeAlias = Literal["pt", "np"] | None
 
 
+class CharSpan(NamedTuple):
+    """Characters of a text, the last not included."""
+
+    start: int
+    end: int
+
+
+class TokenSpan(NamedTuple):
+    """Tokens of a row, the last not included."""
+
+    start: int
+    end: int
+
+
 class BatchEncoding(UserDict[str, Any]):
-    """What a tokenizer gives: a mapping that `model(**tokens)` accepts, its keys also attributes."""
+    """What a tokenizer gives: a mapping that `model(**tokens)` accepts, its keys also attributes.
+
+    The lookups take the row first where there are several: `char_to_token(row, character)`, or `char_to_token(character)`
+    for the first. `sequence_index=1` asks about the second text of a pair.
+    """
+
+    def __init__(
+        self, data: Mapping[str, Any] | None = None, encoding: Sequence[Row] | None = None, tensor_type: Tensors = None
+    ) -> None:
+        self.data = dict(data or {})
+        self._rows = encoding
+        if tensor_type is not None:
+            self.convert_to_tensors(tensor_type)
+
+    def __getitem__(self, key: Any) -> Any:
+        """A column by its name, a row by its number, or some rows of each column."""
+        if isinstance(key, str):
+            return self.data[key]
+        if self._rows is not None:
+            return self._rows[key]
+        if isinstance(key, slice):
+            return {name: value[key] for name, value in self.data.items()}
+        raise KeyError(key)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -22,24 +60,124 @@ class BatchEncoding(UserDict[str, Any]):
                 f"the encoding has no {name!r}; it has {', '.join(self.__dict__.get('data', {}))}"
             ) from None
 
-    def to(self, device: Any) -> BatchEncoding:
+    def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
         """The same with its tensors on another device."""
-        return BatchEncoding({k: v.to(device) if hasattr(v, "to") else v for k, v in self.data.items()})
+        moved = {k: v.to(device, non_blocking=non_blocking) if hasattr(v, "to") else v for k, v in self.data.items()}
+        return BatchEncoding(moved, self._rows)
+
+    def convert_to_tensors(self, tensor_type: Tensors = None, prepend_batch_axis: bool = False) -> BatchEncoding:
+        """Lists into tensors ("pt") or arrays ("np"), in place; one axis more in front where asked."""
+        for name, value in self.data.items() if tensor_type is not None else ():
+            if not hasattr(value, "ndim"):
+                self.data[name] = array([value] if prepend_batch_axis else value, tensor_type, name)
+        return self
+
+    # Where each token came from -----------------------------------------------------------------------------------
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether the lookups below can be asked: not after `pad`, which is given ids and no text."""
+        return self._rows is not None
+
+    @property
+    def encodings(self) -> list[Row] | None:
+        """The rows, each with `ids`, `tokens`, `offsets`, `word_ids` and the rest."""
+        return None if self._rows is None else list(self._rows)
+
+    @property
+    def n_sequences(self) -> int | None:
+        """1 for texts, 2 for pairs of them."""
+        return self._rows[0].n_sequences if self._rows else None
+
+    def _row(self, number: int) -> Row:
+        if self._rows is None:
+            raise InputError("this encoding was made from ids and knows no text. Ask the one that the tokenizer gave.")
+        if not -len(self._rows) <= number < len(self._rows):
+            raise InputError(f"there is no row {number}; there are {len(self._rows)}.")
+        return self._rows[number]
+
+    def _place(self, number: int, inner: int | None, what: str) -> tuple[Row, int]:
+        row, at = (self._row(0), number) if inner is None else (self._row(number), inner)
+        at += len(row) if what == "token" and at < 0 else 0
+        if at < 0 or (what == "token" and at >= len(row)):
+            raise InputError(f"there is no {what} {at} in a row of {len(row)} tokens.")
+        return row, at
+
+    def tokens(self, batch_index: int = 0) -> list[str]:
+        """The pieces of a row, as the vocabulary spells them."""
+        return self._row(batch_index).tokens
+
+    def word_ids(self, batch_index: int = 0) -> list[int | None]:
+        """Of each token, which word of its text it belongs to; None for those around the texts."""
+        return self._row(batch_index).word_ids
+
+    def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
+        """Of each token, which of two texts it belongs to; None for those around the texts."""
+        return self._row(batch_index).sequence_ids
+
+    def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
+        row, token = self._place(batch_or_token_index, token_index, "token")
+        return row.token_to_sequence(token)
+
+    def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
+        row, token = self._place(batch_or_token_index, token_index, "token")
+        return row.token_to_word(token)
+
+    def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
+        """Where a token stands in its text; None for those around the texts."""
+        row, token = self._place(batch_or_token_index, token_index, "token")
+        span = row.token_to_chars(token)
+        return None if span is None else CharSpan(*span)
+
+    def word_to_tokens(
+        self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
+    ) -> TokenSpan | None:
+        row, word = self._place(batch_or_word_index, word_index, "word")
+        span = row.word_to_tokens(word, sequence_index)
+        return None if span is None else TokenSpan(*span)
+
+    def word_to_chars(
+        self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
+    ) -> CharSpan | None:
+        row, word = self._place(batch_or_word_index, word_index, "word")
+        span = row.word_to_chars(word, sequence_index)
+        return None if span is None else CharSpan(*span)
+
+    def char_to_token(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
+        """The token that a character of the text is in; None for a space that no token covers."""
+        row, char = self._place(batch_or_char_index, char_index, "character")
+        return row.char_to_token(char, sequence_index)
+
+    def char_to_word(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
+        row, char = self._place(batch_or_char_index, char_index, "character")
+        return row.char_to_word(char, sequence_index)
 
 
-def array(rows: Sequence[Sequence[Any]], kind: Tensors) -> Any:
-    """Rows of one length as a (rows, length) array of the wanted kind; (rows, length, 2) where each entry is two numbers."""
-    lengths = {len(row) for row in rows} or {0}
-    if len(lengths) > 1:
-        raise InputError(f"texts of {min(lengths)} to {max(lengths)} tokens do not form one tensor. Pass padding=True.")
-    two = any(isinstance(row[0], tuple) for row in rows if row)
-    shape = (len(rows), *lengths, *([2] if two else []))
-    if kind == "pt":
-        import torch
+def array(values: Any, kind: Tensors, name: str = "input_ids") -> Any:
+    """Numbers, rows of them, or rows of pairs, as an array of the wanted kind."""
+    if kind not in ("pt", "np"):
+        raise InputError(f"return_tensors={kind!r} is not known. Use 'pt', 'np' or None.")
+    import numpy as np
 
-        return torch.tensor(rows, dtype=torch.long).reshape(shape)
+    values = list(values)
+    if values and hasattr(values[0], "__len__"):
+        lengths = {len(row) for row in values}
+        if len(lengths) > 1:
+            mend = "Pass padding=True" if name != "labels" else "Fill them up first"
+            what = "texts" if name != "labels" else "labels"
+            raise InputError(f"{what} of {min(lengths)} to {max(lengths)} tokens do not form one tensor. {mend}.")
+        width = lengths.pop()
+        flat = list(chain.from_iterable(values))
+        pairs = bool(flat) and isinstance(flat[0], (tuple, list))
+        try:
+            made = np.array(flat).reshape(len(values), width, *([2] if pairs else [])) if flat else None
+        except ValueError as error:
+            raise InputError(f"{name!r} is nested too deeply or unevenly for a tensor ({error}).") from error
+        made = np.zeros((len(values), width), np.int64) if made is None else made
+    else:
+        made = np.array(values) if values else np.zeros((0, 0), np.int64)
     if kind == "np":
-        import numpy as np
+        return made
+    import torch
 
-        return np.array(rows, dtype=np.int64).reshape(shape)
-    raise InputError(f"return_tensors={kind!r} is not known. Use 'pt', 'np' or None.")
+    return torch.from_numpy(made)

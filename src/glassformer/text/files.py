@@ -3,23 +3,28 @@
 tokenizer_config.json     special tokens, limits, and in older checkpoints the chat template
 config.json               the model's type, which says the rest where tokenizer_config.json names no class
 special_tokens_map.json   special tokens, in older checkpoints still
+added_tokens.json         tokens put in after training, and their ids, in older checkpoints still
 chat_template.jinja/.json the chat template, in newer ones
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
-from glassformer.text import kinds, vocabulary
+from glassformer.text import kinds, sentencepiece, vocabulary
+from glassformer.text.crossing import Crossing
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 UNLIMITED = 10**30  # what the field writes for "no limit"
+PREFIXED = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter spelt so as to hide it
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -30,26 +35,35 @@ def read(folder: Path) -> dict[str, Any]:
     kind = vocabulary.kind_of(folder, config, model) if whole is None else kinds.kind_of(config, model)
     # older checkpoints name their special tokens in a file of their own, which then has the last word
     named = config if "added_tokens_decoder" in config else {**config, **_json(folder / "special_tokens_map.json")}
-    named = {**_usual(kind, whole), **named}
+    pieces = vocabulary.pieces(folder) if whole is None and kind.files == "pieces" else None
+    named = {**(pieces.special if pieces and not kind.special else {}), **_usual(kind, whole), **named}
     special = {name: _special(named[name], name, path) for name in NAMED if named.get(name) is not None}
     further = named.get("extra_special_tokens") or named.get("additional_special_tokens") or []
     if not isinstance(further, list):
         raise CheckpointError(f"{path}: its additional special tokens are no list but {further!r}. Fetch it again.")
     additional = [_special(token, "additional_special_tokens", path) for token in further]
     spelt = {name: token.content for name, token in special.items()}
-    backend = whole or vocabulary.build(folder, kind, config, spelt.get("unk_token"))
-    backend.add_tokens([*_added(config, path), *special.values(), *additional])  # those that it knows stay as they are
-    if whole is None:
-        vocabulary.frame(backend, kind, config, spelt)
+    inner: list[tokenizers.AddedToken] = []
+    if pieces:
+        backend, inner = sentencepiece.build(pieces, kind, config)
+    else:
+        backend = whole or vocabulary.build(folder, kind, config, spelt.get("unk_token"))
+    added = _added(config, path)
+    if "added_tokens_decoder" not in config:
+        added += _older(folder / "added_tokens.json", {*spelt.values(), *(token.content for token in additional)})
+    with Crossing(f"{folder}: its added tokens do not fit ({{}}). Fetch them again."):
+        backend.add_tokens([*added, *special.values(), *additional, *inner])  # those that it knows stay as they are
+        if whole is None:
+            vocabulary.frame(backend, kind, config, spelt)
     limit = config.get("model_max_length") or UNLIMITED
     if not isinstance(limit, (int, float)):
         raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no number. Fetch it again.")
     return {
         "backend": backend,
         "special": spelt,
-        "additional": [token.content for token in additional],
+        "additional": [token.content for token in additional or inner],
         "template": _template(folder, config),
-        "padding_side": config.get("padding_side", (backend.padding or {}).get("direction", "right")),
+        "padding_side": config.get("padding_side", (backend.padding or {}).get("direction", _side(kind, backend))),
         "truncation_side": config.get("truncation_side", (backend.truncation or {}).get("direction", "right")),
         "token_types": _token_types(config, path, kind.token_types),
         "model_max_length": int(limit) if limit < UNLIMITED else UNLIMITED,
@@ -59,12 +73,29 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _backend(path: Path) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except BaseException as error:  # the library panics on some bad files, and a panic is no Exception
-        if isinstance(error, (KeyboardInterrupt, SystemExit)):
-            raise
-        raise CheckpointError(f"{path}: not a tokenizer file ({error}). Fetch it again.") from error
+    with Crossing(f"{path}: not a tokenizer file ({{}}). Fetch it again."):
+        raw = path.read_bytes()
+        if PREFIXED.search(raw):
+            _check_prefix(json.loads(raw), path)
+        return tokenizers.Tokenizer.from_buffer(raw)
+
+
+def _check_prefix(content: Any, path: Path) -> None:
+    """Refuse merges that their own prefix does not fit: the library cuts inside a character there, and dies of it."""
+    model = content.get("model") if isinstance(content, dict) else None
+    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
+    if not isinstance(prefix, str) or not isinstance(model, dict):
+        return
+    merges = model.get("merges")
+    for pair in merges if isinstance(merges, list) else []:
+        right = (pair.split(" ") if isinstance(pair, str) else pair)[-1]
+        if not isinstance(right, str) or not right.startswith(prefix):
+            raise CheckpointError(f"{path}: its merge {pair!r} lacks the prefix {prefix!r}. Fetch it again.")
+
+
+def _side(kind: kinds.Kind, backend: tokenizers.Tokenizer) -> str:
+    """Where a batch is filled up if no file says; a byte-level vocabulary is none of the kind, whatever its class."""
+    return "right" if isinstance(backend.decoder, decoders.ByteLevel) else kind.padding_side
 
 
 def _usual(kind: kinds.Kind, whole: tokenizers.Tokenizer | None) -> dict[str, str]:
@@ -118,6 +149,17 @@ def _added(config: Mapping[str, Any], path: Path) -> list[tokenizers.AddedToken]
     if not isinstance(held, dict) or not all(number.isdecimal() for number in held):
         raise CheckpointError(f"{path}: 'added_tokens_decoder' does not map ids to tokens. Fetch it again.")
     return [_read_token(held[number], "added_tokens_decoder", path) for number in sorted(held, key=int)]
+
+
+def _older(path: Path, special: Set[str]) -> list[tokenizers.AddedToken]:
+    """The tokens of an added_tokens.json, in the order of their ids."""
+    held = _json(path)
+    if not all(isinstance(number, int) for number in held.values()):
+        raise CheckpointError(f"{path}: does not map tokens to ids. Fetch it again.")
+    return [
+        tokenizers.AddedToken(token, normalized=token not in special, special=token in special)
+        for token in sorted(held, key=held.__getitem__)
+    ]
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:

@@ -10,13 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+BLANKS = 100  # T5's <extra_id_0>, <extra_id_1>, …: the places in a text that it is asked to fill
+
 
 @dataclass(frozen=True)
 class Kind:
-    files: Literal["vocab.txt", "vocab.json", ""] = ""  # what it can be built from without a tokenizer.json
+    files: Literal["vocab.txt", "vocab.json", "pieces", ""] = ""  # what it can be built from without a tokenizer.json
     special: Mapping[str, str] = field(default_factory=dict)
     token_types: bool = False  # which of two texts a token belongs to, as BERT was trained with
     framed: bool = False  # <s> and </s> around each text
+    padding_side: str = "right"  # where no file says it
 
 
 PLAIN = Kind()
@@ -40,7 +43,20 @@ ROBERTA = Kind(
     },
     framed=True,
 )
-T5 = Kind("", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
+T5 = Kind("pieces", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
+LLAMA = Kind("pieces", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, padding_side="left")
+GEMMA = Kind(
+    "pieces",
+    {
+        "bos_token": "<bos>",
+        "eos_token": "<eos>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+    },
+    padding_side="left",
+)
+PIECES = Kind("pieces")  # SentencePiece's file alone says everything
 
 CLASSES: Mapping[str, Kind] = {
     **dict.fromkeys(("Bert", "ConvBert", "Electra", "LayoutLM", "MobileBert", "SqueezeBert"), BERT),
@@ -48,6 +64,8 @@ CLASSES: Mapping[str, Kind] = {
     **dict.fromkeys(("GPT2", "CodeGen"), GPT2),
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), ROBERTA),
     "T5": T5,
+    "Llama": LLAMA,
+    "Gemma": GEMMA,
 }
 MODELS: Mapping[str, Kind] = {
     **dict.fromkeys(("bert", "convbert", "electra", "layoutlm", "mobilebert", "nomic_bert", "squeezebert"), BERT),
@@ -55,6 +73,8 @@ MODELS: Mapping[str, Kind] = {
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen"), GPT2),
     **dict.fromkeys(("roberta", "bart", "longformer", "led"), ROBERTA),
     **dict.fromkeys(("t5", "mt5"), T5),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), GEMMA),
+    **dict.fromkeys(("llama", "mistral", "mixtral"), PIECES),
 }
 GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that say nothing
 

@@ -1,76 +1,53 @@
 """Chat templates: how a list of messages becomes the one text that a model was trained on.
 
-Templates come out of model files, so they run in Jinja's immutable sandbox and see only what is handed to them.
-The environment is the one that the field's templates are written for: trimmed blocks, loop controls,
-`raise_exception`, `strftime_now`, a `tojson` that keeps characters as they are, and `generation` blocks.
+Templates come out of model files, so they run in a sandbox (`sandbox.py`) on copies of plain data, and within a budget.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Never
+from typing import Any
 
 import jinja2
-import jinja2.ext
 import jinja2.meta
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
+import jinja2.nodes as nodes
 
 from glassformer.errors import InputError, InputTypeError, TemplateError, nearest
+from glassformer.text.budget import LONGEST, Budget, TooMuch
+from glassformer.text.plain import THOUGHTS, plain, with_thoughts
+from glassformer.text.sandbox import Raised, Rendering, Sandbox
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
-CUSTOMARY = frozenset({"enable_thinking", "tools", "documents"})
-
-
-class _Raised(jinja2.TemplateError):
-    """Raised by the template itself, through `raise_exception`."""
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks the assistant's words for training; it renders as its content."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node | list[jinja2.nodes.Node]:
-        line = next(parser.stream).lineno
-        return jinja2.nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
-
-
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> Never:
-    raise _Raised(message)
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: dt.datetime.now().strftime(form)
-    return environment
+CUSTOMARY = frozenset({"enable_thinking", "thinking", "reasoning_effort", "date_string", "tools", "documents"})
+# Put after the words to go on from, to find them in the rendered text; the space shows whether the template trims.
+MARK = "GLASSFORMER_GOES_ON_HERE "
 
 
 @lru_cache(maxsize=16)  # a conversation renders the same template at every turn, and parsing is most of the work
-def _parsed(source: str) -> tuple[jinja2.Template, frozenset[str]]:
-    """The template ready to run, and the variables that it asks for."""
-    environment = _environment()
+def _parsed(source: str) -> tuple[jinja2.Template, frozenset[str], str]:
+    """The template ready to run, the variables that it asks for, and the texts that it writes itself."""
+    environment = Sandbox()
     try:
-        asked = jinja2.meta.find_undeclared_variables(environment.parse(source))
-        return environment.from_string(source), frozenset(asked) - set(environment.globals)
-    except (jinja2.TemplateError, SyntaxError, RecursionError) as error:  # the last two when nested too deeply
+        tree = environment.parse(source)
+        asked = jinja2.meta.find_undeclared_variables(tree)
+        literals = [one.data for one in tree.find_all(nodes.TemplateData)]
+        literals += [one.value for one in tree.find_all(nodes.Const) if isinstance(one.value, str)]
+        return environment.from_string(source), frozenset(asked) - set(environment.globals), "\0".join(literals)
+    except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError) as error:  # too deep, or a number too long
         raise TemplateError(
             f"the chat template cannot be parsed: {_said(error)}. Pass another with chat_template=…."
         ) from error
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A conversation as text, and where in it the template's `generation` blocks stand."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 class ChatTemplate:
@@ -84,34 +61,122 @@ class ChatTemplate:
         """The variables that the template asks for."""
         return _parsed(self.source)[1]
 
-    def render(
+    @property
+    def literals(self) -> str:
+        """The texts that the template writes itself, one after another."""
+        return _parsed(self.source)[2]
+
+    @property
+    def marks_generation(self) -> bool:
+        """Whether the template says which words are the assistant's."""
+        return re.search(r"\{%[-+]?\s*generation\b", self.source) is not None
+
+    def render(self, messages: Any, **options: Any) -> str:
+        """The conversation as one text; the options are `rendered`'s."""
+        return self.rendered(messages, **options).text
+
+    def rendered(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Any,
         *,
         add_generation_prompt: bool = False,
-        special_tokens: Mapping[str, str] | None = None,
+        continue_final_message: bool | str = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        special_tokens: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
         also: Iterable[str] = (),
-    ) -> str:
-        """The conversation as one text; `also` names what a misspelt variable may have been meant for instead."""
-        check_messages(messages)
-        compiled, asked = _parsed(self.source)
+    ) -> Rendered:
+        """The conversation as one text, and the assistant's part in it.
+
+        Args:
+            messages: a list of messages, or an object that has them as `.messages`.
+            continue_final_message: end with the last message's words, for the model to go on from; a name such as
+                "reasoning_content" says which of its fields, instead of the content.
+            tools: JSON schemas.
+            also: what a misspelt variable may have been meant for instead.
+        """
+        chat = with_thoughts(checked_messages(messages))
+        compiled, asked, _ = _parsed(self.source)
+        self._refuse_unknown(variables or {}, asked, also)
+        last = self._marked(chat, continue_final_message) if continue_final_message else None
+        # templates ask whether tools and documents are none, not whether they are defined
+        given = {"messages": chat, **plain({"tools": tools, "documents": documents})}
+        given |= plain({**(special_tokens or {}), **(variables or {})})
+        try:
+            found = _run(compiled, {**given, "add_generation_prompt": add_generation_prompt})
+        except Raised as error:
+            raise TemplateError(f"the chat template refused the conversation: {_said(error)}.") from error
+        except TooMuch as error:
+            raise TemplateError(
+                f"the chat template was stopped: {_said(error)}. Pass another with chat_template=…."
+            ) from error
+        except Exception as error:  # a template is a small program: anything can come out of it
+            raise TemplateError(f"the chat template failed: {type(error).__name__}: {_said(error)}.") from error
+        return found if last is None else Rendered(_opened(found.text, last))
+
+    def _refuse_unknown(self, variables: Mapping[str, Any], asked: frozenset[str], also: Iterable[str]) -> None:
         known = sorted(asked - {"messages"})
-        for name in variables or {}:
+        for name in variables:
             if name not in known and name not in CUSTOMARY:
                 raise TemplateError(
                     f"the chat template has no variable {name!r}.{nearest(name, [*known, *also])} "
                     f"It uses: {', '.join(known) or 'the messages alone'}."
                 )
-        # templates ask whether tools and documents are none, not whether they are defined
-        given = {"tools": None, "documents": None, **(special_tokens or {}), **(variables or {})}
-        given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
-        try:
-            return compiled.render(given)
-        except _Raised as error:
-            raise TemplateError(f"the chat template refused the conversation: {_said(error)}.") from error
-        except Exception as error:  # a template is a small program: anything can come out of it
-            raise TemplateError(f"the chat template failed: {type(error).__name__}: {_said(error)}.") from error
+
+    def _marked(self, chat: list[dict[str, Any]], which: bool | str) -> str:
+        """Put the mark after the last message's words, and return those words."""
+        field = which if isinstance(which, str) else "content"
+        last = chat[-1] = dict(chat[-1])
+        words = last.get(field)
+        # thoughts stand in the message under several names
+        fields = [name for name in THOUGHTS if last.get(name) == words] if field in THOUGHTS else [field]
+        if not any(name in self.source for name in fields):
+            raise TemplateError(
+                f"the chat template has no use for {field!r}, so nothing can go on from there. "
+                "Pass continue_final_message=True to go on from the content."
+            )
+        if isinstance(words, (list, tuple)):
+            part = next(
+                (part for part in reversed(words) if isinstance(part, dict) and isinstance(part.get("text"), str)), None
+            )
+            if part is not None:
+                words, part["text"] = part["text"], part["text"] + MARK
+                return str(words)
+        elif isinstance(words, str):
+            last.update(dict.fromkeys(fields, words + MARK))
+            return words
+        raise InputError(
+            f"continue_final_message needs words to go on from, and the last message has none as its {field!r}. "
+            "Give it some, or use add_generation_prompt=True."
+        )
+
+
+def _run(template: jinja2.Template, given: dict[str, Any]) -> Rendered:
+    """One rendering, within its budget."""
+    context = template.new_context(given)
+    assert isinstance(context, Rendering)
+    context.budget, context.written, context.spans = Budget(given), 0, []
+    pieces = []
+    for piece in template.root_render_func(context):
+        pieces.append(piece)
+        context.written += len(piece)
+        if context.written > LONGEST:
+            raise TooMuch(f"it makes a text of more than {LONGEST:,} characters")
+    return Rendered("".join(pieces), tuple(context.spans))
+
+
+def _opened(text: str, last: str) -> str:
+    """The text up to the mark, and without the white space that the template trims."""
+    mark = MARK.rstrip()
+    if last.strip() not in text or mark not in text:
+        raise TemplateError(
+            f"the chat template leaves out or changes the last message, {last.strip()!r}, so nothing can go on from it. "
+            "Use add_generation_prompt=True."
+        )
+    before, _, after = text.rpartition(mark)
+    kept = before if after.startswith(MARK[len(mark) :]) else before.rstrip()
+    return kept.replace(MARK, "").replace(mark, "")  # a template may say the last message more than once
 
 
 def _said(error: Exception) -> str:
@@ -119,14 +184,23 @@ def _said(error: Exception) -> str:
     return str(error).rstrip(".")
 
 
-def check_messages(messages: object) -> None:
-    """Messages must be a list of mappings with a role, and at least one."""
-    if isinstance(messages, str) or not isinstance(messages, Sequence):
+def checked_messages(messages: Any) -> list[dict[str, Any]]:
+    """A plain copy of the messages, which must be a list of mappings with a role, and at least one."""
+    messages = getattr(messages, "messages", messages)
+    if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):
         raise InputTypeError(
             f"a conversation is a list of messages, not {type(messages).__name__}: [{{'role': 'user', 'content': '…'}}]."
         )
     if not messages:
         raise InputError("the conversation is empty. Give it a message: [{'role': 'user', 'content': '…'}].")
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping) or "role" not in message:
-            raise InputTypeError(f"message {number} is {message!r}; a message is {{'role': 'user', 'content': '…'}}.")
+    chat: list[dict[str, Any]] = [plain(message) for message in messages]
+    for number, message in enumerate(chat):
+        if not isinstance(message, dict) or "role" not in message:
+            raise InputTypeError(
+                f"message {number} is {messages[number]!r}; a message is {{'role': 'user', 'content': '…'}}."
+            )
+        if not isinstance(message["role"], str):
+            raise InputTypeError(
+                f"message {number} has the role {message['role']!r}, which is no text. Use 'system', 'user' or 'assistant'."
+            )
+    return chat

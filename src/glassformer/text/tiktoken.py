@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError
+from glassformer.text.crossing import Crossing
 from glassformer.text.merges import merges
 from glassformer.text.spelling import byte_level
 
@@ -70,13 +71,14 @@ def build(
         if token in words or number in taken:
             raise CheckpointError(f"the special token {token!r} or its id {number} is already in the ranks. Give another.")
     pairs = [(byte_level(left), byte_level(right)) for left, right in merges(ranks)]
-    backend = tokenizers.Tokenizer(BPE({**words, **special}, pairs, ignore_merges=True))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    with Crossing("the ranks and the pattern do not make a tokenizer ({}). Give others."):
+        backend = tokenizers.Tokenizer(BPE({**words, **special}, pairs, ignore_merges=True))
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(pattern), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in special])

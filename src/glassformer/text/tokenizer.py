@@ -11,24 +11,37 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import tokenizers
 from tokenizers.models import BPE
 
 from glassformer.errors import InputError, InputTypeError, refuse
-from glassformer.text import files, gguf, spelling, tiktoken
+from glassformer.text import files, filling, gguf, inputs, spelling, tiktoken
 from glassformer.text.chats import Chats
+from glassformer.text.columns import columns
+from glassformer.text.crossing import DECODING, ENCODING
 from glassformer.text.encoding import BatchEncoding, Tensors, array
 from glassformer.text.files import NAMED, UNLIMITED
 from glassformer.text.pieces import Pieces
-from glassformer.text.rows import TRUNCATIONS, Padding, Row, Truncation, cut, pad, row
+from glassformer.text.rows import TRUNCATIONS, UNCUT, Padding, Row, Truncation, cut
+from glassformer.text.special import Vocabulary, by_name
 
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
-Pair: TypeAlias = tuple[str, str]
 
 
-class Tokenizer(Chats):
+class Limits(NamedTuple):
+    """How long rows may be and shall be."""
+
+    cut: int  # at most
+    fill: int | None  # exactly, with padding; None for as long as the longest
+    multiple: int
+
+    def rounded(self, width: int) -> int:
+        return -(-width // self.multiple) * self.multiple
+
+
+class Tokenizer(Vocabulary, Chats):
     """Made by `AutoTokenizer.from_pretrained`; not by hand."""
 
     def __init__(
@@ -48,14 +61,15 @@ class Tokenizer(Chats):
         self.backend = backend
         backend.no_padding()
         backend.no_truncation()
-        self._special = _by_name(special or {})
+        self._special = by_name(special or {})
         self._additional = tuple(additional)
         self.chat_template = template
         self.padding_side = padding_side
         self.truncation_side = truncation_side
         self.model_max_length = model_max_length
         self.model_input_names = ["input_ids", *(["token_type_ids"] if token_types else []), "attention_mask"]
-        self._clean_up = clean_up and not isinstance(backend.model, BPE)  # which spells its spaces: nothing to repair
+        self._clean_up = clean_up
+        self._wordwise = not isinstance(backend.model, BPE)  # which spells its spaces: nothing to repair
         self._source = dict(source or {})  # the tokenizer_config.json it came with, for saving
 
     # Reading and writing ----------------------------------------------------------------------------------------
@@ -112,69 +126,6 @@ class Tokenizer(Chats):
         if isinstance(self.chat_template, str):
             (folder / "chat_template.jinja").write_text(self.chat_template, "utf-8")
 
-    # The vocabulary ---------------------------------------------------------------------------------------------
-
-    @property
-    def vocab_size(self) -> int:
-        """The trained vocabulary, without added tokens; `len(tokenizer)` counts those too."""
-        return self.backend.get_vocab_size(with_added_tokens=False)
-
-    def __len__(self) -> int:
-        return self.backend.get_vocab_size(with_added_tokens=True)
-
-    def get_vocab(self) -> dict[str, int]:
-        return self.backend.get_vocab(with_added_tokens=True)
-
-    @property
-    def vocab(self) -> dict[str, int]:
-        return self.get_vocab()
-
-    def get_added_vocab(self) -> dict[str, int]:
-        """The tokens added to the trained vocabulary, special ones among them."""
-        return {t.content: i for i, t in sorted(self.backend.get_added_tokens_decoder().items())}
-
-    @property
-    def special_tokens_map(self) -> dict[str, Any]:
-        extra = {"additional_special_tokens": list(self._additional)} if self._additional else {}
-        return {**self._special, **extra}
-
-    @property
-    def additional_special_tokens(self) -> list[str]:
-        return list(self._additional)
-
-    @property
-    def all_special_tokens(self) -> list[str]:
-        return list(dict.fromkeys([*self._special.values(), *self._additional]))
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        return [self._id(token) for token in self.all_special_tokens]
-
-    def _id(self, token: str) -> int:
-        number = self.backend.token_to_id(token) if isinstance(token, str) else None
-        if number is None:
-            raise InputError(f"{token!r} is not in the vocabulary.")
-        return number
-
-    def __getattr__(self, name: str) -> Any:
-        """`eos_token`, `eos_token_id` and their kin; None when the tokenizer has no such token."""
-        stem = name.removesuffix("_id")
-        if stem in NAMED:
-            token = self._special.get(stem)
-            return token if name == stem or token is None else self._id(token)
-        raise AttributeError(f"the tokenizer has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """`pad_token`, `pad_token_id` and their kin can be set to any token of the vocabulary, or to None."""
-        stem = name.removesuffix("_id")
-        if stem not in NAMED:
-            object.__setattr__(self, name, value)
-            return
-        token = value if name == stem or value is None else self._token(value)
-        if token is not None:
-            self._id(token)
-        self._special = _by_name({**self._special, stem: token})
-
     def __repr__(self) -> str:
         return f"Tokenizer(vocab_size={self.vocab_size}, length={len(self)}, special_tokens={self.special_tokens_map})"
 
@@ -182,19 +133,27 @@ class Tokenizer(Chats):
 
     def __call__(
         self,
-        text: str | Sequence[str] | Sequence[Pair],
-        text_pair: str | Sequence[str] | None = None,
+        text: Any = None,
+        text_pair: Any = None,
+        text_target: Any = None,
+        text_pair_target: Any = None,
         *,
         add_special_tokens: bool = True,
         padding: Padding = False,
-        truncation: Truncation = False,
+        truncation: Truncation = None,
         max_length: int | None = None,
+        stride: int = 0,
+        is_split_into_words: bool = False,
+        pad_to_multiple_of: int | None = None,
         padding_side: str | None = None,
         return_tensors: Tensors = None,
         return_token_type_ids: bool | None = None,
-        return_attention_mask: bool = True,
+        return_attention_mask: bool | None = None,
+        return_overflowing_tokens: bool = False,
         return_special_tokens_mask: bool = False,
         return_offsets_mapping: bool = False,
+        return_length: bool = False,
+        verbose: bool = True,
         **unknown: Any,
     ) -> BatchEncoding:
         """Encode one text or many, each alone or with a second one.
@@ -202,120 +161,213 @@ class Tokenizer(Chats):
         Args:
             text: a string, or a list of strings for a batch; pairs of strings are texts with their second ones.
             text_pair: the second text, such as the answer to a question; a list of them for a batch.
+            text_target, text_pair_target: what the model is to write; its ids come as `labels`.
             add_special_tokens: put the tokens around each text that the model was trained with, if any.
             padding: True or "longest" pads a batch to its longest text, "max_length" to `max_length`.
             truncation: cut texts longer than `max_length` (by default the model's own limit): True or
-                "longest_first" takes from the longer of two, "only_first" and "only_second" from that one.
+                "longest_first" takes from the longer of two, "only_first" and "only_second" from that one. A
+                `max_length` without padding and without a word here cuts too.
+            stride: how many tokens neighbouring windows share, with return_overflowing_tokens.
+            is_split_into_words: a text is a list of words; `word_ids` then counts those.
+            pad_to_multiple_of: round the padded length up to a multiple of this.
             return_tensors: "pt" for torch tensors, "np" for numpy arrays, None for lists.
             return_token_type_ids: which of two texts each token belongs to; by default where the model wants it.
+            return_attention_mask: 0 where there is only padding; by default where the model wants it.
+            return_overflowing_tokens: what was cut off comes in further rows, as windows over the text;
+                `overflow_to_sample_mapping` says which text each row is from.
             return_special_tokens_mask: 1 for each token that was put around the texts.
             return_offsets_mapping: where each token begins and ends in its text.
+            return_length: how many tokens each row has.
+            verbose: accepted for familiarity; there is nothing that it would silence.
         """
         refuse(unknown, self.__call__)
-        single, pairs = _pairs(text, text_pair)
+        if text is None and text_target is not None:
+            text, text_pair, text_target = text_target, text_pair_target, None
+        single, given = inputs.listed(text, text_pair, is_split_into_words)
+        if max_length is not None and padding is False and truncation is None:
+            truncation = True
+        limits = self._limits(padding, truncation, max_length, stride, pad_to_multiple_of)
+        found = self._encodings(given, single, is_split_into_words, add_special_tokens)
+        rows: list[Row]
+        if truncation in UNCUT:
+            rows, whose = [Row(one) for one in found], None
+        else:
+            framed = add_special_tokens and self.num_special_tokens_to_add() > 0
+            way = (limits.cut, truncation, self.truncation_side, stride, return_overflowing_tokens, framed)
+            cuts = [cut(one, *way) for one in found]
+            rows, whose = [row for rows in cuts for row in rows], [at for at, rows in enumerate(cuts) for _ in rows]
+        if padding not in (False, "do_not_pad"):
+            self._pad(rows, limits, padding_side or self.padding_side)
+        inputs_ = self.model_input_names
+        wanted = {
+            "input_ids": True,
+            "token_type_ids": "token_type_ids" in inputs_ if return_token_type_ids is None else return_token_type_ids,
+            "attention_mask": "attention_mask" in inputs_ if return_attention_mask is None else return_attention_mask,
+            "special_tokens_mask": return_special_tokens_mask,
+            "offset_mapping": return_offsets_mapping,
+        }
+        held = columns(rows, [name for name, wish in wanted.items() if wish], return_tensors)
+        if single and return_tensors is None and not return_overflowing_tokens:
+            held = {name: values[0] for name, values in held.items()}
+        more = {"length": [len(row) for row in rows]} if return_length else {}
+        if return_overflowing_tokens:
+            more["overflow_to_sample_mapping"] = list(range(len(rows))) if whose is None else whose
+        for name, values in more.items():
+            held[name] = values if return_tensors is None else array(values, return_tensors)
+        if text_target is not None:
+            options: dict[str, Any] = {
+                "add_special_tokens": add_special_tokens, "padding": padding, "truncation": truncation,
+                "max_length": max_length, "stride": stride, "is_split_into_words": is_split_into_words,
+                "pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side, "return_tensors": return_tensors,
+                "return_overflowing_tokens": return_overflowing_tokens,
+            }  # fmt: skip
+            held["labels"] = self(text_target, text_pair_target, **options)["input_ids"]
+        return BatchEncoding(held, rows)
+
+    def encode(self, text: Any, text_pair: Any = None, **options: Any) -> Any:
+        """The ids of one text, or of a text and its second one: a list, or a (1, length) tensor.
+
+        The options are those of calling the tokenizer: `add_special_tokens`, `truncation`, `return_tensors`, ….
+        """
+        return self(text, text_pair, **options)["input_ids"]
+
+    def tokenize(self, text: str, pair: str | None = None, add_special_tokens: bool = False) -> list[str]:
+        """The pieces of one text, as the vocabulary spells them."""
+        if not isinstance(text, str):
+            raise InputTypeError(f"the tokenizer takes text, not {type(text).__name__}.")
+        return self(text, pair, add_special_tokens=add_special_tokens).tokens()
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many tokens are put around one text, or around and between two."""
+        with ENCODING:
+            return self.backend.num_special_tokens_to_add(is_pair=pair)
+
+    def pad(
+        self,
+        encoded_inputs: Any,
+        padding: Padding = True,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: str | None = None,
+        return_attention_mask: bool | None = None,
+        return_tensors: Tensors = None,
+        verbose: bool = True,
+    ) -> BatchEncoding:
+        """Fill encoded texts up to one length: what the tokenizer gave, or a list of rows as a data loader collects it.
+
+        Ids and the masks beside them are filled; other columns, such as `labels`, stay as they are. Tensors and arrays
+        come back as such, on the processor.
+        """
+        return_tensors = return_tensors or filling.kind_of(encoded_inputs)
+        held = filling.collected(encoded_inputs)
+        ids = held["input_ids"]
+        rows = ids if ids and isinstance(ids[0], list) else [ids]
+        masked = "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask
+        if masked and "attention_mask" not in held:
+            masks = [[1] * len(row) for row in rows]
+            held["attention_mask"] = masks if rows is ids else masks[0]
+        if ids and padding not in (False, "do_not_pad"):
+            limits = self._limits(padding, False, max_length, 0, pad_to_multiple_of)
+            width = limits.rounded(max(map(len, rows)) if limits.fill is None else limits.fill)
+            held = filling.fill(held, width, self._filler()[0], self._side(padding_side))
+        return BatchEncoding(held, None, return_tensors)
+
+    def _limits(self, padding: Any, truncation: Any, max_length: Any, stride: Any, multiple: Any) -> Limits:
+        """The lengths that the options ask for, checked."""
         if max_length is not None and (not isinstance(max_length, int) or max_length < 0):
             raise InputError(f"max_length={max_length!r} is no length. Give a number of tokens, 0 or more.")
+        if not isinstance(stride, int) or stride < 0:
+            raise InputError(f"stride={stride!r} is no length. Give a number of tokens, 0 or more.")
+        if multiple is not None and (not isinstance(multiple, int) or multiple < 1):
+            raise InputError(f"pad_to_multiple_of={multiple!r} is no length. Give a number of tokens, 1 or more.")
         if truncation not in TRUNCATIONS:
             raise InputError(
                 f"truncation={truncation!r} is not known. Use True, 'longest_first', 'only_first', 'only_second' or False."
             )
-        types = "token_type_ids" in self.model_input_names if return_token_type_ids is None else return_token_type_ids
-        wanted = {
-            "input_ids": True,
-            "token_type_ids": types,
-            "attention_mask": return_attention_mask,
-            "special_tokens_mask": return_special_tokens_mask,
-            "offset_mapping": return_offsets_mapping,
-        }
-        names = [name for name, wish in wanted.items() if wish]
-        limit = self.model_max_length if max_length is None else max_length
-        rows = []
-        for first, second in pairs:
-            found = self._encode(first, second, add_special_tokens)
-            whole = row(found, names)
-            if truncation not in (False, "do_not_truncate"):
-                whole = cut(whole, found.sequence_ids, limit, truncation, self.truncation_side)
-            rows.append(whole)
-        if padding not in (False, "do_not_pad"):
-            rows = self._pad(rows, padding, max_length, padding_side or self.padding_side)
-        columns = {name: [one[name] for one in rows] for name in names}
-        if return_tensors is not None:
-            return BatchEncoding({name: array(values, return_tensors) for name, values in columns.items()})
-        return BatchEncoding({name: values[0] if single else values for name, values in columns.items()})
-
-    def encode(
-        self,
-        text: str,
-        text_pair: str | None = None,
-        *,
-        add_special_tokens: bool = True,
-        padding: Padding = False,
-        truncation: Truncation = False,
-        max_length: int | None = None,
-        return_tensors: Tensors = None,
-    ) -> Any:
-        """The ids of one text, or of a text and its second one: a list, or a (1, length) tensor."""
-        found = self(
-            text,
-            text_pair,
-            add_special_tokens=add_special_tokens,
-            padding=padding,
-            truncation=truncation,
-            max_length=max_length,
-            return_tensors=return_tensors,
-        )
-        return found["input_ids"]
-
-    def tokenize(self, text: str) -> list[str]:
-        """The pieces of one text, as the vocabulary spells them."""
-        return self.convert_ids_to_tokens(self._encode(text, None, add_special_tokens=False).ids)
-
-    def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """How many tokens are put around one text, or around and between two."""
-        return self.backend.num_special_tokens_to_add(is_pair=pair)
-
-    def _encode(self, text: str, second: str | None, add_special_tokens: bool) -> tokenizers.Encoding:
-        for one in (text,) if second is None else (text, second):
-            if not isinstance(one, str):
-                raise InputTypeError(f"the tokenizer takes text, not {type(one).__name__}.")
-        try:
-            return self.backend.encode(text, second, add_special_tokens=add_special_tokens)
-        except (UnicodeEncodeError, TypeError) as error:
-            raise InputError("the text holds a lone surrogate, which is no character. Repair its encoding first.") from error
-
-    def _pad(self, rows: list[Row], padding: Any, max_length: int | None, side: str) -> list[Row]:
-        if padding not in (True, "longest", "max_length"):
+        if padding not in (True, False, "longest", "max_length", "do_not_pad"):
             raise InputError(f"padding={padding!r} is not known. Use True, 'longest', 'max_length' or False.")
+        limit = self.model_max_length if max_length is None else max_length
+        filled = padding not in (False, "do_not_pad")
+        if filled and multiple and truncation not in UNCUT and limit < UNLIMITED and limit % multiple:
+            raise InputError(f"max_length={limit} is no multiple of pad_to_multiple_of={multiple}. Change one of them.")
+        return Limits(limit, limit if padding == "max_length" else None, multiple or 1)
+
+    def _encodings(self, given: list[Any], single: bool, words: bool, around: bool) -> list[tokenizers.Encoding]:
+        """What the library finds; whatever it refuses, the entry at fault is named."""
+        try:
+            if single:
+                text, second = given[0] if isinstance(given[0], tuple) else (given[0], None)
+                return [self.backend.encode(text, second, is_pretokenized=words, add_special_tokens=around)]
+            return self.backend.encode_batch(given, is_pretokenized=words, add_special_tokens=around)
+        except BaseException:
+            inputs.explain(given, single, words)
+            with ENCODING:
+                raise
+
+    def _filler(self) -> tuple[int, str]:
+        if self.pad_token is None:
+            raise InputError("this tokenizer has no padding token. Set one: tokenizer.pad_token = tokenizer.eos_token.")
+        return self.pad_token_id, self.pad_token
+
+    def _side(self, side: str | None) -> str:
+        side = side or self.padding_side
         if side not in ("left", "right"):
             raise InputError(f"padding_side={side!r} is not known. Use 'left' or 'right'.")
-        if self.pad_token_id is None:
-            raise InputError("this tokenizer has no padding token. Set one: tokenizer.pad_token = tokenizer.eos_token.")
-        if padding == "max_length":
-            width = self.model_max_length if max_length is None else max_length
-            if width >= UNLIMITED:
-                raise InputError("padding='max_length' needs max_length=….")
-        else:
-            width = max((len(one["input_ids"]) for one in rows), default=0)
-        return pad(rows, width, self.pad_token_id, side)
+        return side
+
+    def _pad(self, rows: list[Row], limits: Limits, side: str) -> None:
+        side, filler = self._side(side), self._filler()
+        width = max(map(len, rows), default=0) if limits.fill is None else limits.fill
+        if width >= UNLIMITED:
+            raise InputError("padding='max_length' needs max_length=….")
+        for row in rows:
+            row.pad(limits.rounded(width), filler, side)
 
     # Ids to text ------------------------------------------------------------------------------------------------
 
-    def decode(self, ids: Ids, skip_special_tokens: bool = False) -> Any:
-        """Text of one id or one sequence; a list of texts for a batch (two dimensions)."""
+    def decode(self, ids: Ids, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None) -> Any:
+        """Text of one id or one sequence; a list of texts for a batch (two dimensions).
+
+        Args:
+            skip_special_tokens: leave out the tokens that were put around a text.
+            clean_up_tokenization_spaces: put English spacing right after word-wise decoding; by default as the
+                tokenizer's files say. Byte-pair vocabularies spell their spaces, and are never touched.
+        """
+        clean = self._clean_up if clean_up_tokenization_spaces is None else clean_up_tokenization_spaces
+        numbers = [ids] if type(ids) is int else ids.tolist() if hasattr(ids, "tolist") else ids
+        try:
+            if type(numbers) is list and numbers and type(numbers[0]) is list:
+                texts = self.backend.decode_batch(numbers, skip_special_tokens=skip_special_tokens)
+                return [_cleaned(text) for text in texts] if clean and self._wordwise else texts
+            if type(numbers) is not list:
+                raise TypeError
+            text: str = self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
+            return _cleaned(text) if clean and self._wordwise else text
+        except (TypeError, OverflowError):  # something rarer than lists of ids
+            return self._decode(numbers, skip_special_tokens, clean)
+        except BaseException:
+            with DECODING:
+                raise
+
+    def _decode(self, ids: Ids, skip: bool, clean: bool) -> Any:
+        """The same for whatever holds ids, number by number."""
         numbers = _numbers(ids)
         if isinstance(numbers, int):
             numbers = [numbers]
         if any(isinstance(row, list) for row in numbers):
-            return [self.decode(row, skip_special_tokens) for row in numbers]
+            return [self._decode(row, skip, clean) for row in numbers]
         for number in numbers:
             if not 0 <= number < 2**32:
                 raise InputError(f"{number} is no token id; the vocabulary has {len(self)}.")
-        text: str = self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
-        return _cleaned(text) if self._clean_up else text
+        with DECODING:
+            text: str = self.backend.decode(numbers, skip_special_tokens=skip)
+        return _cleaned(text) if clean and self._wordwise else text
 
-    def batch_decode(self, sequences: Ids, skip_special_tokens: bool = False) -> list[str]:
+    def batch_decode(
+        self, sequences: Ids, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
+    ) -> list[str]:
         """Texts of many sequences; a list even for one."""
-        found = self.decode(sequences, skip_special_tokens)
+        found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces)
         return [found] if isinstance(found, str) else found
 
     def pieces(self, skip_special_tokens: bool = True) -> Pieces:
@@ -334,18 +386,21 @@ class Tokenizer(Chats):
         hidden = self.all_special_ids if skip_special_tokens else []
         return [self._token(number) for number in numbers if number not in hidden]
 
-    def _token(self, number: int) -> str:
-        token = self.backend.id_to_token(number) if isinstance(number, int) and 0 <= number < 2**32 else None
-        if token is None:
-            raise InputError(f"id {number} stands for no token; the vocabulary has {len(self)}.")
-        return token
-
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
         """The inverse; an unknown token gives the unknown token's id, or None when there is none."""
         if isinstance(tokens, str):
-            found = self.backend.token_to_id(tokens)
+            found = self._number(tokens)
             return self.unk_token_id if found is None else found
         return [self.convert_tokens_to_ids(token) for token in tokens]
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """The text of tokens as the vocabulary spells them."""
+        decoder = self.backend.decoder
+        if decoder is None:
+            return " ".join(tokens)
+        with DECODING:
+            text: str = decoder.decode(list(tokens))
+        return text
 
     def token_bytes(self, number: int) -> bytes:
         """The bytes that one id adds to the text; half a character is possible, a padding id gives none."""
@@ -355,36 +410,6 @@ class Tokenizer(Chats):
     @cached_property
     def _bytes_of(self) -> Callable[[str, bool], bytes]:
         return spelling.reader(self.backend)
-
-    @cached_property
-    def _added_ids(self) -> frozenset[int]:
-        return frozenset(self.backend.get_added_tokens_decoder())
-
-
-def _pairs(text: Any, second: Any) -> tuple[bool, list[tuple[Any, Any]]]:
-    """Whether it was one text and no list, and the texts with their second ones, or with None."""
-    if isinstance(text, str):
-        if second is not None and not isinstance(second, str):
-            raise InputTypeError(f"one text takes one second text, not {type(second).__name__}.")
-        return True, [(text, second or None)]  # an empty second text is none, as the field has it
-    if not isinstance(text, Sequence) or isinstance(text, (bytes, bytearray)):
-        raise InputTypeError(f"the tokenizer takes a string or a list of strings, not {type(text).__name__}.")
-    if second is None:
-        return False, [tuple(one) if _is_pair(one) else (one, None) for one in text]
-    if isinstance(second, (str, bytes)) or not isinstance(second, Sequence):
-        raise InputTypeError(f"a list of texts takes a list of second texts, not {type(second).__name__}.")
-    if len(second) != len(text):
-        raise InputError(f"there are {len(text)} texts but {len(second)} second texts. Give each text one.")
-    return False, list(zip(text, second, strict=True))
-
-
-def _is_pair(one: Any) -> bool:
-    return isinstance(one, (tuple, list)) and len(one) == 2
-
-
-def _by_name(special: Mapping[str, str | None]) -> dict[str, str]:
-    """The special tokens that there are, in the field's order."""
-    return {name: token for name in NAMED if (token := special.get(name)) is not None}
 
 
 def _cleaned(text: str) -> str:

@@ -1,7 +1,8 @@
-"""Tokenizers of older checkpoints, which have no tokenizer.json: vocab.txt, or vocab.json with merges.txt.
+"""Tokenizers of older checkpoints, which have no tokenizer.json: vocab.txt, vocab.json with merges.txt, or pieces.
 
 vocab.txt     BERT's WordPiece: one token per line, its id the number of the line
 vocab.json    GPT-2's byte-level BPE: tokens to ids; merges.txt beside it lists the pairs in the order they join
+spiece.model  SentencePiece's, also called tokenizer.model: see `sentencepiece`
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.errors import CheckpointError
-from glassformer.text import kinds
-from glassformer.text.kinds import BERT, CLASSES, GENERAL, GPT2, MODELS, Kind
+from glassformer.text import kinds, sentencepiece
+from glassformer.text.crossing import Crossing
+from glassformer.text.kinds import BERT, CLASSES, GENERAL, GPT2, MODELS, PIECES, T5, Kind
 
 
 def kind_of(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> Kind:
     """What the files in a folder make: by their names, then by the tokenizer's class, then by the model's type."""
-    held = next((name for name in ("vocab.txt", "vocab.json") if (folder / name).exists()), None)
+    held = next((name for name in ("vocab.txt", "vocab.json", *sentencepiece.FILES) if (folder / name).exists()), None)
     if held is None:
         raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
     if held == "vocab.json" and not (folder / "merges.txt").exists():
@@ -36,15 +38,21 @@ def kind_of(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -
         said = f"its model_type is {model_type!r}"
         found = MODELS.get(str(model_type))
     else:
-        said, found = "", BERT if held == "vocab.txt" else GPT2
-    if found is None or found.files != held:
+        said, found = "", {"vocab.txt": BERT, "vocab.json": GPT2}.get(held, PIECES)
+    if found is None or found.files != (held if held in ("vocab.txt", "vocab.json") else "pieces"):
         raise CheckpointError(f"{folder / held}: {said}, for which this file is not enough. Fetch its tokenizer.json.")
     return found
 
 
 def build(folder: Path, kind: Kind, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
     """The library's tokenizer, still without the tokens around each text."""
-    return _wordpiece(folder, config, unknown) if kind.files == "vocab.txt" else _byte_level(folder, config)
+    with Crossing(f"{folder}: its vocabulary does not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."):
+        return _wordpiece(folder, config, unknown) if kind.files == "vocab.txt" else _byte_level(folder, config)
+
+
+def pieces(folder: Path) -> sentencepiece.Model:
+    """The SentencePiece model of a folder whose kind was found to be that."""
+    return sentencepiece.read(next(folder / name for name in sentencepiece.FILES if (folder / name).exists()))
 
 
 def frame(backend: tokenizers.Tokenizer, kind: Kind, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
@@ -56,7 +64,10 @@ def frame(backend: tokenizers.Tokenizer, kind: Kind, config: Mapping[str, Any], 
             (last, numbers[last]), (first, numbers[first]), _flag(config, "trim_offsets", True), _prefixed(config)
         )
         return
-    if kind.files == "vocab.txt" and first and last:
+    if kind is T5:
+        last = special.get("eos_token")
+        single, both = ("$A:0 last:0", "$A:0 last:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
+    elif kind.files == "vocab.txt" and first and last:
         single, both = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
     else:
         first, last = special.get("bos_token"), special.get("eos_token")

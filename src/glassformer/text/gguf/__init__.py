@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
+from glassformer.text.crossing import Crossing
 from glassformer.text.gguf import byte_level, scored, unigram, wordpiece
 from glassformer.text.gguf.fields import Fields
 
@@ -28,10 +29,6 @@ def build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]
             f"GGUF field 'tokenizer.ggml.model' is {kind!r}; only {known} can be read. Use a file with one of those."
         )
     fields = Fields(metadata)
-    try:
+    with Crossing("GGUF's vocabulary does not fit together: {}. Fetch the file again."):
         backend = KINDS[kind](fields)
-    except CheckpointError:
-        raise
-    except Exception as error:  # the library raises bare Exceptions
-        raise CheckpointError(f"GGUF's vocabulary does not fit together: {error}. Fetch the file again.") from error
     return backend, {name: fields.tokens[number] for name, number in fields.named.items()}, kind == "bert"

@@ -9,7 +9,9 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, 
 from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError, nearest
-from glassformer.text.gguf.fields import NORMAL, Fields
+from glassformer.text.crossing import Crossing
+from glassformer.text.gguf.fields import Fields
+from glassformer.text.scores import NORMAL
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -60,7 +62,7 @@ def build(fields: Fields) -> Tokenizer:
         words -= 1
     while words and words - 1 in added:
         words -= 1
-    try:
+    with Crossing("GGUF's vocabulary and merges do not fit together: {}. Fetch the file again."):
         backend = Tokenizer(
             BPE(
                 vocab={token: number for number, token in enumerate(tokens[:words])},
@@ -68,8 +70,6 @@ def build(fields: Fields) -> Tokenizer:
                 ignore_merges=pre in LLAMA3_KIN,
             )
         )
-    except Exception as error:  # the library raises bare Exceptions
-        raise CheckpointError(f"GGUF's vocabulary and merges do not fit together: {error}. Fetch the file again.") from error
     if pre in COMPOSED:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = PRE_TOKENIZERS[pre]()

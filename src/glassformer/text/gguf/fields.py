@@ -9,8 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, processors
 
 from glassformer.errors import CheckpointError
-
-NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+from glassformer.text.scores import CONTROL, NORMAL, USER
 
 SPECIAL = {
     "bos_token": "bos",
@@ -29,7 +28,7 @@ class Fields:
         self.tokens: list[str] = list(self.listed("tokens"))  # a copy: some kinds respell them
         if not all(isinstance(token, str) for token in self.tokens):
             raise CheckpointError("GGUF field 'tokenizer.ggml.tokens' holds more than texts. Fetch the file again.")
-        self.kinds: list[int] = self.listed("token_type")
+        self.kinds: list[int] = list(self.listed("token_type"))
         self._same_length("token types", self.kinds)
 
     def listed(self, name: str) -> list[Any]:

@@ -5,45 +5,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
-from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-from tokenizers.models import Unigram
+from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
 from glassformer.text.gguf.fields import Fields
-from glassformer.text.spelling import SPACE
+from glassformer.text.kinds import BLANKS
+from glassformer.text.scores import CONTROL, Scored
+
+FILLED = re.compile(r"\[PAD\d+\]")
 
 
 def build(fields: Fields) -> Tokenizer:
     unknown = fields.named.get("unk_token")
     if unknown is None:
         raise CheckpointError("GGUF field 'tokenizer.ggml.unknown_token_id' is missing. Fetch the file again.")
-    pieces = list(zip(fields.tokens, fields.scores, strict=True))
-    backend = Tokenizer(Unigram(pieces, unk_id=unknown, byte_fallback=False))
-    backend.normalizer = normalizers.Sequence(_normalizers(fields))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never")
-    backend.decoder = decoders.Metaspace(SPACE, prepend_scheme="always" if _prefixed(fields) else "never")
+    if not any(token.startswith("<extra_id_") for token in fields.tokens):
+        _name_blanks(fields)
+    squeezed, prefixed = (bool(fields.get(name, True)) for name in ("remove_extra_whitespaces", "add_space_prefix"))
+    pieces = Scored(fields.tokens, fields.scores, fields.kinds, "GGUF", unknown, _charsmap(fields), squeezed, prefixed)
+    backend = pieces.weighed()
+    if squeezed and prefixed:
+        pieces.dress_by_words(backend)
+    else:
+        pieces.dress(backend)
     fields.add(backend)
     backend.post_processor = fields.frame(first=False, last=True)
     return backend
 
 
-def _normalizers(fields: Fields) -> list[Any]:
-    found: list[Any] = []
+def _name_blanks(fields: Fields) -> None:
+    """Give T5's blanks their names back, `<extra_id_99>` down to `<extra_id_0>`.
+
+    They stand behind SentencePiece's pieces and not among them, so the field's converter, which reads those, fills the
+    model's 32,128 rows with `[PAD32000]`, `[PAD32001]`, … The first hundred are the blanks, as T5's own tokenizer
+    numbers them; what follows only rounds the table up. Fewer than a hundred cannot be T5's, and stay as they are.
+    """
+    filled = [number for number, token in enumerate(fields.tokens) if FILLED.fullmatch(token)]
+    if len(filled) >= BLANKS:
+        for number, blank in zip(filled, reversed(range(BLANKS)), strict=False):
+            fields.tokens[number] = f"<extra_id_{blank}>"
+            fields.kinds[number] = CONTROL
+
+
+def _charsmap(fields: Fields) -> bytes:
     table = fields.get("precompiled_charsmap", [])
     try:
-        raw = bytes(byte % 256 for byte in table)  # some writers store signed bytes
+        return bytes(byte % 256 for byte in table)  # some writers store signed bytes
     except TypeError:
         raise CheckpointError(
             "GGUF field 'tokenizer.ggml.precompiled_charsmap' is no list of bytes. Fetch the file again."
         ) from None
-    if raw:
-        found.append(normalizers.Precompiled(raw))
-    if fields.get("remove_extra_whitespaces", True):
-        found += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    return [*found, normalizers.Prepend(" ")] if _prefixed(fields) else found
-
-
-def _prefixed(fields: Fields) -> bool:
-    return bool(fields.get("add_space_prefix", True))

@@ -1,0 +1,59 @@
+"""Columns of a batch out of its rows: lists, or arrays filled at once, without a padded list in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from glassformer.errors import InputError
+from glassformer.text.encoding import Tensors, array
+from glassformer.text.rows import Row
+
+READ = {
+    "input_ids": "ids",
+    "token_type_ids": "type_ids",
+    "attention_mask": "attention_mask",
+    "special_tokens_mask": "special_tokens_mask",
+    "offset_mapping": "offsets",
+}
+
+
+def columns(rows: Sequence[Row], names: Sequence[str], kind: Tensors) -> dict[str, Any]:
+    """The columns of these names: a list for each row, or one array (rows, length)."""
+    if kind is None:
+        return {name: [getattr(row, READ[name]) for row in rows] for name in names}
+    if kind not in ("pt", "np"):
+        raise InputError(f"return_tensors={kind!r} is not known. Use 'pt', 'np' or None.")
+    lengths = {len(row) for row in rows} or {0}
+    if len(lengths) > 1:
+        raise InputError(f"texts of {min(lengths)} to {max(lengths)} tokens do not form one tensor. Pass padding=True.")
+    width = lengths.pop()
+    held: dict[str, Any] = {}
+    for name in names:
+        if name in ("input_ids", "token_type_ids", "attention_mask"):
+            held[name] = _grid(rows, name, width)
+        else:
+            made = array([getattr(row, READ[name]) for row in rows], "np", name)
+            held[name] = made.reshape(len(rows), width, *([2] if name == "offset_mapping" else []))
+    if kind == "np":
+        return held
+    import torch
+
+    return {name: torch.from_numpy(made) for name, made in held.items()}
+
+
+def _grid(rows: Sequence[Row], name: str, width: int) -> Any:
+    """The numbers of all rows in one go, each at its place among the padding."""
+    import numpy as np
+
+    text = np.zeros((len(rows), width), bool)  # where a row has text
+    for at, row in enumerate(rows):
+        text[at, row.before : width - row.after] = True
+    if name == "attention_mask":
+        return text.astype(np.int64)
+    made = np.full((len(rows), width), rows[0].filler[0] if rows and name == "input_ids" else 0, np.int64)
+    found = (row.source.ids if name == "input_ids" else row.source.type_ids for row in rows)
+    kept = (values if row.kept is None else [values[at] for at in row.kept] for row, values in zip(rows, found, strict=True))
+    made[text] = np.fromiter(chain.from_iterable(kept), np.int64, int(text.sum()))
+    return made

@@ -1,0 +1,73 @@
+"""Control tokens that a conversation spells out: kept as plain text, so that nobody can speak in another's name.
+
+The conversation's own spellings are wrapped in two characters of no meaning before the template runs. Afterwards the
+wrapped ones are encoded letter by letter, and those that the template wrote itself become the tokens that they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import tokenizers
+
+from glassformer.errors import InputError
+
+BEGIN, END = "\U000f0000", "\U000f0001"  # for private use: no script has them
+Encode: TypeAlias = Callable[[str], list[int]]
+
+
+class Controls:
+    """The control tokens of a tokenizer and a template: all special ones, and the added ones that the template writes."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, literals: str, encode: Encode) -> None:
+        self.backend = backend
+        self._tokens = encode  # a text as the tokenizer reads it, without tokens around it
+        found = [
+            token.content
+            for token in backend.get_added_tokens_decoder().values()
+            if token.special or (token.content in literals and not token.content.isspace())
+        ]
+        spelt = "|".join(re.escape(token) for token in sorted(found, key=len, reverse=True)) or "(?!)"
+        self.spelt = re.compile(spelt)
+        self.wrapped = re.compile(f"{BEGIN}({spelt}){END}|[{BEGIN}{END}]")
+
+    def marked(self, value: Any) -> Any:
+        """The same with every control token in its texts wrapped; a mapping's keys stay."""
+        if isinstance(value, str):
+            return self.spelt.sub(lambda found: f"{BEGIN}{found[0]}{END}", re.sub(f"[{BEGIN}{END}]", "", value))
+        if isinstance(value, Mapping):
+            return {key: self.marked(held) for key, held in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.marked(held) for held in value]
+        return value
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a rendered text, the wrapped tokens letter by letter."""
+        first, *rest = self.wrapped.split(text)
+        ids = self._tokens(first)
+        for number, piece in enumerate(rest):
+            if not piece:
+                continue
+            if number % 2:  # between two wrapped ones
+                ids += self._after_a_line(piece, self._tokens)
+                continue
+            spelt = self._after_a_line(piece, self._letters)
+            if self.backend.token_to_id(piece) in spelt:
+                raise InputError(f"{piece!r} cannot be kept as text: the tokenizer has no other spelling. Take it out.")
+            ids += spelt
+        return ids
+
+    def _after_a_line(self, piece: str, encode: Encode) -> list[int]:
+        """A piece's ids in the middle of a text, where no space is put before it as at the beginning."""
+        line, found = self._tokens("\n"), encode(f"\n{piece}")
+        return found[len(line) :] if found[: len(line)] == line else encode(piece)
+
+    def _letters(self, text: str) -> list[int]:
+        """Encoded by the model alone, which knows no added tokens."""
+        if self.backend.normalizer is not None:
+            text = self.backend.normalizer.normalize_str(text)
+        before = self.backend.pre_tokenizer
+        parts = [text] if before is None else [part for part, _ in before.pre_tokenize_str(text)]
+        return [token.id for part in parts for token in self.backend.model.tokenize(part)]

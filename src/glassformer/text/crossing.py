@@ -1,0 +1,32 @@
+"""The one way into the tokenizers library, which reports some bad files and texts by a panic.
+
+A panic of that library is no `Exception`, so no ordinary handler sees it, and a server would fall over one request.
+Whatever goes wrong inside becomes one of our own errors here; only a person's interruption passes as it is.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from glassformer.errors import CheckpointError, GlassError
+
+PASSING = (KeyboardInterrupt, SystemExit, GlassError)
+
+
+class Crossing:
+    """`with Crossing("vocab.txt: … ({}). Fetch it again."):` the sentence has a hole for the library's own words."""
+
+    __slots__ = ("sentence",)
+
+    def __init__(self, sentence: str) -> None:
+        self.sentence = sentence
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and not isinstance(error, PASSING):
+            raise CheckpointError(self.sentence.replace("{}", str(error))) from error
+
+
+ENCODING = Crossing("the tokenizer's files do not let this text be encoded ({}). Fetch them again.")
+DECODING = Crossing("the tokenizer's files do not let these ids be decoded ({}). Fetch them again.")

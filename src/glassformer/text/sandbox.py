@@ -1,0 +1,212 @@
+"""Where chat templates run: Jinja's immutable sandbox, set up as the field's templates expect, and with a budget.
+
+Filters, calls and operators pay through the environment's own hooks, and loops and the rest through the template's tree
+(`paying.py`). `budget.py` says how much.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import json
+from collections.abc import Callable, Iterable
+from typing import Any, Never
+
+import jinja2
+import jinja2.exceptions
+import jinja2.ext
+import jinja2.nodes as nodes
+import jinja2.parser
+import jinja2.runtime
+import jinja2.sandbox
+import jinja2.utils
+
+from glassformer.text.budget import CHARACTERS, LONGEST, Budget, TooMuch
+from glassformer.text.paying import MADE, TICK, WALK, WEIGH, Paying
+
+# Tests that compare, and so pay for what they are given.
+WORDS = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in", "lower", "upper"}
+COMPARING = {*WORDS, "==", "!=", "<", "<=", ">", ">=", "divisibleby", "odd", "even"}
+
+
+class Raised(jinja2.TemplateError):
+    """Raised by the template itself, through `raise_exception`."""
+
+
+class Rendering(jinja2.runtime.Context):
+    """One rendering: its variables, its budget, how much is written, and which of it the assistant says."""
+
+    budget: Budget
+    written: int
+    spans: list[tuple[int, int]]
+
+    def derived(self, locals: dict[str, Any] | None = None) -> Rendering:  # noqa: A002 - Jinja's name
+        inner = super().derived(locals)
+        assert isinstance(inner, Rendering)
+        inner.budget, inner.written, inner.spans = self.budget, self.written, self.spans
+        return inner
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}…{% endgeneration %}` marks the assistant's words for training; it renders as its content."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+    @jinja2.pass_context
+    def _mark(self, context: Rendering, caller: Callable[[], str]) -> str:
+        said = caller()
+        context.spans.append((context.written, context.written + len(said)))
+        return said
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """A namespace without underscored names, so that none of Python's own can be planted."""
+
+    def __init__(*args: Any, **named: Any) -> None:
+        self, *rest = args
+        jinja2.utils.Namespace.__init__(self, {})
+        for name, value in dict(*rest, **named).items():
+            self[name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(
+                f"a namespace takes no name that begins with an underscore, such as {name!r}"
+            )
+        jinja2.utils.Namespace.__setitem__(self, name, value)
+
+
+class _Dict:
+    """`dict(…)` and `dict.fromkeys(…)`, without the class behind them."""
+
+    def __call__(self, *args: Any, **named: Any) -> dict[Any, Any]:
+        return dict(*args, **named)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """The environment: trimmed blocks, loop controls, generation blocks, the field's functions, and the budget's hooks."""
+
+    context_class = Rendering
+    intercepted_binops = frozenset(jinja2.sandbox.SandboxedEnvironment.default_binop_table)
+
+    def __init__(self) -> None:
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
+        self.filters = {name: _paid(name, function) for name, function in self.filters.items()}
+        self.filters |= {"tojson": _tojson, WEIGH: _weigh, WALK: _walk, TICK: _tick, MADE: _made}
+        self.tests |= {name: _compared(self.tests[name]) for name in COMPARING}
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["strftime_now"] = strftime_now
+        self.globals["dict"] = _Dict()
+        self.globals["namespace"] = _Namespace
+
+    def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
+        return super()._generate(Paying().visit(source), *args, **options)
+
+    @staticmethod
+    def concat(parts: Iterable[str]) -> str:
+        """What macros and set blocks are put together with."""
+        parts = list(parts)
+        if sum(map(len, parts)) > LONGEST:
+            raise TooMuch(f"it makes a text of more than {LONGEST:,} characters")
+        return "".join(parts)
+
+    def call(__self, __context: Rendering, __obj: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override] # noqa: N805
+        args = __context.budget.call(__obj, args, options)
+        return __context.budget.made(super().call(__context, __obj, *args, **options))
+
+    def call_binop(self, context: Rendering, operator: str, left: Any, right: Any) -> Any:  # type: ignore[override]
+        context.budget.operator(operator, left, right)
+        return self.binop_table[operator](left, right)
+
+
+def _paid(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter that pays; it is always handed the context, and hands on what the original wants."""
+    wants = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
+
+    @functools.wraps(function)
+    def paid(context: Rendering, value: Any = None, *args: Any, **options: Any) -> Any:
+        value = context.budget.filter(name, value, args, options)
+        if wants is None:
+            found = function(value, *args, **options)
+        else:
+            first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[wants]
+            found = function(first, value, *args, **options)
+        return context.budget.made(found)
+
+    return jinja2.pass_context(paid)
+
+
+def _compared(function: Any) -> Callable[..., bool]:
+    """A test that pays for what it compares."""
+
+    @functools.wraps(function)
+    def compared(context: Rendering, *args: Any) -> bool:
+        context.budget.weigh(args)
+        return bool(function(*args))
+
+    return jinja2.pass_context(compared)
+
+
+@jinja2.pass_context
+def _weigh(context: Rendering, value: Any) -> Any:
+    context.budget.weigh(value)
+    return value
+
+
+@jinja2.pass_context
+def _walk(context: Rendering, value: Any, cost: int) -> Any:
+    context.budget.walk(value, cost)
+    return value
+
+
+@jinja2.pass_context
+def _tick(context: Rendering, cost: int) -> None:
+    context.budget.spend(cost)
+
+
+@jinja2.pass_context
+def _made(context: Rendering, value: Any) -> Any:
+    return context.budget.made(value)
+
+
+@jinja2.pass_context
+def _tojson(
+    context: Rendering,
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON with characters as they are; Jinja's own escapes what would be markup in a page."""
+    units = context.budget.weigh(value) * (1 + context.budget.weigh(separators))
+    if indent is not None:
+        width = len(indent) if isinstance(indent, str) else indent
+        context.budget.spend(units * (1 + max(0, width) * _depth(value) // CHARACTERS))
+    else:
+        context.budget.spend(units)
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    context.budget.text(len(text))
+    return text
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, dict):
+        value = list(value.values())
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, (list, tuple)) else 1
+
+
+def _raise_exception(message: str) -> Never:
+    raise Raised(message)
+
+
+def strftime_now(form: str) -> str:
+    return dt.datetime.now().strftime(form)

@@ -1,0 +1,101 @@
+"""SentencePiece's two ways to cut a text, over the library at hand: for its own files, and for GGUF's copies of them.
+
+A vocabulary is pieces, each with a score and a kind. `▁` is a space inside a piece.
+
+joined   BPE: the neighbours whose union scores highest are joined, again and again
+weighed  Unigram: of all ways to cut the text, the one whose scores add up highest
+
+The tables say what is done to a text first, in SentencePiece's order: characters are replaced (`charsmap`, NFKC and a
+little more), outer and double spaces go (`squeezed`), and one space is put before the text (`prefixed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE, Unigram
+
+from glassformer.errors import CheckpointError
+from glassformer.text.merges import merges
+from glassformer.text.spelling import SPACE
+
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+
+
+@dataclass
+class Scored:
+    tokens: list[str]
+    scores: Sequence[float]
+    kinds: Sequence[int]
+    source: str  # what to name in an error
+    unknown: int | None = None
+    charsmap: bytes = b""
+    squeezed: bool = False
+    prefixed: bool = True
+    byte_fallback: bool = False  # characters that no piece covers are spelt in bytes, `<0xE2>`
+
+    def joined(self) -> Tokenizer:
+        """The BPE model alone; how a text gets to it, and back, is set by `dress` or by the caller."""
+        vocabulary = {token: number for number, token in enumerate(self.tokens)}
+        if len(vocabulary) < len(self.tokens):
+            twice = next(n for n, token in enumerate(self.tokens) if vocabulary[token] != n)
+            raise CheckpointError(
+                f"{self.source}'s token {twice}, {self.tokens[twice]!r}, stands twice. Fetch the file again."
+            )
+        unknown = None if self.unknown is None else self.tokens[self.unknown]
+        pairs = merges(self._ranks())
+        return Tokenizer(BPE(vocabulary, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=self.byte_fallback))
+
+    def weighed(self) -> Tokenizer:
+        """The Unigram model alone."""
+        if self.unknown is None:
+            raise CheckpointError(f"{self.source} names no token for unknown text. Fetch the file again.")
+        pieces = list(zip(self.tokens, self.scores, strict=True))
+        return Tokenizer(Unigram(pieces, unk_id=self.unknown, byte_fallback=self.byte_fallback))
+
+    def _ranks(self) -> dict[str, int]:
+        """The pieces that text can be made of, by score; of equal ones the first in the file goes first."""
+        numbers = [n for n, kind in enumerate(self.kinds) if kind in (NORMAL, USER, UNUSED)]
+        numbers.sort(key=lambda n: -self.scores[n])
+        return {self.tokens[number]: rank for rank, number in enumerate(numbers)}
+
+    def dress(self, backend: Tokenizer) -> None:
+        """What is done to a text before and after, as the tables say."""
+        backend.normalizer = normalizers.Sequence(self._normalizers())
+        if self.prefixed and self.squeezed:
+            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False)
+        backend.decoder = self.decoder()
+
+    def _normalizers(self) -> list[Any]:
+        found: list[Any] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
+        if self.squeezed:  # a space in front is kept where there shall be one: nothing is put before it then
+            outer = r" +\z" if self.prefixed else r"\A +| +\z"
+            found += [normalizers.Replace(Regex(outer), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        elif self.prefixed:
+            found.append(normalizers.Prepend(SPACE))
+        return [*found, normalizers.Replace(" ", SPACE)]
+
+    def dress_by_words(self, backend: Tokenizer) -> None:
+        """As T5's own class does it: every word with its space before it, and no other space."""
+        if self.charsmap:
+            backend.normalizer = normalizers.Precompiled(self.charsmap)
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
+        )
+        backend.decoder = self.decoder() if self.byte_fallback else decoders.Metaspace(SPACE, prepend_scheme="always")
+
+    def decoder(self) -> Any:
+        """Spaces for `▁`, characters for bytes, and away with the space in front, which is none of the text's own."""
+        back = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        return decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if self.prefixed or self.squeezed else back)
+
+    def added(self, normalized: Collection[int] = ()) -> list[AddedToken]:
+        """The pieces that are found whole wherever they stand: control tokens, and those that a user defined."""
+        return [
+            AddedToken(token, special=kind == CONTROL, normalized=number in normalized)
+            for number, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
+            if kind in (CONTROL, USER)
+        ]

@@ -1,0 +1,134 @@
+"""SentencePiece's own file: spiece.model or tokenizer.model, the vocabulary of T5, Llama and Gemma.
+
+It is a protobuf message: the pieces, what they were trained with, and how a text is normalised first. Where the
+tokenizer's class is one that the field knows (`LlamaTokenizer`, …), a text is prepared as that class does it, which
+for a few texts is not what SentencePiece does: Llama's puts no space before a text that begins with one, and T5's takes
+every kind of white space for a space. Without a class, the file has its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+
+from glassformer.errors import CheckpointError
+from glassformer.text.crossing import Crossing
+from glassformer.text.kinds import BLANKS, GEMMA, LLAMA, T5, Kind
+from glassformer.text.protobuf import Malformed, fields
+from glassformer.text.scores import NORMAL, UNKNOWN, USER, Scored
+from glassformer.text.spelling import SPACE
+
+FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use
+ROLES = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2), "pad_token": (43, -1)}
+# the field with the id of each, and the id where there is no such field; -1 is none
+
+
+@dataclass(frozen=True)
+class Model:
+    pieces: Scored
+    algorithm: int
+    special: Mapping[str, str]  # the tokens with a role, by name
+
+
+def read(path: Path) -> Model:
+    """The file's content, checked; whatever it is that is wrong, the error names the file."""
+    try:
+        whole = list(fields(path.read_bytes()))
+        tokens, scores, kinds = _pieces([value for number, value in whole if number == 1])
+        trained, normal = (dict(_message(whole, number)) for number in (2, 3))
+    except (OSError, Malformed, UnicodeDecodeError) as error:
+        raise CheckpointError(
+            f"{path}: is no SentencePiece model ({error}). Fetch it again, or its tokenizer.json."
+        ) from error
+    if not tokens:
+        raise CheckpointError(f"{path}: holds no pieces. Fetch it again, or its tokenizer.json.")
+    algorithm = trained.get(3, UNIGRAM)
+    if algorithm not in (UNIGRAM, BPE):
+        raise CheckpointError(
+            f"{path}: was trained with algorithm {algorithm}, which is neither Unigram nor BPE. Fetch its tokenizer.json."
+        )
+    charsmap = normal.get(2, b"")
+    pieces = Scored(
+        tokens,
+        scores,
+        kinds,
+        str(path),
+        unknown=next((number for number, kind in enumerate(kinds) if kind == UNKNOWN), None),
+        charsmap=charsmap if isinstance(charsmap, bytes) else b"",
+        prefixed=bool(normal.get(3, True)),
+        squeezed=bool(normal.get(4, True)),
+        byte_fallback=bool(trained.get(35, False)),
+    )
+    return Model(pieces, algorithm, _special(trained, tokens))
+
+
+def _message(whole: list[tuple[int, Any]], number: int) -> list[tuple[int, Any]]:
+    """The fields of a message inside the message, or none."""
+    value = next((value for name, value in whole if name == number), b"")
+    if not isinstance(value, bytes):
+        raise Malformed(f"field {number} is a number where a message belongs")
+    return list(fields(value))
+
+
+def _pieces(found: list[Any]) -> tuple[list[str], list[float], list[int]]:
+    tokens: list[str] = []
+    scores: list[float] = []
+    kinds: list[int] = []
+    for raw in found:
+        if not isinstance(raw, bytes):
+            raise Malformed("a piece is a number where a message belongs")
+        piece = dict(fields(raw))
+        token, score, kind = piece.get(1, b""), piece.get(2, 0.0), piece.get(3, NORMAL)
+        if not isinstance(token, bytes) or not isinstance(score, float) or not isinstance(kind, int) or not 1 <= kind <= 6:
+            raise Malformed(f"piece {len(tokens)} is no text with a score and a kind")
+        if not token or score != score:
+            raise Malformed(f"piece {len(tokens)} has no text or no score")
+        tokens.append(token.decode())
+        scores.append(score)
+        kinds.append(kind)
+    return tokens, scores, kinds
+
+
+def _special(trained: Mapping[int, Any], tokens: list[str]) -> dict[str, str]:
+    numbers = {name: trained.get(place, usual) for name, (place, usual) in ROLES.items()}
+    return {name: tokens[n] for name, n in numbers.items() if isinstance(n, int) and 0 <= n < len(tokens)}
+
+
+def build(model: Model, kind: Kind, config: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
+    """The library's tokenizer, and the tokens that are found whole in a text."""
+    pieces = model.pieces
+    blanks = _blanks(config, pieces.source) if kind is T5 else []
+    count = len(pieces.tokens)
+    pieces.tokens += reversed(blanks)
+    pieces.scores = [*pieces.scores, *[0.0] * len(blanks)]
+    pieces.kinds = [*pieces.kinds, *[USER] * len(blanks)]
+    if kind in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
+        pieces.byte_fallback, pieces.charsmap, pieces.squeezed = True, b"", False
+        pieces.prefixed = kind is LLAMA and config.get("add_prefix_space") is not False
+    with Crossing(f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."):
+        backend = pieces.weighed() if model.algorithm == UNIGRAM else pieces.joined()
+        if kind is T5 and pieces.prefixed and pieces.squeezed:
+            pieces.dress_by_words(backend)
+        else:
+            pieces.dress(backend)
+        if kind is LLAMA:
+            scheme = ("always" if config.get("legacy") else "first") if pieces.prefixed else "never"
+            backend.normalizer = None
+            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
+        elif kind is GEMMA:
+            backend.normalizer = normalizers.Replace(" ", SPACE)
+        whole = pieces.added(normalized=range(count) if pieces.squeezed and kind is not T5 else ())
+    return backend, [*whole[: len(whole) - len(blanks)], *(AddedToken(blank, special=True) for blank in blanks)]
+
+
+def _blanks(config: Mapping[str, Any], source: str) -> list[str]:
+    """T5's `<extra_id_0>`, `<extra_id_1>`, …; the vocabulary lists them backwards, the special tokens do not."""
+    count = config.get("extra_ids", BLANKS)
+    if not isinstance(count, int) or not 0 <= count <= 100_000:
+        raise CheckpointError(f"{source}: 'extra_ids' beside it is {count!r}, which is no number of tokens. Fetch it again.")
+    return [f"<extra_id_{number}>" for number in range(count)]

@@ -1,0 +1,159 @@
+"""The vocabulary's half of a tokenizer's face: its tokens and their numbers, those with a role, and adding new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken
+
+from glassformer.errors import InputError, InputTypeError, nearest
+from glassformer.text.crossing import Crossing
+from glassformer.text.files import NAMED
+
+ADDITIONAL = ("additional_special_tokens", "extra_special_tokens")  # the older name and the newer one
+
+
+class Vocabulary:
+    """What `Tokenizer` inherits; it needs the library's tokenizer and the special tokens."""
+
+    backend: tokenizers.Tokenizer
+    _special: dict[str, str]
+    _additional: tuple[str, ...]
+
+    @property
+    def vocab_size(self) -> int:
+        """The trained vocabulary, without added tokens; `len(tokenizer)` counts those too."""
+        return self.backend.get_vocab_size(with_added_tokens=False)
+
+    def __len__(self) -> int:
+        return self.backend.get_vocab_size(with_added_tokens=True)
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.backend.get_vocab(with_added_tokens=True)
+
+    @property
+    def vocab(self) -> dict[str, int]:
+        return self.get_vocab()
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """The tokens added to the trained vocabulary, special ones among them."""
+        return {t.content: i for i, t in sorted(self.backend.get_added_tokens_decoder().items())}
+
+    @property
+    def special_tokens_map(self) -> dict[str, Any]:
+        extra = {"additional_special_tokens": list(self._additional)} if self._additional else {}
+        return {**self._special, **extra}
+
+    @property
+    def additional_special_tokens(self) -> list[str]:
+        return list(self._additional)
+
+    @property
+    def extra_special_tokens(self) -> list[str]:
+        """The newer name of `additional_special_tokens`."""
+        return list(self._additional)
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        return list(dict.fromkeys([*self._special.values(), *self._additional]))
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        return [self._id(token) for token in self.all_special_tokens]
+
+    def _number(self, token: str) -> int | None:
+        """The id of a token of the vocabulary; a lone surrogate is in none."""
+        try:
+            return self.backend.token_to_id(token)
+        except UnicodeEncodeError:
+            return None
+
+    def _id(self, token: str) -> int:
+        number = self._number(token) if isinstance(token, str) else None
+        if number is None:
+            raise InputError(f"{token!r} is not in the vocabulary.")
+        return number
+
+    def _token(self, number: int) -> str:
+        token = self.backend.id_to_token(number) if isinstance(number, int) and 0 <= number < 2**32 else None
+        if token is None:
+            raise InputError(f"id {number} stands for no token; the vocabulary has {len(self)}.")
+        return token
+
+    @cached_property
+    def _added_ids(self) -> frozenset[int]:
+        return frozenset(self.backend.get_added_tokens_decoder())
+
+    def __getattr__(self, name: str) -> Any:
+        """`eos_token`, `eos_token_id` and their kin; None when the tokenizer has no such token."""
+        stem = name.removesuffix("_id")
+        if stem in NAMED:
+            token = self._special.get(stem)
+            return token if name == stem or token is None else self._id(token)
+        raise AttributeError(f"the tokenizer has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """`pad_token`, `pad_token_id` and their kin can be set to any token of the vocabulary, or to None."""
+        stem = name.removesuffix("_id")
+        if stem not in NAMED:
+            object.__setattr__(self, name, value)
+            return
+        token = value if name == stem or value is None else self._token(value)
+        if token is not None:
+            self._id(token)
+        self._special = by_name({**self._special, stem: token})
+
+    def add_tokens(self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False) -> int:
+        """Add tokens that are found whole in every text, and say how many were new.
+
+        A model needs a row for each: `model.resize_token_embeddings(len(tokenizer))`. Special ones are left out by
+        `decode(…, skip_special_tokens=True)`.
+        """
+        tokens = [new_tokens] if isinstance(new_tokens, (str, AddedToken)) else list(new_tokens or [])
+        for token in tokens:
+            if not isinstance(token, (str, AddedToken)):
+                raise InputTypeError(f"a token is a text or an AddedToken, not {type(token).__name__}.")
+            if isinstance(token, str) and any("\ud800" <= character <= "\udfff" for character in token):
+                raise InputError(f"the token {token!r} holds a lone surrogate, which is no character. Repair it first.")
+        with Crossing("the tokens cannot be added ({}). Give others."):
+            count = (self.backend.add_special_tokens if special_tokens else self.backend.add_tokens)(tokens)
+        self.__dict__.pop("_added_ids", None)
+        return count
+
+    def add_special_tokens(self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True) -> int:
+        """Give tokens a role, adding those that the vocabulary lacks, and say how many those were.
+
+        Args:
+            special_tokens_dict: `{"pad_token": "<pad>"}` and the like; `extra_special_tokens` takes a list of tokens
+                without a role.
+            replace_extra_special_tokens: False keeps those without a role that there were.
+        """
+        roles = {name: value for name, value in special_tokens_dict.items() if name not in ADDITIONAL}
+        further: Any = next(
+            (special_tokens_dict[name] for name in reversed(ADDITIONAL) if special_tokens_dict.get(name)), []
+        )
+        for name in roles:
+            if name not in NAMED:
+                raise InputError(f"{name!r} is no role of a token.{nearest(name, NAMED)} Use one of: {', '.join(NAMED)}.")
+        if not isinstance(further, (list, tuple)):
+            raise InputTypeError(f"extra_special_tokens is a list of tokens, not {type(further).__name__}.")
+        kept = () if replace_extra_special_tokens else self._additional
+        new = [token for token in further if str(_content(token)) not in kept]
+        count = self.add_tokens([*roles.values(), *new], special_tokens=True)
+        for name, token in roles.items():
+            setattr(self, name, _content(token))
+        if new:
+            self._additional = (*kept, *(_content(token) for token in new))
+        return count
+
+
+def _content(token: str | AddedToken) -> str:
+    return token.content if isinstance(token, AddedToken) else token
+
+
+def by_name(special: Mapping[str, str | None]) -> dict[str, str]:
+    """The special tokens that there are, in the field's order."""
+    return {name: token for name in NAMED if (token := special.get(name)) is not None}

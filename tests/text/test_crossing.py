@@ -1,0 +1,138 @@
+"""Files and texts over which the tokenizers library panics: each a sentence of ours, and never a dead process."""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer import AutoTokenizer
+from glassformer.errors import CheckpointError
+from glassformer.text.crossing import Crossing
+
+WORDS = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
+ENCODED = r"the tokenizer's files do not let this text be encoded \(.*\)\. Fetch them again"
+DECODED = r"the tokenizer's files do not let these ids be decoded \(.*\)\. Fetch them again"
+
+
+def write(folder: Path, **parts: Any) -> Path:
+    empty = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    whole = {"version": "1.0", "added_tokens": [], **empty, "model": WORDS, **parts}
+    (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    return folder
+
+
+def charsmap(raw: bytes) -> dict[str, str]:
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(raw).decode()}
+
+
+def bpe(prefix: str, merges: list[Any], **vocabulary: int) -> dict[str, Any]:
+    return {"type": "BPE", "vocab": vocabulary, "merges": merges, "continuing_subword_prefix": prefix}
+
+
+LOADING = {
+    "a table that is none": {"normalizer": charsmap(b"\x01\x02")},
+    "a pattern that is none": {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"}},
+    "an unknown piece beyond the others": {"model": {"type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]}},
+    "an empty sign for spaces": {"pre_tokenizer": {"type": "Metaspace", "replacement": "", "prepend_scheme": "always"}},
+}
+
+
+@pytest.mark.parametrize("parts", LOADING.values(), ids=LOADING)
+def test_files_that_cannot_be_loaded(parts: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer file \(.*Fetch it again"):
+        AutoTokenizer.from_pretrained(write(tmp_path, **parts))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [bpe("####", [["a", "b"]], a=0, b=1, ab=2), bpe("x", [["a", "é"]], a=0, é=1, aé=2), bpe("x", ["a é"], a=0, é=1, aé=2)],
+    ids=str,
+)
+def test_merges_over_which_the_library_would_die(model: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: its merge .* lacks the prefix '.*'\. Fetch it again"):
+        AutoTokenizer.from_pretrained(write(tmp_path, model=model))
+    hidden = (tmp_path / "tokenizer.json").read_text("utf-8").replace('"continuing', '"c\\u006fntinuing')
+    (tmp_path / "tokenizer.json").write_text(hidden, "utf-8")
+    with pytest.raises(CheckpointError, match="lacks the prefix"):
+        AutoTokenizer.from_pretrained(tmp_path)
+
+
+def test_merges_with_a_prefix_that_fits(tmp_path: Path) -> None:
+    model = bpe("##", [["a", "##b"]], **{"a": 0, "##b": 1, "ab": 2})
+    assert AutoTokenizer.from_pretrained(write(tmp_path, model=model)).encode("ab") == [2]
+
+
+ENCODING = {
+    "a table that points outside": {"normalizer": charsmap(b"\x08\0\0\0" + b"\xff" * 8 + b"abc\0")},
+    "an empty table": {"normalizer": charsmap(b"\0\0\0\0")},
+    "pieces of no length": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+    "a frame of a token that is not there": {
+        "post_processor": {
+            "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "X", "type_id": 0}}], "pair": [],
+            "special_tokens": {},
+        }
+    },
+    "a frame for the second text alone": {
+        "post_processor": {
+            "type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}], "pair": [],
+            "special_tokens": {},
+        }
+    },
+    "no pieces at all": {"model": {"type": "Unigram", "unk_id": None, "vocab": []}},
+    "no unknown piece": {"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}},
+    "no unknown word": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "x"}},
+    "no unknown word piece": {
+        "model": {
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9,
+            "vocab": {"a": 0},
+        }
+    },
+    "an unknown token that is unknown": {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "zz"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("parts", ENCODING.values(), ids=ENCODING)
+def test_files_over_which_encoding_fails(parts: dict[str, Any], tmp_path: Path) -> None:
+    ours = AutoTokenizer.from_pretrained(write(tmp_path, **parts))
+    whole = partial(ours.tokenize, add_special_tokens=True)
+    for turn in (ours, ours.encode, whole, lambda text: ours([text, text]), lambda text: ours([text])):
+        with pytest.raises(CheckpointError, match=ENCODED):
+            turn("bé a")
+
+
+@pytest.mark.parametrize("ends", [(0, 9), (9, 9)])
+def test_files_over_which_decoding_fails(ends: tuple[int, int], tmp_path: Path) -> None:
+    strip = {"type": "Strip", "content": "a", "start": ends[0], "stop": ends[1]}
+    ours = AutoTokenizer.from_pretrained(write(tmp_path, decoder=strip))
+    for ids in (0, [0], [[0], [0]], (0,), [(0,)]):
+        with pytest.raises(CheckpointError, match=DECODED):
+            ours.decode(ids)
+        with pytest.raises(CheckpointError, match=DECODED):
+            ours.batch_decode(ids)
+    with pytest.raises(CheckpointError, match=DECODED):
+        ours.pieces().feed(0)
+
+
+def test_limits_in_the_file_are_not_ours(tmp_path: Path) -> None:
+    """A window that never moves on, and padding to a multiple of nothing: the library's state is not used."""
+    truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5}
+    padding = {
+        "strategy": {"Fixed": 3}, "direction": "Left", "pad_to_multiple_of": 0, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "a",
+    }  # fmt: skip
+    ours = AutoTokenizer.from_pretrained(write(tmp_path, truncation=truncation, padding=padding))
+    assert ours.encode("a") == [0]
+    assert (ours.padding_side, ours.pad_token) == ("left", "a")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_passes(kind: type[BaseException]) -> None:
+    with pytest.raises(kind), Crossing("never said: {}"):
+        raise kind
+    with pytest.raises(CheckpointError, match="it said: no"), Crossing("it said: {}"):
+        raise BaseException("no")
