@@ -13,18 +13,29 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ELSEWHERE = ("structure-to-api.md", "vocabulary.md", "when-it-goes-wrong.md")  # their Python is run in tests/docs
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), re.S)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
-def test_python(page: Path, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if blocks(page, "python") and page.name not in ELSEWHERE],
+    ids=lambda page: page.name,
+)
+def test_python(page: Path, smollm2: Path, minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), names)
     assert capsys.readouterr().out.strip()
+
+
+def test_pages_that_are_run_elsewhere() -> None:
+    for name in ELSEWHERE:
+        assert (ROOT / "docs" / name).exists()
+        assert (ROOT / "tests" / "docs" / f"test_{name.removesuffix('.md').replace('-', '_')}.py").exists()
 
 
 def test_the_readme_says_what_is_printed(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:

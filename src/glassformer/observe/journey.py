@@ -17,6 +17,7 @@ from glassformer.blueprints import Blueprint, Op, Weight
 from glassformer.candidates import Candidates
 from glassformer.engine.protocol import Executor, Feed
 from glassformer.errors import InputError
+from glassformer.observe.vocabulary import Vocabulary
 from glassformer.text import Tokenizer
 from glassformer.text.pieces import shown_bytes
 
@@ -62,6 +63,7 @@ class Journey:
     tokens: tuple[Token, ...]
     stages: tuple[Stage, ...]
     candidates: tuple[Candidate, ...]
+    vocabulary: Vocabulary
     answer: str = "the next token"  # what the candidates are for
 
     @property
@@ -116,7 +118,7 @@ def journey(
     )
     plain = list(tokenizer(text, add_special_tokens=False)["input_ids"]) == list(ids)
     way = stages(blueprint, len(ids), len(text), plain=plain, start=start)
-    return Journey(name, text, tokens, tuple(way), tuple(found), answer)
+    return Journey(name, text, tokens, tuple(way), tuple(found), Vocabulary.of(tokenizer, blueprint), answer)
 
 
 def next_token(

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from glassformer.observe.journey import Candidate, Journey, Stage, Token
+from glassformer.observe.vocabulary import Vocabulary
 
 MOST_TOKENS = 96
 MOST_CHARACTERS = 1200
@@ -28,7 +29,7 @@ def journey(j: Journey, everything: bool = False) -> RenderableType:
     return Group(
         Rule(f"1 · the prompt, as {j.model} sees it", align="left"),
         Padding(prompt(j.prompt, special, everything), (0, 2)),
-        Rule(f"2 · {len(j.tokens)} tokens", align="left"),
+        Rule(f"2 · {len(j.tokens)} tokens, out of {j.vocabulary.listed:,}", align="left"),
         tokens(j.tokens, everything),
         Rule("3 · shapes on the way", align="left"),
         Stages(j.stages),
@@ -41,10 +42,17 @@ def answer(j: Journey) -> list[RenderableType]:
     best = Text.assemble((visible(j.next.text), "bold reverse"), f"  id {j.next.id}, {j.next.probability:.1%} likely")
     return [
         Rule(f"4 · scores of {j.answer}", align="left"),
+        *([Padding(vocabulary(j.vocabulary), (0, 2))] if j.vocabulary.scored else []),
         candidates(j.candidates, j.answer.split()[-1]),
         Rule(f"5 · {j.answer}", align="left"),
         Padding(best, (0, 2)),
     ]
+
+
+def vocabulary(sizes: Vocabulary) -> Text:
+    """Its sizes in a line, and why they differ."""
+    why = sizes.why()
+    return Text(f"vocabulary: {sizes.words()}" + (f"\n{why}" if why else ""), "dim")
 
 
 def prompt(text: str, special: Sequence[str], everything: bool = False) -> Text:

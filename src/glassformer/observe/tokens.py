@@ -1,0 +1,74 @@
+"""A text cut into its tokens: what each is, where it stands in the text, and which word it belongs to. No model is run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from glassformer.blueprints import Blueprint
+from glassformer.observe.vocabulary import Vocabulary
+from glassformer.text import Tokenizer
+from glassformer.text.pieces import shown_bytes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token of a text."""
+
+    position: int
+    id: int
+    token: str  # as the vocabulary spells it
+    text: str  # as it reads; half a character as its bytes
+    start: int | None  # where it begins in its text, in characters; None for a token put around the text
+    end: int | None
+    word: int | None  # the number of its word
+    special: bool  # a sign to the model, which skip_special_tokens leaves out
+    added: bool  # put into the vocabulary after it was trained
+    second: bool = False  # of the second text of two
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A text, or two, as tokens."""
+
+    model: str
+    text: str
+    pair: str | None
+    tokens: tuple[Piece, ...]
+    vocabulary: Vocabulary
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def cut(
+    tokenizer: Tokenizer,
+    text: str,
+    pair: str | None = None,
+    *,
+    special: bool = True,
+    name: str = "",
+    blueprint: Blueprint | None = None,
+) -> Cut:
+    """The tokens of a text; `special` puts those around it that the model was trained with."""
+    found = tokenizer(text, pair, add_special_tokens=special, return_offsets_mapping=True)
+    whole = tokenizer.backend.encode(text, pair or None, add_special_tokens=special)  # for its words
+    added = tokenizer.backend.get_added_tokens_decoder()
+    signs = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
+    rows = zip(found["input_ids"], found["offset_mapping"], whole.word_ids, whole.sequence_ids, strict=True)
+    pieces = tuple(
+        Piece(
+            position,
+            number,
+            tokenizer.convert_ids_to_tokens(number),
+            shown_bytes(tokenizer.token_bytes(number)),
+            None if owner is None else start,
+            None if owner is None else end,
+            word,
+            number in signs,
+            number in added,
+            owner == 1,
+        )
+        for position, (number, (start, end), word, owner) in enumerate(rows)
+    )
+    return Cut(name, text, pair or None, pieces, Vocabulary.of(tokenizer, blueprint))
