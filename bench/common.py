@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,18 @@ def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:
             torch.set_default_dtype(before)
         model.save_pretrained(folder)
     return folder
+
+
+def race(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> tuple[float, float]:
+    """Median seconds of both, taking turns; the first turn warms up."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(rounds + 1):
+        for run, found in zip((ours, theirs), times, strict=True):
+            began = time.perf_counter()
+            run()
+            if turn:
+                found.append(time.perf_counter() - began)
+    return statistics.median(times[0]), statistics.median(times[1])
 
 
 def report(name: str, rows: list[dict[str, Any]]) -> None:

@@ -9,8 +9,6 @@ in the true shape.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,20 +16,8 @@ from typing import Any
 import torch
 
 import glassformer
-from common import BART_BASE, GPT2, T5_SMALL, random_checkpoint, report
+from common import BART_BASE, GPT2, T5_SMALL, race, random_checkpoint, report
 from glassformer.checkpoint.locate import locate
-
-
-def race(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> tuple[float, float]:
-    """Median seconds of both, taking turns; the first turn warms up."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(rounds + 1):
-        for run, found in zip((ours, theirs), times, strict=True):
-            began = time.perf_counter()
-            run()
-            if turn:
-                found.append(time.perf_counter() - began)
-    return statistics.median(times[0]), statistics.median(times[1])
 
 
 def both(folder: Path, name: str) -> tuple[Any, Any]:

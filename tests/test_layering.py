@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "auto": GROUND | {"opening", "loading", "generating", "blueprints", "families", "heads"},
     "runtime": GROUND
     | {"opening", "checkpoint", "blueprints", "decoding", "engine", "observe", "text", "auto", "loading", "heads"},
+    "tasks": GROUND | {"opening", "checkpoint", "blueprints", "decoding", "text", "runtime"},
     "scratch": GROUND | {"opening", "checkpoint", "blueprints", "cache", "heads", "auto"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -56,6 +57,7 @@ NO_TORCH = (
     "observe",
     "show",
     "runtime",
+    "tasks",
     "cli.app",
 )
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from glassformer.runtime import load as load
     from glassformer.sites import Change as Change
     from glassformer.sites import Watch as Watch
+    from glassformer.tasks import Task as Task
+    from glassformer.tasks import pipeline as pipeline
     from glassformer.text import BatchEncoding as BatchEncoding
     from glassformer.text import Tokenizer as Tokenizer
 
@@ -58,6 +60,7 @@ _HOMES = {
     "outputs": ("ModelOutput",),
     "runtime": ("Model", "Run", "load"),
     "sites": ("Change", "Watch"),
+    "tasks": ("Task", "pipeline"),
     "text": ("BatchEncoding", "Tokenizer"),
 }  # fmt: skip
 _FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and its kin, which `auto` assembles
@@ -85,11 +88,13 @@ __all__ = [
     "ModelOutput",
     "Run",
     "Step",
+    "Task",
     "TextStreamer",
     "Tokenizer",
     "Watch",
     "__version__",
     "load",
+    "pipeline",
 ]
 
 

@@ -204,6 +204,7 @@ class MaskedLM(WithHead):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
+        logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
         watch: Watching = None,
         **inputs: Any,
     ) -> MaskedLMOutput:
@@ -212,9 +213,10 @@ class MaskedLM(WithHead):
         Args:
             input_ids, attention_mask, watch, inputs: as for the base model.
             labels: ids to be guessed, (batch, length); -100 where no loss is wanted. Gives `loss`.
+            logits_to_keep: score only these columns (0: all), or these (rows, columns), such as those of the gaps.
         """
         found = self.states(input_ids, attention_mask, watch, inputs)
-        logits = self.seen(self.head_part(found.last_hidden_state), found, watch)
+        logits = self.seen(self.head_part(kept(found.last_hidden_state, logits_to_keep)), found, watch)
         loss = None if labels is None else token_loss(logits, labels)
         return found.become(MaskedLMOutput, loss=loss, logits=logits)
 

@@ -15,6 +15,7 @@ from glassformer.checkpoint import Checkpoint, Stored, open_at, ranks
 from glassformer.checkpoint.gguf import Gguf
 from glassformer.checkpoint.locate import Part, Progress, locate
 from glassformer.checkpoint.scratch import Scratch
+from glassformer.checkpoint.sentence import Sentence, read_sentence
 from glassformer.checkpoint.stored import PLAIN, main_kind
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, refuse
@@ -71,6 +72,11 @@ class Opened:
                 )
             return Tokenizer.from_tiktoken(path)
         return Tokenizer.from_folder(self.path)
+
+    @cached_property
+    def sentence(self) -> Sentence:
+        """How the model's states become one vector per text."""
+        return read_sentence(self.path, self.checkpoint.metadata if isinstance(self.checkpoint, Gguf) else None)
 
     @property
     def tensors(self) -> Mapping[str, Stored]:

@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast
 
-from glassformer.blueprints import Blueprint
+from glassformer.blueprints import Blueprint, Head, blueprint
 from glassformer.candidates import top
 from glassformer.checkpoint.locate import Progress
+from glassformer.checkpoint.sentence import Sentence
 from glassformer.decoding import GenerationConfig, Policy, Step, loop
 from glassformer.engine.protocol import Executor
 from glassformer.errors import ExecutorError, InputError, InputTypeError, TemplateError, nearest, refuse
 from glassformer.observe.journey import TOP, Candidate, Journey, candidates, journey, next_token
+from glassformer.observe.vocabulary import Vocabulary
 from glassformer.opening import DTYPES, Opened, open_model
 from glassformer.text import Tokenizer
 
@@ -86,12 +88,59 @@ class Run:
         return f"Run({len(self.ids)} tokens in, {len(self.steps)} out: {self.text!r})"
 
 
+@dataclass(frozen=True)
+class Given:
+    """A model that is in memory already, where a checkpoint would be."""
+
+    module: Any
+    tokenizer: Tokenizer
+    sentence: Sentence = field(default_factory=Sentence)
+
+    @property
+    def name(self) -> str:
+        return type(self.module).__name__
+
+    @property
+    def config(self) -> Any:
+        return self.module.config
+
+    @property
+    def settings(self) -> GenerationConfig:
+        found: GenerationConfig = self.module.generation_config
+        return found
+
+    @property
+    def head(self) -> Head:
+        return getattr(self.module, "head", "base")
+
+    @property
+    def kind(self) -> str:
+        return str(self.module.dtype).removeprefix("torch.")
+
+    @property
+    def packed(self) -> bool:
+        return False
+
+    def blueprint(self) -> Blueprint:
+        return blueprint(self.config, self.head)
+
+
 class Model:
     """A loaded model: tokenizer, executor, settings. Made by `load`."""
 
-    def __init__(self, opened: Opened, dtype: str | None = None) -> None:
+    def __init__(self, opened: Opened | Given, dtype: str | None = None, tokenizer: Tokenizer | None = None) -> None:
         self.opened = opened
         self._dtype = dtype
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def around(cls, module: Any, tokenizer: Tokenizer) -> Model:
+        """A model of an Auto class, and its tokenizer, as one of these."""
+        return cls(Given(module.eval(), tokenizer))
+
+    def with_tokenizer(self, tokenizer: Tokenizer) -> Model:
+        """The same model, reading with another tokenizer."""
+        return Model(self.opened, self._dtype, tokenizer)
 
     @property
     def name(self) -> str:
@@ -103,7 +152,22 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.opened.tokenizer
+        return self.opened.tokenizer if self._tokenizer is None else self._tokenizer
+
+    @property
+    def head(self) -> Head:
+        """What its last layer is for."""
+        return self.opened.head
+
+    @property
+    def sentence(self) -> Sentence:
+        """How its states become one vector per text."""
+        return self.opened.sentence
+
+    def label(self, number: int) -> str:
+        """What a classifier's label is called."""
+        names: Mapping[int, str] = self.config.id2label or {}
+        return names.get(number, f"LABEL_{number}")
 
     @property
     def settings(self) -> GenerationConfig:
@@ -115,14 +179,19 @@ class Model:
         return self.opened.blueprint()
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """How many tokens were trained, are listed, and are scored."""
+        return Vocabulary.of(self.tokenizer, self.blueprint)
+
+    @property
     def writes(self) -> bool:
         """Whether it generates text; an encoder only reads."""
-        return self.opened.head in ("causal", "seq2seq")
+        return self.head in ("causal", "seq2seq")
 
     @property
     def start(self) -> int | None:
         """What an encoder-decoder's target begins with; None for a model without an encoder."""
-        if self.opened.head != "seq2seq":
+        if self.head != "seq2seq":
             return None
         start = self.settings.decoder_start_token_id  # or its config's
         if start is None:
@@ -132,10 +201,12 @@ class Model:
     @cached_property
     def module(self) -> Any:
         """The PyTorch model behind the plain executor, with the familiar face."""
+        if isinstance(self.opened, Given):
+            return self.opened.module
         from glassformer.auto import made_for
         from glassformer.loading import chosen_dtype, load
 
-        cls = made_for(self.config.model_type, self.opened.head)
+        cls = made_for(self.config.model_type, self.head)
         return load(cls, self.opened, chosen_dtype(self._dtype)).requires_grad_(False)
 
     @cached_property
@@ -149,7 +220,7 @@ class Model:
     def _check_writes(self) -> None:
         if not self.writes:
             encoder = self.config.natural == "masked"
-            what = "an encoder" if encoder else f"a model with a {self.opened.head} head"
+            what = "an encoder" if encoder else f"a model with a {self.head} head"
             raise InputError(
                 f"{self.name} is {what} ({self.config.model_type}): it reads text and writes none. "
                 "Look at what it makes of a text: glass look."
@@ -254,16 +325,20 @@ class Model:
         self._check_writes()
         merged = self.settings.merged(settings)
         text, ids = self.encode(prompt, raw=raw, system=system, **(template or {}))
-        self._room(merged, ids)  # said now, before anything is loaded
+        self.room(merged, ids)  # said now, before anything is loaded
         seed = merged.seed
         if merged.do_sample and seed is None:
             seed = int.from_bytes(os.urandom(4), "little")
         return Run(self, text, ids, merged, seed if merged.do_sample else None)
 
+    def policy(self, settings: GenerationConfig, ids: Sequence[int], *, seed: int | None = None, look: int = 0) -> Policy:
+        """How one text is written after these ids; an encoder-decoder reads them, and its text begins with the start."""
+        source, prompt = (None, ids) if self.start is None else (ids, (self.start,))
+        return Policy(settings, prompt, context=self.config.context, seed=seed, look=look, source=source)
+
     def follow(self, run: Run, look: int = 0) -> Iterator[str]:
         """Generate a run's text, filling it in as it grows."""
-        source, prompt = (None, run.ids) if self.start is None else (run.ids, (self.start,))
-        policy = Policy(run.settings, prompt, context=self.config.context, seed=run.seed, look=look, source=source)
+        policy = self.policy(run.settings, run.ids, seed=run.seed, look=look)
         pieces = self.tokenizer.pieces()
         executor = self.executor
         started = time.perf_counter()
@@ -301,7 +376,7 @@ class Model:
         """
         import torch
 
-        head, mask = self.opened.head, self.tokenizer.mask_token_id
+        head, mask = self.head, self.tokenizer.mask_token_id
         with torch.inference_mode():
             scores: Any = getattr(self.module(torch.tensor([list(ids)])), "logits", None)
         if head == "masked" and mask in ids:
@@ -310,16 +385,15 @@ class Model:
         if head == "masked":
             return f"Put {self.tokenizer.mask_token} into the text to see what this model would fill in.", ()
         if head == "sequence":
-            names = self.config.id2label or {}
             best = top(scores[0].float().numpy(), TOP)
             rows = zip(best.ids, best.scores, best.probabilities, strict=True)
             return "the label", tuple(
-                Candidate(int(n), names.get(int(n), f"LABEL_{n}"), float(score), float(share)) for n, score, share in rows
+                Candidate(int(n), self.label(int(n)), float(score), float(share)) for n, score, share in rows
             )
         where = "the states of its tokens" if head == "base" else 'scores for every token: at["scores"]'
         return f"This model ends with {where}.", ()
 
-    def _room(self, settings: GenerationConfig, ids: Sequence[int]) -> None:
+    def room(self, settings: GenerationConfig, ids: Sequence[int]) -> None:
         """Refuse a prompt that leaves no room; an encoder-decoder's has the encoder to itself."""
         context = self.config.context
         settings.room(len(ids) if self.start is None else 1, context)

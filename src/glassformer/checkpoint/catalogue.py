@@ -120,6 +120,15 @@ CATALOGUE: Mapping[str, Entry] = {
     "distilbert-base-uncased": Entry(
         "DistilBERT base: BERT at half the depth", "Apache-2.0", (Hub("distilbert/distilbert-base-uncased"),)
     ),
+    "distilbert-sst2": Entry(
+        "DistilBERT: is a review positive or negative?",
+        "Apache-2.0",
+        (Hub("distilbert/distilbert-base-uncased-finetuned-sst-2-english"),),
+    ),
+    "distilbert-squad": Entry(
+        "DistilBERT: finds the answer in a text", "Apache-2.0", (Hub("distilbert/distilbert-base-cased-distilled-squad"),)
+    ),
+    "bert-ner": Entry("BERT base: names, places, organisations", "MIT", (Hub("dslim/bert-base-NER"),)),
     "roberta-base": Entry("RoBERTa base: fills a gap", "MIT", (Hub("FacebookAI/roberta-base"),)),
     "t5-small": Entry("T5 small: text to text", "Apache-2.0", (Hub("google-t5/t5-small"),)),
     "bart-base": Entry("BART base: text to text", "Apache-2.0", (Hub("facebook/bart-base"),)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from glassformer import __version__
-from glassformer.cli import doctor, look, models, run
+from glassformer.cli import doctor, look, models, run, task, tokens
 
 app = typer.Typer(
     help="A transformer runtime in a glass case: run a model, and see every step that made each token.",
@@ -16,7 +16,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command("task", epilog=task.EXAMPLE)(task.task)
 app.command("look", epilog=look.EXAMPLE)(look.look)
+app.command("tokens", epilog=tokens.EXAMPLE)(tokens.tokens)
 app.add_typer(models.app, name="models")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 

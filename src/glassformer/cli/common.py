@@ -42,23 +42,37 @@ def note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def read_text(given: str | None, name: str) -> str:
+    """A text that was given, or what stdin holds."""
+    if given is not None and given != "-":
+        return given
+    if given is None and sys.stdin.isatty():
+        raise typer.BadParameter("say something, or pipe a text in.", param_hint=name)
+    try:
+        return sys.stdin.read().rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"the input is not {error.encoding} text ({error.reason}). Convert it first.") from error
+
+
 def read_prompt(given: str | None) -> str:
-    if given is None or given == "-":
-        if given is None and sys.stdin.isatty():
-            raise typer.BadParameter("say something, or pipe a text in.", param_hint="PROMPT")
-        given = sys.stdin.read().rstrip("\n")
-    if not given.strip():
+    text = read_text(given, "PROMPT")
+    if not text.strip():
         raise InputError("the prompt is empty. Say something.")
-    return given
+    return text
 
 
 def variables(given: list[str] | None) -> dict[str, Any]:
+    """The chat template's."""
+    return pairs(given, "--template", "enable_thinking=true")
+
+
+def pairs(given: list[str] | None, option: str, example: str) -> dict[str, Any]:
     """NAME=VALUE pairs; values are JSON where they can be read as such, else text."""
     found: dict[str, Any] = {}
     for pair in given or []:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise SettingError(f"--template {pair!r} is not NAME=VALUE, such as enable_thinking=true.")
+            raise SettingError(f"{option} {pair!r} is not NAME=VALUE, such as {example}.")
         try:
             found[name] = json.loads(value)
         except ValueError:

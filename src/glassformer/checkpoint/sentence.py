@@ -1,0 +1,146 @@
+"""How a model's states become one vector per text: what a sentence embedder's checkpoint says beside its weights.
+
+modules.json                    the steps after the model, in order: pooling, dense layers, normalising
+1_Pooling/config.json           which states are taken: all of them on average, the first, the last, …
+2_Dense/                        a linear layer on top, with its own weights
+sentence_bert_config.json       how many tokens it was trained on
+config_sentence_transformers.json   prompts to be put before a text, and how vectors are compared
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.checkpoint.folder import read_json, read_weights
+from glassformer.errors import CheckpointError
+
+Floats = npt.NDArray[np.float32]
+
+POOLINGS = {  # as files name them, in the order in which several are put side by side
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+GGUF_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}  # llama.cpp's numbers
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+ACTIVATIONS = ("Identity", "Tanh", "ReLU")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A linear layer behind the pooling: x · weightᵀ + bias, then the activation."""
+
+    weight: Floats  # (out, in)
+    bias: Floats | None
+    activation: str
+
+
+@dataclass(frozen=True)
+class Sentence:
+    pooling: tuple[str, ...] = ("mean",)
+    dense: tuple[Dense, ...] = ()
+    normalize: bool = False  # to length 1, so that a dot product is the cosine
+    limit: int | None = None  # tokens
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    prompt: str | None = None  # the name of the one that is used unless another is asked for
+    pool_prompt: bool = True  # whether a prompt's own tokens are pooled too
+    similarity: str = "cosine"
+
+
+def read_sentence(path: Path, metadata: Mapping[str, Any] | None = None) -> Sentence:
+    """From a checkpoint's folder, or from a GGUF's metadata; where nothing is said, the mean of all states."""
+    if metadata is not None:
+        number = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
+        return Sentence(pooling=(GGUF_POOLINGS.get(number, "mean") if isinstance(number, int) else "mean",))
+    modules = path / "modules.json"
+    found: dict[str, Any] = {}
+    if modules.exists():
+        dense: list[Dense] = []
+        for kind, folder in _modules(modules):
+            if kind == "Pooling":
+                found |= _pooling(path / folder / "config.json")
+            elif kind == "Dense":
+                dense.append(_dense(path / folder))
+            elif kind == "Normalize":
+                found["normalize"] = True
+            elif kind != "Transformer":
+                raise CheckpointError(f"{modules}: a {kind} module is not supported; Pooling, Dense and Normalize are.")
+        found["dense"] = tuple(dense)
+    elif (pooling := path / "1_Pooling" / "config.json").exists():
+        found |= _pooling(pooling)
+    if (small := path / "sentence_bert_config.json").exists():
+        limit = read_json(small).get("max_seq_length")
+        found["limit"] = limit if isinstance(limit, int) and limit > 0 else None
+    if (large := path / "config_sentence_transformers.json").exists():
+        found |= _habits(large)
+    return Sentence(**found)
+
+
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """The steps' kinds and folders; a kind is the last word of a dotted name, and nothing of that name is imported."""
+    try:
+        listed = json.loads(path.read_text("utf-8"))
+        return [(str(one["type"]).rpartition(".")[2], _inside(str(one["path"]))) for one in listed]
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{path}: is no list of modules with a type and a path ({error}). Fetch it again.") from error
+
+
+def _inside(folder: str) -> str:
+    if Path(folder).is_absolute() or ".." in Path(folder).parts:
+        raise ValueError(f"{folder!r} lies outside the checkpoint")
+    return folder
+
+
+def _pooling(path: Path) -> dict[str, Any]:
+    config = read_json(path)
+    mode = config.get("pooling_mode")
+    if mode is None:
+        mode = [name for key, name in POOLINGS.items() if config.get(key)] or ["mean"]
+    named = [mode] if isinstance(mode, str) else mode
+    if not isinstance(named, list) or not named or not all(one in POOLINGS.values() for one in named):
+        known = ", ".join(POOLINGS.values())
+        raise CheckpointError(f"{path}: the pooling {mode!r} is not known; there are {known}.")
+    return {"pooling": tuple(named), "pool_prompt": bool(config.get("include_prompt", True))}
+
+
+def _dense(folder: Path) -> Dense:
+    config = read_json(folder / "config.json")
+    activation = str(config.get("activation_function", "Identity")).rpartition(".")[2]
+    if activation not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{folder / 'config.json'}: the activation {activation!r} is not known; there are {', '.join(ACTIVATIONS)}."
+        )
+    weights = next((at for name in ("model.safetensors", "pytorch_model.bin") if (at := folder / name).exists()), None)
+    if weights is None:
+        raise CheckpointError(f"{folder}: holds no model.safetensors and no pytorch_model.bin. Fetch the weights.")
+    held = read_weights(weights)
+    weight, bias = held.get("linear.weight"), held.get("linear.bias")
+    if weight is None or len(weight.shape) != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        raise CheckpointError(f"{weights}: is no linear layer: it holds {', '.join(held) or 'nothing'}. Fetch it again.")
+    return Dense(weight.expand(), None if bias is None else bias.expand(), activation)
+
+
+def _habits(path: Path) -> dict[str, Any]:
+    """Prompts, and how vectors are compared."""
+    config = read_json(path)
+    prompts, usual = config.get("prompts") or {}, config.get("default_prompt_name")
+    similarity = config.get("similarity_fn_name") or "cosine"
+    if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
+        raise CheckpointError(f"{path}: 'prompts' does not map names to texts. Fetch it again.")
+    if usual is not None and usual not in prompts:
+        raise CheckpointError(f"{path}: 'default_prompt_name' is {usual!r}, but there is no such prompt. Fetch it again.")
+    if similarity not in SIMILARITIES:
+        raise CheckpointError(
+            f"{path}: 'similarity_fn_name' is {similarity!r}; there are {', '.join(SIMILARITIES)}. Fetch it again."
+        )
+    return {"prompts": prompts, "prompt": usual, "similarity": similarity}

@@ -1,0 +1,221 @@
+"""Tasks whose model writes: text-generation, and from text to text: translation, summarization."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassformer.decoding import GenerationConfig, loop
+from glassformer.errors import GlassError, InputError
+from glassformer.tasks.reading import batches
+from glassformer.tasks.task import Options, Task, checked_text
+from glassformer.text.template import checked_messages
+
+ROWS = 16  # texts that are written together
+
+
+@dataclass(frozen=True)
+class WritingOptions(Options):
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of GenerationConfig; they are given by their own names
+    skip_special_tokens: bool = True
+
+
+class Writing(Task):
+    """A task over a model that generates."""
+
+    Options = WritingOptions
+
+    def _given(self, options: Mapping[str, Any]) -> Any:
+        """The settings of generation stand among the task's own options."""
+        known = {one.name for one in dataclasses.fields(self.Options)} - {"settings"}
+        own = {name: value for name, value in options.items() if name in known}
+        more = {name: value for name, value in options.items() if name not in known}
+        before = getattr(self, "options", None)
+        settings = {**(before.settings if before else {}), **more}
+        self.model.settings.merged(settings)  # a setting that means nothing is refused now
+        return super()._given({**own, "settings": settings})
+
+    @abstractmethod
+    def prompt(self, item: Any, options: Any) -> Sequence[int]:
+        """An input's token ids."""
+
+    @abstractmethod
+    def said(self, item: Any, text: str, options: Any) -> Any:
+        """What is given back for a text that was written."""
+
+    def answer(self, items: Sequence[Any], options: Any) -> Iterable[Any]:
+        settings = self.model.settings.merged(options.settings)
+        prompts = [self._prompt(item, settings, options) for item in items]
+        good = [at for at, prompt in enumerate(prompts) if not isinstance(prompt, GlassError)]
+        found: list[Any] = list(prompts)
+        seed = settings.seed
+        if settings.do_sample and seed is None:
+            seed = int.from_bytes(os.urandom(4), "little")
+        for numbers in batches([len(prompts[at]) for at in good], options.batch_size or ROWS, padded=True):
+            chosen = [good[number] for number in numbers]
+            for at, ids in zip(chosen, self.write([prompts[at] for at in chosen], settings, seed), strict=True):
+                found[at] = self.said(items[at], self.tokenizer.decode(ids, options.skip_special_tokens), options)
+        return found
+
+    def _prompt(self, item: Any, settings: GenerationConfig, options: Any) -> Any:
+        try:
+            ids = self.prompt(item, options)
+            self.model.room(settings, ids)
+        except GlassError as error:
+            return error
+        return ids
+
+    def write(self, prompts: Sequence[Sequence[int]], settings: GenerationConfig, seed: int | None) -> list[list[int]]:
+        """What follows each prompt, all of them written together."""
+        policies = [self.model.policy(settings, prompt, seed=seed) for prompt in prompts]
+        for _ in loop(self.model.executor, policies):
+            pass
+        return [policy.chosen for policy in policies]
+
+
+@dataclass(frozen=True)
+class GenerationOptions(WritingOptions):
+    return_full_text: bool = True  # the prompt too, or only what follows it
+    continue_final_message: bool | None = None  # go on with the last message; by default if it is the assistant's
+    tools: Sequence[Any] | None = None  # for the chat template
+    documents: Sequence[Mapping[str, Any]] | None = None
+    prefix: str = ""  # put before a text; not given back
+    add_special_tokens: bool = True
+
+
+class TextGeneration(Writing):
+    """What follows a text, or the answer to a conversation: `[{"generated_text": …}]`."""
+
+    name = "text-generation"
+    about = "what follows a text, or answers a chat"
+    heads = ("causal",)
+    model_name = "smollm2"
+    suggested = "qwen3-0.6b"
+    example = "Once upon a time"
+    Options = GenerationOptions
+
+    def single(self, inputs: Any, options: Any) -> bool:
+        return super().single(inputs, options) or (
+            len(inputs) > 0 and isinstance(inputs[0], Mapping) and "role" in inputs[0]
+        )
+
+    def check(self, given: Any, options: GenerationOptions) -> Any:
+        given = given["messages"] if isinstance(given, Mapping) and "messages" in given else given
+        if isinstance(given, str):
+            return checked_text(given)
+        return checked_messages(given)
+
+    def prompt(self, item: Any, options: GenerationOptions) -> Sequence[int]:
+        if isinstance(item, str):
+            found = self.tokenizer(options.prefix + item, add_special_tokens=options.add_special_tokens)
+        else:
+            goes_on = self._goes_on(item, options)
+            found = self.tokenizer.apply_chat_template(
+                item,
+                tools=options.tools,
+                documents=options.documents,
+                add_generation_prompt=not goes_on,
+                continue_final_message=goes_on,
+            )
+        if not found["input_ids"]:
+            raise InputError("the prompt has no tokens. Say something.")
+        ids: Sequence[int] = found["input_ids"]
+        return ids
+
+    def _goes_on(self, messages: Sequence[Mapping[str, Any]], options: GenerationOptions) -> bool:
+        if options.continue_final_message is not None:
+            return options.continue_final_message
+        return bool(messages[-1]["role"] == "assistant")
+
+    def said(self, item: Any, text: str, options: GenerationOptions) -> list[dict[str, Any]]:
+        if not options.return_full_text:
+            return [{"generated_text": text}]
+        if isinstance(item, str):
+            return [{"generated_text": item + text}]
+        if self._goes_on(item, options):
+            last = {**item[-1], "content": item[-1]["content"] + text}
+            return [{"generated_text": [*item[:-1], last]}]
+        return [{"generated_text": [*item, {"role": "assistant", "content": text}]}]
+
+
+@dataclass(frozen=True)
+class TextOptions(WritingOptions):
+    prefix: str | None = None  # the words that tell the model what to do; by default the model's own for the task
+    src_lang: str | None = None  # a translation's language, such as en
+    tgt_lang: str | None = None
+
+
+LANGUAGES = {"en": "English", "de": "German", "fr": "French", "ro": "Romanian"}  # that the original T5 was trained on
+
+
+class TextToText(Writing):
+    """One text made out of another: `[{"generated_text": …}]`."""
+
+    name = "text2text-generation"
+    about = "one text made out of another"
+    heads = ("seq2seq",)
+    suggested = "t5-small"
+    example = "translate English to German: How old are you?"
+    Options = TextOptions
+    result = "generated_text"
+
+    def prompt(self, item: str, options: TextOptions) -> Sequence[int]:
+        prefix = self.prefix(options) if options.prefix is None else options.prefix
+        ids: Sequence[int] = self.tokenizer(prefix + item)["input_ids"]
+        return ids
+
+    def prefix(self, options: TextOptions) -> str:
+        """The model's own words for this task, if it has any."""
+        return self._own(self.name) or ""
+
+    def _own(self, task: str) -> str | None:
+        """The prefix that a config names for a task."""
+        held = self.model.config.stray.get("task_specific_params")
+        entry = held.get(task) if isinstance(held, Mapping) else None
+        found = entry.get("prefix") if isinstance(entry, Mapping) else None
+        return found if isinstance(found, str) else None
+
+    def said(self, item: str, text: str, options: TextOptions) -> list[dict[str, str]]:
+        return [{self.result: text}]
+
+
+class Summarization(TextToText):
+    """A shorter text that says the same: `[{"summary_text": …}]`."""
+
+    name = "summarization"
+    about = "a shorter text that says the same"
+    example = "A long story …"
+    result = "summary_text"
+
+    def prefix(self, options: TextOptions) -> str:
+        return self._own(self.name) or ("summarize: " if self.model.config.model_type == "t5" else "")
+
+
+class Translation(TextToText):
+    """The same in another language, `[{"translation_text": …}]`; the task's name may say which: translation_en_to_de."""
+
+    name = "translation"
+    about = "the same in another language"
+    example = "How old are you?"
+    result = "translation_text"
+
+    def prefix(self, options: TextOptions) -> str:
+        if options.src_lang is None or options.tgt_lang is None:
+            if self.model.config.model_type == "t5":
+                raise InputError("a T5 must be told the languages: use the task translation_en_to_de, or its like.")
+            return ""
+        if (own := self._own(f"translation_{options.src_lang}_to_{options.tgt_lang}")) is not None:
+            return own
+        if self.model.config.model_type != "t5":
+            return ""  # a model of one pair of languages needs no word about it
+        for code in (options.src_lang, options.tgt_lang):
+            if code not in LANGUAGES:
+                raise InputError(
+                    f"T5 was not trained on the language {code!r}; it knows {', '.join(LANGUAGES)}. "
+                    "Say prefix=… for one that was trained further."
+                )
+        return f"translate {LANGUAGES[options.src_lang]} to {LANGUAGES[options.tgt_lang]}: "

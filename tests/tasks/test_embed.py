@@ -1,0 +1,201 @@
+"""Sentences to vectors, as the model's own files say."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.numpy import save_file
+
+from glassformer import pipeline
+from glassformer.checkpoint.sentence import read_sentence
+from glassformer.errors import CheckpointError, InputError, SettingError
+from tests.tasks.conftest import Make
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXTS = ["How old are you?", "Hi", "The quick brown fox jumps over the lazy dog, again and again."]
+
+
+class Test_MiniLM:
+    def test_equals_the_reference(self, minilm: Path) -> None:
+        model, tokenizer = transformers.AutoModel.from_pretrained(minilm), transformers.AutoTokenizer.from_pretrained(minilm)
+        tokens = tokenizer(TEXTS, padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            states, mask = model(**tokens)[0], tokens["attention_mask"][..., None]
+        wanted = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1))
+        found = pipeline("embed")(TEXTS)
+        assert found.dtype == np.float32
+        assert np.allclose(found, wanted.numpy(), atol=1e-6)
+        assert np.allclose(pipeline("embed")(TEXTS[0]), wanted[0].numpy(), atol=1e-6)
+
+    def test_meaning(self) -> None:
+        task = pipeline("similarity")
+        near, far = task("How old are you?", ["What is your age?", "My phone is broken."])
+        assert near > 0.7 > 0.3 > far
+
+    def test_long_texts_are_cut_and_that_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        task = pipeline("embed")
+        with caplog.at_level(logging.WARNING, "glassformer"):
+            found = task(["word " * 400, "short"])
+        assert "1 of 2 texts have more than the 256 tokens that minilm reads; cut." in caplog.text
+        assert np.allclose(found[0], task("word " * 254), atol=1e-6)
+
+
+Sentences = Callable[..., Path]
+
+
+@pytest.fixture
+def sentences(make: Make, tmp_path: Path) -> Sentences:
+    """A tiny embedder with any files beside it."""
+
+    def of(**files: Any) -> Path:
+        shutil.copytree(make("bert", "base"), tmp_path, dirs_exist_ok=True)
+        for name, content in files.items():
+            path = tmp_path / name.replace("__", "/").replace("_json", ".json")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return tmp_path
+
+    return of
+
+
+def states(folder: Path, text: str) -> np.ndarray:
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    with torch.inference_mode():
+        return np.asarray(transformers.AutoModel.from_pretrained(folder)(**tokens)[0][0])
+
+
+WAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "pooling_mode_cls_token": lambda s: s[0],
+    "pooling_mode_max_tokens": lambda s: np.max(s, 0),
+    "pooling_mode_mean_tokens": lambda s: sum(s) / len(s),
+    "pooling_mode_mean_sqrt_len_tokens": lambda s: sum(s) / len(s) ** 0.5,
+    "pooling_mode_weightedmean_tokens": lambda s: sum((n + 1) * row for n, row in enumerate(s)) / sum(range(len(s) + 1)),
+    "pooling_mode_lasttoken": lambda s: s[-1],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_pooling(sentences: Sentences, way: str) -> None:
+    folder = sentences(**{"1_Pooling__config_json": {name: name == way for name in WAYS}})
+    wanted = [WAYS[way](states(folder, text)) for text in TEXTS]
+    assert np.allclose(pipeline("embed", folder)(TEXTS), wanted, atol=1e-5)
+
+
+def test_several_poolings_side_by_side(sentences: Sentences) -> None:
+    folder = sentences(**{"1_Pooling__config_json": {"pooling_mode": ["mean", "cls"]}})
+    s = states(folder, "Hi")
+    assert np.allclose(pipeline("embed", folder)("Hi"), [*s.mean(0), *s[0]], atol=1e-5)
+
+
+def test_dense_and_normalize(sentences: Sentences) -> None:
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("Normalize", "3_Normalize")]
+    folder = sentences(
+        modules_json=[
+            {"idx": n, "path": path, "type": f"sentence_transformers.models.{kind}"} for n, (kind, path) in enumerate(kinds)
+        ],
+        **{
+            "1_Pooling__config_json": {"pooling_mode": "cls"},
+            "2_Dense__config_json": {"activation_function": "torch.nn.modules.activation.Tanh"},
+        },
+    )
+    generator = np.random.default_rng(0)
+    weight, bias = generator.normal(size=(10, 48)).astype(np.float32), generator.normal(size=10).astype(np.float32)
+    save_file({"linear.weight": weight, "linear.bias": bias}, folder / "2_Dense" / "model.safetensors")
+    wanted = np.tanh(weight @ states(folder, "Hi")[0] + bias)
+    assert np.allclose(pipeline("embed", folder)("Hi"), wanted / np.linalg.norm(wanted), atol=1e-5)
+    assert np.allclose(pipeline("embed", folder)("Hi", normalize=False, truncate_dim=4), wanted[:4], atol=1e-5)
+
+
+def test_prompts(sentences: Sentences) -> None:
+    folder = sentences(
+        config_sentence_transformers_json={"prompts": {"query": "query: ", "none": ""}, "default_prompt_name": "query"},
+        **{"1_Pooling__config_json": {"pooling_mode": "mean", "include_prompt": False}},
+    )
+    task = pipeline("embed", folder)
+    s = states(folder, "query: Hi")
+    prompt = len(task.tokenizer("query: ")["input_ids"]) - 1
+    assert np.allclose(task("Hi"), s[prompt:].mean(0), atol=1e-5)
+    assert np.allclose(task("Hi", prompt_name="none"), states(folder, "Hi").mean(0), atol=1e-5)
+    assert np.allclose(task("Hi", prompt="query: "), task("Hi"), atol=1e-6)
+    with pytest.raises(SettingError, match=r"has no prompt 'qery'\. Did you mean 'query'\? It has: query, none"):
+        task("Hi", prompt_name="qery")
+
+
+@pytest.mark.parametrize("function", ["cosine", "dot", "euclidean", "manhattan"])
+def test_similarities(sentences: Sentences, function: str) -> None:
+    folder = sentences(config_sentence_transformers_json={"similarity_fn_name": function})
+    a, b, c = (states(folder, text).mean(0).astype(float) for text in ("one", "two fish", "three"))
+    slow = {
+        "cosine": lambda x, y: x @ y / (x @ x) ** 0.5 / (y @ y) ** 0.5,
+        "dot": lambda x, y: x @ y,
+        "euclidean": lambda x, y: -(((x - y) ** 2).sum() ** 0.5),
+        "manhattan": lambda x, y: -abs(x - y).sum(),
+    }[function]
+    task = pipeline("similarity", folder)
+    assert task(("one", "two fish")) == pytest.approx(slow(a, b), abs=1e-4)
+    assert task({"text": "one", "text_pair": "three"}) == pytest.approx(slow(a, c), abs=1e-4)
+    assert task([("one", "two fish"), ("three", "one")]) == pytest.approx([slow(a, b), slow(c, a)], abs=1e-4)
+    assert np.allclose(task("one", ["two fish", "three"]), [slow(a, b), slow(a, c)], atol=1e-4)
+    assert np.allclose(task(["one", "three"], ["two fish"]), [[slow(a, b)], [slow(c, b)]], atol=1e-4)
+    assert task("one", "three") == pytest.approx(slow(a, c), abs=1e-4)
+    assert task([], ["one"]).shape == (0, 1)
+    assert task(("one", "two fish"), function="cosine") == pytest.approx(a @ b / (a @ a) ** 0.5 / (b @ b) ** 0.5, abs=1e-5)
+
+
+def test_options_are_refused(sentences: Sentences) -> None:
+    folder = sentences()
+    with pytest.raises(SettingError, match=r"there is no pooling 'men'\. Did you mean 'mean'\?"):
+        pipeline("embed", folder, pooling="men")
+    with pytest.raises(SettingError, match=r"there is no similarity 'cosin'\. Did you mean 'cosine'\?"):
+        pipeline("similarity", folder, function="cosin")
+    with pytest.raises(SettingError, match="truncate_dim is 0"):
+        pipeline("embed", folder, truncate_dim=0)
+    with pytest.raises(InputError, match="similarity compares two texts"):
+        pipeline("similarity", folder)(["one"])
+    assert np.allclose(pipeline("embed", folder, pooling="cls")("Hi"), states(folder, "Hi")[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"modules_json": "{"}, "is no list of modules"),
+        ({"modules_json": [{"type": "x.Pooling"}]}, "is no list of modules"),
+        ({"modules_json": [{"type": "x.Pooling", "path": "../away"}]}, "lies outside the checkpoint"),
+        ({"modules_json": [{"type": "x.LSTM", "path": "1"}]}, "a LSTM module is not supported; Pooling, Dense and"),
+        ({"modules_json": [{"type": "x.Pooling", "path": "1"}]}, "the file is missing"),
+        ({"1_Pooling__config_json": {"pooling_mode": "middle"}}, "the pooling 'middle' is not known"),
+        ({"modules_json": [{"type": "x.Dense", "path": "2"}], "2__config_json": {"activation_function": "x.Foo"}},
+         "the activation 'Foo' is not known"),
+        ({"modules_json": [{"type": "x.Dense", "path": "2"}], "2__config_json": {}}, "holds no model.safetensors"),
+        ({"config_sentence_transformers_json": {"prompts": {"a": 3}}}, "does not map names to texts"),
+        ({"config_sentence_transformers_json": {"default_prompt_name": "a"}}, "there is no such prompt"),
+        ({"config_sentence_transformers_json": {"similarity_fn_name": "no"}}, "there are cosine, dot"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)  # fmt: skip
+def test_bad_files(sentences: Sentences, files: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        read_sentence(sentences(**files))
+
+
+def test_a_dense_layer_that_is_none(sentences: Sentences) -> None:
+    folder = sentences(modules_json=[{"type": "x.Dense", "path": "2"}], **{"2__config_json": {}})
+    save_file({"other": np.zeros(3, np.float32)}, folder / "2" / "model.safetensors")
+    with pytest.raises(CheckpointError, match="is no linear layer: it holds other"):
+        read_sentence(folder)
+
+
+def test_gguf_says_its_pooling() -> None:
+    for number, way in {1: "mean", 2: "cls", 3: "lasttoken", 0: "mean", None: "mean"}.items():
+        metadata = {"general.architecture": "bert", "bert.pooling_type": number}
+        assert read_sentence(Path("x.gguf"), metadata).pooling == (way,)

@@ -1,0 +1,147 @@
+"""Tasks over models that write."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from glassformer import load, pipeline
+from glassformer.errors import InputError, InputTypeError, SettingError, UnknownArgument
+from tests.tasks.conftest import Make
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "t5": {"decoder_start_token_id": 0, "eos_token_id": 102, "num_decoder_layers": 2},  # as many as the encoder has: what
+    "bart": {"decoder_start_token_id": 50256, "decoder_layers": 2},  # the reference's cache can hold
+}
+BRACKETS = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def gpt2(make: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny writer with a chat template."""
+    folder = tmp_path_factory.mktemp("writer")
+    shutil.copytree(make("gpt2", "CausalLM"), folder, dirs_exist_ok=True)
+    (folder / "chat_template.jinja").write_text(BRACKETS)
+    return folder
+
+
+class TestTextGeneration:
+    OPTIONS = {"max_new_tokens": 8, "do_sample": False}
+
+    @pytest.fixture
+    def both(self, gpt2: Path) -> tuple[Any, Any]:
+        return pipeline("text-generation", gpt2), transformers.pipeline("text-generation", model=str(gpt2), device="cpu")
+
+    @pytest.mark.parametrize("options", [{}, {"return_full_text": False}, {"prefix": "Well, "}], ids=repr)
+    def test_texts(self, both: tuple[Any, Any], options: dict[str, Any]) -> None:
+        ours, theirs = both
+        texts = ["Once upon a time", "Hi", "a much longer beginning than the others have, by far"]
+        assert ours("Once upon a time", **self.OPTIONS, **options) == theirs("Once upon a time", **self.OPTIONS, **options)
+        assert ours(texts, **self.OPTIONS, **options) == theirs(texts, **self.OPTIONS, **options)
+        assert ours(texts, **self.OPTIONS, **options, batch_size=1) == ours(texts, **self.OPTIONS, **options)
+
+    @pytest.mark.parametrize("options", [{}, {"return_full_text": False}, {"continue_final_message": False}], ids=repr)
+    def test_conversations(self, both: tuple[Any, Any], options: dict[str, Any]) -> None:
+        ours, theirs = both
+        asks = [{"role": "user", "content": "Hi!"}]
+        begun = [*asks, {"role": "assistant", "content": "Hel"}]
+        for chat in (asks, begun, [asks, begun]):
+            assert ours(chat, **self.OPTIONS, **options) == theirs(chat, **self.OPTIONS, **options)
+
+    def test_sampling_is_reproducible(self, both: tuple[Any, Any]) -> None:
+        ours, _ = both
+        options = {"max_new_tokens": 8, "do_sample": True, "seed": 5}
+        assert ours("Hi", **options) == ours("Hi", **options) == ours(["Hi", "Hello there"], **options)[0]
+
+    def test_settings_stay(self, gpt2: Path) -> None:
+        task = pipeline("text-generation", gpt2, max_new_tokens=3, return_full_text=False)
+        assert task("Hi") == task("Hi", max_new_tokens=3)
+        assert len(task("Hi", max_new_tokens=9)[0]["generated_text"]) > len(task("Hi")[0]["generated_text"])
+        assert load(gpt2).chat("Hi", raw=True, max_new_tokens=3) == task("Hi")[0]["generated_text"]
+
+    def test_refuses(self, both: tuple[Any, Any]) -> None:
+        ours, _ = both
+        with pytest.raises(UnknownArgument, match=r"there is no setting 'temprature'\. Did you mean 'temperature'\?"):
+            ours("Hi", temprature=1)
+        with pytest.raises(SettingError, match="num_beams"):
+            ours("Hi", num_beams=4)
+        with pytest.raises(InputError, match="the conversation is empty"):
+            ours([[]])
+        with pytest.raises(InputTypeError, match="a conversation is a list of messages, not int"):
+            ours(3)
+        with pytest.raises(InputError, match="input 1: a prompt of 300 tokens leaves no room"):
+            ours(["Hi", " a" * 300])
+        with pytest.raises(InputError, match="the text is empty"):
+            ours("")
+
+    def test_smollm2(self, smollm2: Path) -> None:
+        task = pipeline("text-generation")
+        assert task("The capital of France is", max_new_tokens=3, return_full_text=False)[0]["generated_text"].startswith(
+            " Paris"
+        )
+        answer = task([{"role": "user", "content": "What is the capital of France?"}], max_new_tokens=12)
+        assert "Paris" in answer[0]["generated_text"][-1]["content"]
+
+
+class TestTextToText:
+    @pytest.fixture(params=["t5", "bart"])
+    def folder(self, request: pytest.FixtureRequest, make: Make) -> Path:
+        return make(request.param, "Seq2SeqLM", **SHAPES[request.param])
+
+    def test_equals_generate(self, folder: Path) -> None:
+        task = pipeline("text2text-generation", folder, max_new_tokens=7)
+        texts = ["How old are you?", "Hi", "I have been here for quite a while now."]
+        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        wanted = []
+        for text in texts:
+            ids = torch.tensor([tokenizer(text)["input_ids"]])
+            written = model.generate(ids, max_new_tokens=7, do_sample=False, num_beams=1)
+            wanted.append([{"generated_text": tokenizer.decode(written[0, 1:], skip_special_tokens=True)}])
+        assert task(texts) == wanted
+        assert task(texts[0]) == wanted[0]
+
+    def test_prefixes(self, make: Make, tmp_path: Path) -> None:
+        source = make("t5", "Seq2SeqLM", **SHAPES["t5"])
+        plain = pipeline("text2text-generation", source, max_new_tokens=5)
+        said = plain("translate English to German: Hi")[0]["generated_text"]
+        assert pipeline("translation_en_to_de", source, max_new_tokens=5)("Hi") == [{"translation_text": said}]
+        task = pipeline("translation", source, max_new_tokens=5)
+        assert task("Hi", src_lang="en", tgt_lang="de") == [{"translation_text": said}]
+        assert task("Hi", prefix="translate English to German: ") == [{"translation_text": said}]
+        short = plain("summarize: Hi")[0]["generated_text"]
+        assert pipeline("summarization", source, max_new_tokens=5)("Hi") == [{"summary_text": short}]
+        with pytest.raises(InputError, match="a T5 must be told the languages: use the task translation_en_to_de"):
+            task("Hi")
+        with pytest.raises(InputError, match=r"not trained on the language 'xx'; it knows en, de, fr, ro"):
+            pipeline("translation_en_to_xx", source)("Hi")
+        folder = tmp_path / "own"
+        shutil.copytree(source, folder)
+        config = json.loads((folder / "config.json").read_text())
+        config["task_specific_params"] = {
+            "translation_en_to_xx": {"prefix": "in X: "},
+            "summarization": {"prefix": "tl;dr "},
+        }
+        (folder / "config.json").write_text(json.dumps(config))
+        own = plain("in X: Hi")[0]["generated_text"]
+        assert pipeline("translation_en_to_xx", folder, max_new_tokens=5)("Hi") == [{"translation_text": own}]
+        short = plain("tl;dr Hi")[0]["generated_text"]
+        assert pipeline("summarisation", folder, max_new_tokens=5)("Hi") == [{"summary_text": short}]
+
+    def test_other_families_need_no_prefix(self, make: Make) -> None:
+        folder = make("bart", "Seq2SeqLM", **SHAPES["bart"])
+        said = pipeline("text2text", folder, max_new_tokens=5)("Hi")[0]["generated_text"]
+        assert pipeline("translation", folder, max_new_tokens=5)("Hi") == [{"translation_text": said}]
+        assert pipeline("translation_en_to_fr", folder, max_new_tokens=5)("Hi") == [{"translation_text": said}]
+        assert pipeline("summarization", folder, max_new_tokens=5)("Hi") == [{"summary_text": said}]
