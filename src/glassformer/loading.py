@@ -24,8 +24,8 @@ from glassformer.checkpoint import Stored
 from glassformer.checkpoint.stored import PLAIN, main_kind
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
-from glassformer.families import Base
-from glassformer.heads import WithHead
+from glassformer.families import Base, find
+from glassformer.heads import HEADS, WithHead
 from glassformer.history import FORGOTTEN, Model, may_lack, named
 from glassformer.layers import Conv1D, RMSNorm
 from glassformer.opening import DTYPES as FLOATS
@@ -105,9 +105,16 @@ class Pretrained(Loadable):
         if opened.config.model_type != cls.base_class.config_class.model_type:
             raise ConfigError(
                 f"{opened.path}: holds a {opened.config.model_type} model, which {cls.__name__} cannot be. "
-                "Use the Auto class, which finds the right one."
+                f"Use {cls.kin(opened.config.model_type)}, or the Auto class, which finds the right one."
             )
         return cls
+
+    @classmethod
+    def kin(cls, model_type: str) -> str:
+        """What this class is called in another family."""
+        ending = next((name for name, kind in HEADS.items() if issubclass(cls, kind)), "Model")
+        other = find(model_type)
+        return other.family + other.titles.get(ending, ending)
 
     @property
     def dtype(self) -> torch.dtype:

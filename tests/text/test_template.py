@@ -303,7 +303,9 @@ def test_a_template_that_fails_or_reaches_out(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "conversation", ["Hi!", b"Hi!", None, 7, {"role": "user", "content": "Hi!"}, {1}, iter([])], ids=repr
+    "conversation",
+    ["Hi!", b"Hi!", None, 7, {"role": "user", "content": "Hi!"}, {1}, iter([])],
+    ids=lambda one: type(one).__name__,
 )
 def test_what_is_no_conversation(qwen: Tokenizer, conversation: Any) -> None:
     with pytest.raises(InputTypeError, match=f"a conversation is a list of messages, not {type(conversation).__name__}"):

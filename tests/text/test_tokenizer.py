@@ -35,7 +35,7 @@ def test_the_numbers_of_qwen3(qwen: Tokenizer, reference: Any) -> None:
     assert qwen.vocab == qwen.get_vocab() == reference.get_vocab()
     assert qwen.get_added_vocab() == reference.get_added_vocab()
     assert qwen.get_added_vocab()["<|im_start|>"] == 151644
-    assert "vocab_size=151643, length=151669" in repr(qwen)
+    assert "trained 151,643 · with added tokens 151,669" in repr(qwen)
 
 
 @pytest.mark.parametrize("name", ["bos", "eos", "unk", "sep", "pad", "cls", "mask"])

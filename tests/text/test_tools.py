@@ -293,19 +293,23 @@ def test_what_a_function_lacks(function: Callable[..., Any]) -> None:
         get_json_schema(function)
 
 
-@pytest.mark.parametrize("tools", ["weather", b"x", 7, {"name": "weather"}, plain, {1}], ids=repr)
+@pytest.mark.parametrize(
+    "tools", ["weather", b"x", 7, {"name": "weather"}, plain, {1}], ids=lambda given: type(given).__name__
+)
 def test_tools_that_are_no_list(qwen: Tokenizer, tools: Any) -> None:
     with pytest.raises(InputTypeError, match=rf"tools is a list of functions or JSON schemas, not {type(tools).__name__}"):
         qwen.apply_chat_template([user("Hi!")], tools=tools)
 
 
-@pytest.mark.parametrize("tool", ["weather", None, 7, {}, len, Custom, functools.partial(plain, 1)], ids=repr)
+@pytest.mark.parametrize(
+    "tool", ["weather", None, 7, {}, len, Custom, functools.partial(plain, 1)], ids=lambda given: type(given).__name__
+)
 def test_a_tool_that_is_none(qwen: Tokenizer, tool: Any) -> None:
     with pytest.raises(InputTypeError, match=r"tool 1 is .*; a tool is a function with type hints and a docstring, or"):
         qwen.apply_chat_template([user("Hi!")], tools=[WEATHER, tool])
 
 
-@pytest.mark.parametrize("documents", ["text", 7, {"title": "a"}], ids=repr)
+@pytest.mark.parametrize("documents", ["text", 7, {"title": "a"}], ids=lambda given: type(given).__name__)
 def test_documents_that_are_no_list(qwen: Tokenizer, documents: Any) -> None:
     with pytest.raises(InputTypeError, match=f"documents is a list of documents, not {type(documents).__name__}"):
         qwen.apply_chat_template([user("Hi!")], documents=documents)

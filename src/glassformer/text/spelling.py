@@ -35,7 +35,7 @@ def byte_level(raw: bytes) -> str:
 
 def reader(backend: tokenizers.Tokenizer) -> Callable[[str, bool], bytes]:
     """A function from a token's spelling, and whether it was added later, to its bytes."""
-    parts = _parts(json.loads(backend.to_str()).get("decoder") or {})
+    parts = _parts(json.loads(backend.decoder.__getstate__()) if backend.decoder else {})
     kinds = {part.get("type") for part in parts}
     if "ByteLevel" in kinds:
         return _of_byte_level

@@ -127,7 +127,8 @@ class Tokenizer(Vocabulary, Chats):
             (folder / "chat_template.jinja").write_text(self.chat_template, "utf-8")
 
     def __repr__(self) -> str:
-        return f"Tokenizer(vocab_size={self.vocab_size}, length={len(self)}, special_tokens={self.special_tokens_map})"
+        sizes = f"trained {self.vocab_size:,} · with added tokens {len(self):,}"
+        return f"Tokenizer({sizes}, special_tokens={self.special_tokens_map})"
 
     # Text to ids ------------------------------------------------------------------------------------------------
 
