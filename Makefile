@@ -1,6 +1,7 @@
 # Two commands for everybody: `make run` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # one process per core, and no more threads than that
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: run setup test test-all lint bench clean
@@ -13,10 +14,10 @@ run: .venv/installed ## one answer from the default model, and how it came to be
 setup: .venv/developing ## an environment for development
 
 test: .venv/developing lint ## what every change must pass
-	$(BIN)/python -m pytest -m "not sweep"
+	$(TESTS) -m "not sweep"
 
 test-all: .venv/developing lint ## the same and the wide sweeps
-	$(BIN)/python -m pytest
+	$(TESTS)
 
 lint: .venv/developing
 	$(BIN)/ruff check .

