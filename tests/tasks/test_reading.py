@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from glassformer import AutoModelForMaskedLM, AutoTokenizer, load, pipeline
 from glassformer.errors import InputError, InputTypeError, SettingError, UnknownArgument
 from glassformer.tasks.entities import Part, grouped
-from glassformer.tasks.reading import LOAD, batches
+from glassformer.tasks.reading import batches
 from tests.tasks.conftest import Make, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -339,14 +339,19 @@ class TestEveryTask:
         assert len(read) < 100
 
     @settings(max_examples=40, deadline=None)
-    @given(lengths=st.lists(st.integers(1, 300), max_size=60), most=st.none() | st.integers(1, 9), padded=st.booleans())
-    def test_batches(self, lengths: list[int], most: int | None, padded: bool) -> None:
-        found = list(batches(lengths, most, padded))
+    @given(
+        lengths=st.lists(st.integers(1, 300), max_size=60),
+        most=st.none() | st.integers(1, 9),
+        padded=st.booleans(),
+        load=st.integers(1, 2000),
+    )
+    def test_batches(self, lengths: list[int], most: int | None, padded: bool, load: int) -> None:
+        found = list(batches(lengths, most, padded, load))
         assert sorted(at for batch in found for at in batch) == list(range(len(lengths)))
         for batch in found:
             longest = max(lengths[at] for at in batch)
             assert padded or {lengths[at] for at in batch} == {longest}
-            assert len(batch) <= most if most else len(batch) == 1 or longest * len(batch) <= LOAD
+            assert len(batch) <= most if most else len(batch) == 1 or longest * len(batch) <= load
         order = [lengths[at] for batch in found for at in batch]
         assert order == sorted(lengths, reverse=True)
 

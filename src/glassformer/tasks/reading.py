@@ -18,7 +18,7 @@ from glassformer.errors import GlassError, InputError
 from glassformer.tasks.task import Options, Task
 from glassformer.text import BatchEncoding
 
-LOAD = 2048  # tokens in one pass, padding included: enough to keep every core busy, little enough for its caches
+CORE, DEVICE = 128, 16384  # tokens in one pass, for each core (more would not stay in its caches) or on a GPU
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -98,7 +98,8 @@ class Reading(Task):
         found: list[Any] = [None] * len(rows)
         device = self.model.module.device
         with torch.inference_mode():
-            for numbers in batches([len(row) for row in rows], options.batch_size, self._padding is not None):
+            load = CORE * torch.get_num_threads() if device.type == "cpu" else DEVICE
+            for numbers in batches([len(row) for row in rows], options.batch_size, self._padding is not None, load):
                 batch = [rows[at] for at in numbers]
                 filled = {name: torch.from_numpy(one).to(device) for name, one in self._filled(batch).items()}
                 output = self.forward(**filled)
@@ -123,17 +124,18 @@ class Reading(Task):
         return inputs
 
 
-def batches(lengths: Sequence[int], most: int | None, padded: bool) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], most: int | None, padded: bool, load: int) -> Iterator[list[int]]:
     """The numbers of rows that run together: the longest first, with little between the longest and the shortest.
 
-    `most` caps the rows of a batch; without padding only rows of one length can share one.
+    A batch has `most` rows, or else as many as make up a `load` of tokens; without padding, only rows of one length
+    can share one.
     """
     order = sorted(range(len(lengths)), key=lambda at: -lengths[at])
     batch: list[int] = []
     for at in order:
         full = batch and (
             len(batch) == most
-            or (most is None and lengths[batch[0]] * (len(batch) + 1) > LOAD)
+            or (most is None and lengths[batch[0]] * (len(batch) + 1) > load)
             or (not padded and lengths[at] != lengths[batch[0]])
         )
         if full:

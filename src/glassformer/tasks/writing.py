@@ -55,7 +55,7 @@ class Writing(Task):
         seed = settings.seed
         if settings.do_sample and seed is None:
             seed = int.from_bytes(os.urandom(4), "little")
-        for numbers in batches([len(prompts[at]) for at in good], options.batch_size or ROWS, padded=True):
+        for numbers in batches([len(prompts[at]) for at in good], options.batch_size or ROWS, padded=True, load=0):
             chosen = [good[number] for number in numbers]
             for at, ids in zip(chosen, self.write([prompts[at] for at in chosen], settings, seed), strict=True):
                 found[at] = self.said(items[at], self.tokenizer.decode(ids, options.skip_special_tokens), options)
