@@ -154,9 +154,9 @@ def test_similarities(sentences: Sentences, function: str) -> None:
 
 def test_options_are_refused(sentences: Sentences) -> None:
     folder = sentences()
-    with pytest.raises(SettingError, match=r"there is no pooling 'men'\. Did you mean 'mean'\?"):
+    with pytest.raises(SettingError, match=r"pooling is 'men'\. Did you mean 'mean'\?"):
         pipeline("embed", folder, pooling="men")
-    with pytest.raises(SettingError, match=r"there is no similarity 'cosin'\. Did you mean 'cosine'\?"):
+    with pytest.raises(SettingError, match=r"function is 'cosin'\. Did you mean 'cosine'\?"):
         pipeline("similarity", folder, function="cosin")
     with pytest.raises(SettingError, match="truncate_dim is 0"):
         pipeline("embed", folder, truncate_dim=0)

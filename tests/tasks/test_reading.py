@@ -39,6 +39,7 @@ class TestFillMask:
         for text in texts:
             same(ours(text), theirs(text))
         same(ours(texts), theirs(texts))
+        same(ours(texts[:1]), theirs(texts[:1]))
         same(ours(texts, batch_size=1), theirs(texts))
 
     def test_targets(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:

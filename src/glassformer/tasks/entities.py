@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import InputError, InputTypeError, SettingError, nearest
+from glassformer.errors import InputError, InputTypeError, SettingError
 from glassformer.tasks.reading import Reading, Row, cut, rows_of, softmax
-from glassformer.tasks.task import Options, checked_text
+from glassformer.tasks.task import Options, check_choice, checked_text
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
@@ -30,11 +30,7 @@ class EntityOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if str(self.aggregation_strategy).lower() not in STRATEGIES:
-            raise SettingError(
-                f"aggregation_strategy is {self.aggregation_strategy!r}."
-                f"{nearest(str(self.aggregation_strategy), STRATEGIES)} It is one of: {', '.join(STRATEGIES)}."
-            )
+        check_choice(self, "aggregation_strategy", STRATEGIES)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from glassformer.errors import SettingError, nearest
 from glassformer.tasks.reading import Reading, Row, rows_of, softmax
-from glassformer.tasks.task import Options, check_positive, paired
+from glassformer.tasks.task import Options, check_choice, check_positive, paired
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
 
@@ -26,11 +25,7 @@ class LabelOptions(Options):
         super().__post_init__()
         if self.top_k != self.UNSET:
             check_positive(self, "top_k")
-        if self.function_to_apply is not None and str(self.function_to_apply).lower() not in FUNCTIONS:
-            raise SettingError(
-                f"function_to_apply is {self.function_to_apply!r}.{nearest(str(self.function_to_apply), FUNCTIONS)} "
-                f"It is one of: {', '.join(FUNCTIONS)}."
-            )
+        check_choice(self, "function_to_apply", FUNCTIONS)
 
 
 class TextClassification(Reading):

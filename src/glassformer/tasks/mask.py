@@ -37,6 +37,10 @@ class FillMask(Reading):
     example = "Paris is the [MASK] of France."
     Options = MaskOptions
 
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        found = super().__call__(inputs, **options)
+        return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found  # as the field has it
+
     def encode(self, items: Sequence[str], options: MaskOptions) -> list[Row]:
         return rows_of(self.tokenizer(list(items), truncation=options.truncation, max_length=self.limit))
 

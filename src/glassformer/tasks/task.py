@@ -27,7 +27,7 @@ class Options:
     batch_size: int | None = None  # at most so many rows in one pass; by default as many as make a good load
 
     def __post_init__(self) -> None:
-        _positive("batch_size", self.batch_size)
+        check_positive(self, "batch_size")
 
 
 class Task(ABC):
@@ -143,12 +143,16 @@ def paired(given: Any) -> tuple[str, str | None]:
     return checked_text(given), None
 
 
-def _positive(name: str, value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise SettingError(f"{name} is {value!r}; it must be a whole number of at least 1.")
-
-
 def check_positive(options: object, *names: str) -> None:
-    """Refuse counts that are none."""
+    """Refuse counts that are none; None is no count, and fine."""
     for name in names:
-        _positive(name, getattr(options, name))
+        value = getattr(options, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise SettingError(f"{name} is {value!r}; it must be a whole number of at least 1.")
+
+
+def check_choice(options: object, name: str, known: Iterable[str]) -> None:
+    """Refuse what is not among the known; None leaves the choice to the model."""
+    value = getattr(options, name)
+    if value is not None and str(value).lower() not in known:
+        raise SettingError(f"{name} is {value!r}.{nearest(str(value), known)} It is one of: {', '.join(known)}.")

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.sentence import POOLINGS, SIMILARITIES, Dense, Sentence
+from glassformer.checkpoint.sentence import SIMILARITIES, Dense, Sentence
 from glassformer.errors import InputError, SettingError, nearest
 from glassformer.tasks.labels import encode_pairs
 from glassformer.tasks.reading import Reading, Row, cut, rows_of
-from glassformer.tasks.task import Options, check_positive, paired
+from glassformer.tasks.task import Options, check_choice, check_positive, paired
 
 Floats = npt.NDArray[np.float32]
 note = logging.getLogger("glassformer").warning
@@ -46,11 +46,7 @@ class EmbedOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "truncate_dim")
-        if self.pooling is not None and self.pooling not in POOLING:
-            raise SettingError(
-                f"there is no pooling {self.pooling!r}.{nearest(str(self.pooling), POOLING)} "
-                f"There are: {', '.join(POOLINGS.values())}."
-            )
+        check_choice(self, "pooling", POOLING)
 
 
 class Encoding(Reading):
@@ -137,11 +133,7 @@ class SimilarityOptions(EmbedOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.function is not None and self.function not in SIMILARITIES:
-            raise SettingError(
-                f"there is no similarity {self.function!r}.{nearest(str(self.function), SIMILARITIES)} "
-                f"There are: {', '.join(SIMILARITIES)}."
-            )
+        check_choice(self, "function", SIMILARITIES)
 
 
 class Similarity(Embed):
