@@ -12,11 +12,12 @@ import pytest
 import glassformer
 
 ROOT = Path(glassformer.__file__).parent
-GROUND = {"errors", "sites", "candidates"}
+GROUND = {"errors", "sites", "candidates", "hints"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "sites": {"errors"},
     "candidates": set(),
+    "hints": set(),
     "text": GROUND,
     "checkpoint": GROUND,
     "blueprints": GROUND,

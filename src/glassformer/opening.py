@@ -18,8 +18,9 @@ from glassformer.checkpoint.scratch import Scratch
 from glassformer.checkpoint.sentence import Sentence, read_sentence
 from glassformer.checkpoint.stored import PLAIN, main_kind
 from glassformer.decoding.settings import GenerationConfig
-from glassformer.errors import CheckpointError, ConfigError, refuse
+from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse
 from glassformer.text import Tokenizer
+from glassformer.text.files import NAMED
 
 note = logging.getLogger("glassformer").warning
 
@@ -126,20 +127,35 @@ class AutoTokenizer:
 
     @staticmethod
     def from_pretrained(
-        name: str | os.PathLike[str], *, padding_side: str | None = None, use_fast: bool = True, **unknown: Any
+        name: str | os.PathLike[str],
+        *,
+        padding_side: str | None = None,
+        truncation_side: str | None = None,
+        model_max_length: int | None = None,
+        use_fast: bool = True,
+        trust_remote_code: bool = False,
+        **special: Any,
     ) -> Tokenizer:
         """From a path, a catalogue name ('smollm2') or a hub id ('Qwen/Qwen3-0.6B').
 
         Args:
             padding_side: 'left' or 'right', where a batch's shorter texts are filled up.
+            truncation_side: which end of a text is cut off.
+            model_max_length: how many tokens truncation=True leaves.
             use_fast: accepted for familiarity.
+            trust_remote_code: refused if true: no code from a checkpoint is ever run.
+            special: special tokens by name, such as pad_token="<pad>".
         """
-        refuse(unknown, AutoTokenizer.from_pretrained)
+        if trust_remote_code:
+            raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
+        refuse({name: token for name, token in special.items() if name not in NAMED}, AutoTokenizer.from_pretrained, NAMED)
         path = locate(name, "tokenizer")
         ranked = path.suffix == ".tiktoken"
         tokenizer = Tokenizer.from_tiktoken(path) if ranked else Opened(os.fspath(name), open_at(path)).tokenizer
-        if padding_side is not None:
-            tokenizer.padding_side = padding_side
+        asked = {"padding_side": padding_side, "truncation_side": truncation_side, "model_max_length": model_max_length}
+        for field, value in {**asked, **special}.items():
+            if value is not None:
+                setattr(tokenizer, field, value)
         return tokenizer
 
 

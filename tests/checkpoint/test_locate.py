@@ -644,7 +644,11 @@ def test_hf_home_is_where_the_client_looks(cache: Path) -> None:
 
 @pytest.mark.parametrize("name", ["org/name", "qwen3-0.6b"])
 def test_offline(cache: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    words = ("is not in the local cache", "could not be reached (HF_HUB_OFFLINE is set)", "give the path of a local copy")
+    words = (
+        "is no folder here and not in the local cache",
+        "could not be reached (HF_HUB_OFFLINE is set)",
+        "give the path of a local copy",
+    )
     refused(lambda: locate(name), *words, kind=FetchError)
     monkeypatch.delenv("HF_HUB_OFFLINE")
     assert "HF_HUB_OFFLINE" not in str(refused(lambda: locate(name), *words[:1], "Connect and try again", kind=FetchError))

@@ -137,7 +137,7 @@ def test_doctor() -> None:
         (("run", "Hi", "-m", "./nowhere"), "there is no file or folder './nowhere'"),
         (
             ("run", "Hi", "-m", "some/model"),
-            "not in the local cache and the hub could not be reached (HF_HUB_OFFLINE is set)",
+            "not in the local cache, and the hub could not be reached (HF_HUB_OFFLINE is set)",
         ),
         (("models", "pull", "qwen"), "there is no model 'qwen'"),
         (("run", ""), "the prompt is empty"),

@@ -26,7 +26,7 @@ Glass = Callable[..., tuple[int, str, str]]
 def glass(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Glass:
     def run(*words: Any, stdin: str | None = None) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["glass", "task", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin or ""))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((stdin or "").encode())))
         monkeypatch.setattr(signal, "signal", lambda *_: None)
         monkeypatch.setenv("COLUMNS", "100")
         code = 0
@@ -161,6 +161,11 @@ def test_writing(glass: Glass, make: Make, tmp_path: Path) -> None:
         (("embed", "x", "-o", "pooling"), 1, "--option 'pooling' is not NAME=VALUE, such as top_k=3."),
         (("embed", "x", "-o", "poolin=cls"), 1, "the task embed has no option 'poolin'. Did you mean 'pooling'?"),
         (("embed", "x", "--context", "y"), 2, "only question-answering looks into a context"),
+        (("qa", "x", "--context", "y", "-f", "z"), 2, "it goes with questions as TEXT, and without --file"),
+        (("qa", "-f", "z.txt"), 2, "what is the question?"),
+        (("embed", "-f", "-", "-f", "-"), 2, "stdin can be read only once"),
+        (("embed", "x", "-o", "model=y"), 2, "'model' is no option of a task; say it with --model."),
+        (("embed", "x", "-o", "normalize=no"), 1, "normalize is 'no'; it must be true, false or null."),
         (("embed", "-f", "/not/there"), 1, "/not/there: cannot be read: No such file or directory."),
         (("embed", "-f", "/not/there", "--whole"), 1, "/not/there: cannot be read: No such file or directory."),
         (
@@ -178,14 +183,31 @@ def test_wrong_calls(glass: Glass, words: tuple[str, ...], code: int, said: str)
     assert "Traceback" not in err
 
 
-def test_broken_files(glass: Glass, tmp_path: Path) -> None:
-    (tmp_path / "broken.jsonl").write_text('"fine"\n{"text": \n')
-    code, _, err = glass("embed", "-f", tmp_path / "broken.jsonl")
+def test_a_broken_line_does_not_end_the_job(glass: Glass, tmp_path: Path) -> None:
+    (tmp_path / "broken.jsonl").write_bytes(
+        b'\xef\xbb\xbf"fine"\n{"text": \n"caf\xe9"\r\n{"text": "b", "id": 7}\n"\\ud800"\n'
+    )
+    code, out, err = glass("embed", "-f", tmp_path / "broken.jsonl")
     assert code == 1
-    assert "broken.jsonl, line 2: not valid JSON" in err
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
-    for more in ((), ("--whole",)):
-        code, _, err = glass("embed", "-f", tmp_path / "latin.txt", *more)
-        assert code == 1
-        assert "not UTF-8 text" in err
-        assert "Convert it first" in err
+    first, cut, latin, last, half = lines(out)
+    assert first["input"] == "fine"
+    assert cut["input"] == '{"text": '
+    assert "broken.jsonl, line 2: not valid JSON" in cut["error"]
+    assert latin["input"] == '"caf\ufffd"'
+    assert "broken.jsonl, line 3: not UTF-8 text (invalid continuation byte). Convert it first." in latin["error"]
+    assert last["input"] == {"text": "b", "id": 7}
+    assert len(first["output"]) == len(last["output"]) == 384
+    assert half["input"] == "\ud800"
+    assert "lone surrogate" in half["error"]
+    assert "3 of the texts could not be answered" in err
+    code, _, err = glass("embed", "-f", tmp_path / "broken.jsonl", "--whole")
+    assert code == 1
+    assert "not UTF-8 text (invalid continuation byte at byte" in err
+
+
+def test_stdin_as_json(glass: Glass) -> None:
+    found = lines(glass("similarity", "--jsonl", stdin='["a", "a"]\n')[1])
+    assert found[0]["output"] == pytest.approx(1, abs=1e-5)
+    (alone,) = lines(glass("embed", "-o", "batch_size=1", "-o", "normalize=False", stdin="\ufeffa\r\n")[1])
+    assert alone["input"] == "a"
+    assert sum(number**2 for number in alone["output"]) != pytest.approx(1, abs=0.1)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer import AutoModelForMaskedLM, AutoTokenizer, load, pipeline
-from glassformer.errors import InputError, InputTypeError, SettingError, UnknownArgument
+from glassformer.errors import ExecutorError, InputError, InputTypeError, SettingError, UnknownArgument
 from glassformer.tasks.entities import Part, grouped
 from glassformer.tasks.reading import batches
 from tests.tasks.conftest import Make, same
@@ -78,6 +78,8 @@ class TestTextClassification:
         for text in TEXTS:
             same(ours(text), theirs(text))
             same(ours(text, top_k=None), theirs(text, top_k=None))
+        every, all_of_theirs = (pipe("text-classification", folder, top_k=None) for pipe in (pipeline, reference))
+        same(every(TEXTS[0]), all_of_theirs(TEXTS[0]))
         for options in ({}, {"top_k": 1}, {"top_k": 2}, {"function_to_apply": "none"}, {"function_to_apply": "sigmoid"}):
             same(ours(TEXTS, **options), theirs(TEXTS, **options))
         same(ours({"text": "a b", "text_pair": "c"}), theirs({"text": "a b", "text_pair": "c"}))
@@ -98,8 +100,13 @@ class TestTextClassification:
 
     def test_refuses(self, make: Make) -> None:
         task = pipeline("text-classification", make("bert", "SequenceClassification"))
-        with pytest.raises(InputError, match="a pair is"):
-            task({"text": "a", "other": "b"})
+        with pytest.raises(InputError, match="an object needs a 'text'; this one has 'other'"):
+            task({"other": "b"})
+        with pytest.raises(InputError, match="an object needs a 'text'; this one has nothing"):
+            task({})
+        for wrong in (0, -1, "few", True):
+            with pytest.raises(SettingError, match="top_k is"):
+                task("a", top_k=wrong)
         with pytest.raises(SettingError, match=r"function_to_apply is 'softmx'\. Did you mean 'softmax'"):
             task("a", function_to_apply="softmx")
 
@@ -243,6 +250,7 @@ class TestQuestionAnswering:
         same(task([{"question": "Where?", "context": "Here."}, {"question": "Who?", "context": "Ada."}]), [one, two])
         same(task(question=["Where?", "Who?"], context=["Here.", "Ada."]), [one, two])
         same(task(question=["Where?", "Where?"], context="Here."), [one, one])
+        same(task("Where?", "Here."), one)
 
     def test_refuses(self, make: Make) -> None:
         task = pipeline("qa", make("bert", "QuestionAnswering"))
@@ -265,7 +273,7 @@ class TestQuestionAnswering:
 class TestEveryTask:
     def test_a_head_that_does_not_fit(self, make: Make) -> None:
         said = (
-            r"fill-mask needs a model with a head for gaps, and .* \(bert\) has a head for a text's label, which is for "
+            r"fill-mask needs a model with a head for gaps, and .* \(bert\) has a head for a text's label: use it for "
             r"text-classification .*take 'bert-base-uncased'"
         )
         with pytest.raises(InputError, match=said):
@@ -321,6 +329,50 @@ class TestEveryTask:
         found = list(task.stream(["fine", wrong, "fine too"]))
         assert isinstance(found[1], error)
         assert [found[0]["label"], found[2]["label"]] == [one["label"] for one in task(["fine", "fine too"])]
+
+    @pytest.mark.parametrize(
+        ("task", "head", "options", "said"),
+        [
+            ("embed", "base", {"normalize": "no"}, "normalize is 'no'; it must be true, false or null."),
+            ("embed", "base", {"prompt": 3}, "prompt is 3; it must be a text or null."),
+            ("ner", "TokenClassification", {"stride": "far"}, "stride is 'far'; it must be a whole number or null."),
+            ("ner", "TokenClassification", {"ignore_labels": "O"}, "ignore_labels is 'O'; it must be a list of texts."),
+            ("qa", "QuestionAnswering", {"handle_impossible_answer": "yes"}, "it must be true or false."),
+            ("fill-mask", "MaskedLM", {"targets": 3}, "targets is 3; it must be a text, a list of texts or null."),
+            ("fill-mask", "MaskedLM", {"truncation": "maybe"}, "truncation is 'maybe'; it must be true or false."),
+            ("fill-mask", "MaskedLM", {"max_length": 0}, "max_length is 0; it must be a whole number of at least 1."),
+            ("embed", "base", {"batch_size": -1}, "batch_size is -1; it must be a whole number of at least 1."),
+        ],
+    )
+    def test_options_of_the_wrong_kind(self, make: Make, task: str, head: str, options: dict[str, Any], said: str) -> None:
+        with pytest.raises(SettingError) as caught:
+            pipeline(task, make("bert", head), **options)
+        assert said in str(caught.value)
+
+    def test_familiar_arguments(self, make: Make) -> None:
+        folder = make("bert", "MaskedLM")
+        plain = pipeline("fill-mask", folder)
+        assert plain.task == "fill-mask"
+        assert plain.device == torch.device("cpu")
+        for options in ({"device": -1}, {"device": "cpu"}, {"torch_dtype": "auto"}, {"torch_dtype": torch.float32}):
+            assert pipeline("fill-mask", folder, **options)("A [MASK].") == plain("A [MASK].")
+        with pytest.raises(ExecutorError, match=r"nothing can run on device 'nowhere' here .* Leave it out for the CPU"):
+            pipeline("fill-mask", folder, device="nowhere")
+        assert plain("A [MASK]. " + "x " * 90, truncation=True, max_length=12, padding=True)
+
+    def test_a_dataset(self, make: Make) -> None:
+        class Dataset:
+            """As torch's: a length and items, and no more."""
+
+            def __len__(self) -> int:
+                return 3
+
+            def __getitem__(self, at: int) -> str:
+                return f"text {at}"
+
+        task = pipeline("text-classification", make("bert", "SequenceClassification"))
+        same(list(task(Dataset())), task([f"text {at}" for at in range(3)]))
+        same(task([{"text": "text 0", "id": 7}]), task(["text 0"]))
 
     def test_nothing(self, make: Make) -> None:
         assert pipeline("text-classification", make("bert", "SequenceClassification"))([]) == []

@@ -76,6 +76,9 @@ class TestTextGeneration:
             ours("Hi", temprature=1)
         with pytest.raises(SettingError, match="num_beams"):
             ours("Hi", num_beams=4)
+        with pytest.raises(SettingError, match="do_sample is 'no'; it must be true or false"):
+            ours("Hi", do_sample="no")
+        assert ours("Hi", num_beams=1, use_cache=True, **self.OPTIONS) == ours("Hi", **self.OPTIONS)
         with pytest.raises(InputError, match="the conversation is empty"):
             ours([[]])
         with pytest.raises(InputTypeError, match="a conversation is a list of messages, not int"):
@@ -84,6 +87,13 @@ class TestTextGeneration:
             ours(["Hi", " a" * 300])
         with pytest.raises(InputError, match="the text is empty"):
             ours("")
+
+    def test_long_prompts_are_cut_if_asked(self, both: tuple[Any, Any]) -> None:
+        ours, _ = both
+        found = ours(" a" * 300, truncation=True, max_new_tokens=8, return_full_text=False)
+        assert found == ours(" a" * 248, max_new_tokens=8, return_full_text=False)
+        chat = [{"role": "user", "content": " a" * 300}]
+        assert ours(chat, truncation=True, max_new_tokens=8)[0]["generated_text"][-1]["role"] == "assistant"
 
     def test_smollm2(self, smollm2: Path) -> None:
         task = pipeline("text-generation")
@@ -111,6 +121,12 @@ class TestTextToText:
             wanted.append([{"generated_text": tokenizer.decode(written[0, 1:], skip_special_tokens=True)}])
         assert task(texts) == wanted
         assert task(texts[0]) == wanted[0]
+
+    def test_long_sources(self, make: Make) -> None:
+        task = pipeline("text2text-generation", make("bart", "Seq2SeqLM", **SHAPES["bart"]), max_new_tokens=5)
+        with pytest.raises(InputError, match="does not fit into the model's context of 64"):
+            task("hello " * 100)
+        assert task("hello " * 100, truncation=True)[0]["generated_text"]
 
     def test_prefixes(self, make: Make, tmp_path: Path) -> None:
         source = make("t5", "Seq2SeqLM", **SHAPES["t5"])

@@ -149,3 +149,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_special_tokens_that_are_taken(special: dict[str, int]) -> None:
     with pytest.raises(CheckpointError, match=r"the special token .* is already in the ranks\. Give another"):
         build(ranked("a", "b"), r"\S+", special)
+
+
+def test_sizes(cl100k: Path) -> None:
+    """The ranks were trained, the special tokens put in later."""
+    found = Tokenizer.from_tiktoken(cl100k)
+    assert (found.vocab_size, len(found)) == (100_256, 100_261)

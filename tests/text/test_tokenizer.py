@@ -571,3 +571,24 @@ def test_a_template_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(CheckpointError, match=r"chat_template\.jinja: not UTF-8 text"):
         AutoTokenizer.from_pretrained(tmp_path)
+
+
+def test_from_pretrained_takes_what_people_know(gpt2_tokenizer: Path, tmp_path: Path) -> None:
+    found = AutoTokenizer.from_pretrained(
+        gpt2_tokenizer, pad_token="!", model_max_length=5, truncation_side="left", padding_side="left", use_fast=True
+    )
+    assert found.is_fast
+    assert (found.pad_token, found.model_max_length, found.truncation_side, found.padding_side) == ("!", 5, "left", "left")
+    assert (
+        found("one two three four five six seven", truncation=True)["input_ids"]
+        == found(" three four five six seven")["input_ids"]
+    )
+    with pytest.raises(UnknownArgument, match="trust_remote_code is not supported: no code from a checkpoint is ever run"):
+        AutoTokenizer.from_pretrained(gpt2_tokenizer, trust_remote_code=True)
+    with pytest.raises(UnknownArgument, match=r"has no argument 'pad_tokn'\. Did you mean 'pad_token'\?"):
+        AutoTokenizer.from_pretrained(gpt2_tokenizer, pad_tokn="!")
+    with pytest.raises(InputError, match="is not in the vocabulary"):
+        AutoTokenizer.from_pretrained(gpt2_tokenizer, pad_token="<nothing>")
+    written = found.save_pretrained(tmp_path)
+    assert [Path(name).name for name in written] == ["tokenizer.json", "tokenizer_config.json"]
+    assert all(Path(name).exists() for name in written)

@@ -6,13 +6,13 @@ that they can be listed and are written back on saving.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, Self, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type_hints
 
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, UnknownArgument, nearest
+from glassformer.hints import fits
 
 Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question"]
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")
@@ -60,7 +60,7 @@ class Config:
         hints = get_type_hints(cls)
         known = {f.name for f in fields(cls)} - {"stray"}
         for name in known & given.keys():
-            if not _fits(given[name], hints[name]):
+            if not fits(given[name], hints[name]):
                 raise ConfigError(f"config field {cls.word(name)!r} is {given[name]!r}; it must be {_words(hints[name])}.")
         needed = (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
         missing = [name for name in needed if name not in given]
@@ -177,22 +177,6 @@ class Config:
             labels = self.id2label or {number: f"LABEL_{number}" for number in range(self.num_labels or 0)}
             named |= {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
         return {"model_type": self.model_type, **self.stray, **{k: v for k, v in named.items() if v is not None}}
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a JSON value is of a field's declared type; true and false are no numbers here."""
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, one) for one in get_args(hint))
-    if origin in (list, tuple):
-        return isinstance(value, (list, tuple)) and all(_fits(one, get_args(hint)[0]) for one in value)
-    if origin is dict:
-        return isinstance(value, dict)
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
 
 
 def _words(hint: Any) -> str:

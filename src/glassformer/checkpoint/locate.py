@@ -299,6 +299,6 @@ def _from_hub(hub: Hub, part: Part) -> Path:
     except Exception as error:  # its client lets the errors of its HTTP and transfer libraries through
         offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE") else ""
         raise FetchError(
-            f"{name!r} is not in the local cache and the hub could not be reached{offline}. "
+            f"{name!r} is no folder here and not in the local cache, and the hub could not be reached{offline}. "
             "Connect and try again, or give the path of a local copy; 'smollm2' needs only the Python package index."
         ) from error

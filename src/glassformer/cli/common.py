@@ -67,14 +67,14 @@ def variables(given: list[str] | None) -> dict[str, Any]:
 
 
 def pairs(given: list[str] | None, option: str, example: str) -> dict[str, Any]:
-    """NAME=VALUE pairs; values are JSON where they can be read as such, else text."""
+    """NAME=VALUE pairs; values are JSON where they can be read as such (or as Python says true, false, null), else text."""
     found: dict[str, Any] = {}
     for pair in given or []:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise SettingError(f"{option} {pair!r} is not NAME=VALUE, such as {example}.")
         try:
-            found[name] = json.loads(value)
+            found[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except ValueError:
             found[name] = value
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -18,6 +19,7 @@ from glassformer.errors import GlassError, InputError
 if TYPE_CHECKING:
     from glassformer.tasks import Task
 
+ENDINGS = (".jsonl", ".ndjson")
 EXAMPLE = (
     "Example: glass task similarity 'How old are you?' 'What is your age?'   ·   "
     "glass task embed -f lines.txt > vectors.jsonl   ·   glass task, which lists them"
@@ -42,6 +44,7 @@ def task(
     model: Model = None,
     files: Files = None,
     whole: Annotated[bool, typer.Option("--whole", help="A file is one text, not one per line.")] = False,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="Lines are JSON, whatever the file's name; stdin's too.")] = False,
     context: Context = None,
     options: Chosen = None,
     max_new_tokens: Limit = None,
@@ -64,7 +67,10 @@ def task(
         chosen["max_new_tokens"] = max_new_tokens
     if kind.name == "token-classification":
         chosen.setdefault("aggregation_strategy", "simple")  # whoever asks in a terminal wants names, not pieces of them
-    given = items(kind.name, texts or [], files or [], whole, context)
+    for reserved, flag in {"model": "--model", "dtype": "--dtype", "task": "TASK"}.items():
+        if reserved in chosen:
+            raise typer.BadParameter(f"{reserved!r} is no option of a task; say it with {flag}.", param_hint="--option")
+    given = items(kind.name, texts or [], files or [], context, whole=whole, jsonl=jsonl)
     ready = opened(name, model, dtype, chosen)
     from_lines = as_json or not texts or (bool(files) and kind.name != "question-answering")
     if not (as_lines if from_lines else as_text)(ready, given):
@@ -83,20 +89,37 @@ def opened(name: str, model: str | None, dtype: str | None, options: dict[str, A
 # What is asked -------------------------------------------------------------------------------------------------------
 
 
-def items(task: str, texts: Sequence[str], files: Sequence[str], whole: bool, context: str | None) -> Iterable[Any]:
+class Broken(InputError):
+    """A line that cannot be read; it is answered with this."""
+
+    def __init__(self, line: str, why: str) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def items(
+    task: str, texts: Sequence[str], files: Sequence[str], context: str | None, *, whole: bool = False, jsonl: bool = False
+) -> Iterable[Any]:
     """The inputs that a command line means."""
-    if context is not None and task != "question-answering":
+    asks = task == "question-answering"
+    if context is not None and not asks:
         raise typer.BadParameter("only question-answering looks into a context.", param_hint="--context")
+    if context is not None and (files or not texts):
+        raise typer.BadParameter("it goes with questions as TEXT, and without --file.", param_hint="--context")
+    if files.count("-") > 1:
+        raise typer.BadParameter("stdin can be read only once.", param_hint="--file")
+    if asks and not texts and not jsonl and any(not file.endswith(ENDINGS) for file in files):
+        raise typer.BadParameter("what is the question? A --file alone must be .jsonl, with both in it.", param_hint="TEXT")
     if not texts and not files:
         if sys.stdin.isatty():
             raise typer.BadParameter("say something, name a --file, or pipe lines in.", param_hint="TEXT")
         files = ["-"]
-    if task == "question-answering" and texts:
+    if asks and texts:
         if context is None and not files:
             raise typer.BadParameter("where is the answer? Give --context or --file.", param_hint="--context")
         where = context if context is not None else "\n".join(_read(file) for file in files)
         return [{"question": text, "context": where} for text in texts]
-    read = chain.from_iterable([_read(file)] if whole else _lines(file) for file in files)
+    read = chain.from_iterable([_read(file)] if whole else _lines(file, jsonl or file.endswith(ENDINGS)) for file in files)
     if not texts:
         return read
     if task != "similarity":
@@ -107,33 +130,35 @@ def items(task: str, texts: Sequence[str], files: Sequence[str], whole: bool, co
     return [(every[0], other) for other in every[1:]]
 
 
+def _opened(file: str) -> Any:
+    """A file or stdin, as bytes."""
+    try:
+        return sys.stdin.buffer if file == "-" else Path(file).expanduser().open("rb")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}.") from error
+
+
 def _read(file: str) -> str:
-    try:
-        return (sys.stdin.read() if file == "-" else Path(file).expanduser().read_text("utf-8")).rstrip("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: not UTF-8 text ({error}). Convert it first.") from error
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}.") from error
+    with _opened(file) as held:
+        try:
+            return str(held.read(), "utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start}). Convert it first.") from error
 
 
-def _lines(file: str) -> Iterator[Any]:
-    """A file's lines as they come, so that an endless stdin is answered too."""
-    try:
-        with sys.stdin if file == "-" else Path(file).expanduser().open(encoding="utf-8") as held:
-            for number, line in enumerate(held, 1):
-                text = line.rstrip("\r\n")
-                yield _value(text, f"{file}, line {number}") if file.endswith((".jsonl", ".ndjson")) else text
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: not UTF-8 text ({error}). Convert it first.") from error
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}.") from error
-
-
-def _value(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON ({error}).") from error
+def _lines(file: str, jsonl: bool) -> Iterator[Any]:
+    """A file's lines as they come, so that an endless stdin is answered too; one that cannot be read is a `Broken`."""
+    with _opened(file) as held:
+        for number, raw in enumerate(held, 1):
+            line = raw.removeprefix(BOM_UTF8) if number == 1 else raw
+            try:
+                text = str(line, "utf-8").rstrip("\r\n")
+                yield json.loads(text) if jsonl else text
+            except UnicodeDecodeError as error:
+                text = str(line, "utf-8", "replace").rstrip("\r\n")
+                yield Broken(text, f"{file}, line {number}: not UTF-8 text ({error.reason}). Convert it first.")
+            except (ValueError, RecursionError) as error:
+                yield Broken(text, f"{file}, line {number}: not valid JSON ({error}).")
 
 
 # What is answered ----------------------------------------------------------------------------------------------------
@@ -145,9 +170,11 @@ def as_lines(task: Task, given: Iterable[Any]) -> bool:
     with counting(given) as count:
         kept: list[Any] = []  # inputs that are read but not yet answered
         for found in task.stream(_kept(given, kept)):
-            line = {"input": kept.pop(0), ("error" if isinstance(found, GlassError) else "output"): plain(found)}
-            failed += isinstance(found, GlassError)
-            print(json.dumps(line, ensure_ascii=False), flush=not kept)
+            given_line = kept.pop(0)
+            wrong = isinstance(found, GlassError)
+            line = {"input": getattr(given_line, "line", given_line), ("error" if wrong else "output"): plain(found)}
+            failed += wrong
+            print(written(line), flush=not kept)
             count()
     if failed:
         common.note(f"glass: {failed} of the texts could not be answered; their lines say why.")
@@ -176,6 +203,12 @@ def as_text(task: Task, given: Iterable[Any]) -> bool:
         if isinstance(answer, GlassError):
             common.note(f"glass: {answer}" if len(asked) == 1 else f"glass: {one!r}: {answer}")
     return len(good) == len(asked)
+
+
+def written(line: Any) -> str:
+    """A line of JSON: as people read it, or in escapes where it holds what is no character."""
+    text = json.dumps(line, ensure_ascii=False)
+    return json.dumps(line) if any("\ud800" <= character <= "\udfff" for character in text) else text
 
 
 def plain(found: Any) -> Any:

@@ -21,6 +21,7 @@ ELSEWHERE: Mapping[str, Any] = {  # what the field also knows, and the value tha
     "output_hidden_states": False, "output_logits": False, "output_scores": False, "repetition_penalty": 1.0,
     "return_dict_in_generate": False, "typical_p": 1.0,
 }  # fmt: skip
+NEUTRAL = {**ELSEWHERE, "use_cache": True}  # what may be said though it changes nothing
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class GenerationConfig:
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
         """A copy with a call's own settings on top, checked."""
+        changes = {name: value for name, value in changes.items() if name not in NEUTRAL or value != NEUTRAL[name]}
         for name in changes:
             if name in ELSEWHERE:
                 raise SettingError(f"the setting {name!r} is not supported yet. Settings: {', '.join(self.names())}.")
@@ -90,6 +92,8 @@ class GenerationConfig:
 
     def check(self, where: str = "") -> None:
         """Refuse values that mean nothing."""
+        if not isinstance(self.do_sample, bool):
+            raise SettingError(f"{where}do_sample is {self.do_sample!r}; it must be true or false.")
         self._whole(where, "max_new_tokens", 1)
         self._whole(where, "max_length", 1)
         self._whole(where, "top_k", 0)

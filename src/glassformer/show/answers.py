@@ -30,7 +30,8 @@ def _asked(given: Any) -> Text:
 
 
 def _share(value: float) -> str:
-    return f"{value:6.1%}"
+    """A probability; raw scores stay as they are."""
+    return f"{value:6.1%}" if 0 <= value <= 1 else f"{value:6.3g}"
 
 
 def _rows(rows: Sequence[Sequence[Any]]) -> Table:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.errors import InputError, InputTypeError, nearest
+from glassformer.errors import ExecutorError, InputError, InputTypeError, nearest
 from glassformer.opening import AutoTokenizer
 from glassformer.runtime import Model, load
 from glassformer.tasks.entities import TokenClassification
@@ -60,6 +60,7 @@ def pipeline(
     *,
     dtype: str | None = None,
     device: Any = None,
+    torch_dtype: Any = None,
     progress: Any = None,
     **options: Any,
 ) -> Task:
@@ -70,10 +71,12 @@ def pipeline(
         model: a name, hub id or path; a model from `load`, or one of the Auto classes with its tokenizer.
         tokenizer: for a model from an Auto class; a name, or a tokenizer.
         dtype: 'float32', 'bfloat16', …; by default as stored.
-        device: where it runs, such as 'cuda'.
+        device: where it runs, such as 'cuda'; -1 is the CPU.
+        torch_dtype: the older name of dtype.
         progress: called as (what, bytes so far, bytes in all) while something is fetched.
         options: the task's own, for every call: `top_k=3`, `batch_size=8`, ….
     """
+    dtype = None if (dtype or torch_dtype) == "auto" else dtype or torch_dtype
     if task is None:
         if model is None:
             raise InputError(f"name a task or a model. Tasks: {', '.join(TASKS)}.")
@@ -101,7 +104,7 @@ def check_fit(task: type[Task], model: Model) -> None:
     others = " or ".join(other.name for other in fitting(model))
     raise InputError(
         f"{task.name} needs a model with {HEAD_NAMES[task.heads[0]]}, and {model.name} ({model.config.model_type}) has "
-        f"{HEAD_NAMES[model.head]}, which is for {others}. For {task.name} take {task.suggested!r} or its like."
+        f"{HEAD_NAMES[model.head]}: use it for {others}. For {task.name} take {task.suggested!r} or its like."
     )
 
 
@@ -119,5 +122,8 @@ def _loaded(model: Any, tokenizer: Any, dtype: str | None, device: Any, progress
     else:
         raise InputTypeError(f"a model is a name, a path or a loaded model, not {type(model).__name__}.")
     if device is not None:
-        found.module.to(device)
+        try:
+            found.module.to("cpu" if device == -1 else device)
+        except (RuntimeError, AssertionError) as error:
+            raise ExecutorError(f"nothing can run on device {device!r} here ({error}). Leave it out for the CPU.") from error
     return found

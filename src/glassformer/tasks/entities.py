@@ -95,7 +95,7 @@ class TokenClassification(Reading):
             raise InputError("the list of words is empty. Give it at least one.")
         return list(given)
 
-    def encode(self, items: Sequence[Any], options: EntityOptions) -> list[Row]:
+    def rows(self, items: Sequence[Any], options: EntityOptions) -> list[Row]:
         encoded = self.tokenizer(
             list(items),
             is_split_into_words=options.is_split_into_words,

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from glassformer.tasks.reading import Reading, Row, rows_of, softmax
-from glassformer.tasks.task import Options, check_choice, check_positive, paired
+from glassformer.tasks.reading import CutOptions, Reading, Row, encode_pairs, softmax
+from glassformer.tasks.task import check_choice, check_positive, paired
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
+BEST = "best"
 
 
 @dataclass(frozen=True)
-class LabelOptions(Options):
-    UNSET: ClassVar[int] = -1
-    top_k: int | None = UNSET  # the best so many labels, or None for all; by default the best alone, not in a list
+class LabelOptions(CutOptions):
+    top_k: int | str | None = BEST  # the best so many labels, or None for all; by default the best alone, not in a list
     function_to_apply: str | None = None  # softmax, sigmoid or none; by default as the model was trained
-    truncation: bool = False  # cut a text that is too long
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.top_k != self.UNSET:
+        if self.top_k != BEST:
             check_positive(self, "top_k")
         check_choice(self, "function_to_apply", FUNCTIONS)
 
@@ -40,7 +39,7 @@ class TextClassification(Reading):
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         found = super().__call__(inputs, **options)
-        return [found] if isinstance(found, dict) and isinstance(inputs, str) else found  # as the field has it
+        return [found] if isinstance(inputs, str) and "top_k" not in options else found  # as the field has it
 
     def single(self, inputs: Any, options: Any) -> bool:
         return super().single(inputs, options) or (isinstance(inputs, tuple) and len(inputs) == 2)
@@ -48,8 +47,8 @@ class TextClassification(Reading):
     def check(self, given: Any, options: Any) -> tuple[str, str | None]:
         return paired(given)
 
-    def encode(self, items: Sequence[tuple[str, str | None]], options: LabelOptions) -> list[Row]:
-        return encode_pairs(self, items, options.truncation)
+    def rows(self, items: Sequence[tuple[str, str | None]], options: LabelOptions) -> list[Row]:
+        return encode_pairs(self, items, options)
 
     def take(self, output: Any, rows: Sequence[Row]) -> list[Any]:
         return list(output.logits.float().cpu().numpy())
@@ -58,7 +57,7 @@ class TextClassification(Reading):
         scores = self._scores(found[0], options.function_to_apply)
         order = np.argsort(-scores, kind="stable").tolist()
         labels = [{"label": self.model.label(at), "score": float(scores[at])} for at in order]
-        return labels[0] if options.top_k == options.UNSET else labels[: options.top_k]
+        return labels[0] if isinstance(options.top_k, str) else labels[: options.top_k]
 
     def _scores(self, scores: Any, function: str | None) -> Any:
         if function is None:
@@ -70,9 +69,3 @@ class TextClassification(Reading):
             case "sigmoid":
                 return 1 / (1 + np.exp(-scores))
         return scores
-
-
-def encode_pairs(task: Reading, items: Sequence[tuple[str, str | None]], truncation: bool, **options: Any) -> list[Row]:
-    """Texts of which some have a second one."""
-    given: Any = [first if second is None else (first, second) for first, second in items]
-    return rows_of(task.tokenizer(given, truncation=truncation, max_length=task.limit, **options))

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 
 from glassformer.errors import InputError
-from glassformer.tasks.reading import Reading, Row, rows_of, softmax
-from glassformer.tasks.task import Options, check_positive
+from glassformer.tasks.reading import CutOptions, Reading, Row, encode_pairs, softmax
+from glassformer.tasks.task import check_positive
 
 note = logging.getLogger("glassformer").warning
 
 
 @dataclass(frozen=True)
-class MaskOptions(Options):
+class MaskOptions(CutOptions):
     top_k: int = 5  # at most so many proposals
     targets: str | Sequence[str] | None = None  # choose among these words alone
-    truncation: bool = False  # cut a text that is too long
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,8 +40,8 @@ class FillMask(Reading):
         found = super().__call__(inputs, **options)
         return found[0] if isinstance(inputs, list) and len(inputs) == 1 else found  # as the field has it
 
-    def encode(self, items: Sequence[str], options: MaskOptions) -> list[Row]:
-        return rows_of(self.tokenizer(list(items), truncation=options.truncation, max_length=self.limit))
+    def rows(self, items: Sequence[str], options: MaskOptions) -> list[Row]:
+        return encode_pairs(self, [(item, None) for item in items], options)
 
     def forward(self, **inputs: Any) -> Any:
         """Only the gaps are scored: a vocabulary's scores for every token would be most of the work."""

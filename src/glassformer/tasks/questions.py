@@ -52,9 +52,11 @@ class QuestionAnswering(Reading):
     Options = QuestionOptions
 
     def __call__(
-        self, inputs: Any = None, *, question: Any = None, context: str | Sequence[str] | None = None, **options: Any
+        self, inputs: Any = None, context: str | Sequence[str] | None = None, *, question: Any = None, **options: Any
     ) -> Any:
         """One question, as `question=…, context=…` or as a mapping with those two, or a list of such mappings."""
+        if context is not None and question is None:
+            inputs, question = None, inputs
         if inputs is None:
             if question is None or context is None:
                 raise InputError("give a question and the context that answers it: task(question='…', context='…').")
@@ -82,7 +84,7 @@ class QuestionAnswering(Reading):
     def _window(self, options: QuestionOptions) -> int:
         return min(self.limit, options.max_seq_len)
 
-    def encode(self, items: Sequence[Asked], options: QuestionOptions) -> list[Row]:
+    def rows(self, items: Sequence[Asked], options: QuestionOptions) -> list[Row]:
         """Windows of the context beside the question."""
         rows: list[Row] = []
         for number, item in enumerate(items):

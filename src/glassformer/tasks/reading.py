@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.errors import GlassError, InputError
-from glassformer.tasks.task import Options, Task
+from glassformer.tasks.task import Options, Task, check_positive
 from glassformer.text import BatchEncoding
 
 CORE, DEVICE = 128, 16384  # tokens in one pass, for each core (more would not stay in its caches) or on a GPU
@@ -37,6 +37,19 @@ class Row:
         return [at for at, number in enumerate(self.columns["input_ids"]) if number == value]
 
 
+@dataclass(frozen=True)
+class CutOptions(Options):
+    """For tasks that take a text whole or not at all."""
+
+    truncation: bool = False  # cut a text that is too long
+    max_length: int | None = None  # to so many tokens; by default to what the model reads
+    padding: bool | str = True  # accepted for familiarity: a batch is always filled up to its longest text
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "max_length")
+
+
 class Reading(Task):
     """A task over a model that gives scores or states, and writes nothing."""
 
@@ -49,7 +62,7 @@ class Reading(Task):
         return min(self.tokenizer.model_max_length, context)
 
     def answer(self, items: Sequence[Any], options: Any) -> Iterable[Any]:
-        rows, wrong = self._fitting(self.encode(items, options))
+        rows, wrong = self._fitting(self.rows(items, options))
         found = self.run(rows, options)
         mine: list[list[int]] = [[] for _ in items]
         for number, row in enumerate(rows):
@@ -64,7 +77,7 @@ class Reading(Task):
                 yield error
 
     @abstractmethod
-    def encode(self, items: Sequence[Any], options: Any) -> list[Row]:
+    def rows(self, items: Sequence[Any], options: Any) -> list[Row]:
         """The rows that the model is to read; an input may have several."""
 
     @abstractmethod
@@ -144,6 +157,13 @@ def batches(lengths: Sequence[int], most: int | None, padded: bool, load: int) -
         batch.append(at)
     if batch:
         yield batch
+
+
+def encode_pairs(task: Reading, items: Sequence[tuple[str, str | None]], options: CutOptions) -> list[Row]:
+    """Texts of which some have a second one, cut if that is wished for."""
+    given: Any = [first if second is None else (first, second) for first, second in items]
+    limit = min(task.limit, options.max_length or task.limit)
+    return rows_of(task.tokenizer(given, truncation=options.truncation, max_length=limit if options.truncation else None))
 
 
 def rows_of(encoded: BatchEncoding) -> list[Row]:

@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from glassformer.blueprints import Head
 from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, nearest
+from glassformer.hints import fits, words
 from glassformer.text.inputs import explain
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ class Options:
     batch_size: int | None = None  # at most so many rows in one pass; by default as many as make a good load
 
     def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
+            if not fits(value, hints[one.name]):
+                raise SettingError(f"{one.name} is {value!r}; it must be {words(hints[one.name])}.")
         check_positive(self, "batch_size")
 
 
@@ -49,11 +55,21 @@ class Task(ABC):
     def tokenizer(self) -> Tokenizer:
         return self.model.tokenizer
 
+    @property
+    def task(self) -> str:
+        return self.name
+
+    @property
+    def device(self) -> Any:
+        return self.model.module.device
+
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """The answer to one input, a list of answers to a list, or an iterator over the answers to any other iterable."""
         chosen = self._given(options)
         if isinstance(inputs, Sequence) and not self.single(inputs, chosen):
             return self.shaped([_raised(one, f"input {at}: ") for at, one in enumerate(self._each(inputs, chosen))], chosen)
+        if not isinstance(inputs, (Iterable, Mapping)) and hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
+            inputs = map(inputs.__getitem__, range(len(inputs)))  # a torch Dataset, or its like
         if isinstance(inputs, Iterable) and not isinstance(inputs, (Mapping, Sequence)):
             return (_raised(one, f"input {at}: ") for at, one in enumerate(self._each(inputs, chosen)))
         return _raised(next(self._each([inputs], chosen)))
@@ -66,15 +82,18 @@ class Task(ABC):
         return self._each(inputs, self._given(options))
 
     def _each(self, inputs: Iterable[Any], options: Any) -> Iterator[Any]:
-        waiting, ahead = iter(inputs), FIRST
+        waiting, ahead = iter(inputs), options.batch_size or FIRST
         while chunk := list(islice(waiting, ahead)):
-            ahead = min(2 * ahead, MOST)  # the first answers come soon, the later ones in better batches
+            if options.batch_size is None:
+                ahead = min(2 * ahead, MOST)  # the first answers come soon, the later ones in better batches
             checked = [self._checked(one, options) for one in chunk]
             good = [one for one in checked if not isinstance(one, GlassError)]
             answers = iter(self.answer(good, options)) if good else iter(())
             yield from (one if isinstance(one, GlassError) else next(answers) for one in checked)
 
     def _checked(self, given: Any, options: Any) -> Any:
+        if isinstance(given, GlassError):  # it could not even be read
+            return given
         try:
             return self.check(given, options)
         except GlassError as error:
@@ -119,7 +138,11 @@ def _raised(found: Any, where: str = "") -> Any:
 
 
 def checked_text(given: Any) -> str:
-    """A text with something in it."""
+    """A text with something in it, by itself or as `{"text": "…"}`, where it may have other things beside it."""
+    if isinstance(given, Mapping):
+        if "text" not in given:
+            raise InputError(f"an object needs a 'text'; this one has {', '.join(map(repr, given)) or 'nothing'}.")
+        given = given["text"]
     if not isinstance(given, str):
         raise InputTypeError(f"a task takes text, not {type(given).__name__}.")
     if not given.strip():
@@ -133,11 +156,8 @@ def checked_text(given: Any) -> str:
 
 def paired(given: Any) -> tuple[str, str | None]:
     """A text, alone or with a second one: "…", ("…", "…") or {"text": "…", "text_pair": "…"}."""
-    if isinstance(given, Mapping):
-        unknown = next((key for key in given if key not in ("text", "text_pair")), None)
-        if unknown is not None or "text" not in given:
-            raise InputError(f"a pair is {{'text': '…', 'text_pair': '…'}}, not one with {', '.join(map(repr, given))}.")
-        return checked_text(given["text"]), None if given.get("text_pair") is None else checked_text(given["text_pair"])
+    if isinstance(given, Mapping) and given.get("text_pair") is not None:
+        return checked_text(given), checked_text(given["text_pair"])
     if isinstance(given, (tuple, list)) and len(given) == 2:
         return checked_text(given[0]), checked_text(given[1])
     return checked_text(given), None

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from glassformer.checkpoint.sentence import SIMILARITIES, Dense, Sentence
 from glassformer.errors import InputError, SettingError, nearest
-from glassformer.tasks.labels import encode_pairs
-from glassformer.tasks.reading import Reading, Row, cut, rows_of
+from glassformer.tasks.reading import CutOptions, Reading, Row, cut, encode_pairs, rows_of
 from glassformer.tasks.task import Options, check_choice, check_positive, paired
 
 Floats = npt.NDArray[np.float32]
@@ -77,7 +76,7 @@ class Embed(Encoding):
     def limit(self) -> int:
         return min(super().limit, self.sentence.limit or super().limit)
 
-    def encode(self, items: Sequence[str], options: EmbedOptions) -> list[Row]:
+    def rows(self, items: Sequence[str], options: EmbedOptions) -> list[Row]:
         prompt = self._prompt(options)
         texts = [prompt + item for item in items]
         rows = rows_of(self.tokenizer(texts))
@@ -193,8 +192,7 @@ class Similarity(Embed):
 
 
 @dataclass(frozen=True)
-class FeatureOptions(Options):
-    truncation: bool = False  # cut a text that is too long
+class FeatureOptions(CutOptions):
     return_tensors: bool = False  # give a torch tensor instead of lists
 
 
@@ -206,8 +204,8 @@ class FeatureExtraction(Encoding):
     example = "Hello world"
     Options = FeatureOptions
 
-    def encode(self, items: Sequence[Any], options: FeatureOptions) -> list[Row]:
-        return encode_pairs(self, [(item, None) for item in items], options.truncation)
+    def rows(self, items: Sequence[Any], options: FeatureOptions) -> list[Row]:
+        return encode_pairs(self, [(item, None) for item in items], options)
 
     def take(self, output: Any, rows: Sequence[Row]) -> list[Any]:
         return cut(output.last_hidden_state, rows)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassformer.decoding import GenerationConfig, loop
+from glassformer.decoding.settings import NEW_TOKENS
 from glassformer.errors import GlassError, InputError
 from glassformer.tasks.reading import batches
 from glassformer.tasks.task import Options, Task, checked_text
@@ -22,6 +23,7 @@ ROWS = 16  # texts that are written together
 class WritingOptions(Options):
     settings: Mapping[str, Any] = field(default_factory=dict)  # of GenerationConfig; they are given by their own names
     skip_special_tokens: bool = True
+    truncation: bool = False  # cut a prompt that leaves no room for an answer
 
 
 class Writing(Task):
@@ -60,6 +62,15 @@ class Writing(Task):
             for at, ids in zip(chosen, self.write([prompts[at] for at in chosen], settings, seed), strict=True):
                 found[at] = self.said(items[at], self.tokenizer.decode(ids, options.skip_special_tokens), options)
         return found
+
+    def cut(self, options: Any) -> dict[str, Any]:
+        """How the tokenizer cuts: an encoder reads all that fits, a decoder leaves room for what it is to write."""
+        if not options.truncation:
+            return {}
+        context: int = self.model.config.context
+        wanted = options.settings.get("max_new_tokens") or self.model.settings.max_new_tokens or NEW_TOKENS
+        room = 0 if self.model.head == "seq2seq" else min(wanted, context // 2)
+        return {"truncation": True, "max_length": context - room}
 
     def _prompt(self, item: Any, settings: GenerationConfig, options: Any) -> Any:
         try:
@@ -105,13 +116,12 @@ class TextGeneration(Writing):
 
     def check(self, given: Any, options: GenerationOptions) -> Any:
         given = given["messages"] if isinstance(given, Mapping) and "messages" in given else given
-        if isinstance(given, str):
-            return checked_text(given)
-        return checked_messages(given)
+        return checked_text(given) if isinstance(given, (str, Mapping)) else checked_messages(given)
 
     def prompt(self, item: Any, options: GenerationOptions) -> Sequence[int]:
         if isinstance(item, str):
-            found = self.tokenizer(options.prefix + item, add_special_tokens=options.add_special_tokens)
+            more = self.cut(options)
+            found = self.tokenizer(options.prefix + item, add_special_tokens=options.add_special_tokens, **more)
         else:
             goes_on = self._goes_on(item, options)
             found = self.tokenizer.apply_chat_template(
@@ -120,6 +130,7 @@ class TextGeneration(Writing):
                 documents=options.documents,
                 add_generation_prompt=not goes_on,
                 continue_final_message=goes_on,
+                **self.cut(options),
             )
         if not found["input_ids"]:
             raise InputError("the prompt has no tokens. Say something.")
@@ -165,7 +176,7 @@ class TextToText(Writing):
 
     def prompt(self, item: str, options: TextOptions) -> Sequence[int]:
         prefix = self.prefix(options) if options.prefix is None else options.prefix
-        ids: Sequence[int] = self.tokenizer(prefix + item)["input_ids"]
+        ids: Sequence[int] = self.tokenizer(prefix + item, **self.cut(options))["input_ids"]
         return ids
 
     def prefix(self, options: TextOptions) -> str:

@@ -22,11 +22,12 @@ class Vocabulary:
     backend: tokenizers.Tokenizer
     _special: dict[str, str]
     _additional: tuple[str, ...]
+    _trained: int | None
 
     @property
     def vocab_size(self) -> int:
         """The trained vocabulary, without added tokens; `len(tokenizer)` counts those too."""
-        return self.backend.get_vocab_size(with_added_tokens=False)
+        return self._trained or self.backend.get_vocab_size(with_added_tokens=False)
 
     def __len__(self) -> int:
         return self.backend.get_vocab_size(with_added_tokens=True)

@@ -56,12 +56,14 @@ class Tokenizer(Vocabulary, Chats):
         model_max_length: int = UNLIMITED,
         token_types: bool = False,
         clean_up: bool = False,
+        trained: int | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> None:
         self.backend = backend
         backend.no_padding()
         backend.no_truncation()
         self._special = by_name(special or {})
+        self._trained = trained  # where the library counts added tokens among the others
         self._additional = tuple(additional)
         self.chat_template = template
         self.padding_side = padding_side
@@ -71,6 +73,8 @@ class Tokenizer(Vocabulary, Chats):
         self._clean_up = clean_up
         self._wordwise = not isinstance(backend.model, BPE)  # which spells its spaces: nothing to repair
         self._source = dict(source or {})  # the tokenizer_config.json it came with, for saving
+
+    is_fast = True  # for those who ask
 
     # Reading and writing ----------------------------------------------------------------------------------------
 
@@ -101,13 +105,14 @@ class Tokenizer(Vocabulary, Chats):
         special: Mapping[str, int] = tiktoken.CL100K_SPECIAL,
     ) -> Tokenizer:
         """From tiktoken's ranks; the pattern and the special tokens are `cl100k_base`'s unless others are given."""
-        backend = tiktoken.build(tiktoken.read_ranks(Path(path)), pattern, special)
+        ranks = tiktoken.read_ranks(Path(path))
         last = "<|endoftext|>"
         named = {"eos_token": last} if last in special else {}
-        return cls(backend, special=named, additional=[token for token in special if token not in named.values()])
+        further = [token for token in special if token not in named.values()]
+        return cls(tiktoken.build(ranks, pattern, special), special=named, additional=further, trained=len(ranks))
 
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write tokenizer.json, tokenizer_config.json and chat_template.jinja."""
+    def save_pretrained(self, folder: str | Path) -> tuple[str, ...]:
+        """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; the paths that were written."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
@@ -123,8 +128,11 @@ class Tokenizer(Vocabulary, Chats):
         if isinstance(self.chat_template, Mapping):
             config["chat_template"] = [{"name": n, "template": t} for n, t in self.chat_template.items()]
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
+        named = ["tokenizer.json", "tokenizer_config.json"]
         if isinstance(self.chat_template, str):
             (folder / "chat_template.jinja").write_text(self.chat_template, "utf-8")
+            named.append("chat_template.jinja")
+        return tuple(str(folder / name) for name in named)
 
     def __repr__(self) -> str:
         sizes = f"trained {self.vocab_size:,} · with added tokens {len(self):,}"
