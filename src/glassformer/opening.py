@@ -20,7 +20,7 @@ from glassformer.checkpoint.stored import PLAIN, main_kind
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse
 from glassformer.text import Tokenizer
-from glassformer.text.files import NAMED
+from glassformer.text.sources.files import NAMED
 
 note = logging.getLogger("glassformer").warning
 

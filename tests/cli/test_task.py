@@ -53,6 +53,7 @@ def test_the_list(glass: Glass) -> None:
     assert "name that one, or its like" in err
     listed = json.loads(glass("--json")[1])
     assert [one["name"] for one in listed] == list(TASKS)
+    assert next(one["options"] for one in listed if one["name"] == "embed")[:2] == ["batch_size", "pooling"]
 
 
 def test_similarity(glass: Glass, tmp_path: Path) -> None:

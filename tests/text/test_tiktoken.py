@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.merges import merges
-from glassformer.text.tiktoken import CL100K_SPECIAL, build, read_ranks
+from glassformer.text.sources.merges import merges
+from glassformer.text.sources.tiktoken import CL100K_SPECIAL, build, read_ranks
 from tests.conftest import unavailable
 from tests.text.texts import moderate, texts
 

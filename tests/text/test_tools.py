@@ -12,7 +12,7 @@ import torch
 
 from glassformer.errors import InputError, InputTypeError
 from glassformer.text import Tokenizer
-from glassformer.text.tools import get_json_schema
+from glassformer.text.chat.tools import get_json_schema
 from tests.text.test_template import WEATHER, user
 
 

@@ -7,6 +7,7 @@ import sys
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,7 @@ EXAMPLE = (
     "glass task embed -f lines.txt > vectors.jsonl   ·   glass task, which lists them"
 )
 Name = Annotated[str | None, typer.Argument(metavar="TASK", help="Which task; without one, they are listed.")]
-Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="The texts; without any, lines of stdin.")]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="The texts; without any, lines of stdin.")]
 Model = Annotated[str | None, typer.Option("--model", "-m", help="A catalogue name, a hub id, or a path.")]
 Files = Annotated[
     list[str] | None,
@@ -240,7 +241,14 @@ def listed(as_json: bool) -> None:
 
     if as_json:
         rows = [
-            {"name": name, "about": one.about, "model": one.model_name, "suggested": one.suggested, "example": one.example}
+            {
+                "name": name,
+                "about": one.about,
+                "model": one.model_name,
+                "suggested": one.suggested,
+                "example": one.example,
+                "options": [field.name for field in fields(one.Options)],
+            }
             for name, one in TASKS.items()
         ]
         print(json.dumps(rows, ensure_ascii=False))

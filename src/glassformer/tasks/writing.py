@@ -14,7 +14,7 @@ from glassformer.decoding.settings import NEW_TOKENS
 from glassformer.errors import GlassError, InputError
 from glassformer.tasks.reading import batches
 from glassformer.tasks.task import Options, Task, checked_text
-from glassformer.text.template import checked_messages
+from glassformer.text.chat.template import checked_messages
 
 ROWS = 16  # texts that are written together
 

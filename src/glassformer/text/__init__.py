@@ -1,8 +1,14 @@
-"""Text to ids and back: tokenizer, chat template, incremental decode. Needs no torch."""
+"""Text to ids and back: tokenizer, chat template, incremental decode. Needs no torch.
 
+sources/   what a tokenizer is made from: the files of every kind
+chat/      conversations through a template
+the rest   what it does: inputs, rows and windows, the batch that comes out, ids back to text
+"""
+
+from glassformer.text.chat.template import ChatTemplate
+from glassformer.text.chat.tools import get_json_schema
 from glassformer.text.encoding import BatchEncoding
 from glassformer.text.pieces import Pieces
-from glassformer.text.template import ChatTemplate
 from glassformer.text.tokenizer import Tokenizer
 
-__all__ = ["BatchEncoding", "ChatTemplate", "Pieces", "Tokenizer"]
+__all__ = ["BatchEncoding", "ChatTemplate", "Pieces", "Tokenizer", "get_json_schema"]

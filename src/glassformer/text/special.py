@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 
 from glassformer.errors import InputError, InputTypeError, nearest
 from glassformer.text.crossing import Crossing
-from glassformer.text.files import NAMED
+from glassformer.text.sources.files import NAMED
 
 ADDITIONAL = ("additional_special_tokens", "extra_special_tokens")  # the older name and the newer one
 

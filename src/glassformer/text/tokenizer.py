@@ -17,14 +17,15 @@ import tokenizers
 from tokenizers.models import BPE
 
 from glassformer.errors import InputError, InputTypeError, refuse
-from glassformer.text import files, filling, gguf, inputs, spelling, tiktoken
-from glassformer.text.chats import Chats
+from glassformer.text import filling, inputs, spelling
+from glassformer.text.chat.face import Chats
 from glassformer.text.columns import columns
 from glassformer.text.crossing import DECODING, ENCODING
 from glassformer.text.encoding import BatchEncoding, Tensors, array
-from glassformer.text.files import NAMED, UNLIMITED
 from glassformer.text.pieces import Pieces
 from glassformer.text.rows import TRUNCATIONS, UNCUT, Padding, Row, Truncation, cut
+from glassformer.text.sources import files, gguf, tiktoken
+from glassformer.text.sources.files import NAMED, UNLIMITED
 from glassformer.text.special import Vocabulary, by_name
 
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor

@@ -10,11 +10,11 @@ from typing import Any
 import tokenizers
 
 from glassformer.errors import InputError, InputTypeError, TemplateError
-from glassformer.text.controls import Controls
+from glassformer.text.chat.controls import Controls
+from glassformer.text.chat.template import ChatTemplate
+from glassformer.text.chat.tools import checked_documents, schemas
 from glassformer.text.encoding import BatchEncoding, Tensors
 from glassformer.text.rows import UNCUT, Padding, Truncation
-from glassformer.text.template import ChatTemplate
-from glassformer.text.tools import checked_documents, schemas
 
 
 class Chats:

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2.nodes as nodes
 import jinja2.visitor
 
-from glassformer.text.budget import CHARACTERS
+from glassformer.text.chat.budget import CHARACTERS
 
 WEIGH, WALK, TICK, MADE = "(weigh)", "(walk)", "(tick)", "(made)"
 

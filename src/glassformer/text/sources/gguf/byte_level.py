@@ -10,8 +10,8 @@ from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError, nearest
 from glassformer.text.crossing import Crossing
-from glassformer.text.gguf.fields import Fields
-from glassformer.text.scores import NORMAL
+from glassformer.text.sources.gguf.fields import Fields
+from glassformer.text.sources.scores import NORMAL
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"

@@ -19,8 +19,8 @@ import tokenizers
 from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
-from glassformer.text import kinds, sentencepiece, vocabulary
 from glassformer.text.crossing import Crossing
+from glassformer.text.sources import kinds, sentencepiece, vocabulary
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 UNLIMITED = 10**30  # what the field writes for "no limit"

@@ -10,9 +10,9 @@ import re
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
-from glassformer.text.gguf.fields import Fields
-from glassformer.text.kinds import BLANKS
-from glassformer.text.scores import CONTROL, Scored
+from glassformer.text.sources.gguf.fields import Fields
+from glassformer.text.sources.kinds import BLANKS
+from glassformer.text.sources.scores import CONTROL, Scored
 
 FILLED = re.compile(r"\[PAD\d+\]")
 

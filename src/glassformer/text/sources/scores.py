@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Unigram
 
 from glassformer.errors import CheckpointError
-from glassformer.text.merges import merges
+from glassformer.text.sources.merges import merges
 from glassformer.text.spelling import SPACE
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from glassformer.text.gguf.fields import Fields
-from glassformer.text.scores import USER, Scored
+from glassformer.text.sources.gguf.fields import Fields
+from glassformer.text.sources.scores import USER, Scored
 from glassformer.text.spelling import SPACE
 
 

@@ -17,9 +17,9 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.errors import CheckpointError
-from glassformer.text import kinds, sentencepiece
 from glassformer.text.crossing import Crossing
-from glassformer.text.kinds import BERT, CLASSES, GENERAL, GPT2, MODELS, PIECES, T5, Kind
+from glassformer.text.sources import kinds, sentencepiece
+from glassformer.text.sources.kinds import BERT, CLASSES, GENERAL, GPT2, MODELS, PIECES, T5, Kind
 
 
 def kind_of(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> Kind:

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
 from glassformer.text.crossing import Crossing
-from glassformer.text.gguf import byte_level, scored, unigram, wordpiece
-from glassformer.text.gguf.fields import Fields
+from glassformer.text.sources.gguf import byte_level, scored, unigram, wordpiece
+from glassformer.text.sources.gguf.fields import Fields
 
 KINDS: Mapping[str, Callable[[Fields], Tokenizer]] = {
     "gpt2": byte_level.build,

@@ -17,9 +17,9 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from glassformer.errors import CheckpointError
 from glassformer.text.crossing import Crossing
-from glassformer.text.kinds import BLANKS, GEMMA, LLAMA, T5, Kind
-from glassformer.text.protobuf import Malformed, fields
-from glassformer.text.scores import NORMAL, UNKNOWN, USER, Scored
+from glassformer.text.sources.kinds import BLANKS, GEMMA, LLAMA, T5, Kind
+from glassformer.text.sources.protobuf import Malformed, fields
+from glassformer.text.sources.scores import NORMAL, UNKNOWN, USER, Scored
 from glassformer.text.spelling import SPACE
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")

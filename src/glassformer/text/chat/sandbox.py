@@ -21,8 +21,8 @@ import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
 
-from glassformer.text.budget import CHARACTERS, LONGEST, Budget, TooMuch
-from glassformer.text.paying import MADE, TICK, WALK, WEIGH, Paying
+from glassformer.text.chat.budget import CHARACTERS, LONGEST, Budget, TooMuch
+from glassformer.text.chat.paying import MADE, TICK, WALK, WEIGH, Paying
 
 # Tests that compare, and so pay for what they are given.
 WORDS = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in", "lower", "upper"}

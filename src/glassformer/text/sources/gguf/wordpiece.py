@@ -10,9 +10,9 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 
 from glassformer.errors import CheckpointError
-from glassformer.text.gguf.fields import Fields
-from glassformer.text.kinds import BERT
-from glassformer.text.scores import NORMAL
+from glassformer.text.sources.gguf.fields import Fields
+from glassformer.text.sources.kinds import BERT
+from glassformer.text.sources.scores import NORMAL
 from glassformer.text.spelling import SPACE
 
 

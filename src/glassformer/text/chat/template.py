@@ -16,9 +16,9 @@ import jinja2.meta
 import jinja2.nodes as nodes
 
 from glassformer.errors import InputError, InputTypeError, TemplateError, nearest
-from glassformer.text.budget import LONGEST, Budget, TooMuch
-from glassformer.text.plain import THOUGHTS, plain, with_thoughts
-from glassformer.text.sandbox import Raised, Rendering, Sandbox
+from glassformer.text.chat.budget import LONGEST, Budget, TooMuch
+from glassformer.text.chat.plain import THOUGHTS, plain, with_thoughts
+from glassformer.text.chat.sandbox import Raised, Rendering, Sandbox
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
 CUSTOMARY = frozenset({"enable_thinking", "thinking", "reasoning_effort", "date_string", "tools", "documents"})

@@ -18,7 +18,7 @@ from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError
 from glassformer.text.crossing import Crossing
-from glassformer.text.merges import merges
+from glassformer.text.sources.merges import merges
 from glassformer.text.spelling import byte_level
 
 CL100K = (

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, processors
 
 from glassformer.errors import CheckpointError
-from glassformer.text.scores import CONTROL, NORMAL, USER
+from glassformer.text.sources.scores import CONTROL, NORMAL, USER
 
 SPECIAL = {
     "bos_token": "bos",
