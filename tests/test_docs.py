@@ -137,6 +137,6 @@ def test_the_public_workflow_runs_what_make_runs() -> None:
     assert {name.partition("-")[0] for name in job["strategy"]["matrix"]["os"]} == {"ubuntu", "macos", "windows"}
     steps = "\n".join(step.get("run", "") for step in job["steps"])
     makefile = (ROOT / "Makefile").read_text("utf-8")
-    for check in ("ruff check .", "ruff format --check .", "mypy", 'pytest -m "not sweep"'):
+    for check in ("ruff check .", "ruff format --check .", "mypy", "pytest -n auto", '-m "not sweep"'):
         assert check in steps
         assert check in makefile

@@ -503,7 +503,7 @@ def test_the_chapter_s_calls(tmp_path: Path, cl100k: Path) -> None:
     assert lines[0] == f"Token IDs: {ids}"
     assert lines[1] == f"Input shape: torch.Size([1, {len(ids)}])"
     assert lines[2] == lines[4] == "---------------"
-    assert lines[3].startswith("'农夫山泉 ")
+    assert lines[3][1:].startswith("农夫山泉 ")
     assert lines[5] == str(200 + len(ids))
     state = state_of(CL100K)
     assert lines[6] == f"Model param size: {sum(v.numel() for n, v in state.items() if 'mask' not in n):,}"
