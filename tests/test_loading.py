@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from glassformer.blueprints import read_config
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
 from tests.parity import reference
 
@@ -316,3 +317,32 @@ class TestConfig:
 
         with pytest.raises(ConfigError, match="follow no known rule"):
             Rope.read({"rope_scaling": {"rope_type": "divisors", "divisors": [1.0, 9.0, 2.0, 5.0]}})
+
+
+class TestUntrained:
+    """Where nothing was learnt, numbers begin as they do with the reference: neither too far apart nor too near."""
+
+    @pytest.mark.parametrize("model_type", ["llama", "gpt2", "bert", "t5", "bart"])
+    def test_as_far_apart_as_the_references(self, model_type: str) -> None:
+        head = {"bert": "MaskedLM", "t5": "Seq2SeqLM", "bart": "Seq2SeqLM"}.get(model_type, "CausalLM")
+        shape = reference.config(model_type, **({"d_model": 64} if model_type == "t5" else {}))
+        torch.manual_seed(0)
+        theirs = dict(reference.auto(head).from_config(shape).named_parameters())
+        ours = dict(getattr(glassformer, f"AutoModelFor{head}").from_config(read_config(shape.to_dict())).named_parameters())
+        compared = [name for name, one in ours.items() if one.numel() > 1500 and name in theirs]
+        assert len(compared) > 10
+        for name in compared:
+            assert ours[name].std().item() == pytest.approx(theirs[name].std().item(), rel=0.12), name
+
+    def test_the_course_s_model_begins_as_torch_s_layers_do(self) -> None:
+        from glassformer.scratch import Model
+
+        torch.manual_seed(0)
+        model = Model({"d_model": 80, "num_blocks": 2, "num_heads": 4, "context_length": 16, "dropout": 0.1,
+                       "max_token_value": 1000, "device": "cpu"})  # fmt: skip
+        assert model.token_embedding_lookup_table.weight.std().item() == pytest.approx(1, rel=0.05)
+        linear = model.transformer_blocks[0].ffn.ffn[0]
+        edge = 80**-0.5
+        assert linear.weight.abs().max().item() == pytest.approx(edge, rel=0.02)
+        assert linear.weight.std().item() == pytest.approx(edge / 3**0.5, rel=0.05)
+        assert linear.bias.abs().max().item() > 0

@@ -11,7 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -97,7 +97,7 @@ class Pretrained(Loadable):
         super().__init__(config)  # type: ignore[call-arg]
         if not self.base_model.table.weight.is_meta:  # there, numbers are yet to come from a checkpoint
             part = self.head_part if isinstance(self, WithHead) else cast(nn.Module, self)  # a base has seen to itself
-            initialise(part, config.initializer_range, {self.base_model.table.weight} if isinstance(self, WithHead) else ())
+            initialise(part, config.spread, {self.base_model.table.weight} if isinstance(self, WithHead) else ())
         self.generation_config = GenerationConfig.implied(config)
 
     @classmethod
@@ -216,7 +216,8 @@ def fill(
         _put(model, name, values[id(stored[name])] if name in buffers else buffer.to(dtype))
     stored_ones = {made[id(stored[name])] for name in expected if name not in new}
     for name in new:
-        initialise(model.get_submodule(name.rpartition(".")[0]), model.config.initializer_range, stored_ones)
+        module = name.rpartition(".")[0]
+        initialise(model.get_submodule(module), model.config.spread, stored_ones, module)
     unexpected = [name for name, one in stored.items() if id(one) not in used and not FORGOTTEN.search(name)]
     remarks = [f"new, untrained: {listed(new)}"] if new else []
     remarks += [f"not used: {listed(unexpected)}"] if unexpected else []
@@ -256,23 +257,34 @@ def as_tensor(stored: Stored, dtype: torch.dtype) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, spread: float, keep: Collection[Tensor] = ()) -> None:
-    """Untrained numbers: small normal ones for tables and products, zeros for biases; norms start as they must.
+def initialise(
+    module: nn.Module, spread: Callable[[str, int], float | None], keep: Collection[Tensor] = (), where: str = ""
+) -> None:
+    """Untrained numbers: normal ones for tables and products, as far apart as the family has them, zeros for biases; norms,
+    and all of a family that leaves it to torch, start as torch has it.
 
-    `keep`: what has its numbers already, such as a table whose weight a head shares.
+    `keep`: what has its numbers already, such as a table whose weight a head shares. `where`: the module's own name.
     """
     held = {id(one) for one in keep}
-    for part in module.modules():
-        if isinstance(part, (nn.Linear, nn.Embedding, Conv1D)):
-            if id(part.weight) not in held:
-                part.weight.normal_(std=spread)
-            if isinstance(part, (nn.Linear, Conv1D)) and part.bias is not None and id(part.bias) not in held:
-                part.bias.zero_()
-        elif isinstance(part, (nn.LayerNorm, RMSNorm)):
-            kept = [(one, one.clone()) for one in part.parameters() if id(one) in held]
-            part.reset_parameters()
-            for one, value in kept:
-                one.copy_(value)
+    for inner, part in module.named_modules(prefix=where):
+        if not isinstance(part, (nn.Linear, nn.Embedding, Conv1D, nn.LayerNorm, RMSNorm)):
+            continue
+        kept = [(one, one.clone()) for one in part.parameters() if id(one) in held]
+        far = None if isinstance(part, (nn.LayerNorm, RMSNorm)) else spread(inner, getattr(part, "in_features", 0))
+        if far is None:
+            torchs_own(part)
+        else:
+            part.weight.normal_(std=far)
+            if (bias := getattr(part, "bias", None)) is not None:
+                bias.zero_()
+        for one, value in kept:
+            one.copy_(value)
+
+
+def torchs_own(part: Any) -> None:
+    """The numbers that torch's layer of this kind begins with."""
+    kind = next((kind for kind in (nn.Linear, nn.Embedding) if isinstance(part, kind)), type(part))
+    kind.reset_parameters(part)
 
 
 def listed(names: list[str], most: int = 3) -> str:

@@ -137,6 +137,10 @@ class Config:
         """How many tokens the model has room for."""
         return self.max_position_embeddings
 
+    def spread(self, name: str, inputs: int) -> float | None:
+        """How far a layer's untrained weights lie from zero, by its name and its inputs; None leaves it to torch."""
+        return self.initializer_range
+
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
         """A copy with some fields changed, as `from_pretrained(name, num_labels=3)` asks for."""
         changes = self.labelled({self.spelt.get(name, name): value for name, value in changes.items()})

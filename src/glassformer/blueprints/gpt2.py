@@ -5,6 +5,7 @@ Pre-norm with biases, learned positions, one fused projection for query, key and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -39,6 +40,11 @@ class Config(shared.Config):
     tie_word_embeddings: bool = True
     bos_token_id: int | None = 50256
     eos_token_id: int | list[int] | None = 50256
+
+    def spread(self, name: str, inputs: int) -> float | None:
+        """What is added to the stream begins smaller the more there is of it."""
+        adds = name.endswith(".c_proj")
+        return self.initializer_range / math.sqrt(2 * self.num_hidden_layers) if adds else self.initializer_range
 
     def __post_init__(self) -> None:
         super().__post_init__()

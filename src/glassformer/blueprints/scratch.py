@@ -34,6 +34,9 @@ class Config(shared.Config):
         self.positive("num_attention_heads")
         self.whole_heads()
 
+    def spread(self, name: str, inputs: int) -> float | None:
+        return None  # the course's layers are torch's own
+
     @property
     def scores(self) -> int:
         return self.output_size or self.vocab_size

@@ -39,7 +39,7 @@ class Config(shared.Config):
     feed_forward_proj: str = "relu"
     scale_decoder_outputs: bool = True
     tie_word_embeddings: bool = True
-    initializer_range: float = 0.05
+    initializer_factor: float = 1.0
     pad_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 1
     decoder_start_token_id: int | None = 0
@@ -53,6 +53,16 @@ class Config(shared.Config):
         # an old file says by its tying whether scores are scaled; its table is shared whenever it is stored once
         raw.setdefault("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
         return super().prepare({**raw, "tie_word_embeddings": True})
+
+    def spread(self, name: str, inputs: int) -> float | None:
+        """As T5's authors had it: a product keeps its input's size, and since scores are not scaled by it, a query's
+        are smaller by the root of a head's width; tables are as wide as they come."""
+        own = name.rpartition(".")[2]
+        if own == "relative_attention_bias":
+            return self.initializer_factor * float(self.hidden_size**-0.5)
+        if not inputs or own == "lm_head":
+            return self.initializer_factor
+        return self.initializer_factor * float(inputs**-0.5) * float(self.head_dim**-0.5 if own == "q" else 1)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+AROUND = 30  # characters before and after an answer
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
@@ -85,7 +86,9 @@ def _passages(given: Mapping[str, str], answer: Any) -> RenderableType:
     every = answer if isinstance(answer, list) else [answer]
     rows = []
     for one in every:
-        before, after = given["context"][: one["start"]][-30:], given["context"][one["end"] :][:30]
+        before, after = given["context"][: one["start"]], given["context"][one["end"] :]
+        before = before if len(before) <= AROUND else f"…{before[-AROUND:].partition(' ')[2]}"
+        after = after if len(after) <= AROUND else f"{after[:AROUND].rpartition(' ')[0]}…"
         around = Text.assemble((before, "dim"), (one["answer"], "bold"), (after, "dim"))
         around.plain = around.plain.replace("\n", " ")
         rows.append([_share(one["score"]), Text(one["answer"] or "no answer", style="bold"), around])
