@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast
@@ -128,10 +129,10 @@ class Given:
 class Model:
     """A loaded model: tokenizer, executor, settings. Made by `load`."""
 
-    def __init__(self, opened: Opened | Given, dtype: str | None = None, tokenizer: Tokenizer | None = None) -> None:
+    def __init__(self, opened: Opened | Given, dtype: str | None = None) -> None:
         self.opened = opened
         self._dtype = dtype
-        self._tokenizer = tokenizer
+        self._tokenizer: Tokenizer | None = None  # another than its own
 
     @classmethod
     def around(cls, module: Any, tokenizer: Tokenizer) -> Model:
@@ -140,7 +141,9 @@ class Model:
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Model:
         """The same model, reading with another tokenizer."""
-        return Model(self.opened, self._dtype, tokenizer)
+        other = copy(self)  # whatever is loaded is shared
+        other._tokenizer = tokenizer
+        return other
 
     @property
     def name(self) -> str:

@@ -166,6 +166,7 @@ def test_writing(glass: Glass, make: Make, tmp_path: Path) -> None:
         (("qa", "-f", "z.txt"), 2, "what is the question?"),
         (("embed", "-f", "-", "-f", "-"), 2, "stdin can be read only once"),
         (("embed", "x", "-o", "model=y"), 2, "'model' is no option of a task; say it with --model."),
+        (("embed", "x", "-o", "progress=3"), 2, "'progress' is no option of a task."),
         (("embed", "x", "-o", "normalize=no"), 1, "normalize is 'no'; it must be true, false or null."),
         (("embed", "-f", "/not/there"), 1, "/not/there: cannot be read: No such file or directory."),
         (("embed", "-f", "/not/there", "--whole"), 1, "/not/there: cannot be read: No such file or directory."),

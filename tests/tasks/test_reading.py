@@ -303,6 +303,9 @@ class TestEveryTask:
         assert pipeline("fill-mask", module.train(), tokenizer)("A [MASK].") == by_path
         assert pipeline("fill-mask", module, str(folder), device="cpu")("A [MASK].") == by_path
         assert pipeline("fill-mask", folder, tokenizer)("A [MASK].") == by_path
+        once = load(folder)
+        held = once.module
+        assert once.with_tokenizer(tokenizer).module is held  # loaded once
         with pytest.raises(InputError, match=r"comes without its tokenizer\. Pass tokenizer="):
             pipeline("fill-mask", module)
         with pytest.raises(InputTypeError, match="a model is a name, a path or a loaded model, not int"):
@@ -358,7 +361,9 @@ class TestEveryTask:
             assert pipeline("fill-mask", folder, **options)("A [MASK].") == plain("A [MASK].")
         with pytest.raises(ExecutorError, match=r"nothing can run on device 'nowhere' here .* Leave it out for the CPU"):
             pipeline("fill-mask", folder, device="nowhere")
-        assert plain("A [MASK]. " + "x " * 90, truncation=True, max_length=12, padding=True)
+        long = "A [MASK]. " + "x " * 90
+        short = plain(long, max_length=12)
+        assert short == plain(long, truncation=True, max_length=12, padding=True) != plain(long, truncation=True)
 
     def test_a_dataset(self, make: Make) -> None:
         class Dataset:

@@ -87,6 +87,9 @@ class TestTextGeneration:
             ours(["Hi", " a" * 300])
         with pytest.raises(InputError, match="the text is empty"):
             ours("")
+        ours.tokenizer.chat_template = "{{ '' }}"
+        with pytest.raises(InputError, match=r"the prompt has no tokens\. Say something"):
+            ours([{"role": "user", "content": "Hi!"}])
 
     def test_long_prompts_are_cut_if_asked(self, both: tuple[Any, Any]) -> None:
         ours, _ = both

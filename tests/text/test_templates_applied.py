@@ -185,6 +185,14 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+def test_masks_are_not_cut_into_windows(qwen: Tokenizer) -> None:
+    """Refused, where the reference would give masks of other lengths than the ids."""
+    with pytest.raises(InputError, match="return_assistant_tokens_mask does not go together with return_overflowing_tokens"):
+        qwen.apply_chat_template(
+            [user("Hi!")], chat_template=MARKED, tokenizer_kwargs={"return_overflowing_tokens": True}, **MASKED
+        )
+
+
 @pytest.mark.parametrize(("options", "why"), TOGETHER)
 def test_what_cannot_be_had_together(qwen: Tokenizer, reference: Any, options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any: the reference refuses it too

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from glassformer.tasks import Task
 
 ENDINGS = (".jsonl", ".ndjson")
+RESERVED = {  # what `pipeline` is told otherwise
+    "task": "; say it first", "model": "; say it with --model", "dtype": "; say it with --dtype",
+    "torch_dtype": "; say it with --dtype", "progress": "",
+}  # fmt: skip
 EXAMPLE = (
     "Example: glass task similarity 'How old are you?' 'What is your age?'   ·   "
     "glass task embed -f lines.txt > vectors.jsonl   ·   glass task, which lists them"
@@ -68,9 +72,9 @@ def task(
         chosen["max_new_tokens"] = max_new_tokens
     if kind.name == "token-classification":
         chosen.setdefault("aggregation_strategy", "simple")  # whoever asks in a terminal wants names, not pieces of them
-    for reserved, flag in {"model": "--model", "dtype": "--dtype", "task": "TASK"}.items():
+    for reserved, instead in RESERVED.items():
         if reserved in chosen:
-            raise typer.BadParameter(f"{reserved!r} is no option of a task; say it with {flag}.", param_hint="--option")
+            raise typer.BadParameter(f"{reserved!r} is no option of a task{instead}.", param_hint="--option")
     given = items(kind.name, texts or [], files or [], context, whole=whole, jsonl=jsonl)
     ready = opened(name, model, dtype, chosen)
     from_lines = as_json or not texts or (bool(files) and kind.name != "question-answering")

@@ -17,22 +17,12 @@ from glassformer.blueprints import Blueprint, Op, Weight
 from glassformer.candidates import Candidates
 from glassformer.engine.protocol import Executor, Feed
 from glassformer.errors import InputError
+from glassformer.observe.tokens import Token
 from glassformer.observe.vocabulary import Vocabulary
 from glassformer.text import Tokenizer
 from glassformer.text.pieces import shown_bytes
 
 TOP = 10
-
-
-@dataclass(frozen=True)
-class Token:
-    """One token of the prompt."""
-
-    position: int
-    id: int
-    token: str  # as the vocabulary spells it
-    text: str  # as it reads; half a character as its bytes
-    special: bool
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,23 @@ from glassformer.text.pieces import shown_bytes
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One token of a text."""
+class Token:
+    """One token of a prompt."""
 
     position: int
     id: int
     token: str  # as the vocabulary spells it
     text: str  # as it reads; half a character as its bytes
+    special: bool  # a sign to the model
+
+
+@dataclass(frozen=True)
+class Piece(Token):
+    """One token of a text, and its place there."""
+
     start: int | None  # where it begins in its text, in characters; None for a token put around the text
     end: int | None
     word: int | None  # the number of its word
-    special: bool  # a sign to the model, which skip_special_tokens leaves out
     added: bool  # put into the vocabulary after it was trained
     second: bool = False  # of the second text of two
 
@@ -52,20 +58,19 @@ def cut(
 ) -> Cut:
     """The tokens of a text; `special` puts those around it that the model was trained with."""
     found = tokenizer(text, pair, add_special_tokens=special, return_offsets_mapping=True)
-    whole = tokenizer.backend.encode(text, pair or None, add_special_tokens=special)  # for its words
     added = tokenizer.backend.get_added_tokens_decoder()
     signs = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
-    rows = zip(found["input_ids"], found["offset_mapping"], whole.word_ids, whole.sequence_ids, strict=True)
+    rows = zip(found["input_ids"], found["offset_mapping"], found.word_ids(), found.sequence_ids(), strict=True)
     pieces = tuple(
         Piece(
             position,
             number,
             tokenizer.convert_ids_to_tokens(number),
             shown_bytes(tokenizer.token_bytes(number)),
+            number in signs,
             None if owner is None else start,
             None if owner is None else end,
             word,
-            number in signs,
             number in added,
             owner == 1,
         )

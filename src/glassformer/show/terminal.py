@@ -13,7 +13,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from glassformer.observe.journey import Candidate, Journey, Stage, Token
+from glassformer.observe.journey import Candidate, Journey, Stage
+from glassformer.observe.tokens import Token
 from glassformer.observe.vocabulary import Vocabulary
 
 MOST_TOKENS = 96

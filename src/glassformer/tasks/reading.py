@@ -42,7 +42,7 @@ class CutOptions(Options):
     """For tasks that take a text whole or not at all."""
 
     truncation: bool = False  # cut a text that is too long
-    max_length: int | None = None  # to so many tokens; by default to what the model reads
+    max_length: int | None = None  # cut it to so many tokens; by default to what the model reads
     padding: bool | str = True  # accepted for familiarity: a batch is always filled up to its longest text
 
     def __post_init__(self) -> None:
@@ -162,8 +162,9 @@ def batches(lengths: Sequence[int], most: int | None, padded: bool, load: int) -
 def encode_pairs(task: Reading, items: Sequence[tuple[str, str | None]], options: CutOptions) -> list[Row]:
     """Texts of which some have a second one, cut if that is wished for."""
     given: Any = [first if second is None else (first, second) for first, second in items]
-    limit = min(task.limit, options.max_length or task.limit)
-    return rows_of(task.tokenizer(given, truncation=options.truncation, max_length=limit if options.truncation else None))
+    if not options.truncation and options.max_length is None:
+        return rows_of(task.tokenizer(given))
+    return rows_of(task.tokenizer(given, truncation=True, max_length=min(task.limit, options.max_length or task.limit)))
 
 
 def rows_of(encoded: BatchEncoding) -> list[Row]:

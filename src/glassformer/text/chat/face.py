@@ -98,6 +98,8 @@ class Chats:
         _refuse_both("sanitize_control_tokens", sanitize_control_tokens, "tokenize=False", not tokenize)
         _refuse_both("return_assistant_tokens_mask", masks, "tokenize=False", not tokenize)
         _refuse_both("return_assistant_tokens_mask", masks, "return_dict=False", not return_dict)
+        windows = (tokenizer_kwargs or {}).get("return_overflowing_tokens")
+        _refuse_both("return_assistant_tokens_mask", masks, "return_overflowing_tokens=True", windows)
         template = ChatTemplate(self.get_chat_template(chat_template, tools))
         if masks and not template.marks_generation:
             raise TemplateError(
