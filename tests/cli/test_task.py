@@ -213,3 +213,22 @@ def test_stdin_as_json(glass: Glass) -> None:
     (alone,) = lines(glass("embed", "-o", "batch_size=1", "-o", "normalize=False", stdin="\ufeffa\r\n")[1])
     assert alone["input"] == "a"
     assert sum(number**2 for number in alone["output"]) != pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_bar_on_the_terminal_leaves_the_answers_alone(minilm: Path) -> None:
+    """With stderr on a terminal and stdout elsewhere, there is a count, and the answers go where they were sent."""
+    import os
+    import pty
+    import subprocess
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from glassformer.cli import main; main()", "task", "embed", "-m", str(minilm)]
+    done = subprocess.run(command, input=b"one\ntwo\n", stdout=subprocess.PIPE, stderr=theirs, timeout=240)
+    shown = os.read(ours, 100_000).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert done.returncode == 0
+    assert [one["input"] for one in lines(done.stdout.decode())] == ["one", "two"]
+    assert "answered" in shown
+    assert "input" not in shown

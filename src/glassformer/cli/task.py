@@ -234,7 +234,7 @@ def counting(given: Iterable[Any]) -> Iterator[Any]:
 
     total = len(given) if isinstance(given, Sequence) else None
     columns = (TextColumn("answered"), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False) as bar:  # answers go where they are sent
         number = bar.add_task("answered", total=total)
         yield lambda: bar.advance(number)
 
