@@ -183,8 +183,8 @@ class TestBadInput:
             UnknownArgument, match=r"forward\(\) has no argument 'atention_mask'. Did you mean 'attention_mask'"
         ):
             model(IDS, atention_mask=None)
-        with pytest.raises(SettingError, match="the setting 'min_new_tokens' is not supported yet"):
-            model.generate(IDS, min_new_tokens=3)
+        with pytest.raises(SettingError, match="the setting 'penalty_alpha' is not supported"):
+            model.generate(IDS, penalty_alpha=0.6)
         with pytest.raises(SettingError, match="eos_token_id is 'end'; it must be a token id, or a list of them"):
             model.generate(IDS, eos_token_id="end")
         with pytest.raises(InputTypeError, match="put two stars before them"):

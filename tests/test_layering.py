@@ -13,6 +13,7 @@ import glassformer
 
 ROOT = Path(glassformer.__file__).parent
 GROUND = {"errors", "sites", "candidates", "hints"}
+CHOOSING = {f"decoding.{name}" for name in ("shortlist", "past", "rules", "grammar", "contradictions", "settings")}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "sites": {"errors"},
@@ -22,10 +23,20 @@ ALLOWED: dict[str, set[str]] = {
     "checkpoint": GROUND,
     "blueprints": GROUND,
     "engine.protocol": GROUND,
-    "decoding.settings": GROUND,
-    "decoding.rules": GROUND,
-    "decoding.policy": GROUND | {"decoding.rules", "decoding.settings"},
-    "decoding": GROUND | {"decoding", "engine.protocol"},
+    "decoding.shortlist": GROUND,
+    "decoding.past": GROUND | {"decoding.shortlist"},
+    "decoding.grammar": GROUND | {"decoding.shortlist", "decoding.past"},
+    "decoding.rules": GROUND | {"decoding.shortlist", "decoding.past"},
+    "decoding.stopping": GROUND | {"decoding.past"},
+    "decoding.about": GROUND,
+    "decoding.contradictions": GROUND,
+    "decoding.settings": GROUND | {"decoding.about", "decoding.contradictions"},
+    "decoding.order": GROUND | CHOOSING,
+    "decoding.recipe": GROUND | CHOOSING | {"decoding.order", "decoding.stopping"},
+    "decoding.waterfall": GROUND | {"decoding.shortlist"},
+    "decoding.policy": GROUND | CHOOSING | {"decoding.recipe", "decoding.stopping", "decoding.waterfall"},
+    "decoding.remedies": GROUND | {"decoding.policy", "decoding.settings"},
+    "decoding": GROUND | {"decoding", "engine.protocol"},  # the drivers
     "opening": GROUND | {"text", "checkpoint", "blueprints", "decoding.settings"},
     "cache": GROUND,
     "layers": GROUND | {"cache", "blueprints"},
@@ -38,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "history": GROUND | {"checkpoint", "families", "heads"},
     "loading": GROUND
     | {"opening", "checkpoint", "blueprints", "decoding.settings", "layers", "families", "heads", "history"},
-    "generating": GROUND | {"decoding", "engine", "families", "heads"},
+    "generating": GROUND | {"decoding", "engine", "families", "heads", "outputs"},
     "auto": GROUND | {"opening", "loading", "generating", "blueprints", "families", "heads"},
     "runtime": GROUND
     | {"opening", "checkpoint", "blueprints", "decoding", "engine", "observe", "text", "auto", "loading", "heads"},

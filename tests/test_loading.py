@@ -230,11 +230,11 @@ class TestClasses:
 
 def test_settings_that_cannot_be_honoured_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In one line, and only those that would change the text."""
-    settings = {"repetition_penalty": 1.1, "num_beams": 1, "min_p": None, "typical_p": 0.5, "some_version": "4"}
+    settings = {"penalty_alpha": 0.6, "num_beam_groups": 1, "top_h": None, "renormalize_logits": True, "some_version": "4"}
     (folder / "generation_config.json").write_text(json.dumps(settings))
     AutoModelForCausalLM.from_pretrained(folder)
     (line,) = caplog.messages
-    assert line.endswith("ask for repetition_penalty=1.1, typical_p=0.5, which is not supported yet and left out.")
+    assert line.endswith("ask for penalty_alpha=0.6, renormalize_logits=True, which is not supported and left out.")
 
 
 class TestConfig:

@@ -20,6 +20,12 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def logprobs(self) -> npt.NDArray[np.float32]:
+        """Log-probabilities among the whole vocabulary."""
+        found: npt.NDArray[np.float32] = self.scores - self.scores[0] + np.log(self.probabilities[0])
+        return found
+
     def __iter__(self) -> Iterator[tuple[int, float, float]]:
         """(id, score, probability), best first."""
         return zip(self.ids.tolist(), self.scores.tolist(), self.probabilities.tolist(), strict=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from glassformer.decoding import GenerationConfig, Policy, Step, loop
-from glassformer.errors import InputError
+from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, policies, write
+from glassformer.decoding.remedies import said
+from glassformer.errors import InputError, SettingError
 from glassformer.families.base import check_ids
 from glassformer.heads import Seq2SeqLM
+from glassformer.outputs import GenerateOutput
 
 note = logging.getLogger("glassformer").warning
 
@@ -41,8 +44,9 @@ class Generating:
         decoder_input_ids: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         streamer: Streamer | None = None,
+        tokenizer: Any = None,
         **settings: Any,
-    ) -> Tensor:
+    ) -> Any:
         """Continue token ids: score the next token, choose one, append it, and again.
 
         An encoder-decoder reads the ids as its source, and writes a target that begins with its start token.
@@ -59,35 +63,39 @@ class Generating:
             decoder_input_ids: for an encoder-decoder, how the target begins, instead of the start token alone.
             generation_config: settings to use instead of `model.generation_config`.
             streamer: an object with `put` and `end`, such as TextStreamer, that receives ids as they come.
-            settings: any field of GenerationConfig, for this call only:
+            tokenizer: needed where settings name texts: stop_strings, bad_words, json_schema, regex, ….
+            settings: any field of GenerationConfig, for this call only; docs/decoding.md has them all. Often used:
                 max_new_tokens   at most so many new tokens (default 256)
-                max_length       the same, prompt included
                 do_sample        draw from the probabilities; otherwise the best token is taken each time
                 temperature      below 1 sharpens the probabilities, above 1 flattens them
                 top_k, top_p     draw only from the best k, or from the best that together have probability p
-                eos_token_id     an id, or several, that end a text
-                pad_token_id     what fills up rows that ended early
+                num_beams        follow so many texts at once, and take the best as a whole
+                repetition_penalty   above 1: what was said becomes less likely
                 seed             the same seed gives the same draws; without one, torch's generator gives it
 
         Returns:
-            The prompts (an encoder-decoder's: the start tokens) and what follows them, (batch, longest), filled up with
-            the padding id.
+            The prompts (an encoder-decoder's: the start tokens) and what follows them, (rows, longest), filled up with
+            the padding id; a row for each prompt, or num_return_sequences of them. With return_dict_in_generate=True a
+            GenerateOutput that has this as `sequences`, and all else that was asked for.
         """
         ids = _once(inputs, input_ids)
-        prompts, policies = _begin(self, ids, attention_mask, decoder_input_ids, generation_config, settings)
+        job = _begin(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings)
         if streamer is not None:
-            if len(policies) > 1:
-                raise InputError("a streamer follows one text; give it a batch of one.")
-            streamer.put(prompts[0].cpu())
-        for _, step in _steps(self, policies):
+            if len(job.policies) > 1 or job.settings.num_beams > 1:
+                raise InputError("a streamer follows one text as it grows; give it a batch of one, and no beams.")
+            streamer.put(job.prompts[0].cpu())
+        steps: list[list[Step]] = [[] for _ in job.policies]
+        for number, step in _steps(self, job):
+            if job.settings.return_dict_in_generate:
+                steps[number].append(step)
             if streamer is not None:
                 streamer.put(torch.tensor([step.id]))
         if streamer is not None:
             streamer.end()
-        longest = max(len(policy.chosen) for policy in policies)
-        pad = _padding(policies[0].settings)
-        rows = [policy.chosen + [pad] * (longest - len(policy.chosen)) for policy in policies]
-        return torch.cat((prompts, torch.tensor(rows, dtype=prompts.dtype, device=prompts.device)), dim=1)
+        if (word := said(job.policies)) is not None:
+            note(word)
+        sequences = torch.cat((job.prompts, _filled([p.chosen for p in job.policies], job.pad, job.prompts)), dim=1)
+        return _output(job, sequences, steps) if job.settings.return_dict_in_generate else sequences
 
     def steps(
         self: Any,
@@ -97,13 +105,45 @@ class Generating:
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
+        tokenizer: Any = None,
         look: int = 0,
         **settings: Any,
     ) -> Iterator[tuple[int, Step]]:
-        """The same as a generator: (row, step) for each token as it is chosen; `look` candidates beside each."""
+        """The same as a generator: (row, step) for each token as it is chosen; `look` candidates beside each, with what
+        each rule did to them."""
         ids = _once(inputs, input_ids)
-        _, policies = _begin(self, ids, attention_mask, decoder_input_ids, generation_config, settings, look)
-        return _steps(self, policies)
+        shown = Look(look, waterfall=look > 0)
+        return _steps(
+            self, _begin(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings, shown)
+        )
+
+    def compute_transition_scores(
+        self,
+        sequences: Tensor,
+        scores: tuple[Tensor, ...],
+        beam_indices: Tensor | None = None,
+        normalize_logits: bool = False,
+    ) -> Tensor:
+        """The score that each chosen token had, (rows, steps), from what `generate` gave back as scores."""
+        steps = torch.stack(tuple(scores))  # (steps, rows or beams, vocabulary)
+        if normalize_logits:
+            steps = steps.log_softmax(-1)
+        count = len(steps) if beam_indices is None else beam_indices.shape[1]
+        chosen = sequences[:, -count:]
+        if beam_indices is None:
+            return steps[torch.arange(count), torch.arange(len(chosen))[:, None], chosen]
+        found = steps[torch.arange(count), beam_indices.clamp(min=0), chosen]
+        return found.masked_fill(beam_indices < 0, 0.0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of `generate`, ready to run."""
+
+    prompts: Tensor  # (rows, length), as given; a row for each text
+    policies: list[Policy]
+    settings: GenerationConfig
+    pad: int
 
 
 def _once(inputs: Tensor | None, input_ids: Tensor | None) -> Tensor:
@@ -120,12 +160,15 @@ def _begin(
     attention_mask: Tensor | None,
     decoder_ids: Tensor | None,
     given: GenerationConfig | None,
+    tokenizer: Any,
     changes: dict[str, Any],
-    look: int = 0,
-) -> tuple[Tensor, list[Policy]]:
-    """The checked prompt tensor, and a policy for each of its rows with the padding taken off."""
+    look: Look | None = None,
+) -> Job:
+    """The checked prompt tensor, and a policy for each text that is to follow one of its rows, padding taken off."""
     prompts = check_ids(ids, model.base_model.table.num_embeddings, "generate()")
     settings = (given or model.generation_config).merged(changes)
+    if not settings.return_dict_in_generate and (settings.logprobs is not None or settings.prompt_logprobs is not None):
+        raise SettingError("logprobs need a place to come back in. Pass return_dict_in_generate=True too.")
     rows = _unpadded(prompts, attention_mask, settings)
     sources: list[Any] = [None] * len(rows)
     if isinstance(model, Seq2SeqLM):
@@ -135,11 +178,32 @@ def _begin(
     seed = settings.seed
     if settings.do_sample and seed is None:
         seed = int(torch.randint(2**31, ()))
-    context = model.config.context
-    return prompts, [
-        Policy(settings, row, context=context, seed=seed, look=look, source=source)
-        for row, source in zip(rows, sources, strict=True)
+    recipe = Recipe.of(settings, tokenizer, model.config.vocab_size)
+    look = look or Look(raw=settings.output_logits, scores=settings.output_scores)
+    more = {"context": model.config.context, "seed": seed, "look": look}
+    negatives = _negatives(settings, tokenizer, len(rows))
+    made = [
+        policy
+        for row, source, negative in zip(rows, sources, negatives, strict=True)
+        for policy in policies(recipe, row, source=source, negative=negative, **more)
     ]
+    return Job(prompts.repeat_interleave(settings.num_return_sequences, 0), made, settings, _padding(settings))
+
+
+def _negatives(settings: GenerationConfig, tokenizer: Any, rows: int) -> list[list[int] | None]:
+    """What guidance leads away from, for each row: one for all, or each its own."""
+    found: Any = settings.negative_prompt_ids
+    if settings.negative_prompt is not None:
+        if tokenizer is None:
+            raise SettingError("negative_prompt is a text, so a tokenizer is needed. Pass tokenizer=tokenizer too.")
+        found = tokenizer.encode(settings.negative_prompt)
+    if found is None:
+        return [None] * rows
+    ids = torch.as_tensor(found)
+    ids = ids[None] if ids.dim() == 1 else ids
+    if ids.dim() != 2 or not ids.shape[1] or len(ids) not in (1, rows) or ids.is_floating_point():
+        raise InputError(f"negative_prompt_ids are token ids, for all {rows} rows or one for each, and at least one id.")
+    return [row.tolist() for row in ids.expand(rows, -1)]
 
 
 def _unpadded(prompts: Tensor, attention_mask: Tensor | None, settings: GenerationConfig) -> list[list[int]]:
@@ -173,15 +237,74 @@ def _targets(
     return given, [row.tolist() for row in given]
 
 
-def _steps(model: Any, policies: list[Policy]) -> Iterator[tuple[int, Step]]:
+def _steps(model: Any, job: Job) -> Iterator[tuple[int, Step]]:
     from glassformer.engine.plain import Plain
 
+    helper = job.settings.assistant_model
+    if helper is not None:
+        check_helper(model, helper)
+        helper = Plain(helper)
     was_training = model.training
     model.eval()
     try:
-        yield from loop(Plain(model), policies)
+        yield from write(Plain(model), job.policies, helper)
     finally:
         model.train(was_training)
+
+
+def check_helper(model: Any, helper: Any) -> None:
+    """Refuse a model that cannot draft for another."""
+    if not isinstance(helper, Generating):
+        raise SettingError(f"assistant_model is {type(helper).__name__}; it must be a model that generates.")
+    ours, theirs = model.config, helper.config
+    if ours.vocab_size != theirs.vocab_size or isinstance(model, Seq2SeqLM) != isinstance(helper, Seq2SeqLM):
+        raise SettingError(
+            f"assistant_model must have the same vocabulary and kind as the model: it is {theirs.model_type} of "
+            f"{theirs.vocab_size} tokens, the model {ours.model_type} of {ours.vocab_size}."
+        )
+
+
+def _filled(rows: list[list[Any]], fill: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Ragged rows as one tensor, filled up at the end."""
+    longest = max(len(row) for row in rows)
+    padded = [row + [fill] * (longest - len(row)) for row in rows]
+    return torch.tensor(padded, dtype=dtype or like.dtype, device=like.device)
+
+
+def _output(job: Job, sequences: Tensor, steps: list[list[Step]]) -> GenerateOutput:
+    """Everything that was asked for."""
+    settings, first = job.settings, job.policies
+    found = GenerateOutput(sequences, steps=steps, settings=settings, seed=first[0].seed)
+    found.finish = [row[-1].finish for row in steps]
+    count = settings.num_beams if settings.num_beams > 1 else 1
+    each = settings.num_return_sequences
+    if count > 1:
+        found.sequences_scores = torch.tensor([policy.score for policy in first], device=sequences.device)
+        offsets = [count * (number // each) for number in range(len(first))]
+        beams = [[beam + offset for beam in policy.beams] for policy, offset in zip(first, offsets, strict=True)]
+        found.beam_indices = _filled(beams, -1, sequences)
+    if settings.output_scores:
+        kept = [policy.beam_scores for policy in first[::each]] if count > 1 else [[s.scores for s in row] for row in steps]
+        found.scores = _stacked(kept, count, job.pad, sequences)
+    if settings.output_logits:
+        kept = [policy.beam_logits for policy in first[::each]] if count > 1 else [[s.raw for s in row] for row in steps]
+        found.logits = _stacked(kept, count, job.pad, sequences)
+    if settings.logprobs is not None:
+        found.logprobs = _filled([[step.logprob for step in row] for row in steps], 0.0, sequences, torch.float32)
+    if settings.prompt_logprobs is not None:
+        found.prompt_steps = [policy.behind for policy in first]
+        found.prompt_logprobs = [[step.logprob for step in policy.behind] for policy in first]
+    return found
+
+
+def _stacked(kept: list[list[Any]], count: int, pad: int, like: Tensor) -> tuple[Tensor, ...]:
+    """Each step's scores of all rows (or beams); a row that has ended is sure of its padding."""
+    size = kept[0][0].shape[-1]
+    over = torch.full((count, size), -torch.inf)
+    over[:, pad] = 0.0
+    steps = range(max(len(row) for row in kept))
+    each = ((torch.as_tensor(row[at]).view(count, size) if at < len(row) else over for row in kept) for at in steps)
+    return tuple(torch.cat(tuple(rows)).to(like.device) for rows in each)
 
 
 def _padding(settings: GenerationConfig) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
 
 
@@ -18,6 +18,8 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, (list, tuple)) and all(fits(one, get_args(hint)[0]) for one in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
+    if origin is Callable:
+        return callable(value)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:

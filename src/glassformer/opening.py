@@ -55,10 +55,8 @@ class Opened:
             found = GenerationConfig.read(self.checkpoint.settings) if self.checkpoint.settings else implied
         if found.unheard:
             said = ", ".join(f"{name}={value!r}" for name, value in found.unheard.items())
-            note(f"{self.name}: its generation settings ask for {said}, which is not supported yet and left out.")
-        for field in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
-            if getattr(found, field) is None:
-                setattr(found, field, getattr(implied, field))
+            note(f"{self.name}: its generation settings ask for {said}, which is not supported and left out.")
+        found.adopt(implied, ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"))
         return found
 
     @cached_property

@@ -155,3 +155,21 @@ class QuestionAnsweringModelOutput(_Inside, _Span): ...
 
 @dataclass
 class Seq2SeqQuestionAnsweringModelOutput(_BothInside, _Past, _Span): ...
+
+
+@dataclass
+class GenerateOutput(ModelOutput):
+    """What `generate` gives with `return_dict_in_generate=True`. Rows are texts: batch times num_return_sequences."""
+
+    sequences: Tensor  # (rows, length): prompts, what follows them, padding
+    sequences_scores: Tensor | None = None  # (rows,): of whole texts, where beams compared them
+    scores: tuple[Tensor, ...] | None = None  # for each step (rows or beams, vocabulary): after the rules
+    logits: tuple[Tensor, ...] | None = None  # before them
+    beam_indices: Tensor | None = None  # (rows, new): which beam each token came from; -1 behind the end
+    logprobs: Tensor | None = None  # (rows, new): of the chosen tokens; 0 behind the end
+    prompt_logprobs: list[list[float | None]] | None = None  # of the prompts' own tokens; None for the first
+    finish: list[Any] | None = None  # for each row why it ended
+    steps: list[list[Any]] | None = field(default=None, repr=False)  # for each row its steps, with candidates if asked for
+    prompt_steps: list[list[Any]] | None = field(default=None, repr=False)
+    settings: Any = field(default=None, repr=False)  # the settings in force, and where each came from
+    seed: int | None = None  # that the draws came from

@@ -5,11 +5,13 @@ A `Model` here is tokenizer, executor and settings in one object. It needs no to
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, cast
 
@@ -17,14 +19,19 @@ from glassformer.blueprints import Blueprint, Head, blueprint
 from glassformer.candidates import top
 from glassformer.checkpoint.locate import Progress
 from glassformer.checkpoint.sentence import Sentence
-from glassformer.decoding import GenerationConfig, Policy, Step, loop
+from glassformer.decoding import Finish, GenerationConfig, Look, Policy, Recipe, Step, policies, write
+from glassformer.decoding.remedies import remedy
+from glassformer.decoding.stopping import cancelled
 from glassformer.engine.protocol import Executor
-from glassformer.errors import ExecutorError, InputError, InputTypeError, TemplateError, nearest, refuse
+from glassformer.errors import ExecutorError, InputError, InputTypeError, SettingError, TemplateError, nearest, refuse
 from glassformer.observe.journey import TOP, Candidate, Journey, candidates, journey, next_token
 from glassformer.observe.vocabulary import Vocabulary
+from glassformer.observe.why import Why, why
 from glassformer.opening import DTYPES, Opened, open_model
 from glassformer.text import Tokenizer
+from glassformer.text.held import Held
 
+note = logging.getLogger("glassformer").warning
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 EXECUTORS = ("auto", "plain")
 
@@ -67,18 +74,46 @@ class Run:
     model: Model
     prompt: str  # as the model saw it
     ids: tuple[int, ...]
-    settings: GenerationConfig
+    recipe: Recipe
     seed: int | None
+    negative: tuple[int, ...] | None = None  # what guidance leads away from
     steps: list[Step] = field(default_factory=list)
-    text: str = ""
+    prompt_steps: list[Step] = field(default_factory=list)  # of the prompt's own tokens, with prompt_logprobs
+    text: str = ""  # without the stop string
+    stop: str | None = None  # the stop string that ended it
+    score: float | None = None  # of the whole text, where beams compared several
+    remedy: str | None = None  # what to try, when the text runs in a circle or makes no sense
     seconds_to_first: float = 0.0
     seconds: float = 0.0
+    ending: threading.Event = field(default_factory=threading.Event, repr=False)  # set: it is to end
+
+    @property
+    def settings(self) -> GenerationConfig:
+        """The settings in force; printed, each with where it came from."""
+        return self.recipe.settings
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why it ended; None when it has not."""
+        return self.steps[-1].finish if self.steps else None
+
+    def cancel(self) -> None:
+        """End it after the token that is being made; from any thread."""
+        self.ending.set()
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the tokens after the first, which waits for the prompt."""
+        """Of the tokens after the first, which waits for the prompt; of all, where beams give them at the end."""
+        if self.settings.num_beams > 1:
+            return len(self.steps) / self.seconds if self.seconds else 0.0
         later = self.seconds - self.seconds_to_first
         return (len(self.steps) - 1) / later if len(self.steps) > 1 and later > 0 else 0.0
+
+    def why(self, number: int = 0) -> Why:
+        """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
+        if not -len(self.steps) <= number < len(self.steps):
+            raise InputError(f"there is no token {number} in a text of {len(self.steps)}.")
+        return why(self.model.tokenizer, self.steps[number], number % len(self.steps))
 
     @cached_property
     def journey(self) -> Journey:
@@ -87,6 +122,29 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({len(self.ids)} tokens in, {len(self.steps)} out: {self.text!r})"
+
+
+class Growing:
+    """A run's text as it grows: tokens in, whole pieces out, held back where a stop string may have begun."""
+
+    def __init__(self, run: Run, tokenizer: Tokenizer) -> None:
+        stops = run.settings.stop_strings or ()
+        self.run = run
+        self.pieces = tokenizer.pieces()
+        self.held = Held([stops] if isinstance(stops, str) else stops)
+
+    def add(self, step: Step, seconds: float) -> str:
+        run = self.run
+        run.steps.append(step)
+        run.seconds = seconds
+        if len(run.steps) == 1:
+            run.seconds_to_first = seconds
+        piece = self.held.feed(self.pieces.feed(step.id))
+        if step.finish:
+            piece += self.held.feed(self.pieces.finish()) + self.held.finish()
+            run.stop = self.held.stopped
+        run.text += piece
+        return piece
 
 
 @dataclass(frozen=True)
@@ -306,14 +364,34 @@ class Model:
         raw: bool = False,
         system: str | None = None,
         template: Mapping[str, Any] | None = None,
-        look: int = 10,
+        look: int | Literal["all"] = TOP,
         **settings: Any,
     ) -> Run:
-        """The same text as `chat` gives, and everything that made it: steps, candidates, the journey."""
+        """The same text as `chat` gives, and everything that made it: steps, candidates, the journey.
+
+        `look`: for how many candidates of each step it is kept what the rules did to them; 'all' keeps the vocabulary.
+        """
         run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
         for _ in self.follow(run, look=look):
             pass
         return run
+
+    def runs(
+        self,
+        prompt: Prompt,
+        *,
+        raw: bool = False,
+        system: str | None = None,
+        template: Mapping[str, Any] | None = None,
+        look: int | Literal["all"] = 0,
+        **settings: Any,
+    ) -> list[Run]:
+        """Several texts for one prompt: `num_return_sequences` of them, drawn, or the best of as many beams."""
+        run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
+        runs = [run, *(replace(run, steps=[], prompt_steps=[]) for _ in range(run.settings.num_return_sequences - 1))]
+        for _ in self._written(runs, look):
+            pass
+        return runs
 
     def begin(
         self,
@@ -326,34 +404,82 @@ class Model:
     ) -> Run:
         """A run that has its prompt and settings, and nothing generated yet; `follow` it."""
         self._check_writes()
+        variables = template or {}
         merged = self.settings.merged(settings)
-        text, ids = self.encode(prompt, raw=raw, system=system, **(template or {}))
+        recipe = self.recipe(merged)
+        text, ids = self.encode(prompt, raw=raw, system=system, **variables)
         self.room(merged, ids)  # said now, before anything is loaded
-        seed = merged.seed
-        if merged.do_sample and seed is None:
-            seed = int.from_bytes(os.urandom(4), "little")
-        return Run(self, text, ids, merged, seed if merged.do_sample else None)
+        negative = merged.negative_prompt_ids
+        if merged.negative_prompt is not None:
+            _, negative = self.encode(merged.negative_prompt, raw=raw, system=system, **variables)
+        run = Run(self, text, ids, recipe, self._seed(merged), negative)
+        run.recipe = replace(recipe, stops=(*recipe.stops, cancelled(run.ending)))
+        return run
 
-    def policy(self, settings: GenerationConfig, ids: Sequence[int], *, seed: int | None = None, look: int = 0) -> Policy:
-        """How one text is written after these ids; an encoder-decoder reads them, and its text begins with the start."""
+    @staticmethod
+    def _seed(settings: GenerationConfig) -> int | None:
+        """What the draws come from: as given, or drawn now; None where nothing is drawn."""
+        if settings.do_sample and settings.seed is None:
+            return int.from_bytes(os.urandom(4), "little")
+        return settings.seed if settings.do_sample else None
+
+    def recipe(self, settings: GenerationConfig) -> Recipe:
+        """Settings made ready for choosing among this model's tokens."""
+        return Recipe.of(settings, self.tokenizer, self.config.vocab_size)
+
+    def policies(
+        self,
+        recipe: Recipe,
+        ids: Sequence[int],
+        *,
+        seed: int | None = None,
+        look: Look | None = None,
+        negative: Sequence[int] | None = None,
+    ) -> list[Policy]:
+        """How texts are written after these ids; an encoder-decoder reads them, and its texts begin with the start."""
         source, prompt = (None, ids) if self.start is None else (ids, (self.start,))
-        return Policy(settings, prompt, context=self.config.context, seed=seed, look=look, source=source)
+        more = {"context": self.config.context, "seed": seed, "source": source, "negative": negative}
+        return policies(recipe, prompt, look=look or Look(), **more)
 
-    def follow(self, run: Run, look: int = 0) -> Iterator[str]:
+    def write(self, written: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
+        """Run policies of one recipe to their ends; (which, step) as tokens come."""
+        return write(self.executor, written, self._helper(written[0].settings.assistant_model))
+
+    def _helper(self, given: Any) -> Executor | None:
+        """The executor of a model that drafts: one of these, one of an Auto class, or a name."""
+        if given is None:
+            return None
+        helper = load(given) if isinstance(given, (str, os.PathLike)) else given
+        helper = helper if isinstance(helper, Model) else Model.around(helper, self.tokenizer)
+        if helper.head != self.head or helper.config.vocab_size != self.config.vocab_size:
+            raise SettingError(
+                f"assistant_model must have the same vocabulary and kind as {self.name}: {helper.name} is "
+                f"{helper.config.model_type} of {helper.config.vocab_size} tokens, not {self.config.vocab_size}."
+            )
+        return helper.executor
+
+    def follow(self, run: Run, look: int | Literal["all"] = 0) -> Iterator[str]:
         """Generate a run's text, filling it in as it grows."""
-        policy = self.policy(run.settings, run.ids, seed=run.seed, look=look)
-        pieces = self.tokenizer.pieces()
-        executor = self.executor
+        if run.settings.num_return_sequences > 1:
+            count = run.settings.num_return_sequences
+            raise SettingError(f"num_return_sequences={count} gives several texts. Leave it out, or call runs(…) in Python.")
+        return (piece for _, piece in self._written([run], look) if piece)
+
+    def _written(self, runs: Sequence[Run], look: int | Literal["all"]) -> Iterator[tuple[int, str]]:
+        """Write the texts of one prompt; (which, piece) as they grow."""
+        first = runs[0]
+        shown = Look(TOP, True, everything=True) if look == "all" else Look(look, waterfall=look > 0)
+        written = self.policies(first.recipe, first.ids, seed=first.seed, look=shown, negative=first.negative)
+        texts = [Growing(run, self.tokenizer) for run in runs]
+        steps = self.write(written)
         started = time.perf_counter()
-        for _, step in loop(executor, [policy]):
-            run.steps.append(step)
-            run.seconds = time.perf_counter() - started
-            if len(run.steps) == 1:
-                run.seconds_to_first = run.seconds
-            piece = pieces.feed(step.id) + (pieces.finish() if step.finish else "")
-            run.text += piece
-            if piece:
-                yield piece
+        for number, step in steps:
+            yield number, texts[number].add(step, time.perf_counter() - started)
+            if step.finish:
+                run, policy = runs[number], written[number]
+                run.remedy, run.score, run.prompt_steps = remedy(policy), policy.score, policy.behind
+                if run.remedy is not None:
+                    note(run.remedy)
 
     def look(
         self, prompt: Prompt, *, raw: bool = False, system: str | None = None, template: Mapping[str, Any] | None = None

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import glassformer
-from glassformer.decoding import GenerationConfig, Policy, loop
+from glassformer.decoding import GenerationConfig, Policy, Recipe
+from glassformer.decoding.loop import loop
 from glassformer.engine.plain import Plain
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError, SiteError
@@ -250,7 +251,7 @@ class TestMoves:
         """Rows that end at different times, sources of different lengths."""
         limits = (3, 9, 5, 1)
         policies = [
-            Policy(GenerationConfig(max_new_tokens=limit), [2], context=64, source=source)
+            Policy(Recipe.of(GenerationConfig(max_new_tokens=limit)), [2], context=64, source=source)
             for limit, source in zip(limits, SOURCES, strict=True)
         ]
         for _ in loop(Plain(model), policies):

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from glassformer.text import Pieces, Tokenizer
+from glassformer.text.held import Held
 from glassformer.text.pieces import HALF, shown_bytes
 from glassformer.text.spelling import BYTES, byte_level
 from tests.text.texts import moderate, single_bytes, spelt, texts
@@ -54,6 +55,18 @@ def test_any_text_comes_in_whole_characters(tokenizer: Tokenizer, text: str, ski
     found, whole = fed(tokenizer, ids, skip), tokenizer.decode(ids, skip_special_tokens=skip)
     assert "".join(found) == whole
     assert HALF in whole or not any(HALF in piece for piece in found)
+
+
+@settings(max_examples=1000, deadline=None)  # for each of the two tokenizers
+@given(text=st.text(max_size=40) | texts, stops=st.lists(st.text(min_size=1, max_size=3), max_size=2))
+def test_what_is_streamed_is_the_whole_text_up_to_a_stop(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
+    ids, held = tokenizer.encode(text), Held(stops)
+    streamed = "".join(held.feed(piece) for piece in fed(tokenizer, ids, skip=True)) + held.finish()
+    whole = tokenizer.decode(ids, skip_special_tokens=True)
+    ends = [whole.index(stop) for stop in stops if stop in whole]
+    assert whole.startswith(streamed)
+    assert len(streamed) == min(ends, default=len(whole)) or held.stopped in stops
+    assert ends or streamed == whole
 
 
 @moderate

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -78,6 +79,22 @@ def pairs(given: list[str] | None, option: str, example: str) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
+
+
+def json_or_file(given: str | None, option: str) -> Any:
+    """JSON that was given as such, or as a file that holds it."""
+    if given is None:
+        return None
+    text = given
+    if not given.lstrip().startswith(("{", "[", "true", "false")):
+        try:
+            text = Path(given).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{option} {given!r} is neither JSON nor a file that can be read: {error}") from error
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {given if text is not given else 'the text'} is not JSON: {error}.") from error
 
 
 def open_model(name: str, dtype: str | None = None) -> Model:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from glassformer.engine.protocol import Description
     from glassformer.runtime import Run
 
+SHOWN = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
+ENDS = {
+    "eos": "finished", "length": "cut at the limit", "stop": "ended at the stop string", "complete": "complete",
+    "time": "out of time", "criterion": "ended by a criterion", "cancelled": "cancelled",
+}  # fmt: skip
 EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40'
 
 
@@ -36,20 +41,33 @@ def run(
     top_k: Annotated[int | None, typer.Option(help="Draw from the best so many; implies --sample.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Draw from the best with this probability; implies --sample.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same draws.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
+    schema: Annotated[str | None, typer.Option(help="Answer in JSON that this schema allows: a file, or the JSON.")] = None,
+    regex: Annotated[str | None, typer.Option(help="Answer with a text that matches this as a whole.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(help="Answer with one of these; given several times.")] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any other setting, such as num_beams=4."),
+    ] = None,
+    why: Annotated[bool, typer.Option("--why", help="Show for each token what the rules did to its candidates.")] = False,
     template: common.TemplateOption = None,
     dtype: common.DtypeOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """Answer one prompt, word by word."""
     text = common.read_prompt(prompt)
-    settings = chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
+    settings = {
+        **chosen(max_new_tokens, sample, temperature, top_k, top_p, seed),
+        **given(stop_strings=stop, json_schema=common.json_or_file(schema, "--schema"), regex=regex, choices=choice),
+        **common.pairs(option, "--option", "num_beams=4"),
+    }
     loaded = common.open_model(model, dtype)
     begun = loaded.begin(text, raw=raw, system=system, template=common.variables(template), **settings)
     with common.waiting(f"loading {model}"):
         about = loaded.executor.describe()
     interrupted = False
     try:
-        pieces = loaded.follow(begun)
+        pieces = loaded.follow(begun, look=10 if why else 0)
         with common.waiting(f"reading {len(begun.ids)} tokens"):
             first = next(pieces, "")
         for piece in chain([first], pieces):
@@ -59,13 +77,29 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
-        print(json.dumps(summary(begun), ensure_ascii=False))
+        print(json.dumps(summary(begun, why), ensure_ascii=False))
     else:
         sys.stdout.write("\n")
         sys.stdout.flush()
+    if why and not as_json:
+        reasons(begun)
     common.note(told(begun, about, raw))
     if interrupted:
         raise typer.Exit(130)
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Those that were given."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
+
+
+def reasons(run: Run) -> None:
+    """Each token's candidates and rules, one picture after the other."""
+    from rich.console import Console
+
+    console = Console()
+    for number in range(len(run.steps)):
+        console.print(run.why(number))
 
 
 def chosen(
@@ -91,28 +125,46 @@ def told(run: Run, about: Description, raw: bool) -> str:
     """One line: model, template, strategy, executor, speed."""
     chat = "raw text" if raw or run.model.tokenizer.chat_template is None else "chat template"
     s = run.settings
-    strategy = "greedy"
+    strategy = s.strategy
     if s.do_sample:
-        strategy = f"sampled (temperature {s.temperature:g}, top-k {s.top_k}, top-p {s.top_p}, seed {run.seed})"
+        rules = [f"{name.replace('_', '-')} {_brief(getattr(s, name))}" for name in SHOWN if s.on(name)]
+        strategy += f" ({', '.join([*rules, f'seed {run.seed}'])})"
     opened = run.model.opened
     weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed else about.dtype
-    finish = run.steps[-1].finish if run.steps else None
-    end = "stopped by you" if finish is None else {"eos": "finished", "length": "cut at the limit"}[finish.value]
+    end = "stopped by you" if run.finish is None else ENDS[run.finish.value]
     return (
         f"{run.model.name} · {chat} · {strategy} · {about.name} on {about.device}, {weights} · "
         f"{len(run.ids)} → {len(run.steps)} tokens, {end} · {run.tokens_per_second:.1f} tokens/s"
     )
 
 
-def summary(run: Run) -> dict[str, Any]:
-    finish = run.steps[-1].finish if run.steps else None
-    return {
+def _brief(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def summary(run: Run, why: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = {
         "model": run.model.name,
         "prompt": run.prompt,
         "prompt_ids": list(run.ids),
         "text": run.text,
         "ids": [step.id for step in run.steps],
-        "finish": finish.value if finish else None,
+        "finish": run.finish.value if run.finish else None,
+        "stop": run.stop,
         "seed": run.seed,
+        "settings": {name: {"value": _data(value), "from": where} for name, (value, where) in run.settings.in_force.items()},
+        "remedy": run.remedy,
         "tokens_per_second": round(run.tokens_per_second, 2),
     }
+    if why:
+        found["why"] = [run.why(number).to_dict() for number in range(len(run.steps))]
+    return found
+
+
+def _data(value: Any) -> Any:
+    """A setting's value as JSON can hold it."""
+    try:
+        json.dumps(value)
+    except TypeError:
+        return repr(value)
+    return value

@@ -1,7 +1,13 @@
-"""Scores to ids: settings, rules, choice and stopping as a pure per-sequence policy; drivers that call it."""
+"""Scores to ids: settings, rules, choice and stopping as a pure per-sequence policy; drivers that call it.
 
-from glassformer.decoding.loop import loop
-from glassformer.decoding.policy import Finish, Policy, Step
+settings → recipe (rules in order, stops, grammar) → policy (one text) → step
+drivers: loop · beams · assist, behind `write`
+"""
+
+from glassformer.decoding.policy import Look, Policy, Step
+from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
+from glassformer.decoding.stopping import Finish
+from glassformer.decoding.writing import policies, write
 
-__all__ = ["Finish", "GenerationConfig", "Policy", "Step", "loop"]
+__all__ = ["Finish", "GenerationConfig", "Look", "Policy", "Recipe", "Step", "policies", "write"]

@@ -2,30 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from glassformer.decoding.lane import Lane, close_all
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import Executor, Feed
+from glassformer.engine.protocol import Executor, Scores
 
 
 def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
     """Run every policy's prompt to its end; yields (which, step) as tokens come.
 
-    All rows run together, and each leaves when it is done. Closing the iterator early gives their memory back.
+    All rows run together, and each leaves when it is done. A prompt that several policies share is read once. Closing
+    the iterator early gives the rows' memory back.
     """
-    feeds: dict[int, Feed] = {}
+    lanes: dict[int, Lane] = {}
     try:
+        same: dict[object, list[int]] = {}
         for number, policy in enumerate(policies):
-            feeds[number] = Feed(executor.open(policy.source), policy.prompt)
-        while feeds:
-            scores = executor.run(list(feeds.values()))
-            for (number, feed), found in zip(list(feeds.items()), scores, strict=True):
-                step = policies[number].feed(found.host())
+            same.setdefault(policy.reads, []).append(number)
+        for first, *_ in same.values():
+            lanes[first] = Lane(executor, policies[first])
+        found = scored(executor, lanes)
+        for first, *others in same.values():
+            lanes.update({other: lanes[first].twin(policies[other]) for other in others})
+            found.update(dict.fromkeys(others, found[first]))
+        while found:
+            for number in sorted(found):
+                step = lanes[number].take(found[number])
                 if step.finish:
-                    executor.close(feeds.pop(number).row)
+                    lanes.pop(number).close()
                 else:
-                    feeds[number] = Feed(feed.row, (step.id,))
+                    lanes[number].go_on(step.id)
                 yield number, step
+            found = scored(executor, lanes)
     finally:
-        for feed in feeds.values():
-            executor.close(feed.row)
+        close_all(lanes.values())
+
+
+def scored(executor: Executor, lanes: Mapping[int, Lane]) -> dict[int, Sequence[Scores]]:
+    """One pass over what every lane has to feed; what it gave, for each lane."""
+    if not lanes:
+        return {}
+    scores = iter(executor.run([feed for lane in lanes.values() for feed in lane.feeds]))
+    return {number: [next(scores) for _ in lane.feeds] for number, lane in lanes.items()}

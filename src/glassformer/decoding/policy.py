@@ -1,8 +1,6 @@
 """The policy of one sequence: scores in, a token out, and why.
 
-It is pure but for its own history, knows no model and no torch, and its draws are counted, not streamed: the draw of
-step n depends on (seed, return index, n) alone. So a sequence has the same draws alone or in a batch, and a policy can be
-forked, replayed or asked for one step.
+It is pure but for its own past, knows no model and no torch, and can be forked, replayed or asked for one step.
 """
 
 from __future__ import annotations
@@ -10,24 +8,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.candidates import Candidates, top
-from glassformer.decoding import rules
-from glassformer.decoding.rules import Rule, Shortlist
+from glassformer.decoding.past import Past
+from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
-from glassformer.errors import ExecutorError
+from glassformer.decoding.shortlist import Scores, Shortlist
+from glassformer.decoding.stopping import Finish, after
+from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
+from glassformer.errors import ExecutorError, SettingError
 
 
-class Finish(Enum):
-    """Why a sequence ended."""
-
-    EOS = "eos"  # the model said so
-    LENGTH = "length"  # it reached its limit, or the context's end
+class NotNumbers(ExecutorError):
+    """Scores that nothing can be chosen by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,110 +35,202 @@ class Step:
     id: int
     finish: Finish | None = None
     draw: float | None = None  # the number in [0, 1) that picked it; None when the best was taken
-    candidates: Candidates | None = None  # the model's own best, if asked for
-    logprob: float | None = None  # of the chosen token under the model's own scores, if candidates were asked for
+    drafted: bool = False  # whether a draft had guessed it
+    candidates: Candidates | None = None  # the model's own best, if asked for, as is all that follows
+    logprob: float | None = None  # of the chosen token under the model's own scores
+    entropy: float | None = None  # of the model's own probabilities, in bits
+    waterfall: Waterfall | None = None  # what each rule did to each candidate
+    raw: Scores | None = None  # all scores before the rules
+    scores: Scores | None = None  # and after them
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What each step is to carry beside its token."""
+
+    candidates: int = 0  # the model's own best so many, and the chosen token's log-probability
+    waterfall: bool = False  # what each rule did to the best so many
+    everything: bool = False  # to all candidates, not the best alone
+    raw: bool = False
+    scores: bool = False
+
+
+NOTHING: Final = Look()
 
 
 class Policy:
     def __init__(
         self,
-        settings: GenerationConfig,
+        recipe: Recipe,
         prompt: Sequence[int],
         *,
         context: int,
         seed: int | None = None,
         index: int = 0,
-        look: int = 0,
+        look: Look = NOTHING,
         source: Sequence[int] | None = None,
+        negative: Sequence[int] | None = None,
     ) -> None:
-        """`context`: how many tokens the model can hold; `index`: which of several texts this is; `look`: how many
-        candidates each step is to carry; `source`: what an encoder reads first."""
-        self.settings = settings
-        self.prompt = tuple(prompt)
+        """`context`: how many tokens the model can hold; `index`: which of several texts this is; `look`: what each step
+        is to carry; `source`: what an encoder reads first; `negative`: the prompt that guidance leads away from."""
+        settings = recipe.settings
+        self.recipe = recipe
         self.source = source
-        self.chosen: list[int] = []
-        self.room = settings.room(len(self.prompt), context)
-        self.seed = settings.seed if seed is None else seed
-        if self.seed is None and settings.do_sample:
-            self.seed = secrets.randbits(32)
-        self.index = index
+        self.negative = negative
+        if negative is None and settings.on("guidance_scale"):
+            if source is not None:
+                raise SettingError("an encoder-decoder's guidance_scale needs a negative prompt. Pass negative_prompt too.")
+            self.negative = tuple(prompt[-1:])
+        seed = settings.seed if seed is None else seed
+        if seed is None and settings.do_sample:
+            seed = secrets.randbits(32)
+        self.past = Past(prompt, settings.room(len(prompt), context), seed, index)
+        if recipe.grammar is not None:
+            self.past.guide = recipe.grammar.guide()
         self.look = look
-        self.rules = _rules(settings)
+        self.behind: list[Step] = []  # of the prompt's own tokens, if prompt_logprobs asks for it
+        self.score: float | None = None  # of the whole text, where beams compared texts
+        self.beams: list[int] = []  # which beam each token came from
+        self.beam_scores: list[Scores] = []  # of all beams at each step, (beams, vocabulary), if `look.scores` asks
+        self.beam_logits: list[Scores] = []  # the same before the rules, if `look.raw` asks
+        self.gap = 0.0  # how far below the best the chosen ones were, all in all
+        self._eos = settings.eos
+        self._stops = recipe.stops if settings.max_time is None else (*recipe.stops, after(settings.max_time))
 
-    def shape(self, scores: npt.NDArray[np.float32]) -> Shortlist:
+    @property
+    def settings(self) -> GenerationConfig:
+        return self.recipe.settings
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return self.past.prompt
+
+    @property
+    def reads(self) -> tuple[object, ...]:
+        """What it reads before the first token: policies that agree in this can share it."""
+        return self.prompt, *(None if ids is None else tuple(ids) for ids in (self.source, self.negative))
+
+    @property
+    def chosen(self) -> list[int]:
+        return self.past.chosen
+
+    @property
+    def room(self) -> int:
+        return self.past.room
+
+    @property
+    def seed(self) -> int | None:
+        return self.past.seed
+
+    def shape(self, scores: Scores, against: Scores | None = None) -> Shortlist:
         """The rules alone: what is still in play, and its scores."""
-        field = Shortlist(scores)
-        for rule in self.rules:
-            field = rule(field)
-        return field
+        return self.stages(scores, against)[-1]
 
-    def feed(self, scores: npt.NDArray[np.float32]) -> Step:
-        """Shape, choose, accept."""
-        if (forced := self._forced()) is not None:
-            return self.accept(forced, scores)
-        field = self.shape(scores)
-        draw = None
-        if self.settings.do_sample:
-            draw = self._draw()
-            chosen = field.id(pick(field.probabilities(), draw))
-        else:
-            best = int(field.scores.argmax())
-            if np.isnan(field.scores[best]):  # argmax stops at the first NaN
-                raise ExecutorError(f"the model's scores at step {len(self.chosen)} are not numbers (NaN).")
-            chosen = field.id(best)
-        return self.accept(chosen, scores, draw)
+    def stages(self, scores: Scores, against: Scores | None = None) -> list[Shortlist]:
+        """What is in play at first and after each rule."""
+        self.past.size, self.past.against = scores.size, against
+        fields = [Shortlist(scores)]
+        for _, rule in self.recipe.rules:
+            fields.append(rule(fields[-1], self.past))
+        return fields
 
-    def _forced(self) -> int | None:
-        """The token that the settings put here, whatever its score."""
-        last = self.settings.forced_eos_token_id
-        if len(self.chosen) == self.room - 1 and last is not None:
-            return last if isinstance(last, int) else last[0]
-        if len(self.prompt) + len(self.chosen) == 1:
-            return self.settings.forced_bos_token_id
-        return None
+    def best(self, scores: Scores) -> int:
+        """The token with the highest score, which must be a number."""
+        best = int(scores.argmax())  # stops at the first NaN
+        if not np.isfinite(scores[best]):
+            raise NotNumbers(f"the model's scores at step {self.past.step} are not numbers (NaN or infinite).")
+        return best
 
-    def accept(self, token: int, scores: npt.NDArray[np.float32] | None = None, draw: float | None = None) -> Step:
+    def feed(self, scores: Scores, against: Scores | None = None) -> Step:
+        """Shape, choose, accept. `against`: the scores after the negative prompt, where there is one."""
+        best = self.best(scores)
+        draw, chosen, fields = None, best, []
+        if self.recipe.rules or self.settings.do_sample:
+            fields = self.stages(scores, against)
+            field = fields[-1]
+            self.check_left(fields)
+            if self.settings.do_sample:
+                draw = self.past.draw()
+                shares = field.probabilities()
+                place = pick(shares, draw)
+                self.past.surprises.append(-float(np.log2(shares[place])))
+            else:
+                place = int(field.scores.argmax())
+            chosen = field.id(place)
+            self.gap += float(scores[best] - scores[chosen])
+        step = self.accept(chosen, draw)
+        return step if self.look is NOTHING else self.explained(step, fields or [Shortlist(scores)])
+
+    def accept(self, token: int, draw: float | None = None) -> Step:
         """Take this token, chosen here, forced, or verified elsewhere."""
-        self.chosen.append(token)
+        past = self.past
+        past.add(token)
         finish = None
-        if token in self.settings.eos:
+        if token in self._eos:
             finish = Finish.EOS
-        elif len(self.chosen) >= self.room:
+        elif past.guide is not None:
+            past.guide.accept(token)
+            finish = Finish.COMPLETE if past.guide.done else None
+        if finish is None and self._stops:
+            finish = next((found for stop in self._stops if (found := stop(past)) is not None), None)
+        if finish is None and past.step >= past.room:
             finish = Finish.LENGTH
-        if not self.look or scores is None:
-            return Step(token, finish, draw)
-        candidates = top(scores, self.look)
-        total = np.log(np.exp(scores - candidates.scores[0], dtype=np.float32).sum(dtype=np.float64))
-        return Step(token, finish, draw, candidates, float(scores[token] - candidates.scores[0] - total))
+        return Step(token, finish, draw)
 
-    def fork(self) -> Policy:
-        """A policy that goes on from here by itself."""
+    def fork(self, index: int | None = None) -> Policy:
+        """A policy that goes on from here by itself; `index`: as another of several texts."""
         other = copy(self)
-        other.chosen = list(self.chosen)
+        other.past = self.past.fork()
+        if index is not None:
+            other.past.index = index
         return other
 
-    def _draw(self) -> float:
-        bits = np.random.Philox(key=[self.seed or 0, self.index], counter=[len(self.chosen), 0, 0, 0])
-        return float(np.random.Generator(bits).random())
+    def guesser(self) -> Policy:
+        """A fork that only says what would be chosen: it explains nothing, and asks nobody when to stop."""
+        other = self.fork()
+        other.look, other._stops = NOTHING, ()
+        return other
+
+    def check_left(self, fields: Sequence[Shortlist]) -> None:
+        """Refuse to choose from nothing, and say which rules left it."""
+        last = fields[-1].scores
+        if last.size and last.max() > -np.inf:
+            return
+        names = [name for name, _ in self.recipe.rules]
+        bans = [
+            name
+            for name, before, after in zip(names, fields, fields[1:], strict=False)
+            if np.count_nonzero(after.scores > -np.inf) < np.count_nonzero(before.scores > -np.inf)
+        ]
+        raise SettingError(f"no token is left at step {self.past.step}: {', '.join(bans)} took out all. Allow more.")
+
+    def explained(self, step: Step, fields: Sequence[Shortlist]) -> Step:
+        """The step with all that was asked for."""
+        look, raw = self.look, fields[0].scores
+        found: dict[str, Any] = {}
+        if look.candidates or look.waterfall:
+            candidates, logprob = likelihood(raw, step.id, look.candidates)
+            found.update(candidates=candidates, logprob=logprob)
+        if look.waterfall:
+            names = (MODEL, *(name for name, _ in self.recipe.rules[: len(fields) - 1]))
+            fall = waterfall(names, fields, raw.size, None if look.everything else look.candidates, step.id)
+            found.update(waterfall=fall, entropy=fall.entropies[0])
+        if look.raw:
+            found.update(raw=raw.copy())
+        if look.scores:
+            found.update(scores=fields[-1].whole(raw.size).copy())
+        return replace(step, **found)
+
+
+def likelihood(scores: Scores, token: int, count: int) -> tuple[Candidates, float]:
+    """The best so many candidates, and a token's log-probability among all."""
+    candidates = top(scores, max(count, 1))
+    best = candidates.scores[0]
+    total = np.log(np.exp(scores - best, dtype=np.float32).sum(dtype=np.float64))
+    return candidates, float(scores[token] - best - total)
 
 
 def pick(probabilities: npt.NDArray[np.float64], draw: float) -> int:
     """The candidate under whose share of [0, 1) the draw falls."""
-    if np.isnan(probabilities[0]):
-        raise ExecutorError("the model's scores are not numbers (NaN).")
     upto = np.cumsum(probabilities)
     return min(int(np.searchsorted(upto, draw * upto[-1], side="right")), probabilities.size - 1)
-
-
-def _rules(settings: GenerationConfig) -> tuple[Rule, ...]:
-    """The rules in force, in the field's customary order."""
-    if not settings.do_sample:
-        return ()
-    found: list[Rule] = []
-    if settings.temperature != 1.0:
-        found.append(rules.temperature(settings.temperature))
-    if settings.top_k:
-        found.append(rules.top_k(settings.top_k))
-    if settings.top_p is not None and settings.top_p < 1.0:
-        found.append(rules.top_p(settings.top_p))
-    return tuple(found)

@@ -78,12 +78,9 @@ class Journey:
 
     def __str__(self) -> str:
         """The whole picture, without colours."""
-        from rich.console import Console
+        from glassformer.show.terminal import plain
 
-        console = Console(width=100, no_color=True, force_terminal=False)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get()
+        return plain(self)
 
     def __repr__(self) -> str:
         return f"Journey({len(self.tokens)} tokens → {self.next.text if self.candidates else 'states'!r})"

@@ -24,6 +24,14 @@ NARROW = 20  # characters: less than that is no room for a line of Python
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
+def plain(what: RenderableType, width: int = 100) -> str:
+    """As text, without colours."""
+    console = Console(width=width, no_color=True, force_terminal=False)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
 def journey(j: Journey, everything: bool = False) -> RenderableType:
     """A journey from top to bottom; long prompts are shortened in the middle unless `everything` is wanted."""
     special = [token.text for token in j.tokens if token.special]

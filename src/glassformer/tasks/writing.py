@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glassformer.decoding import GenerationConfig, loop
+from glassformer.decoding import GenerationConfig, Recipe
 from glassformer.decoding.settings import NEW_TOKENS
 from glassformer.errors import GlassError, InputError
 from glassformer.tasks.reading import batches
@@ -57,10 +57,12 @@ class Writing(Task):
         seed = settings.seed
         if settings.do_sample and seed is None:
             seed = int.from_bytes(os.urandom(4), "little")
+        recipe = self.model.recipe(settings)
         for numbers in batches([len(prompts[at]) for at in good], options.batch_size or ROWS, padded=True, load=0):
             chosen = [good[number] for number in numbers]
-            for at, ids in zip(chosen, self.write([prompts[at] for at in chosen], settings, seed), strict=True):
-                found[at] = self.said(items[at], self.tokenizer.decode(ids, options.skip_special_tokens), options)
+            for at, texts in zip(chosen, self.write([prompts[at] for at in chosen], recipe, seed), strict=True):
+                words = [self.tokenizer.decode(ids, options.skip_special_tokens) for ids in texts]
+                found[at] = [answer for text in words for answer in self.said(items[at], text, options)]
         return found
 
     def cut(self, options: Any) -> dict[str, Any]:
@@ -80,12 +82,12 @@ class Writing(Task):
             return error
         return ids
 
-    def write(self, prompts: Sequence[Sequence[int]], settings: GenerationConfig, seed: int | None) -> list[list[int]]:
-        """What follows each prompt, all of them written together."""
-        policies = [self.model.policy(settings, prompt, seed=seed) for prompt in prompts]
-        for _ in loop(self.model.executor, policies):
+    def write(self, prompts: Sequence[Sequence[int]], recipe: Recipe, seed: int | None) -> list[list[list[int]]]:
+        """What follows each prompt, all of them written together; several texts each, if the settings ask for them."""
+        groups = [self.model.policies(recipe, prompt, seed=seed) for prompt in prompts]
+        for _ in self.model.write([policy for group in groups for policy in group]):
             pass
-        return [policy.chosen for policy in policies]
+        return [[policy.chosen for policy in group] for group in groups]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,145 @@
+"""What choosing a token costs at a vocabulary of 151,936, beside transformers' processors on the same scores.
+
+    python bench/decoding.py [--rounds 40]
+
+The two take turns on one thread. A ratio above 1 means that ours is faster; where there is no ratio, the reference has no
+such rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.generation import logits_process as theirs
+
+from common import race, report
+from glassformer.decoding.past import Past
+from glassformer.decoding.rules import Rule, penalties, shaping, tokens
+from glassformer.decoding.shortlist import Shortlist
+
+SIZE = 151_936
+EOS = 151_645
+
+
+def scores(seed: int = 0) -> Any:
+    """As a model gives them: most tokens around zero, a few far above."""
+    draw = np.random.default_rng(seed)
+    found = (draw.standard_normal(SIZE) * 2.5).astype(np.float32)
+    found[draw.integers(0, SIZE, 20)] += 12
+    return found
+
+
+def past(length: int = 512, seed: int = 0) -> Past:
+    """A text that repeats itself here and there, the second half of it chosen."""
+    draw = np.random.default_rng(seed)
+    ids = (draw.zipf(1.3, length) % 5000).tolist()
+    found = Past(ids[: length // 2], room=4096, seed=seed)
+    for token in ids[length // 2 : -8] + ids[8:16]:
+        found.add(token)
+        found.surprises.append(float(draw.gamma(2)))
+    return found
+
+
+def cases() -> Iterator[tuple[str, Rule, Any]]:
+    """Each rule's name, the rule, and the reference's processor, if there is one."""
+    t = theirs
+    few, many = list(range(1000, 1010)), list(range(0, SIZE, 3))
+    bad = [[n, n + 1, n + 2][: 1 + n % 3] for n in range(100)]
+    yield "temperature 0.7", shaping.temperature(0.7), t.TemperatureLogitsWarper(0.7)
+    yield "top_k 50", shaping.top_k(50), t.TopKLogitsWarper(50)
+    yield "top_p 0.95", shaping.top_p(0.95), t.TopPLogitsWarper(0.95)
+    yield "min_p 0.05", shaping.min_p(0.05), t.MinPLogitsWarper(0.05)
+    yield "typical 0.9", shaping.typical(0.9), t.TypicalLogitsWarper(0.9)
+    yield "epsilon_cutoff 3e-4", shaping.epsilon_cutoff(3e-4), t.EpsilonLogitsWarper(3e-4)
+    yield "eta_cutoff 2e-3", shaping.eta_cutoff(2e-3), t.EtaLogitsWarper(2e-3)
+    yield "top_n_sigma 1", shaping.top_n_sigma(1), None
+    yield "xtc, always", shaping.xtc(1, 0.05), None
+    yield "mirostat", shaping.mirostat(5, 0.1), None
+    yield "repetition 1.1", penalties.repetition(1.1), t.RepetitionPenaltyLogitsProcessor(1.1)
+    yield "presence 0.5", penalties.presence(0.5), None
+    yield "frequency 0.5", penalties.frequency(0.5), None
+    yield "dry", penalties.dry(0.8, 1.75, 2, 0, frozenset(range(4))), None
+    yield "no_repeat_ngram 3", penalties.no_repeat_ngram(3), t.NoRepeatNGramLogitsProcessor(3)
+    yield "logit_bias of 10", tokens.logit_bias(dict.fromkeys(few, 1.0)), None
+    yield (
+        "sequence_bias of 100",
+        tokens.sequence_bias({tuple(one): 1.0 for one in bad}),
+        t.SequenceBiasLogitsProcessor({tuple(one): 1.0 for one in bad}),
+    )
+    yield "bad_words of 100", tokens.bad_words(bad), t.NoBadWordsLogitsProcessor(bad)
+    yield "allowed, a third", tokens.allowed(many), None
+    yield "suppressed of 10", tokens.suppressed(few), t.SuppressTokensLogitsProcessor(few)
+    yield "min_new", tokens.min_new(1000, [EOS]), t.MinNewTokensLengthLogitsProcessor(256, 1000, [EOS])
+    usual = [shaping.temperature(0.7), shaping.top_k(50), shaping.top_p(0.95)]
+    beside = t.LogitsProcessorList([t.TemperatureLogitsWarper(0.7), t.TopKLogitsWarper(50), t.TopPLogitsWarper(0.95)])
+    yield "temperature, top_k and top_p", chain(*usual), beside
+
+
+def chain(*rules: Rule) -> Rule:
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        for one in rules:
+            field = one(field, past)
+        return field
+
+    return rule
+
+
+def rules(rounds: int) -> list[dict[str, Any]]:
+    """Each rule alone, on the whole vocabulary, after a text of 512 tokens."""
+    given, before = Shortlist(scores()), past()
+    whole, ids = torch.from_numpy(given.scores)[None], torch.from_numpy(before.ids)[None]
+    rows = []
+    for name, rule, processor in cases():
+        ours = lambda rule=rule: rule(given, before)  # noqa: E731
+        other = (lambda processor=processor: processor(ids, whole)) if processor else (lambda: None)
+        rows.append(row(name, race(ours, other, rounds), bool(processor)))
+    return rows
+
+
+def lengths(rounds: int) -> list[dict[str, Any]]:
+    """The rules that read the text, after longer ones."""
+    given, rows = Shortlist(scores()), []
+    makers: dict[str, Rule] = {
+        "repetition": penalties.repetition(1.1),
+        "frequency": penalties.frequency(0.5),
+        "dry": penalties.dry(0.8, 1.75, 2),
+        "no_repeat_ngram 3": penalties.no_repeat_ngram(3),
+        "mirostat": shaping.mirostat(5, 0.1),
+    }
+    loop = Past(list(range(100, 120)) * 400, room=99)
+    texts = {"2,048 tokens": past(2048), "8,192 tokens": past(8192), "8,000 tokens in a loop of 20": loop}
+    for (name, rule), (text, before) in itertools.product(makers.items(), texts.items()):
+        ours = lambda rule=rule, before=before: rule(given, before)  # noqa: E731
+        rows.append(row(f"{name}, {text}", race(ours, lambda: None, rounds), False))
+    return rows
+
+
+def row(name: str, seconds: tuple[float, float], both: bool) -> dict[str, Any]:
+    ours, other = (round(value * 1e6) for value in seconds)
+    if not both:
+        return {"rule": name, "µs": f"{ours:,}"}
+    return {"rule": name, "µs": f"{ours:,} / {other:,}", "ratio": round(seconds[1] / seconds[0], 1)}
+
+
+TABLES: dict[str, Callable[[int], list[dict[str, Any]]]] = {
+    "each rule's cost at 151,936 tokens": rules,
+    "the same after long texts": lengths,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    rounds = parser.parse_args().rounds
+    torch.set_num_threads(1)
+    for name, table in TABLES.items():
+        report(name, table(rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""Assisted decoding: somebody cheap drafts the next tokens, and the model checks all of them in one pass.
+
+A pass over several tokens costs hardly more than one over a single token, so every guess that comes true is nearly free
+(https://arxiv.org/abs/2211.17192). The draft decides nothing: at each position the policy chooses by the model's own
+scores, with the draw that belongs to this step, and goes on for as long as it chooses what the draft had guessed. So the
+text is the one that would have come without a draft, when tokens are drawn too; the usual method keeps no more than the
+distribution. (Scores of several positions at once can differ from those of one at a time by rounding.)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from glassformer.decoding.lane import Lane, close_all
+from glassformer.decoding.loop import scored
+from glassformer.decoding.policy import NotNumbers, Policy, Step
+from glassformer.decoding.shortlist import Ids
+from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want
+from glassformer.errors import SettingError
+
+DRAFTED, MOST = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
+
+Drafts = Mapping[Policy, Sequence[int]]
+
+
+class Drafter(Protocol):
+    def draft(self, room: Mapping[Policy, int]) -> Drafts:
+        """What each policy might choose next, at most so many tokens; for some nothing, perhaps."""
+
+    def close(self, policy: Policy) -> None:
+        """Forget a policy: it has ended."""
+
+
+def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> Iterator[tuple[int, Step]]:
+    """Run every policy's prompt to its end as `loop` does, but check drafts; yields (which, step) as tokens come."""
+    lanes: dict[int, Lane] = {}
+    try:
+        groups = alike(policies)
+        for first, *_ in groups:
+            lanes[first] = Lane(executor, policies[first])
+        found = scored(executor, lanes)
+        for first, *others in groups:
+            lanes.update({other: lanes[first].twin(policies[other]) for other in others})
+            found.update(dict.fromkeys(others, found[first]))
+        drafts: Drafts = {}
+        while found:
+            for number in sorted(found):
+                lane, draft = lanes[number], drafts.get(policies[number], ())
+                for position, guess in enumerate((*draft, None), -1 - len(draft)):
+                    step = lane.take(found[number], position)
+                    if step.finish:
+                        lanes.pop(number).close()
+                        drafter.close(lane.policy)
+                    yield number, replace(step, drafted=True) if step.id == guess else step
+                    if step.finish or step.id != guess:
+                        break
+            drafts = drafter.draft({lane.policy: lane.policy.room - lane.policy.past.step - 1 for lane in lanes.values()})
+            for lane in lanes.values():
+                lane.feeds = [_next(executor, lane, drafts.get(lane.policy, ()))]
+            found = scored(executor, lanes)
+    finally:
+        close_all(lanes.values())
+        for lane in lanes.values():
+            drafter.close(lane.policy)
+
+
+def alike(policies: Sequence[Policy]) -> list[list[int]]:
+    """The numbers of policies, put together where they read the same."""
+    groups: dict[object, list[int]] = {}
+    for number, policy in enumerate(policies):
+        groups.setdefault(policy.reads, []).append(number)
+    return list(groups.values())
+
+
+def _next(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
+    """What was chosen and not fed yet, and a draft behind it. Guesses that did not come true are forgotten."""
+    row, ids = lane.feeds[0].row, lane.policy.past.ids
+    executor.rewind(row, ids.size - 1)
+    return Feed(row, (*ids[row.length :].tolist(), *draft), Want.ALL if draft else Want.LAST)
+
+
+class Lookup:
+    """Drafts what followed the last few tokens when they came before, in the prompt or since: prompt lookup
+    (https://github.com/apoorvumang/prompt-lookup-decoding). Good for texts that quote: summaries, corrections, code."""
+
+    def __init__(self, size: int = 2) -> None:
+        """`size`: how many last tokens are looked for; fewer when so many are nowhere."""
+        self.size = size
+
+    def draft(self, room: Mapping[Policy, int]) -> Drafts:
+        return {policy: self._one(policy, most) for policy, most in room.items()}
+
+    def close(self, policy: Policy) -> None:
+        """There is nothing to forget."""
+
+    def _one(self, policy: Policy, most: int) -> list[int]:
+        settings, ids = policy.settings, policy.past.ids
+        if policy.source is not None:
+            ids = np.concatenate((np.asarray(policy.source, np.int64), ids))
+        found = followed(ids, self.size, min(settings.prompt_lookup_num_tokens or most, most))
+        ends = (place for place, token in enumerate(found) if token in settings.eos)
+        return found[: next(ends, None)]  # an end need not be guessed: the token behind a draft costs nothing
+
+
+def followed(ids: Ids, size: int, count: int) -> list[int]:
+    """What came after the last `size` ids, or as many of them as came before, at the latest place with enough behind it."""
+    ends = np.flatnonzero(ids[:-1] == ids[-1])
+    for back in range(2, min(size, ids.size - 1) + 1):
+        longer = ends[ends >= back - 1]
+        longer = longer[ids[longer - back + 1] == ids[-back]]
+        if not longer.size:
+            break
+        ends = longer
+    if not ends.size:
+        return []
+    enough = ends[ends + count < ids.size]
+    start = int(enough[-1] if enough.size else ends[0]) + 1
+    found: list[int] = ids[start : start + count].tolist()
+    return found
+
+
+@dataclass(eq=False, slots=True)
+class Guess:
+    """A helper's row for one policy, and what it drafted last."""
+
+    row: Row
+    count: int  # how many tokens it drafts
+    most: int  # how many it ever drafts
+    start: int = 0  # where the last draft began
+    ids: list[int] = field(default_factory=list)
+
+    def learn(self, ids: Ids) -> int:
+        """Draft more when all guesses came true, and fewer when not; how much of the text was foreseen."""
+        said = ids[self.start : self.start + len(self.ids)]
+        wrong = np.flatnonzero(said != np.asarray(self.ids[: said.size], np.int64))
+        true = int(wrong[0]) if wrong.size else said.size
+        if self.ids:
+            self.count = min(self.count + 2, self.most) if true == len(self.ids) else max(self.count - 1, 1)
+        return self.start + true
+
+
+class Helper:
+    """Drafts with a smaller model of the same vocabulary. It follows the policy's own rules and draws, since then the two
+    models choose the same most often."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.context: int = getattr(executor, "context", sys.maxsize)
+        self._guesses: dict[Policy, Guess] = {}
+
+    def draft(self, room: Mapping[Policy, int]) -> Drafts:
+        """All drafts grow together: a pass for each token."""
+        room = {policy: min(most, self.context - policy.past.ids.size + 1) for policy, most in room.items()}
+        going = {policy: policy.guesser() for policy, most in room.items() if most > 0}
+        self._open([policy for policy in going if policy not in self._guesses])
+        for policy in going:
+            guess, ids = self._guesses[policy], policy.past.ids
+            self.executor.rewind(guess.row, guess.learn(ids))
+            guess.start, guess.ids = ids.size, []
+        drafts = {policy: self._guesses[policy].ids for policy in going}
+        while going:
+            feeds = [self._feed(policy) for policy in going]
+            for (policy, guesser), scores in zip(list(going.items()), self.executor.run(feeds), strict=True):
+                guess = self._guesses[policy]
+                token = _choice(guesser, scores)
+                if token is not None:
+                    guess.ids.append(token)
+                if token is None or len(guess.ids) == min(guess.count, room[policy]):
+                    del going[policy]
+        return drafts
+
+    def close(self, policy: Policy) -> None:
+        if policy in self._guesses:
+            self.executor.close(self._guesses.pop(policy).row)
+
+    def _open(self, policies: Sequence[Policy]) -> None:
+        """Read new prompts; one that several policies share is read once."""
+        groups = alike(policies)
+        for first, *_ in groups:
+            self._add(policies[first], self.executor.open(policies[first].source))
+        feeds = [Feed(self._guesses[policies[first]].row, policies[first].prompt, Want.NONE) for first, *_ in groups]
+        if feeds:
+            self.executor.run(feeds)
+        for first, *others in groups:
+            for other in others:
+                self._add(policies[other], self.executor.fork(self._guesses[policies[first]].row))
+
+    def _add(self, policy: Policy, row: Row) -> None:
+        count = policy.settings.num_assistant_tokens or DRAFTED
+        self._guesses[policy] = Guess(row, count, max(count, MOST), len(policy.prompt))
+
+    def _feed(self, policy: Policy) -> Feed:
+        """What its row has not read yet of the text and the draft."""
+        guess = self._guesses[policy]
+        ids = (*policy.past.ids[guess.row.length :].tolist(), *guess.ids[max(0, guess.row.length - guess.start) :])
+        return Feed(guess.row, ids)
+
+
+def _choice(guesser: Policy, scores: Scores) -> int | None:
+    """What would be chosen by these scores; None when the text would end, or nothing be left, which is for the model to
+    say: the draft can be wrong."""
+    try:
+        step = guesser.feed(scores.host())
+    except NotNumbers as error:
+        raise NotNumbers(f"in the model that drafts: {error} Leave out assistant_model.") from None
+    except SettingError:
+        return None
+    return None if step.finish else step.id

@@ -1,0 +1,228 @@
+"""Beam search: follow the most likely texts at once, and take the best as a whole.
+
+At each step every beam proposes its tokens, and the best sums of log-probabilities go on, whichever beam they come from.
+A text that ends leaves the search and is kept with its sum divided by length^length_penalty. What the books leave open
+(how many candidates are looked at, which of them may end, when to stop) is as in transformers; but a candidate that is
+out is never taken to fill a place, and each prompt is searched as if it were alone.
+
+With do_sample the candidates are drawn without replacement, in proportion to the probabilities of the texts so far, by
+adding Gumbel noise to the sums and taking the best (https://arxiv.org/abs/1903.06059).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.decoding.lane import Lane, close_all
+from glassformer.decoding.loop import scored
+from glassformer.decoding.past import BEAMS
+from glassformer.decoding.policy import NOTHING, Policy, Step
+from glassformer.decoding.rules.guidance import log_softmax
+from glassformer.decoding.shortlist import Scores, Shortlist
+from glassformer.decoding.stopping import Finish
+from glassformer.engine import protocol
+from glassformer.engine.protocol import Executor
+from glassformer.errors import SettingError
+
+
+def beams(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
+    """Search for every prompt's best texts; yields (which, step), all steps of a text when its prompt's search has ended.
+
+    For each prompt there are `num_return_sequences` policies side by side, and each takes over one text, the best first:
+    its past, its `score`, and in `beams` the beam that each token came from. All prompts run together, a row for each
+    beam. Closing the iterator early gives the rows' memory back.
+    """
+    each = policies[0].settings.num_return_sequences
+    searches: list[Search] = []
+    try:
+        groups = range(0, len(policies), each)
+        searches.extend(Search(executor, policies[first : first + each], first) for first in groups)
+        while searches:
+            lanes = [lane for search in searches for lane in search.going]
+            found = iter(scored(executor, dict(enumerate(lanes))).values())
+            for search in searches:
+                search.advance([next(found) for _ in search.going])
+            for search in searches:
+                if not search.beams:
+                    yield from search.results()
+            searches = [search for search in searches if search.beams]
+    finally:
+        for search in searches:
+            search.close()
+
+
+@dataclass(eq=False, slots=True)
+class Beam:
+    """One of the texts that are compared."""
+
+    policy: Policy  # a fork with the text as its past
+    lane: int  # which lane remembers it
+    score: np.float32  # the log-probabilities' sum, as the rules left them
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def finish(self) -> Finish | None:
+        return self.steps[-1].finish
+
+
+class Way(NamedTuple):
+    """A way on: a beam, a token after it, and the sum that they would have."""
+
+    beam: int
+    token: int
+    score: np.float32
+
+
+class Search:
+    """One prompt's search."""
+
+    def __init__(self, executor: Executor, policies: Sequence[Policy], first: int = 0) -> None:
+        """`first`: the number of the first policy among all."""
+        self.executor = executor
+        self.policies = policies
+        self.first = first
+        self.settings = policies[0].settings
+        self.width = self.settings.num_beams
+        self.looked_at = max(2, 1 + len(self.settings.eos)) * self.width  # so that enough are left when some end
+        self.lanes = [Lane(executor, policies[0])]
+        self.beams = [Beam(policies[0], 0, np.float32(0))]  # that go on, best first; none when the search is over
+        self.done: list[Beam] = []  # that ended, best first, as many as there are beams at most
+
+    @property
+    def going(self) -> list[Lane]:
+        """The beams' lanes."""
+        return [self.lanes[beam.lane] for beam in self.beams]
+
+    def advance(self, found: Sequence[Sequence[protocol.Scores]]) -> None:
+        """Go one token further by what the lanes of the beams that go on have given."""
+        logits = [self._read(beam, scores) for beam, (scores,) in zip(self.beams, found, strict=True)]
+        fields = [beam.policy.stages(log_softmax(scores)) for beam, scores in zip(self.beams, logits, strict=True)]
+        self._keep(logits, fields)
+        ways = self._ways([stages[-1] for stages in fields])
+        if not ways and not self.done:
+            self.beams[0].policy.check_left(fields[0])
+
+        @cache
+        def text(number: int) -> Beam:
+            way = ways[number]
+            beam, stages = self.beams[way.beam], fields[way.beam]
+            policy = beam.policy.fork()
+            step = policy.accept(way.token)
+            if policy.look is not NOTHING:
+                step = policy.explained(step, stages)
+            policy.beams = [*policy.beams, way.beam]
+            policy.gap += float(stages[0].scores.max() - stages[0].scores[way.token])
+            return Beam(policy, beam.lane, way.score, (*beam.steps, step))
+
+        ended = [text(number) for number in range(min(self.width, len(ways))) if text(number).finish]
+        ranked = sorted(range(len(ways)), key=lambda number: -ways[number].score)  # drawn ones come in another order
+        going = list(islice((text(number) for number in ranked if not text(number).finish), self.width))
+        ended = [replace(beam, score=self._judged(beam.score, len(beam.steps))) for beam in ended]
+        self.done = sorted((*self.done, *ended), key=lambda beam: -beam.score)[: self.width]
+        if self._over(going):
+            self.close()
+        else:
+            self._move(going)
+
+    def results(self) -> Iterator[tuple[int, Step]]:
+        """Hand the best texts over to the policies, and give out their steps."""
+        if len(self.done) < len(self.policies):
+            raise SettingError(
+                f"the rules leave no more than {len(self.done)} different texts, and num_return_sequences is "
+                f"{len(self.policies)}. Ask for fewer, or allow more."
+            )
+        for number, (policy, beam) in enumerate(zip(self.policies, self.done, strict=False), self.first):
+            best = beam.policy
+            policy.past, policy.beams, policy.gap, policy.behind = best.past, best.beams, best.gap, best.behind
+            policy.score = float(beam.score)
+            for step in beam.steps:
+                yield number, step
+
+    def close(self) -> None:
+        close_all(self.lanes)
+        self.lanes, self.beams = [], []
+
+    def _read(self, beam: Beam, found: protocol.Scores) -> Scores:
+        """A beam's scores, which must be numbers."""
+        scores = found.host()
+        with self.lanes[beam.lane].blaming():
+            beam.policy.best(scores)
+        return scores
+
+    def _keep(self, logits: Sequence[Scores], fields: Sequence[Sequence[Shortlist]]) -> None:
+        """Keep all beams' scores if they are asked for; while there are fewer, the last one's stand for the rest."""
+        policy = self.policies[0]
+        beams = [min(number, len(logits) - 1) for number in range(self.width)]
+        if policy.look.raw:
+            policy.beam_logits.append(np.stack([logits[beam] for beam in beams]))
+        if policy.look.scores:
+            policy.beam_scores.append(np.stack([fields[beam][-1].whole(logits[beam].size) for beam in beams]))
+
+    def _ways(self, fields: Sequence[Shortlist]) -> list[Way]:
+        """The best ways on of all beams, best first; or as many drawn ones, as they were drawn."""
+        draws = self.beams[0].policy.past.draws(BEAMS) if self.settings.do_sample else None
+        keys: list[npt.NDArray[np.floating]] = []
+        ways: list[Way] = []
+        for number, (beam, field) in enumerate(zip(self.beams, fields, strict=True)):
+            sums = field.scores + beam.score
+            ranks = sums if draws is None else sums + draws.gumbel(size=sums.size)
+            best = highest(ranks, self.looked_at)
+            keys.append(ranks[best])
+            ways += [Way(number, field.id(int(place)), sums[place]) for place in best]
+        order = np.argsort(-np.concatenate(keys), kind="stable")
+        return [ways[at] for at in order[: self.looked_at]]
+
+    def _judged(self, score: np.float32, length: int) -> np.float32:
+        """A text's final score, by which long and short ones are compared."""
+        return np.float32(score / np.float32(length**self.settings.length_penalty))
+
+    def _over(self, going: Sequence[Beam]) -> bool:
+        """Whether the search has ended: nothing goes on, enough texts are done, or what goes on will not be better.
+
+        How good a beam can become is judged by its length now; with early_stopping='never' by the length that favours it
+        most, which is the limit when long texts are favoured.
+        """
+        if not going or len(self.done) < self.width:
+            return not going
+        if self.settings.early_stopping is True:
+            return True
+        far = self.settings.early_stopping == "never" and self.settings.length_penalty > 0
+        length = self.policies[0].room if far else len(going[0].steps)
+        return bool(self._judged(going[0].score, length) <= self.done[-1].score)
+
+    def _move(self, going: list[Beam]) -> None:
+        """Give each beam a lane that remembers its text, and feed it its last token.
+
+        One beam stays where the one before it was; others after the same take over a lane that nobody needs now.
+        """
+        parents = list(range(len(self.lanes)))
+        spare = sorted(set(parents) - {beam.lane for beam in going})
+        taken = set()
+        for beam in going:
+            if beam.lane in taken and spare:
+                parents[spare[-1]] = beam.lane
+                beam.lane = spare.pop()
+            elif beam.lane in taken:
+                self.lanes.append(self.lanes[beam.lane].twin(beam.policy))
+                beam.lane = len(self.lanes) - 1
+            taken.add(beam.lane)
+        rows = [lane.feeds[0].row for lane in self.lanes[: len(parents)]]
+        if parents != list(range(len(rows))):
+            self.executor.select(rows, parents)
+        self.beams = going
+        for beam, lane in zip(going, self.going, strict=True):
+            lane.policy = beam.policy
+            lane.go_on(beam.steps[-1].id)
+
+
+def highest(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.intp]:
+    """Where the best so many of those in play stand, in ascending order."""
+    places = np.arange(scores.size) if scores.size <= count else np.argpartition(scores, -count)[-count:]
+    return np.sort(places[scores[places] > -np.inf])

@@ -1,0 +1,75 @@
+"""What stands before the token that is to be chosen: the prompt, what was chosen since, and the draws.
+
+Draws are counted, not streamed: each depends on (seed, index of the text, step, purpose) alone. So a text has the same
+draws alone or in a batch, streamed or not, on every executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from glassformer.decoding.shortlist import Ids, Scores
+
+if TYPE_CHECKING:
+    from glassformer.decoding.grammar import Guide
+
+TOKEN, XTC, BEAMS = 0, 1, 2  # what a draw is for
+
+
+class Past:
+    """Rules read it; only the policy that owns it writes to it."""
+
+    def __init__(self, prompt: Sequence[int], room: int, seed: int | None = None, index: int = 0) -> None:
+        self.prompt = tuple(prompt)
+        self.chosen: list[int] = []
+        self.room = room  # how many tokens may be chosen in all
+        self.size = 0  # of the vocabulary, as the scores have it
+        self.seed = seed
+        self.index = index
+        self.surprises: list[float] = []  # of each drawn token, in bits, among what it was drawn from
+        self.guide: Guide | None = None  # what a grammar allows next
+        self.against: Scores | None = None  # the scores after the negative prompt, for guidance
+        self._held = np.empty(max(64, 2 * len(self.prompt)), np.int64)
+        self._held[: len(self.prompt)] = self.prompt
+
+    @property
+    def step(self) -> int:
+        """Which token comes next: 0 is the first after the prompt."""
+        return len(self.chosen)
+
+    @property
+    def ids(self) -> Ids:
+        """Prompt and chosen tokens in one; not to be written to."""
+        return self._held[: len(self.prompt) + len(self.chosen)]
+
+    @property
+    def new(self) -> Ids:
+        """The chosen tokens alone."""
+        return self._held[len(self.prompt) : len(self.prompt) + len(self.chosen)]
+
+    def add(self, token: int) -> None:
+        length = len(self.prompt) + len(self.chosen)
+        if length == self._held.size:
+            self._held = np.concatenate((self._held, np.empty_like(self._held)))
+        self._held[length] = token
+        self.chosen.append(token)
+
+    def draws(self, purpose: int = TOKEN) -> np.random.Generator:
+        """This step's random numbers for one purpose."""
+        bits = np.random.Philox(key=[self.seed or 0, self.index], counter=[0, self.step, purpose, 0])
+        return np.random.Generator(bits)
+
+    def draw(self, purpose: int = TOKEN) -> float:
+        """This step's number in [0, 1) for one purpose."""
+        return float(self.draws(purpose).random())
+
+    def fork(self) -> Past:
+        other = copy(self)
+        other.chosen, other.surprises = list(self.chosen), list(self.surprises)
+        other._held = self._held.copy()
+        other.guide = None if self.guide is None else self.guide.fork()
+        return other

@@ -1,0 +1,95 @@
+"""A recipe: settings made ready for choosing. It is made once, and shared by all texts that are written by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from glassformer.decoding import stopping
+from glassformer.decoding.contradictions import GRAMMARS
+from glassformer.decoding.grammar import Grammar
+from glassformer.decoding.order import Named, Terms, chain
+from glassformer.decoding.settings import BREAKERS, GenerationConfig
+from glassformer.decoding.stopping import Stop
+from glassformer.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    settings: GenerationConfig
+    rules: tuple[Named, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    grammar: Grammar | None = None
+
+    @classmethod
+    def of(cls, settings: GenerationConfig, tokenizer: Any = None, size: int | None = None) -> Recipe:
+        """`tokenizer` is needed where settings name texts; `size`, the length of the scores, for a grammar."""
+        named = [name for name in (*TEXTS, *GRAMMARS) if settings.on(name)]
+        if settings.on("logit_bias") and any(isinstance(key, str) for key in settings.logit_bias or ()):
+            named.append("logit_bias")
+        if named and tokenizer is None:
+            raise SettingError(f"{named[0]} names texts, so a tokenizer is needed. Pass tokenizer=tokenizer too.")
+        terms = Terms(
+            biases=_biases(settings, tokenizer),
+            bad_words=_bad_words(settings, tokenizer),
+            breakers=_breakers(settings, tokenizer),
+            least=len(settings.eos) + 1 if settings.num_beams > 1 else 1,
+        )
+        return cls(settings, chain(settings, terms), _stops(settings, tokenizer), _grammar(settings, tokenizer, size))
+
+
+TEXTS = ("stop_strings", "bad_words")  # settings that name texts
+
+
+def _biases(settings: GenerationConfig, tokenizer: Any) -> dict[int, float]:
+    found = {}
+    for key, value in (settings.logit_bias or {}).items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value < float("inf"):
+            raise SettingError(f"logit_bias for {key!r} is {value!r}; it must be a number, or minus infinity.")
+        if isinstance(key, str) and not key.isdecimal():
+            ids = tokenizer.encode(key, add_special_tokens=False)
+            if len(ids) != 1:
+                raise SettingError(f"logit_bias names {key!r}, which is {len(ids)} tokens, not one. Use sequence_bias.")
+            key = ids[0]
+        found[int(key)] = float(value)
+    return found
+
+
+def _bad_words(settings: GenerationConfig, tokenizer: Any) -> list[list[int]]:
+    """Each word as it is written at the start of a text, and within one."""
+    ways = [word for bare in settings.bad_words or () for word in (bare, f" {bare}")]
+    found = [list(tokenizer.encode(word, add_special_tokens=False)) for word in ways]
+    return [ids for ids in found if ids]
+
+
+def _breakers(settings: GenerationConfig, tokenizer: Any) -> frozenset[int]:
+    """What ends a passage: the token that each breaker is after a letter."""
+    if not settings.on("dry_multiplier") or tokenizer is None:
+        return frozenset()
+    texts = BREAKERS if settings.dry_sequence_breakers is None else settings.dry_sequence_breakers
+    return frozenset(tokenizer.encode(f"a{text}", add_special_tokens=False)[-1] for text in texts)
+
+
+def _stops(settings: GenerationConfig, tokenizer: Any) -> tuple[Stop, ...]:
+    s = settings
+    found: list[Stop] = []
+    if s.stop_strings is not None:
+        texts = [s.stop_strings] if isinstance(s.stop_strings, str) else list(s.stop_strings)
+        if not texts or "" in texts:
+            raise SettingError(f"stop_strings is {s.stop_strings!r}; each must be a text of at least one character.")
+        found.append(stopping.at_strings(texts, lambda ids: tokenizer.decode(ids, skip_special_tokens=False)))
+    if s.stop_when is not None:
+        found.append(stopping.when(s.stop_when))
+    found.extend(stopping.familiar(function) for function in s.stopping_criteria or ())
+    if s.cancel is not None:
+        if not callable(getattr(s.cancel, "is_set", None)):
+            raise SettingError(f"cancel is {s.cancel!r}; it must be a threading.Event, or have is_set() as one has.")
+        found.append(stopping.cancelled(s.cancel))
+    return tuple(found)
+
+
+def _grammar(settings: GenerationConfig, tokenizer: Any, size: int | None) -> Grammar | None:
+    for name in GRAMMARS:
+        if settings.on(name):
+            return Grammar.compile(name, getattr(settings, name), tokenizer, size=size, eos=settings.eos)
+    return None

@@ -1,0 +1,70 @@
+"""What to try when a text goes wrong: it runs in a circle, or makes no sense. One line, with the setting.
+
+Both are judged by what the policy has seen anyway, so watching for them costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from glassformer.decoding.policy import Policy
+from glassformer.decoding.settings import GenerationConfig
+
+ROUNDS = 3  # so often a passage must have come again
+REPEATED = 16  # and so many tokens must have been nothing new
+PERIOD = 64  # the longest passage that is looked for
+WINDOW, GRAM, SHARE = 64, 4, 0.35  # of the last 64 tokens, hardly a third of the sequences of four are different
+FEW = 12  # tokens that are too few to judge sense by
+GAP = 3.0  # how far below the best the chosen tokens are on average, when a text is garbled
+
+
+def remedy(policy: Policy) -> str | None:
+    """What to say about a text, or None when nothing seems wrong."""
+    settings = policy.settings
+    if (length := circle(policy.chosen)) is not None:
+        what = "the same token" if length == 1 else f"the same {length} tokens" if length else "the same few words"
+        return f"the text repeats itself ({what} again and again). Try {against_circles(settings)}."
+    if len(policy.chosen) >= FEW and policy.gap / len(policy.chosen) > GAP and settings.do_sample:
+        return f"the text may make no sense: unlikely tokens were drawn all along. Try {against_garble(settings)}."
+    return None
+
+
+def said(policies: Sequence[Policy]) -> str | None:
+    """The same for several texts, still in one line."""
+    found = [word for policy in policies if (word := remedy(policy)) is not None]
+    if not found:
+        return None
+    return found[0] if len(policies) == 1 else f"{len(found)} of {len(policies)} texts: {found[0]}"
+
+
+def circle(ids: Sequence[int]) -> int | None:
+    """How many tokens a text's end says again and again; 0 when it varies a little; None when it does not repeat."""
+    said = np.asarray(ids[-PERIOD * (ROUNDS + 1) :])
+    for period in range(1, min(PERIOD, len(said) // 2) + 1):
+        different = np.flatnonzero(said[period:] != said[:-period])
+        again = len(said) - period - (int(different[-1]) + 1 if different.size else 0)
+        if again >= max(REPEATED, ROUNDS * period):
+            return period
+    tail = ids[-WINDOW:]
+    grams = [tuple(tail[at : at + GRAM]) for at in range(len(tail) - GRAM + 1)]
+    if len(tail) == WINDOW and len(set(grams)) < SHARE * len(grams):
+        return 0
+    return None
+
+
+def against_circles(settings: GenerationConfig) -> str:
+    if not settings.on("repetition_penalty"):
+        return "repetition_penalty=1.1" + ("" if settings.do_sample else ", or do_sample=True with temperature=0.7")
+    if settings.do_sample and settings.temperature < 0.5:
+        return f"a temperature above {settings.temperature:g}"
+    return "no_repeat_ngram_size=4, or dry_multiplier=0.8"
+
+
+def against_garble(settings: GenerationConfig) -> str:
+    if settings.temperature > 1:
+        return f"a temperature below {settings.temperature:g}, such as 0.7"
+    if not settings.on("top_k") and not settings.on("min_p"):
+        return "min_p=0.05, which leaves the long tail out"
+    return "do_sample=False, and a prompt of the kind that the model was trained on"

@@ -1,0 +1,51 @@
+"""Rules that users write: functions of the ids so far and the scores of the whole vocabulary, giving other scores.
+
+Two forms are taken: numpy arrays of one text (`ids`, `scores`), and the familiar one of tensors with a batch axis
+(`input_ids` (1, length), `scores` (1, vocabulary)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from glassformer.decoding.past import Past
+from glassformer.decoding.rules import Rule
+from glassformer.decoding.shortlist import Shortlist
+from glassformer.errors import SettingError
+
+
+def own(function: Callable[..., Any]) -> Rule:
+    """A function of numpy arrays: what is minus infinity, or was, is out."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        scores = field.whole(past.size)
+        found = np.asarray(function(past.ids.copy(), scores.copy()), np.float32)
+        if found.shape != scores.shape:
+            raise SettingError(
+                f"the rule {called(function)} gave scores of shape {found.shape}; it must give {scores.shape}, as it got."
+            )
+        if np.isnan(found).any():
+            raise SettingError(f"the rule {called(function)} gave scores that are not numbers (NaN) at step {past.step}.")
+        return Shortlist(found, None) if field.ids is None else Shortlist(found[field.ids], field.ids)
+
+    return rule
+
+
+def familiar(function: Callable[..., Any]) -> Rule:
+    """A function of tensors with a batch of one, as the field's logits processors are."""
+
+    def as_arrays(ids: Any, scores: Any) -> Any:
+        import torch
+
+        return function(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])[0].float().numpy()
+
+    as_arrays.__name__ = called(function)
+    return own(as_arrays)
+
+
+def called(function: Callable[..., Any]) -> str:
+    """A function's name, for people."""
+    return getattr(function, "__name__", type(function).__name__)

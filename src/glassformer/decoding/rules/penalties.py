@@ -1,0 +1,104 @@
+"""Rules against saying the same again: they lower the scores of what was said before, or ban it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Collection
+
+import numpy as np
+
+from glassformer.decoding.past import Past
+from glassformer.decoding.rules import Rule
+from glassformer.decoding.rules.tokens import BAN, added
+from glassformer.decoding.shortlist import Ids, Shortlist
+
+MOST = 1e12  # no penalty of `dry` is larger: as good as a ban, and the score is still a number
+
+
+def repetition(penalty: float) -> Rule:
+    """Divide the scores of all tokens of the text, prompt included, by this; multiply those below zero
+    (https://arxiv.org/abs/1909.05858)."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        places, _ = field.places(past.ids)
+        before = field.scores[places]
+        factor = np.float32(penalty)
+        after = np.where(before < 0, before * factor, before / factor)
+        return field if np.array_equal(before, after) else field.rescored(places, after)
+
+    return rule
+
+
+def presence(penalty: float) -> Rule:
+    """Lower each token that was chosen before, once
+    (https://platform.openai.com/docs/api-reference/chat/create)."""
+    return lambda field, past: added(field, past.new, -penalty)
+
+
+def frequency(penalty: float) -> Rule:
+    """Lower each token that was chosen before, once for each time
+    (https://platform.openai.com/docs/api-reference/chat/create)."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        tokens, counts = np.unique(past.new, return_counts=True)
+        return added(field, tokens, -penalty * counts)
+
+    return rule
+
+
+def no_repeat_ngram(size: int) -> Rule:
+    """Ban what would complete a group of so many tokens that the text has already."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        ids = past.ids
+        if ids.size < size:
+            return field
+        ends = np.arange(size - 1, ids.size)  # where such groups end
+        for back in range(1, size):
+            ends = ends[ids[ends - back] == ids[-back]]
+        return added(field, ids[ends], BAN)
+
+    return rule
+
+
+def dry(multiplier: float, base: float, allowed_length: int, reach: int = 0, breakers: Collection[int] = ()) -> Rule:
+    """Don't repeat yourself, by p-e-w (https://github.com/oobabooga/text-generation-webui/pull/5677).
+
+    Where the text's last n tokens stand earlier in the text too, the token that followed there is lowered by
+    multiplier · base^(n − allowed_length), if n is at least the allowed length. So the longer a repetition is, the harder
+    it is to go on with it. Where a token has several such places, the highest penalty counts. A breaker, such as a
+    newline's id, ends every match and is never lowered itself. `reach` is how many of the last tokens are looked at, 0 for
+    all.
+    """
+    breaking = frozenset(breakers)
+    longest = sys.maxsize  # longer matches make no difference any more
+    if base > 1 and multiplier > 0:
+        longest = allowed_length + math.ceil(math.log(max(MOST / multiplier, 1), base))
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        ids = past.ids[-reach:] if reach else past.ids
+        lengths = matches(ids)
+        ends = np.flatnonzero(lengths >= max(allowed_length, 1))
+        followers = ids[ends + 1]
+        penalties = np.minimum(multiplier * base ** (lengths[ends] - float(allowed_length)), MOST)
+        penalties[np.isin(followers, [*breaking])] = 0
+        highest_last = np.argsort(penalties)
+        return added(field, followers[highest_last], -penalties[highest_last])
+
+    def matches(ids: Ids) -> Ids:
+        """For each place but the last: how many tokens up to there are the same as at the end.
+
+        One step back at a time, with those places only that have matched so far, which soon are few.
+        """
+        ends = np.arange(max(ids.size - 1, 0))
+        lengths = np.zeros_like(ends)
+        for back in range(min(ends.size, longest)):
+            token = int(ids[-1 - back])
+            if token in breaking or not ends.size:
+                break
+            ends = ends[(ids[ends - back] == token) & (ends >= back)]
+            lengths[ends] = back + 1
+        return lengths
+
+    return rule

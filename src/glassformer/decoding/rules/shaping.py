@@ -1,0 +1,244 @@
+"""Rules that shape the distribution: temperature, and the ways to cut off its unlikely end, or its too likely one.
+
+Most of them keep what scores above a cut. So they find the cut first and compare scores with it, which costs a thirtieth of
+a softmax. Where a softmax is needed, weights relative to the best, `exp(score − best)`, stand for probabilities with one
+total for all of them.
+
+`least` is how many stay whatever the rule says. A field with nothing in play passes through untouched: whoever asked for
+the rules reports it. Scores are numbers or minus infinity; NaN and plus infinity are the caller's to refuse.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from glassformer.decoding.past import XTC, Past
+from glassformer.decoding.rules import Rule
+from glassformer.decoding.shortlist import Ids, Scores, Shortlist
+
+FAR = -200.0  # this far below the best a weight is 0 in float32; and 0 · FAR is 0, where 0 · -inf would be NaN
+FEW = 256  # candidates that mostly have nearly all of the probability
+BINS = 4096  # for a rough order
+
+
+class Weights(NamedTuple):
+    """A softmax before its division."""
+
+    best: float  # the highest score
+    depths: Scores  # how far each lies below it, as a number from FAR to 0
+    each: Scores  # exp(depth), so 1 for the best
+    total: float
+
+    def score(self, probability: float) -> float:
+        """The score that has this probability, or would have it."""
+        return self.best + math.log(self.total * probability) if probability > 0 else -math.inf
+
+    def mean(self) -> float:
+        """The depth of a drawn token on average. The entropy is log(total) minus this."""
+        return float((self.each * self.depths).sum(dtype=np.float64)) / self.total
+
+
+def temperature(value: float) -> Rule:
+    """Divide the scores: below 1 the best stand out more, above 1 less."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        return field if value == 1 else Shortlist(field.scores / np.float32(value), field.ids)
+
+    return rule
+
+
+def top_k(count: int, least: int = 1) -> Rule:
+    """Keep the best so many, and whatever ties with the last of them."""
+    wanted = max(count, least)
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        if wanted >= field.scores.size:
+            return field
+        places = _leaders(field.scores, wanted)
+        return field.at(places[field.scores[places] >= _nth(field.scores[places], wanted)])
+
+    return rule
+
+
+def top_p(share: float, least: int = 1) -> Rule:
+    """Keep the best that together have this probability (https://arxiv.org/abs/1904.09751).
+
+    Of equal scores at the edge only as many stay as are needed, those with the lowest ids.
+    """
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        scores = field.scores
+        if share >= 1 or least >= scores.size or (weights := _weights(scores)) is None:
+            return field
+        places = _bulk(scores, weights, share, least)
+        ladder = np.sort(scores[places])[::-1]
+        upto = np.cumsum(np.exp(ladder - np.float32(weights.best)), dtype=np.float64)
+        count = min(max(int(np.searchsorted(upto, share * weights.total)) + 1, least), ladder.size)
+        places = places[np.flatnonzero(scores[places] >= ladder[count - 1])]
+        ties = np.flatnonzero(scores[places] == ladder[count - 1])
+        return field.at(np.delete(places, ties[ties.size - (places.size - count) :]))
+
+    return rule
+
+
+def min_p(share: float, least: int = 1) -> Rule:
+    """Keep what has at least this share of the best one's probability (https://arxiv.org/abs/2407.01082)."""
+    depth = math.log(share) if share > 0 else -math.inf
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        return _from(field, _nth(field.scores) + depth, least)
+
+    return rule
+
+
+def typical(mass: float, least: int = 1) -> Rule:
+    """Keep the tokens whose surprise is nearest to the expected surprise, until they together have this probability
+    (https://arxiv.org/abs/2202.00666). So even the best falls where it is too likely.
+
+    A token's surprise is its score turned round and shifted, so how far its surprise is from the entropy is how far its
+    score is from the mean score. What ties with the last one stays.
+    """
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        if least >= field.scores.size or (weights := _weights(field.scores)) is None:
+            return field
+        distances = weights.depths - np.float32(weights.mean())
+        np.abs(distances, out=distances)
+        places = _bulk(field.scores, weights, mass)  # with the others too, the way is not longer
+        places = np.flatnonzero(distances <= way(distances[places], weights.each[places], weights.total))
+        furthest = way(distances[places], weights.each[places], weights.total)
+        if least > 1:
+            furthest = max(furthest, -_nth(-distances, least))
+        return field.at(np.flatnonzero(distances <= furthest))
+
+    def way(distances: Scores, each: Scores, total: float) -> float:
+        """How far one has to go for the mass. Bins of equal width tell roughly, and only one of them is put in order."""
+        bins = (distances * np.float32(BINS / max(distances.max(), 1e-9))).astype(np.intp)
+        upto = np.cumsum(np.bincount(bins, each))
+        edge = min(int(np.searchsorted(upto, mass * total)), upto.size - 1)
+        places = np.flatnonzero(bins == edge)
+        nearest = places[np.argsort(distances[places])]
+        missing = mass * total - (upto[edge - 1] if edge else 0)
+        last = int(np.searchsorted(np.cumsum(each[nearest], dtype=np.float64), missing))
+        return float(distances[nearest[min(last, nearest.size - 1)]])
+
+    return rule
+
+
+def epsilon_cutoff(value: float, least: int = 1) -> Rule:
+    """Keep what has at least this probability (https://arxiv.org/abs/2210.15191)."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        weights = _weights(field.scores)
+        return field if weights is None else _from(field, weights.score(value), least)
+
+    return rule
+
+
+def eta_cutoff(value: float, least: int = 1) -> Rule:
+    """Keep what has at least the probability min(ε, √ε · exp(−entropy)), a bound that sinks where the model is undecided
+    (https://arxiv.org/abs/2210.15191)."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        if (weights := _weights(field.scores)) is None:
+            return field
+        undecided = math.sqrt(value) * math.exp(weights.mean()) / weights.total
+        return _from(field, weights.score(min(value, undecided)), least)
+
+    return rule
+
+
+def top_n_sigma(n: float) -> Rule:
+    """Keep the scores within so many standard deviations of the best (https://arxiv.org/abs/2411.07641). What it keeps is
+    the same at every temperature."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        best, scores = _nth(field.scores), field.scores
+        if best == -math.inf:
+            return field
+        if scores.min() == -math.inf:
+            scores = scores[np.flatnonzero(scores > -math.inf)]
+        return _from(field, best - n * float(scores.std(dtype=np.float64)))
+
+    return rule
+
+
+def xtc(probability: float, threshold: float) -> Rule:
+    """Exclude top choices, by p-e-w (https://github.com/oobabooga/text-generation-webui/pull/6335): with this probability,
+    remove all that have at least the threshold's, but for the least likely of them. So a text leaves the beaten track, but
+    only where there is another good way on."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        if past.draw(XTC) >= probability or (weights := _weights(field.scores)) is None:
+            return field
+        good = np.flatnonzero(field.scores >= max(weights.score(threshold), weights.best + FAR))
+        if good.size < 2:
+            return field
+        return field.rescored(np.delete(good, field.scores[good].argmin()), -np.inf)
+
+    return rule
+
+
+def mirostat(tau: float, eta: float) -> Rule:
+    """Mirostat 2: keep what surprises by at most μ bits, with a μ that brings the text's mean surprise to τ
+    (https://arxiv.org/abs/2007.14966). μ begins at 2τ and is made of the past's surprises, so nothing is kept here."""
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        if (weights := _weights(field.scores)) is None:
+            return field
+        known = [surprise for surprise in past.surprises if not math.isnan(surprise)]
+        mu = 2 * tau - eta * (math.fsum(known) - tau * len(known))
+        return _from(field, weights.best + math.log(weights.total) - mu * math.log(2))
+
+    return rule
+
+
+def _weights(scores: Scores) -> Weights | None:
+    """The softmax of a field, or None when nothing is in play."""
+    best = _nth(scores)
+    if best == -math.inf:
+        return None
+    depths = scores - np.float32(best)
+    if depths.min() < FAR:
+        np.maximum(depths, np.float32(FAR), out=depths)
+    each = np.exp(depths)
+    return Weights(best, depths, each, float(each.sum(dtype=np.float64)))
+
+
+def _nth(scores: Scores, count: int = 1) -> float:
+    """The best score, or the `count`-th best."""
+    if count == 1 or not scores.size:
+        return float(scores.max(initial=-np.inf))
+    count = min(count, scores.size)
+    return float(np.partition(scores[_leaders(scores, count)], -count)[-count])
+
+
+def _leaders(scores: Scores, count: int) -> Ids:
+    """A few places among which the best `count` are, and all that tie with them.
+
+    To select among a whole vocabulary is slow. So it is laid out as a table, and the highest score of each column found,
+    which is fast. There are `count` columns that reach the `count`-th highest of these, so no better one is left below it.
+    """
+    rows = min(64, scores.size // (2 * count))
+    if rows < 2:
+        return np.arange(scores.size)
+    columns = scores.size // rows
+    highest = scores[: rows * columns].reshape(rows, columns).max(0)
+    return np.flatnonzero(scores >= np.partition(highest, -count)[-count])
+
+
+def _bulk(scores: Scores, weights: Weights, share: float, least: int = 1) -> Ids:
+    """Places of the best, `least` or more, that together have at least this share; if possible, few."""
+    places = _leaders(scores, max(FEW, least))
+    if weights.each[places].sum(dtype=np.float64) < share * weights.total:
+        light = (1 - share) * weights.total / scores.size  # all below this together have less than what is not wanted
+        places = np.flatnonzero(weights.each >= light / 2)  # half of it, so that rounding makes no difference
+    return places
+
+
+def _from(field: Shortlist, cut: float, least: int = 1) -> Shortlist:
+    """Those from this score on; and the best `least`, with their ties, whatever they score."""
+    return field.at(np.flatnonzero(field.scores >= min(cut, _nth(field.scores, least))))

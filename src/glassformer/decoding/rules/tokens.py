@@ -1,0 +1,128 @@
+"""Rules about named tokens: favour them, ban them, or allow nothing else.
+
+An id that is not in the vocabulary, or not on the list any more, is ignored. A ban may leave nothing in play; whoever asked
+for the rules reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.decoding.past import Past
+from glassformer.decoding.rules import Rule
+from glassformer.decoding.shortlist import Ids, Shortlist
+
+BAN = -np.inf  # as an amount to add
+
+
+def logit_bias(biases: Mapping[int, float]) -> Rule:
+    """Add to the scores of single tokens (https://platform.openai.com/docs/api-reference/chat/create)."""
+    tokens, amounts = np.fromiter(biases, np.int64), np.fromiter(biases.values(), np.float32)
+    return lambda field, past: added(field, tokens, amounts)
+
+
+def sequence_bias(biases: Mapping[tuple[int, ...], float]) -> Rule:
+    """Add to the score of each sequence's last token where the text ends with all before it."""
+    due = _due(biases)
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        amounts = due(past)
+        return added(field, [*amounts], [*amounts.values()])
+
+    return rule
+
+
+def bad_words(sequences: Iterable[Sequence[int]], eos: Collection[int] = ()) -> Rule:
+    """Never complete any of these sequences. One that is only an end-of-text token is left out."""
+    due = _due({tuple(words): BAN for words in sequences if not (len(words) == 1 and words[0] in eos)})
+    return lambda field, past: added(field, [*due(past)], BAN)
+
+
+def allowed(ids: Collection[int]) -> Rule:
+    """Nothing but these tokens."""
+    tokens = _ids(ids)
+    return lambda field, past: field.at(field.places(tokens)[0])
+
+
+def suppressed(ids: Collection[int]) -> Rule:
+    """None of these tokens."""
+    tokens = _ids(ids)
+    return lambda field, past: added(field, tokens, BAN)
+
+
+def suppressed_first(ids: Collection[int], forced_first: bool = False) -> Rule:
+    """None of these as the first chosen token; as the second, when the first is forced upon a text of one token."""
+    tokens = _ids(ids)
+
+    def rule(field: Shortlist, past: Past) -> Shortlist:
+        first = 1 if forced_first and len(past.prompt) <= 1 else 0
+        return added(field, tokens, BAN) if past.step == first else field
+
+    return rule
+
+
+def forced_first(token: int) -> Rule:
+    """This token after a text of one token, whatever it scores."""
+    tokens = _ids([token])
+    return lambda field, past: _forced(field, tokens) if past.ids.size == 1 else field
+
+
+def forced_last(ids: Collection[int]) -> Rule:
+    """One of these tokens where there is room for one more only, whatever they score."""
+    tokens = _ids(ids)
+    return lambda field, past: _forced(field, tokens) if past.step == past.room - 1 else field
+
+
+def min_length(count: int, eos: Collection[int]) -> Rule:
+    """No end before the text, prompt included, has so many tokens."""
+    tokens = _ids(eos)
+    return lambda field, past: added(field, tokens, BAN) if past.ids.size < count else field
+
+
+def min_new(count: int, eos: Collection[int]) -> Rule:
+    """No end before so many tokens were chosen."""
+    tokens = _ids(eos)
+    return lambda field, past: added(field, tokens, BAN) if past.step < count else field
+
+
+def added(field: Shortlist, tokens: Ids | Sequence[int], amounts: npt.ArrayLike) -> Shortlist:
+    """Add to these tokens' scores; where a token is named twice, its last amount. The field itself when nothing changes."""
+    places, there = field.places(tokens)
+    before = field.scores[places]
+    after = before + np.broadcast_to(np.asarray(amounts, np.float32), there.shape)[there]
+    return field if np.array_equal(before, after) else field.rescored(places, after)
+
+
+def _forced(field: Shortlist, tokens: Ids) -> Shortlist:
+    known = tokens if field.ids is not None else tokens[tokens < field.scores.size]
+    return Shortlist(np.zeros(known.size, np.float32), known) if known.size else field
+
+
+def _due(biases: Mapping[tuple[int, ...], float]) -> Callable[[Past], dict[int, float]]:
+    """A function that finds the sequences that the next token could complete: their last tokens, and the sums of their
+    amounts. Only those are compared with the text whose last token but one is the text's last."""
+    alone: dict[int, float] = {}
+    after: dict[int, list[tuple[tuple[int, ...], int, float]]] = {}
+    for sequence, amount in biases.items():
+        *before, last = sequence
+        if before:
+            after.setdefault(before[-1], []).append((tuple(before), last, amount))
+        else:
+            alone[last] = amount
+
+    def due(past: Past) -> dict[int, float]:
+        found = dict(alone)
+        for before, last, amount in after.get(int(past.ids[-1]), ()) if past.ids.size else ():
+            if tuple(past.ids[-len(before) :].tolist()) == before:
+                found[last] = found.get(last, 0) + amount
+        return found
+
+    return due
+
+
+def _ids(tokens: Iterable[int]) -> Ids:
+    """As a shortlist has them: each once, in ascending order."""
+    return np.unique(np.fromiter(tokens, np.int64))

@@ -1,0 +1,66 @@
+"""When a text ends: functions of what stands so far, asked after each token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, TypeAlias
+
+from glassformer.decoding.past import Past
+
+SLACK = 8  # tokens looked at beyond the longest stop string: halves of characters, and the first one's missing space
+
+
+class Finish(Enum):
+    """Why a text ended."""
+
+    EOS = "eos"  # the model said so
+    LENGTH = "length"  # it reached its limit, or the context's end
+    STOP = "stop"  # it holds a stop string
+    COMPLETE = "complete"  # nothing more fits its grammar
+    TIME = "time"  # max_time is over
+    CRITERION = "criterion"  # a function of the user's said so
+    CANCELLED = "cancelled"  # somebody asked for it
+
+
+Stop: TypeAlias = Callable[[Past], "Finish | None"]
+
+
+def at_strings(texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Stop:
+    """When the text, prompt not included, holds one of these; they may begin and end inside tokens."""
+    tail = max(len(text.encode()) for text in texts) + SLACK  # a token is a byte at least
+
+    def stop(past: Past) -> Finish | None:
+        said = decode(past.chosen[-tail:])
+        return Finish.STOP if any(text in said for text in texts) else None
+
+    return stop
+
+
+def after(seconds: float, clock: Callable[[], float] = time.monotonic) -> Stop:
+    """When so much time is over, from now on."""
+    end = clock() + seconds
+    return lambda past: Finish.TIME if clock() >= end else None
+
+
+def when(function: Callable[..., Any]) -> Stop:
+    """When a function of the ids so far, as a numpy array, says so."""
+    return lambda past: Finish.CRITERION if function(past.ids.copy()) else None
+
+
+def familiar(function: Callable[..., Any]) -> Stop:
+    """When a function of (input_ids (1, length), scores) says so: a truth value, or a tensor of one."""
+
+    def stop(past: Past) -> Finish | None:
+        import torch
+
+        said = function(torch.from_numpy(past.ids.copy())[None], None)
+        return Finish.CRITERION if bool(torch.as_tensor(said).all()) else None
+
+    return stop
+
+
+def cancelled(event: Any) -> Stop:
+    """When an event was set, from whatever thread."""
+    return lambda past: Finish.CANCELLED if event.is_set() else None

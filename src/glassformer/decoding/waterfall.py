@@ -1,0 +1,90 @@
+"""What the rules did at one step: every candidate's score after each of them, and which rule took it out.
+
+Shapes: scores (stages, candidates); the first stage is the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.decoding.shortlist import Ids, Shortlist
+
+MODEL = "model"  # the name of the first stage
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """One candidate's way through the rules."""
+
+    id: int
+    scores: tuple[float, ...]  # after each stage; minus infinity when it is out
+    probability: float  # at the end; 0 when it is out
+    removed_by: str | None  # the rule that took it out
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """Candidates by their score under the model, best first."""
+
+    stages: tuple[str, ...]  # 'model', then the rules in their order
+    ids: Ids
+    scores: npt.NDArray[np.float32]
+    counts: tuple[int, ...]  # how many of the whole vocabulary are in play after each stage
+    entropies: tuple[float, ...]  # of what is in play after each stage, in bits
+    probabilities: npt.NDArray[np.float64]  # of the candidates at the end
+
+    def __iter__(self) -> Iterator[Fate]:
+        for column, token in enumerate(self.ids.tolist()):
+            scores = self.scores[:, column].tolist()
+            yield Fate(token, tuple(scores), float(self.probabilities[column]), self.removed_by(token))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def removed_by(self, token: int) -> str | None:
+        """The rule that took a candidate out, or None when it stayed to the end."""
+        (column,) = np.flatnonzero(self.ids == token)
+        out = np.flatnonzero(np.isneginf(self.scores[:, column]))
+        return self.stages[int(out[0])] if out.size else None
+
+    def __repr__(self) -> str:
+        steps = " → ".join(f"{name} {count:,}" for name, count in zip(self.stages, self.counts, strict=True))
+        return f"Waterfall({steps})"
+
+
+def waterfall(names: Sequence[str], fields: Sequence[Shortlist], size: int, look: int | None, chosen: int) -> Waterfall:
+    """Of the fields after each stage: the best so many at the start and at the end, and the chosen; None: all."""
+    model, last = fields[0].scores, fields[-1]
+    if look is None:
+        ids = np.arange(size)
+    else:
+        best = _best(model, look)
+        left = _best(last.scores, look)
+        ids = np.union1d(np.union1d(best, left if last.ids is None else last.ids[left]), [chosen])
+    ids = ids[np.argsort(-model[ids], kind="stable")]
+    scores = np.full((len(fields), ids.size), -np.inf, np.float32)
+    for row, field in enumerate(fields):
+        places, there = field.places(ids)
+        scores[row, there] = field.scores[places]
+    shares = [field.probabilities() for field in fields]
+    ends = np.zeros(ids.size)
+    places, there = last.places(ids)
+    ends[there] = shares[-1][places]
+    counts = tuple(int(np.count_nonzero(field.scores > -np.inf)) for field in fields)
+    return Waterfall(tuple(names), ids, scores, counts, tuple(entropy(share) for share in shares), ends)
+
+
+def _best(scores: npt.NDArray[np.float32], count: int) -> Ids:
+    count = min(count, scores.size)
+    best: Ids = np.argpartition(scores, -count)[-count:]
+    return best
+
+
+def entropy(probabilities: npt.NDArray[np.float64]) -> float:
+    """How open a choice is, in bits: 0 when it is certain, 1 for a toss of a coin."""
+    there = probabilities[probabilities > 0]
+    return float(max(0.0, -(there * np.log2(there)).sum()))

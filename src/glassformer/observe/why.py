@@ -1,0 +1,80 @@
+"""Why this token: what the model thought of each candidate, what each rule did to it, and what decided."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from glassformer.decoding import Step
+from glassformer.decoding.waterfall import Waterfall
+from glassformer.errors import InputError
+from glassformer.text import Tokenizer
+from glassformer.text.pieces import shown_bytes
+
+
+@dataclass(frozen=True)
+class Fated:
+    """One candidate and its way through the rules."""
+
+    id: int
+    text: str
+    scores: tuple[float | None, ...]  # under the model, then after each rule; None when it is out
+    probability: float  # at the end
+    removed_by: str | None
+    chosen: bool
+
+
+@dataclass(frozen=True)
+class Why:
+    number: int  # which token it was: 0 is the first after the prompt
+    text: str
+    rules: tuple[str, ...]
+    counts: tuple[int, ...]  # candidates in play: at first, then after each rule
+    entropies: tuple[float, ...]  # of what is in play, in bits
+    candidates: tuple[Fated, ...]  # best first, as the model has it
+    draw: float | None
+    logprob: float | None  # of the chosen token under the model's own scores
+    finish: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def entropy(self) -> float:
+        """How open the choice was to the model, in bits."""
+        return self.entropies[0]
+
+    def __rich__(self) -> Any:
+        from glassformer.show.why import why
+
+        return why(self)
+
+    def __str__(self) -> str:
+        """The whole picture, without colours."""
+        from glassformer.show.terminal import plain
+
+        return plain(self)
+
+    def __repr__(self) -> str:
+        return f"Why(token {self.number}: {self.text!r} out of {self.counts[-1]:,} candidates)"
+
+
+def why(tokenizer: Tokenizer, step: Step, number: int) -> Why:
+    """One step for people; it must have been asked to remember what the rules did."""
+    fall: Waterfall | None = step.waterfall
+    if fall is None:
+        raise InputError("this step kept no account of its rules. Get the run with watch(…, look=10).")
+    candidates = tuple(
+        Fated(
+            fate.id,
+            shown_bytes(tokenizer.token_bytes(fate.id)),
+            tuple(None if score == float("-inf") else score for score in fate.scores),
+            fate.probability,
+            fate.removed_by,
+            fate.id == step.id,
+        )
+        for fate in fall
+    )
+    text = shown_bytes(tokenizer.token_bytes(step.id))
+    finish = step.finish.value if step.finish else None
+    return Why(number, text, fall.stages[1:], fall.counts, fall.entropies, candidates, step.draw, step.logprob, finish)

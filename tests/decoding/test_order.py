@@ -1,0 +1,131 @@
+"""The order of rules: the default one, a user's, and a user's own functions among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
+from glassformer.decoding.order import ORDER
+from glassformer.decoding.settings import abouts
+from glassformer.errors import SettingError
+
+SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0], np.float32)
+
+
+def recipe(**changes: Any) -> Recipe:
+    return Recipe.of(GenerationConfig().merged(changes))
+
+
+def names(**changes: Any) -> list[str]:
+    return [name for name, _ in recipe(**changes).rules]
+
+
+def shaped(**changes: Any) -> list[float]:
+    found = Policy(recipe(**changes), [3, 1], context=9, seed=1).shape(SCORES).whole(5)
+    return [round(score, 4) for score in found.tolist()]
+
+
+def test_rules_are_called_as_their_settings() -> None:
+    assert set(ORDER) <= set(abouts())
+
+
+def test_only_rules_in_force_are_there_in_the_default_order() -> None:
+    assert names() == []
+    assert names(do_sample=True, top_k=0) == []
+    given = {"do_sample": True, "min_p": 0.1, "temperature": 0.5, "repetition_penalty": 1.1, "no_repeat_ngram_size": 2}
+    assert names(**given) == ["repetition_penalty", "no_repeat_ngram_size", "temperature", "top_k", "min_p"]
+    assert names(suppress_tokens=[1], logit_bias={2: 1.0}, temperature=1.0) == ["logit_bias", "suppress_tokens"]
+
+
+def test_another_order_gives_another_result() -> None:
+    given = {"do_sample": True, "temperature": 0.1, "top_p": 0.8, "top_k": 0}
+    assert shaped(**given) == [-np.inf, 30.0, -np.inf, -np.inf, -np.inf]
+    assert shaped(**given, rules=["top_p", "temperature"]) == [-np.inf, 30.0, 20.0, -np.inf, -np.inf]
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        (["temperature"], "top_k is in force, but has no place in the order of rules. Put it in, or unset it"),
+        (["temperature", "top_k", "top_k"], "the order of rules has 'top_k' twice"),
+        (["temperature", "top_k", "top_p"], "the order of rules has 'top_p', which is not in force"),
+        (["temprature", "top_k"], "there is no rule 'temprature'. Did you mean 'temperature'?"),
+    ],
+)
+def test_orders_that_make_no_sense(order: list[str], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        recipe(do_sample=True, temperature=0.5, rules=order)
+
+
+class TestOwnFunctions:
+    def test_numpy(self) -> None:
+        seen = []
+
+        def third_only(ids: Any, scores: Any) -> Any:
+            seen.append((ids.tolist(), scores.tolist()))
+            scores[:] = -np.inf
+            scores[2] = 1.0
+            return scores
+
+        policy = Policy(recipe(rules=[third_only]), [3, 1], context=9)
+        assert policy.feed(SCORES).id == 2
+        assert seen == [([3, 1], SCORES.tolist())]
+        assert policy.feed(SCORES).id == 2
+        assert seen[1][0] == [3, 1, 2]
+
+    def test_tensors(self) -> None:
+        def reversed_scores(input_ids: Any, scores: Any) -> Any:
+            assert input_ids.shape == (1, 2)
+            assert scores.shape == (1, 5)
+            assert input_ids.dtype == torch.long
+            return -scores
+
+        assert shaped(logits_processor=[reversed_scores]) == (-SCORES).tolist()
+
+    def test_the_references_own_processors_fit(self) -> None:
+        from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor
+
+        processors = [RepetitionPenaltyLogitsProcessor(1.5), MinPLogitsWarper(0.3)]
+        assert shaped(logits_processor=processors) == shaped(do_sample=True, top_k=0, repetition_penalty=1.5, min_p=0.3)
+
+    def test_they_are_named_in_the_account(self) -> None:
+        def mine(ids: Any, scores: Any) -> Any:
+            scores[1] = -np.inf
+            return scores
+
+        given = {"do_sample": True, "temperature": 0.5, "top_k": 2, "rules": ["top_k", mine, "temperature"], "seed": 1}
+        step = Policy(recipe(**given), [1], context=9, look=Look(5, waterfall=True)).feed(SCORES)
+        assert step.waterfall is not None
+        assert step.waterfall.stages == ("model", "top_k", "mine", "temperature")
+        assert step.waterfall.removed_by(1) == "mine"
+        assert step.waterfall.removed_by(0) == "top_k"
+        assert step.id == 2
+
+    def test_scores_of_another_shape(self) -> None:
+        with pytest.raises(
+            SettingError, match=r"the rule short gave scores of shape \(3,\); it must give \(5,\), as it got"
+        ):
+            Policy(recipe(rules=[short]), [1], context=9).feed(SCORES)
+
+    def test_scores_that_are_not_numbers(self) -> None:
+        with pytest.raises(SettingError, match=r"the rule Odd gave scores that are not numbers \(NaN\) at step 0"):
+            Policy(recipe(logits_processor=[Odd()]), [1], context=9).feed(SCORES)
+
+
+def short(ids: Any, scores: Any) -> Any:
+    return scores[:3]
+
+
+class Odd:
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        return scores * float("nan")
+
+
+def test_rules_that_leave_nothing_are_named() -> None:
+    given = {"allowed_tokens": [1, 2], "suppress_tokens": [1, 2], "repetition_penalty": 1.2}
+    with pytest.raises(SettingError, match="no token is left at step 0: allowed_tokens, suppress_tokens took out all"):
+        Policy(recipe(**given), [3], context=9).feed(SCORES)

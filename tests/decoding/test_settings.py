@@ -1,0 +1,216 @@
+"""Settings: what is refused and why, what is in force, and where each value came from."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glassformer
+from glassformer.decoding import GenerationConfig, Policy, Recipe
+from glassformer.decoding.contradictions import NEEDED
+from glassformer.decoding.order import ORDER
+from glassformer.decoding.settings import abouts
+from glassformer.errors import SettingError, UnknownArgument
+from tests.parity import reference
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be a whole number of at least 1"),
+        ({"max_new_tokens": 2.5}, "whole number"),
+        ({"max_new_tokens": True}, "whole number"),
+        ({"max_length": -3}, "max_length is -3"),
+        ({"do_sample": "yes"}, "do_sample is 'yes'; it must be true or false"),
+        ({"do_sample": True, "temperature": 0.0}, "temperature is 0.0; it must be above 0. For the best token"),
+        ({"do_sample": True, "temperature": "hot"}, "temperature is 'hot'"),
+        ({"do_sample": True, "top_k": -1}, "top_k is -1"),
+        ({"do_sample": True, "top_p": 1.5}, "top_p is 1.5; it must be above 0 and at most 1"),
+        ({"do_sample": True, "top_p": 0}, "top_p is 0"),
+        ({"do_sample": True, "min_p": -0.1}, "min_p is -0.1; it must be at least 0 and at most 1"),
+        ({"do_sample": True, "seed": -1}, "seed is -1"),
+        ({"do_sample": True, "mirostat": 1}, "mirostat is 1; only version 2 is here"),
+        ({"do_sample": True, "epsilon_cutoff": 1.0}, "epsilon_cutoff is 1.0; it must be at least 0 and below 1"),
+        ({"num_beams": 0}, "num_beams is 0; it must be a whole number of at least 1"),
+        ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping is 'soon'; it must be true, false or 'never'"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; it must be above 0"),
+        ({"presence_penalty": "much"}, "presence_penalty is 'much'; it must be a number"),
+        ({"stop_strings": 5}, "stop_strings is 5; it must be a text or a list of texts"),
+        ({"bad_words_ids": [1, 2]}, r"bad_words_ids is \[1, 2\]; it must be a list of lists of token ids"),
+        ({"suppress_tokens": "x"}, "suppress_tokens is 'x'; it must be a list of token ids"),
+        ({"logits_processor": [3]}, r"logits_processor is \[3\]; it must be a list of functions"),
+        ({"stop_when": 3}, "stop_when is 3; it must be a function"),
+        ({"max_time": 0}, "max_time is 0; it must be above 0"),
+        ({"eos_token_id": "end"}, "eos_token_id is 'end'; it must be a token id, or a list of them"),
+        ({"choices": "yes"}, "choices is 'yes'; it must be a list of texts"),
+    ],
+)
+def test_values_that_mean_nothing(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        GenerationConfig().merged(changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": 0.5}, "temperature=0.5 has no effect without sampling. Pass do_sample=True too"),
+        ({"top_k": 5}, "top_k=5 has no effect without sampling"),
+        ({"length_penalty": 2.0}, "length_penalty=2.0 has no effect without beams. Pass num_beams=4 too"),
+        ({"early_stopping": True}, "early_stopping=True has no effect without beams"),
+        ({"dry_base": 2.0}, "dry_base=2.0 has no effect without DRY"),
+        ({"do_sample": True, "xtc_threshold": 0.2}, "xtc_threshold=0.2 has no effect without XTC"),
+        ({"xtc_probability": 0.2, "xtc_threshold": 0.2}, "xtc_probability=0.2 has no effect without sampling"),
+        ({"do_sample": True, "mirostat_tau": 3.0}, "mirostat_tau=3.0 has no effect without mirostat"),
+        ({"negative_prompt": "no"}, "negative_prompt='no' has no effect without guidance"),
+        ({"output_scores": True}, "output_scores=True has no effect without a place for them"),
+        ({"num_assistant_tokens": 3}, "num_assistant_tokens=3 has no effect without a model that drafts"),
+        ({"max_matching_ngram_size": 3}, "max_matching_ngram_size=3 has no effect without prompt lookup"),
+        ({"max_new_tokens": 5, "max_length": 9}, "say the same thing in two ways. Pass one of them"),
+        ({"min_new_tokens": 5, "max_new_tokens": 4}, "min_new_tokens=5 is more than max_new_tokens=4. Change one"),
+        ({"min_length": 5, "max_length": 4}, "min_length=5 is more than max_length=4"),
+        ({"regex": "a", "choices": ["a"]}, "regex and choices do not go together. Leave out one of them"),
+        ({"num_beams": 2, "guidance_scale": 2.0}, "num_beams and guidance_scale do not go together"),
+        ({"num_beams": 2, "prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens and num_beams do not go together"),
+        ({"do_sample": True, "mirostat": 2, "top_k": 9}, "mirostat takes the place of top_k. Pass one of them"),
+        ({"num_return_sequences": 3}, "num_return_sequences=3 would give the same text each time"),
+        ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences=3 is more than num_beams=2. Pass more beams"),
+    ],
+)
+def test_contradictions_are_errors_with_the_mend(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        GenerationConfig().merged(changes)
+
+
+def test_what_others_need_can_be_asked_for_as_the_message_says() -> None:
+    needed = {about.needs for about in abouts().values()} - {None}
+    assert needed <= NEEDED.keys()
+    for name in needed - {"assistant_model"}:
+        asked: dict[str, Any] = {}
+        while name is not None:
+            text, value = NEEDED[name][1].split("=")
+            asked[text] = json.loads(value.lower())
+            name = abouts()[name].needs
+        GenerationConfig().merged(asked)
+
+
+def test_what_changes_nothing_may_be_said() -> None:
+    quiet = {"num_beams": 1, "length_penalty": 1.0, "temperature": 1.0, "top_k": 0, "repetition_penalty": 1.0}
+    found = GenerationConfig().merged({**quiet, "use_cache": True, "diversity_penalty": 0.0, "guidance_scale": 1.0})
+    assert not [name for name in ORDER if found.on(name)]
+
+
+def test_a_models_file_may_hold_what_has_no_effect() -> None:
+    found = GenerationConfig.read({"do_sample": False, "temperature": 0.6, "length_penalty": 2.0})
+    assert found.merged({"max_new_tokens": 3}).temperature == 0.6
+    assert not found.on("temperature")
+    assert not found.on("length_penalty")
+
+
+def test_mirostat_takes_the_place_of_what_the_file_cuts_by() -> None:
+    found = GenerationConfig.read({"do_sample": True, "top_p": 0.9}).merged({"mirostat": 2})
+    assert [name for name in ORDER if found.on(name)] == ["mirostat"]
+
+
+def test_unknown() -> None:
+    with pytest.raises(UnknownArgument, match="no setting 'max_new_token'. Did you mean 'max_new_tokens'"):
+        GenerationConfig().merged({"max_new_token": 5})
+    with pytest.raises(SettingError, match="the setting 'penalty_alpha' is not supported"):
+        GenerationConfig().merged({"penalty_alpha": 0.6})
+    with pytest.raises(AttributeError):
+        GenerationConfig().max_new_token = 5  # type: ignore[attr-defined]
+
+
+def test_no_room() -> None:
+    with pytest.raises(SettingError, match="max_length=3 leaves no room after a prompt of 4"):
+        Policy(Recipe.of(GenerationConfig(max_length=3)), [1, 2, 3, 4], context=9)
+
+
+def test_a_calls_max_length_outranks_the_models_max_new_tokens() -> None:
+    found = GenerationConfig(max_new_tokens=100).merged({"max_length": 6})
+    assert found.room(4, 50) == 2
+
+
+def test_files() -> None:
+    raw = {"do_sample": True, "temperature": 0.6, "top_k": 20, "eos_token_id": [3, 4], "odd": 1, "seed": None}
+    found = GenerationConfig.read(raw)
+    assert found.eos == {3, 4}
+    assert found.extra == {"odd": 1}
+    assert found.to_dict().items() >= {"odd": 1, "top_k": 20, "eos_token_id": [3, 4]}.items()
+    with pytest.raises(SettingError, match=r"generation_config.json: top_p is 7"):
+        GenerationConfig.read({"top_p": 7})
+
+
+def test_a_file_gets_back_what_it_held_and_nothing_of_one_call() -> None:
+    raw = {"do_sample": True, "temperature": 0.6, "num_beams": 4, "bad_words_ids": [[1, 2]], "sequence_bias": [[[5], 1.0]]}
+    found = GenerationConfig.read(raw).merged({"cancel": threading.Event(), "return_dict_in_generate": True, "seed": 3})
+    held = json.loads(json.dumps(found.to_dict()))
+    assert held.items() >= raw.items()
+    assert held.keys() - raw.keys() <= {"top_k", "top_p"}
+    assert GenerationConfig.read(held) == GenerationConfig.read({**raw, "top_k": 50, "top_p": 1.0})
+
+
+class TestOrigins:
+    def test_each_value_knows_where_it_came_from(self) -> None:
+        model = GenerationConfig.read({"do_sample": True, "temperature": 0.6, "eos_token_id": 2})
+        model.top_p = 0.9
+        found = model.merged({"max_new_tokens": 7, "temperature": 0.8})
+        assert found.in_force == {
+            "max_new_tokens": (7, "this call"),
+            "eos_token_id": (2, "generation_config.json"),
+            "do_sample": (True, "generation_config.json"),
+            "temperature": (0.8, "this call"),
+            "top_k": (50, "default"),
+            "top_p": (0.9, "set by hand"),
+        }
+        assert model.origin("temperature") == "generation_config.json"
+        assert str(found).splitlines()[0].split() == ["max_new_tokens", "7", "this", "call"]
+        assert repr(model) == "GenerationConfig(eos_token_id=2, do_sample=True, temperature=0.6, top_k=50, top_p=0.9)"
+
+    def test_the_default_length_is_said(self) -> None:
+        assert GenerationConfig().in_force == {"max_new_tokens": (256, "default")}
+
+    def test_a_models_folder(self, tmp_path: Path) -> None:
+        reference.write(tmp_path, "llama")
+        (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.7}))
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps({**config, "eos_token_id": 5}))
+        found = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path).generation_config
+        assert found.origin("temperature") == "generation_config.json"
+        assert found.origin("eos_token_id") == "config.json"
+
+
+def test_settings_that_name_texts_need_a_tokenizer() -> None:
+    for change in ({"stop_strings": "x"}, {"bad_words": ["x"]}, {"regex": "x"}, {"logit_bias": {"x": 1.0}}):
+        with pytest.raises(SettingError, match="names texts, so a tokenizer is needed. Pass tokenizer=tokenizer"):
+            Recipe.of(GenerationConfig().merged(change))
+
+
+class Letters:
+    """A tokenizer of single letters."""
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False) -> str:
+        return "".join(map(chr, ids))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stop_strings": [""]}, "each must be a text of at least one character"),
+        ({"logit_bias": {"ab": 1.0}}, "logit_bias names 'ab', which is 2 tokens, not one. Use sequence_bias"),
+        ({"logit_bias": {5: "much"}}, "logit_bias for 5 is 'much'; it must be a number"),
+        ({"logit_bias": {5: float("inf")}}, "logit_bias for 5 is inf; it must be a number, or minus infinity"),
+        ({"sequence_bias": {5: 1.0}}, "sequence_bias is .*; it must be a dictionary from tuples"),
+        ({"sequence_bias": {(): 1.0}}, "sequence_bias is .*; it must be"),
+        ({"cancel": 5}, "cancel is 5; it must be a threading.Event"),
+    ],
+)
+def test_what_only_shows_when_it_is_made_ready(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Recipe.of(GenerationConfig().merged(changes), Letters())

@@ -1,0 +1,113 @@
+"""What a step says of itself: candidates, scores after every rule, who removed whom, the draw, the entropy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as effort
+from hypothesis import strategies as st
+
+import glassformer
+from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
+from glassformer.errors import InputError
+
+SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0, 2.5], np.float32)
+
+
+def policy(look: Look, prompt: tuple[int, ...] = (1, 5), **changes: Any) -> Policy:
+    return Policy(Recipe.of(GenerationConfig().merged(changes)), prompt, context=99, seed=4, look=look)
+
+
+def test_every_candidates_score_after_every_rule() -> None:
+    given_settings = {"do_sample": True, "repetition_penalty": 2.0, "temperature": 0.5, "top_k": 3, "suppress_tokens": [3]}
+    step = policy(Look(10, waterfall=True, everything=True), **given_settings).feed(SCORES)
+    fall = step.waterfall
+    assert fall is not None
+    assert fall.stages == ("model", "repetition_penalty", "suppress_tokens", "temperature", "top_k")
+    assert fall.counts == (6, 6, 5, 5, 3)
+    fates = {fate.id: fate for fate in fall}
+    assert fates[1].scores == (3.0, 1.5, 1.5, 3.0, 3.0)
+    assert fates[3].scores == (1.0, 1.0, -np.inf, -np.inf, -np.inf)
+    assert {token: fate.removed_by for token, fate in fates.items()} == {
+        0: "top_k", 1: None, 2: None, 3: "suppress_tokens", 4: "top_k", 5: None,
+    }  # fmt: skip
+    assert sum(fate.probability for fate in fall) == pytest.approx(1)
+    assert [fate.id for fate in fall] == [1, 5, 2, 3, 0, 4]
+    assert repr(fall).startswith("Waterfall(model 6 → repetition_penalty 6 → suppress_tokens 5")
+
+
+def test_entropy_is_in_bits() -> None:
+    flat = policy(Look(2, waterfall=True)).feed(np.zeros(8, np.float32))
+    assert flat.entropy == pytest.approx(3)
+    scores = torch.tensor(SCORES)
+    step = policy(Look(2, waterfall=True), do_sample=True, temperature=0.7, top_k=0).feed(SCORES)
+    expected = torch.distributions.Categorical(logits=scores).entropy() / np.log(2)
+    after = torch.distributions.Categorical(logits=scores / 0.7).entropy() / np.log(2)
+    assert step.waterfall is not None
+    assert step.waterfall.entropies == pytest.approx((float(expected), float(after)), abs=1e-5)
+
+
+@effort(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 8))
+def test_a_short_look_says_the_same_of_fewer(seed: int, count: int) -> None:
+    scores = (np.random.default_rng(seed).standard_normal(300) * 3).astype(np.float32)
+    settings = {"do_sample": True, "temperature": 0.8, "top_p": 0.9, "xtc_probability": 0.5, "repetition_penalty": 1.3}
+    whole = policy(Look(count, waterfall=True, everything=True), **settings).feed(scores)
+    short = policy(Look(count, waterfall=True), **settings).feed(scores)
+    assert whole.id == short.id
+    assert whole.draw == short.draw
+    assert whole.waterfall is not None
+    assert short.waterfall is not None
+    every = {fate.id: fate for fate in whole.waterfall}
+    assert len(every) == 300
+    assert all(every[fate.id] == fate for fate in short.waterfall)
+    assert whole.id in [fate.id for fate in short.waterfall]
+    assert whole.waterfall.entropies == short.waterfall.entropies
+
+
+def test_looking_changes_no_choice_and_not_looking_keeps_nothing() -> None:
+    settings = {"do_sample": True, "temperature": 1.5, "top_k": 0}
+    quiet, loud = policy(Look(), **settings), policy(Look(5, True, True, True, True), **settings)
+    for _ in range(20):
+        one, other = quiet.feed(SCORES), loud.feed(SCORES)
+        assert (one.id, one.draw, one.finish) == (other.id, other.draw, other.finish)
+        assert (one.candidates, one.logprob, one.entropy, one.waterfall, one.raw, one.scores) == (None,) * 6
+        assert np.array_equal(other.raw, SCORES)
+        assert other.scores is not None
+        assert np.allclose(other.scores, SCORES / 1.5)
+
+
+def test_a_run_explains_its_tokens() -> None:
+    model = glassformer.load("smollm2")
+    settings = {"do_sample": True, "temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 3, "max_new_tokens": 4}
+    run = model.watch("Say hello.", **settings)
+    assert run.text == model.chat("Say hello.", **settings)
+    why = run.why(1)
+    (chosen,) = [one for one in why.candidates if one.chosen]
+    assert chosen.id == run.steps[1].id
+    assert why.rules == ("temperature", "top_k", "top_p")
+    assert why.counts[0] == 49152
+    assert why.counts[2] == 20
+    assert why.draw == run.steps[1].draw
+    assert why.entropy == run.steps[1].entropy
+    assert repr(why).startswith("Why(token 1: ")
+    assert why.to_dict()["candidates"][0]["text"] == why.candidates[0].text
+    shown = str(run.why(-1))
+    assert shown.startswith("token 3: ")
+    assert "the text ended: length" in shown
+    assert "top_p" in shown
+    with pytest.raises(InputError, match="there is no token 4 in a text of 4"):
+        run.why(4)
+    run.steps[0] = policy(Look()).feed(SCORES)
+    with pytest.raises(InputError, match=r"this step kept no account of its rules. Get the run with watch\(…, look=10\)"):
+        run.why(0)
+
+
+def test_the_whole_vocabulary_can_be_kept() -> None:
+    run = glassformer.load("smollm2").watch("Hi", max_new_tokens=1, look="all")
+    assert run.steps[0].waterfall is not None
+    assert len(run.steps[0].waterfall) == 49152

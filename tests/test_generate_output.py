@@ -1,0 +1,139 @@
+"""What `generate` gives back when all is asked for: the reference's fields, and more."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import glassformer
+from glassformer.decoding import Finish
+from glassformer.errors import InputError, SettingError
+from tests.parity import reference
+
+IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 30, 41, 2, 19]])
+ALL = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    folder = tmp_path_factory.mktemp("output")
+    theirs = reference.write(folder, "llama")
+    return glassformer.AutoModelForCausalLM.from_pretrained(folder).requires_grad_(False), theirs
+
+
+def outputs(both: tuple[Any, Any], ids: torch.Tensor = IDS, **settings: Any) -> tuple[Any, Any]:
+    settings = {"max_new_tokens": 6, "pad_token_id": 0, "eos_token_id": None, **ALL, **settings}
+    ours, theirs = both
+    return ours.generate(ids, **settings), theirs.generate(ids, attention_mask=torch.ones_like(ids), **settings)
+
+
+def equal(ours: Any, theirs: Any) -> bool:
+    return len(ours) == len(theirs) and all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_greedy(both: tuple[Any, Any]) -> None:
+    ours, theirs = outputs(both, repetition_penalty=1.3)
+    assert ours.sequences.tolist() == theirs.sequences.tolist()
+    assert equal(ours.scores, theirs.scores)
+    assert equal(ours.logits, theirs.logits)
+    assert not equal(ours.scores, ours.logits)
+    assert ours.sequences_scores is None
+    assert ours.finish == [Finish.LENGTH, Finish.LENGTH]
+    assert ours.seed is None
+    assert [step.id for step in ours.steps[1]] == ours.sequences[1, 6:].tolist()
+    assert ours[0] is ours.sequences
+    assert "beam_indices" not in ours
+    for normalize in (False, True):
+        found = both[0].compute_transition_scores(ours.sequences, ours.scores, normalize_logits=normalize)
+        expected = both[1].compute_transition_scores(theirs.sequences, theirs.scores, normalize_logits=normalize)
+        assert torch.allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_beams(both: tuple[Any, Any], count: int) -> None:
+    ours, theirs = outputs(both, num_beams=3, num_return_sequences=count, no_repeat_ngram_size=2)
+    assert ours.sequences.tolist() == theirs.sequences.tolist()
+    assert torch.allclose(ours.sequences_scores, theirs.sequences_scores, atol=1e-4)
+    assert ours.beam_indices.tolist() == theirs.beam_indices.tolist()
+    assert equal(ours.scores, theirs.scores)
+    assert equal(ours.logits, theirs.logits)
+    found = both[0].compute_transition_scores(ours.sequences, ours.scores, ours.beam_indices)
+    expected = both[1].compute_transition_scores(theirs.sequences, theirs.scores, theirs.beam_indices)
+    assert torch.allclose(found, expected, atol=1e-4)
+    assert torch.allclose(found.sum(1) / 6, ours.sequences_scores, atol=1e-4)
+
+
+def test_rows_that_end_apart(both: tuple[Any, Any]) -> None:
+    free = both[0].generate(IDS, max_new_tokens=6, eos_token_id=None)
+    at, end = next((at, token) for at, token in enumerate(free[0, 6:].tolist()) if token not in free[1, 6:].tolist())
+    found = both[0].generate(IDS, max_new_tokens=6, eos_token_id=end, pad_token_id=0, logprobs=2, **ALL)
+    assert found.finish == [Finish.EOS, Finish.LENGTH]
+    assert [len(row) for row in found.steps] == [at + 1, 6]
+    assert len(found.scores) == 6
+    assert found.scores[5][0].argmax() == 0
+    assert math.isinf(found.scores[5][0, 1])
+    assert found.logprobs.shape == (2, 6)
+    assert found.logprobs[0, at + 1 :].tolist() == [0.0] * (5 - at)
+    for at, step in enumerate(found.steps[1]):
+        expected = found.logits[at][1].log_softmax(-1)
+        assert float(found.logprobs[1, at]) == pytest.approx(float(expected[step.id]), abs=1e-4)
+        assert step.candidates.logprobs == pytest.approx(expected.topk(2).values.numpy(), abs=1e-4)
+
+
+def test_the_prompts_log_probabilities(both: tuple[Any, Any]) -> None:
+    found = both[0].generate(IDS, max_new_tokens=1, prompt_logprobs=0, return_dict_in_generate=True)
+    expected = both[0](IDS).logits.log_softmax(-1)
+    for row in range(2):
+        assert found.prompt_logprobs[row][0] is None
+        picked = [float(expected[row, at, IDS[row, at + 1]]) for at in range(5)]
+        assert found.prompt_logprobs[row][1:] == pytest.approx(picked, abs=1e-4)
+        assert all(step.candidates is None for step in found.prompt_steps[row])
+
+
+def test_several_texts(both: tuple[Any, Any]) -> None:
+    settings = {"do_sample": True, "seed": 5, "max_new_tokens": 6, "eos_token_id": None}
+    found = both[0].generate(IDS, num_return_sequences=3, return_dict_in_generate=True, **settings)
+    assert found.sequences.shape == (6, 12)
+    assert found.seed == 5
+    assert found.sequences[:, :6].tolist() == IDS.repeat_interleave(3, 0).tolist()
+    assert len({tuple(row) for row in found.sequences.tolist()}) == 6
+    assert found.sequences[0].tolist() == both[0].generate(IDS[:1], **settings)[0].tolist()
+    more = both[0].generate(IDS, num_return_sequences=4, **settings)
+    assert more[:3].tolist() == found.sequences[:3].tolist()
+
+
+def test_settings_come_back_with_their_origins(both: tuple[Any, Any]) -> None:
+    found = both[0].generate(IDS, max_new_tokens=2, return_dict_in_generate=True)
+    assert found.settings.in_force["max_new_tokens"] == (2, "this call")
+    assert found.settings.origin("eos_token_id") == "generation_config.json"
+
+
+def test_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
+    ours = both[0]
+    with pytest.raises(SettingError, match="logprobs need a place to come back in. Pass return_dict_in_generate=True"):
+        ours.generate(IDS, logprobs=3)
+    with pytest.raises(SettingError, match="output_scores=True has no effect without a place for them"):
+        ours.generate(IDS, output_scores=True)
+    with pytest.raises(InputError, match="a streamer follows one text as it grows"):
+        ours.generate(IDS[:1], num_beams=2, streamer=object())
+    with pytest.raises(SettingError, match="assistant_model is str; it must be a model that generates"):
+        ours.generate(IDS, assistant_model="small")
+    reference.write(tmp_path, "llama", vocab_size=90)
+    small = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(SettingError, match="the same vocabulary and kind as the model: it is llama of 90 tokens"):
+        ours.generate(IDS, assistant_model=small)
+    for bad in (torch.zeros(3, 2, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long), torch.zeros(1, 2)):
+        with pytest.raises(InputError, match="negative_prompt_ids are token ids, for all 2 rows or one for each"):
+            ours.generate(IDS, guidance_scale=2.0, negative_prompt_ids=bad)
+    with pytest.raises(SettingError, match="negative_prompt is a text, so a tokenizer is needed"):
+        ours.generate(IDS, guidance_scale=2.0, negative_prompt="no")
+
+
+def test_a_loop_is_said_in_one_line(both: tuple[Any, Any], caplog: pytest.LogCaptureFixture) -> None:
+    both[0].generate(IDS, max_new_tokens=40, eos_token_id=None, allowed_tokens=[7, 8])
+    (line,) = caplog.messages
+    assert "repeats itself" in line
