@@ -1,15 +1,17 @@
 """What choosing a token costs at a vocabulary of 151,936, beside transformers' processors on the same scores.
 
-    python bench/decoding.py [--rounds 40]
+    python bench/decoding.py [--rounds 40] [--only choices|loop|rules|long]
 
 The two take turns on one thread. A ratio above 1 means that ours is faster; where there is no ratio, the reference has no
-such rule.
+such thing. The loop is measured over an executor that costs nothing: what is left beside the policy is its overhead.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +20,10 @@ import torch
 from transformers.generation import logits_process as theirs
 
 from common import race, report
+from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
+from glassformer.decoding.loop import loop
 from glassformer.decoding.past import Past
+from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.rules import Rule, penalties, shaping, tokens
 from glassformer.decoding.shortlist import Shortlist
 
@@ -119,6 +124,106 @@ def lengths(rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+CHOICES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "greedy, repetition 1.1": {"repetition_penalty": 1.1},
+    "sampled, as it comes (top_k 50)": {"do_sample": True},
+    "sampled, temperature 0.7, top_k 50, top_p 0.95": {"do_sample": True, "temperature": 0.7, "top_p": 0.95},
+    "sampled, temperature 0.7, min_p 0.05": {"do_sample": True, "temperature": 0.7, "top_k": 0, "min_p": 0.05},
+    "sampled, the whole vocabulary": {"do_sample": True, "top_k": 0},
+}
+
+
+def policy(look: Look = NOTHING, **changes: Any) -> Policy:
+    settings = GenerationConfig().merged({"max_new_tokens": 2**20, **changes})
+    return Policy(Recipe.of(settings), past().ids.tolist(), context=2**21, seed=1, look=look)
+
+
+def choices(rounds: int) -> list[dict[str, Any]]:
+    """A whole step: rules, choice, and what it is asked to tell; beside the reference's processors and its choice."""
+    given, rows = scores(), []
+    whole, ids = torch.from_numpy(given)[None], torch.from_numpy(past().ids)[None]
+    for name, changes in CHOICES.items():
+        one = policy(**changes)
+        processors = reference(changes)
+
+        def other(processors: Any = processors, draws: bool = "do_sample" in changes) -> Any:
+            found = processors(ids, whole.to(copy=True, dtype=torch.float32))
+            if draws:
+                return torch.multinomial(found.softmax(-1), 1).item()
+            return found.argmax(-1).item()
+
+        rows.append(row(name, race(lambda one=one: one.feed(given), other, rounds), True))
+        telling = policy(Look(10, waterfall=True), **changes)
+        rows.append(row(f"{name}, told in full", race(lambda one=telling: one.feed(given), lambda: None, rounds), False))
+    return rows
+
+
+def reference(changes: dict[str, Any]) -> Any:
+    """The same rules, with transformers."""
+    found = theirs.LogitsProcessorList()
+    if "repetition_penalty" in changes:
+        found.append(theirs.RepetitionPenaltyLogitsProcessor(changes["repetition_penalty"]))
+    if "temperature" in changes:
+        found.append(theirs.TemperatureLogitsWarper(changes["temperature"]))
+    if "do_sample" in changes and changes.get("top_k", 50):
+        found.append(theirs.TopKLogitsWarper(50))
+    for name, warper in (("top_p", theirs.TopPLogitsWarper), ("min_p", theirs.MinPLogitsWarper)):
+        if name in changes:
+            found.append(warper(changes[name]))
+    return found
+
+
+class Free:
+    """An executor whose scores are there already."""
+
+    def __init__(self) -> None:
+        self.scores = scores()
+        self.sites: dict[str, Any] = {}
+
+    def open(self, source: Any = None) -> Any:
+        return object()
+
+    def fork(self, row: Any) -> Any:
+        return object()
+
+    def run(self, feeds: Any) -> Any:
+        return [self] * len(feeds)
+
+    def host(self, index: int = -1) -> Any:
+        return self.scores
+
+    def close(self, row: Any) -> None: ...
+
+
+def overhead(rounds: int, tokens: int = 400) -> list[dict[str, Any]]:
+    """The loop's own time for each token: all of it, less the policy's."""
+    rows = []
+    for texts in (1, 16):
+        found = []
+        for _ in range(max(3, rounds // 8)):
+            every = [policy(max_new_tokens=tokens) for _ in range(texts)]
+            spent = 0.0
+            for one in every:
+                feed = one.feed
+
+                def timed(*given: Any, feed: Any = feed) -> Any:
+                    nonlocal spent
+                    began = time.perf_counter()
+                    step = feed(*given)
+                    spent += time.perf_counter() - began
+                    return step
+
+                one.feed = timed  # type: ignore[method-assign]
+            executor: Any = Free()
+            began = time.perf_counter()
+            for _ in loop(executor, every):
+                pass
+            found.append((time.perf_counter() - began - spent) / (tokens * texts))
+        rows.append({"loop": f"{texts} at once", "µs a token": round(statistics.median(found) * 1e6, 1)})
+    return rows
+
+
 def row(name: str, seconds: tuple[float, float], both: bool) -> dict[str, Any]:
     ours, other = (round(value * 1e6) for value in seconds)
     if not both:
@@ -126,19 +231,23 @@ def row(name: str, seconds: tuple[float, float], both: bool) -> dict[str, Any]:
     return {"rule": name, "µs": f"{ours:,} / {other:,}", "ratio": round(seconds[1] / seconds[0], 1)}
 
 
-TABLES: dict[str, Callable[[int], list[dict[str, Any]]]] = {
-    "each rule's cost at 151,936 tokens": rules,
-    "the same after long texts": lengths,
+TABLES: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]]]] = {
+    "choices": ("one step at 151,936 tokens", choices),
+    "loop": ("the loop beside model and policy", overhead),
+    "rules": ("each rule at 151,936 tokens", rules),
+    "long": ("the same after long texts", lengths),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", choices=TABLES)
+    asked = parser.parse_args()
     torch.set_num_threads(1)
-    for name, table in TABLES.items():
-        report(name, table(rounds))
+    for name, (title, table) in TABLES.items():
+        if asked.only in (None, name):
+            report(title, table(asked.rounds))
 
 
 if __name__ == "__main__":

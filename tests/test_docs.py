@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ELSEWHERE = ("structure-to-api.md", "vocabulary.md", "when-it-goes-wrong.md")  # their Python is run in tests/docs
+ELSEWHERE = ("decoding.md", "structure-to-api.md", "vocabulary.md", "when-it-goes-wrong.md")  # run in tests/docs
 
 
 def blocks(page: Path, language: str) -> list[str]:

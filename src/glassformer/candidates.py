@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,8 +39,22 @@ class Candidates:
 def top(scores: npt.NDArray[np.float32], k: int) -> Candidates:
     """The best k of a score vector, with their softmax probabilities."""
     k = min(k, scores.size)
-    ids = np.argpartition(scores, -k)[-k:]
-    ids = ids[np.argsort(-scores[ids], kind="stable")]
+    ids = leaders(scores, k)
+    ids = ids[np.argsort(-scores[ids], kind="stable")[:k]]
     shifted = scores - scores[ids[0]]
     total = np.exp(shifted, dtype=np.float32).sum(dtype=np.float64)
     return Candidates(ids.astype(np.int64), scores[ids], (np.exp(shifted[ids]) / total).astype(np.float32))
+
+
+def leaders(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+    """A few places, in ascending order, among which the best `count` are, and all that tie with them.
+
+    To select among a whole vocabulary is slow. So it is laid out as a table, and the highest score of each column found,
+    which is fast. There are `count` columns that reach the `count`-th highest of these, so no better one is left below it.
+    """
+    if scores.size < 4 * max(count, 1):
+        return np.arange(scores.size)
+    rows = min(64, scores.size // (2 * count))
+    columns = scores.size // rows
+    highest = scores[: rows * columns].reshape(rows, columns).max(0)
+    return np.flatnonzero(scores >= np.partition(highest, -count)[-count])

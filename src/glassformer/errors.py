@@ -12,6 +12,7 @@
     ├── UnknownArgument    (TypeError)     an argument that does not exist; the nearest one is suggested
     ├── SiteError          (ValueError)    a site that is not in the vocabulary
     └── ExecutorError      (RuntimeError)  an executor that was asked for and cannot run
+        └── NotNumbers                     scores that nothing can be chosen by
 
 Each also is the built-in exception that people would expect, and each reads as one sentence: what was wrong,
 where, and how to mend it.
@@ -62,6 +63,9 @@ class SiteError(GlassError, ValueError): ...
 
 
 class ExecutorError(GlassError, RuntimeError): ...
+
+
+class NotNumbers(ExecutorError): ...
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, policies, write
 from glassformer.decoding.remedies import said
+from glassformer.decoding.settings import SPECIAL
 from glassformer.errors import InputError, SettingError
 from glassformer.families.base import check_ids
 from glassformer.heads import Seq2SeqLM
@@ -106,13 +107,13 @@ class Generating:
         decoder_input_ids: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         tokenizer: Any = None,
-        look: int = 0,
+        look: int | str = 0,
         **settings: Any,
     ) -> Iterator[tuple[int, Step]]:
         """The same as a generator: (row, step) for each token as it is chosen; `look` candidates beside each, with what
         each rule did to them."""
         ids = _once(inputs, input_ids)
-        shown = Look(look, waterfall=look > 0)
+        shown = Look.of(look)
         return _steps(
             self, _begin(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings, shown)
         )
@@ -166,7 +167,10 @@ def _begin(
 ) -> Job:
     """The checked prompt tensor, and a policy for each text that is to follow one of its rows, padding taken off."""
     prompts = check_ids(ids, model.base_model.table.num_embeddings, "generate()")
-    settings = (given or model.generation_config).merged(changes)
+    settings = model.generation_config.merged(changes)
+    if given is not None:
+        settings = given.merged(changes)
+        settings.adopt(model.generation_config, SPECIAL)
     if not settings.return_dict_in_generate and (settings.logprobs is not None or settings.prompt_logprobs is not None):
         raise SettingError("logprobs need a place to come back in. Pass return_dict_in_generate=True too.")
     rows = _unpadded(prompts, attention_mask, settings)

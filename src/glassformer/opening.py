@@ -17,7 +17,7 @@ from glassformer.checkpoint.locate import Part, Progress, locate
 from glassformer.checkpoint.scratch import Scratch
 from glassformer.checkpoint.sentence import Sentence, read_sentence
 from glassformer.checkpoint.stored import PLAIN, main_kind
-from glassformer.decoding.settings import GenerationConfig
+from glassformer.decoding.settings import SPECIAL, GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse
 from glassformer.text import Tokenizer
 from glassformer.text.sources.files import NAMED
@@ -50,13 +50,14 @@ class Opened:
     @cached_property
     def settings(self) -> GenerationConfig:
         """The model's generation settings; what ends a text is taken from its config where they do not say."""
-        implied = GenerationConfig.implied(self.config)
-        with _Naming(self.path, "generation_config.json"):
-            found = GenerationConfig.read(self.checkpoint.settings) if self.checkpoint.settings else implied
+        places = ("the GGUF file",) * 2 if isinstance(self.checkpoint, Gguf) else ("config.json", "generation_config.json")
+        implied = GenerationConfig.implied(self.config, places[0])
+        with _Naming(self.path, places[1]):
+            found = GenerationConfig.read(self.checkpoint.settings, places[1]) if self.checkpoint.settings else implied
         if found.unheard:
             said = ", ".join(f"{name}={value!r}" for name, value in found.unheard.items())
             note(f"{self.name}: its generation settings ask for {said}, which is not supported and left out.")
-        found.adopt(implied, ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"))
+        found.adopt(implied, SPECIAL)
         return found
 
     @cached_property

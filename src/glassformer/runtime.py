@@ -13,7 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, TypeAlias, cast
+from itertools import chain
+from typing import Any, Literal, Never, TypeAlias, cast
+
+import numpy as np
 
 from glassformer.blueprints import Blueprint, Head, blueprint
 from glassformer.candidates import top
@@ -21,6 +24,7 @@ from glassformer.checkpoint.locate import Progress
 from glassformer.checkpoint.sentence import Sentence
 from glassformer.decoding import Finish, GenerationConfig, Look, Policy, Recipe, Step, policies, write
 from glassformer.decoding.remedies import remedy
+from glassformer.decoding.settings import FAMILIAR
 from glassformer.decoding.stopping import cancelled
 from glassformer.engine.protocol import Executor
 from glassformer.errors import ExecutorError, InputError, InputTypeError, SettingError, TemplateError, nearest, refuse
@@ -113,7 +117,7 @@ class Run:
         """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
         if not -len(self.steps) <= number < len(self.steps):
             raise InputError(f"there is no token {number} in a text of {len(self.steps)}.")
-        return why(self.model.tokenizer, self.steps[number], number % len(self.steps))
+        return why(self.model.tokenizer, self.steps[number], number % len(self.steps), self.settings.num_beams)
 
     @cached_property
     def journey(self) -> Journey:
@@ -124,12 +128,21 @@ class Run:
         return f"Run({len(self.ids)} tokens in, {len(self.steps)} out: {self.text!r})"
 
 
+def _flat(ids: Any) -> tuple[int, ...]:
+    """Token ids, of whatever shape they were given in."""
+    found = np.asarray(ids)
+    if found.size == 0 or found.dtype.kind not in "iu":
+        raise InputError(f"negative_prompt_ids are token ids, at least one, not {ids!r}.")
+    return tuple(found.reshape(-1).tolist())
+
+
 class Growing:
     """A run's text as it grows: tokens in, whole pieces out, held back where a stop string may have begun."""
 
     def __init__(self, run: Run, tokenizer: Tokenizer) -> None:
         stops = run.settings.stop_strings or ()
         self.run = run
+        self.tokenizer = tokenizer
         self.pieces = tokenizer.pieces()
         self.held = Held([stops] if isinstance(stops, str) else stops)
 
@@ -143,6 +156,9 @@ class Growing:
         if step.finish:
             piece += self.held.feed(self.pieces.finish()) + self.held.finish()
             run.stop = self.held.stopped
+            if step.finish is Finish.STOP and run.stop is None:  # it stands in tokens that are not shown
+                said = self.tokenizer.decode([one.id for one in run.steps])
+                run.stop = next(stop for stop in self.held.stops if stop in said)
         run.text += piece
         return piece
 
@@ -355,7 +371,7 @@ class Model:
     ) -> Iterator[str]:
         """The answer piece by piece, as soon as each piece is whole text."""
         run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
-        return self.follow(run)
+        return chain(self.follow(run), self._said([run]))
 
     def watch(
         self,
@@ -372,7 +388,7 @@ class Model:
         `look`: for how many candidates of each step it is kept what the rules did to them; 'all' keeps the vocabulary.
         """
         run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
-        for _ in self.follow(run, look=look):
+        for _ in chain(self.follow(run, look=look), self._said([run])):
             pass
         return run
 
@@ -389,9 +405,16 @@ class Model:
         """Several texts for one prompt: `num_return_sequences` of them, drawn, or the best of as many beams."""
         run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
         runs = [run, *(replace(run, steps=[], prompt_steps=[]) for _ in range(run.settings.num_return_sequences - 1))]
-        for _ in self._written(runs, look):
+        for _ in chain(self._written(runs, look), self._said(runs)):
             pass
         return runs
+
+    @staticmethod
+    def _said(runs: Sequence[Run]) -> Iterator[Never]:
+        """Behind the last piece, say in one line what may be wrong with a text, and what to try."""
+        if (word := next((run.remedy for run in runs if run.remedy is not None), None)) is not None:
+            note(word)
+        yield from ()
 
     def begin(
         self,
@@ -405,11 +428,13 @@ class Model:
         """A run that has its prompt and settings, and nothing generated yet; `follow` it."""
         self._check_writes()
         variables = template or {}
+        if vain := [name for name in FAMILIAR if name in settings]:
+            raise SettingError(f"{vain[0]} is for generate(). Here watch(…) keeps all there is: run.steps.")
         merged = self.settings.merged(settings)
         recipe = self.recipe(merged)
         text, ids = self.encode(prompt, raw=raw, system=system, **variables)
         self.room(merged, ids)  # said now, before anything is loaded
-        negative = merged.negative_prompt_ids
+        negative = None if merged.negative_prompt_ids is None else _flat(merged.negative_prompt_ids)
         if merged.negative_prompt is not None:
             _, negative = self.encode(merged.negative_prompt, raw=raw, system=system, **variables)
         run = Run(self, text, ids, recipe, self._seed(merged), negative)
@@ -468,8 +493,7 @@ class Model:
     def _written(self, runs: Sequence[Run], look: int | Literal["all"]) -> Iterator[tuple[int, str]]:
         """Write the texts of one prompt; (which, piece) as they grow."""
         first = runs[0]
-        shown = Look(TOP, True, everything=True) if look == "all" else Look(look, waterfall=look > 0)
-        written = self.policies(first.recipe, first.ids, seed=first.seed, look=shown, negative=first.negative)
+        written = self.policies(first.recipe, first.ids, seed=first.seed, look=Look.of(look), negative=first.negative)
         texts = [Growing(run, self.tokenizer) for run in runs]
         steps = self.write(written)
         started = time.perf_counter()
@@ -478,8 +502,6 @@ class Model:
             if step.finish:
                 run, policy = runs[number], written[number]
                 run.remedy, run.score, run.prompt_steps = remedy(policy), policy.score, policy.behind
-                if run.remedy is not None:
-                    note(run.remedy)
 
     def look(
         self, prompt: Prompt, *, raw: bool = False, system: str | None = None, template: Mapping[str, Any] | None = None

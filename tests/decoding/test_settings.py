@@ -148,9 +148,7 @@ def test_a_file_gets_back_what_it_held_and_nothing_of_one_call() -> None:
     raw = {"do_sample": True, "temperature": 0.6, "num_beams": 4, "bad_words_ids": [[1, 2]], "sequence_bias": [[[5], 1.0]]}
     found = GenerationConfig.read(raw).merged({"cancel": threading.Event(), "return_dict_in_generate": True, "seed": 3})
     held = json.loads(json.dumps(found.to_dict()))
-    assert held.items() >= raw.items()
-    assert held.keys() - raw.keys() <= {"top_k", "top_p"}
-    assert GenerationConfig.read(held) == GenerationConfig.read({**raw, "top_k": 50, "top_p": 1.0})
+    assert held == raw
 
 
 class TestOrigins:

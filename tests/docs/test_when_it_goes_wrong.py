@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +12,15 @@ import pytest
 from glassformer.checkpoint.packed import dequantise
 from glassformer.errors import GlassError
 from tests.cli.test_cli import failed, glass
+from tests.docs.pages import agrees, blocks, run
 from tests.test_docs import ROOT
 
 PAGE = ROOT / "docs" / "when-it-goes-wrong.md"
-BLOCK = re.compile(r"^```(.+)\n((?:.*\n)*?)```$", re.M)
 ELSEWHERE = 1  # messages without a block of their own: see test_a_kind_without_a_way_back
 
 
-def blocks() -> Iterator[tuple[str, str, str]]:
-    """Each block's mark and text, and the text of the message that follows it."""
-    found = BLOCK.findall(PAGE.read_text("utf-8"))
-    for (mark, text), (_, said) in zip(found, [*found[1:], ("", "")], strict=True):
-        yield mark, text, said.strip()
-
-
-def agrees(said: str, told: str) -> bool:
-    """Whether a message is the page's; the page may leave out a beginning or an end with `…`."""
-    if told.endswith(" …"):
-        return said.startswith(told.removesuffix(" …"))
-    return said == told
-
-
 def test_python(smollm2: Path, minilm: Path, caplog: pytest.LogCaptureFixture) -> None:
-    names: dict[str, Any] = {}
-    for mark, text, told in blocks():
-        if mark not in ("python", "python raises", "python notes"):
-            continue
-        caplog.clear()
-        code = compile(text, f"{PAGE.name}: {text.splitlines()[0]}", "exec")
-        if mark == "python raises":
-            with pytest.raises(GlassError) as caught:
-                exec(code, names)
-            assert agrees(f"{type(caught.value).__name__}: {caught.value}", told), caught.value
-            continue
-        with caplog.at_level(logging.WARNING, "glassformer"):
-            exec(code, names)
-        if mark == "python notes":
-            assert [record.message for record in caplog.records] == [told]
-    facts(names)
+    facts(run(PAGE, caplog))
 
 
 def facts(names: dict[str, Any]) -> None:
@@ -61,12 +29,12 @@ def facts(names: dict[str, Any]) -> None:
     wild, tame = (np.mean([step.logprob for step in names[run].steps]) for run in ("wild", "tame"))
     assert wild < tame
     assert names["raw"].steps[0].finish.value == "eos"
-    assert names["short"].steps[-1].finish.value == "length"
+    assert names["short"].finish.value == "length"
     assert names["chat"].opened.head == "causal"
     assert names["bytes_held"] > 500e6
 
 
-@pytest.mark.parametrize(("text", "told"), [(text, told) for mark, text, told in blocks() if mark == "sh fails"])
+@pytest.mark.parametrize(("text", "told"), [(text, told) for mark, text, told in blocks(PAGE) if mark == "sh fails"])
 def test_commands_that_fail(text: str, told: str) -> None:
     words = shlex.split(text)
     assert words[0] == "glass"
@@ -74,7 +42,7 @@ def test_commands_that_fail(text: str, told: str) -> None:
 
 
 def test_thinking(tiny_qwen3: Path) -> None:
-    (block,) = [text for mark, text, _ in blocks() if mark == "python qwen3"]
+    (block,) = [text for mark, text, _ in blocks(PAGE) if mark == "python qwen3"]
     names: dict[str, Any] = {}
     exec("import glassformer as glass\nfrom glassformer import AutoTokenizer", names)
     exec(block.replace("qwen3-0.6b", str(tiny_qwen3)), names)
@@ -87,11 +55,11 @@ def test_a_kind_without_a_way_back() -> None:
     with pytest.raises(GlassError) as caught:
         dequantise(np.zeros(36, np.uint8), "Q8_1", (1, 32), "tensor 'x'")
     said = str(caught.value).replace("tensor 'x'", "…")
-    assert f"{type(caught.value).__name__}: {said}" in [text.strip() for mark, text, _ in blocks() if mark == "text"]
+    assert f"{type(caught.value).__name__}: {said}" in [text.strip() for mark, text, _ in blocks(PAGE) if mark == "text"]
 
 
 def test_every_message_has_its_test() -> None:
-    marks = [mark for mark, _, _ in blocks()]
+    marks = [mark for mark, _, _ in blocks(PAGE)]
     provoked = sum(mark in ("python raises", "python notes", "sh fails") for mark in marks)
     assert marks.count("text") == provoked + ELSEWHERE
     assert set(marks) == {"python", "python raises", "python notes", "python qwen3", "sh", "sh fails", "text"}

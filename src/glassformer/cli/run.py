@@ -13,6 +13,7 @@ from glassformer.cli import common
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
+    from glassformer.decoding import Step
     from glassformer.engine.protocol import Description
     from glassformer.runtime import Run
 
@@ -83,6 +84,8 @@ def run(
         sys.stdout.flush()
     if why and not as_json:
         reasons(begun)
+    if begun.remedy is not None:
+        common.note(f"glass: {begun.remedy}")
     common.note(told(begun, about, raw))
     if interrupted:
         raise typer.Exit(130)
@@ -98,6 +101,7 @@ def reasons(run: Run) -> None:
     from rich.console import Console
 
     console = Console()
+    console.print(f"\nthe settings in force\n{run.settings}\n", highlight=False, markup=False)
     for number in range(len(run.steps)):
         console.print(run.why(number))
 
@@ -156,9 +160,20 @@ def summary(run: Run, why: bool = False) -> dict[str, Any]:
         "remedy": run.remedy,
         "tokens_per_second": round(run.tokens_per_second, 2),
     }
+    if run.settings.logprobs is not None:
+        found["logprobs"] = [likelihoods(step) for step in run.steps]
+    if run.settings.prompt_logprobs is not None:
+        found["prompt_logprobs"] = [likelihoods(step) for step in run.prompt_steps]
     if why:
         found["why"] = [run.why(number).to_dict() for number in range(len(run.steps))]
     return found
+
+
+def likelihoods(step: Step) -> dict[str, Any]:
+    """A token's log-probability, and those of the model's best."""
+    best = step.candidates
+    pairs = [] if best is None else zip(best.ids.tolist(), best.logprobs.tolist(), strict=True)
+    return {"id": step.id, "logprob": step.logprob, "best": [{"id": one, "logprob": value} for one, value in pairs]}
 
 
 def _data(value: Any) -> Any:

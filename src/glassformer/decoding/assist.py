@@ -9,7 +9,6 @@ distribution. (Scores of several positions at once can differ from those of one 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -17,11 +16,11 @@ from typing import Protocol
 import numpy as np
 
 from glassformer.decoding.lane import Lane, close_all
-from glassformer.decoding.loop import scored
-from glassformer.decoding.policy import NotNumbers, Policy, Step
+from glassformer.decoding.loop import alike, read, scored
+from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.shortlist import Ids
 from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want
-from glassformer.errors import SettingError
+from glassformer.errors import NotNumbers, SettingError
 
 DRAFTED, MOST = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
 
@@ -40,13 +39,7 @@ def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> 
     """Run every policy's prompt to its end as `loop` does, but check drafts; yields (which, step) as tokens come."""
     lanes: dict[int, Lane] = {}
     try:
-        groups = alike(policies)
-        for first, *_ in groups:
-            lanes[first] = Lane(executor, policies[first])
-        found = scored(executor, lanes)
-        for first, *others in groups:
-            lanes.update({other: lanes[first].twin(policies[other]) for other in others})
-            found.update(dict.fromkeys(others, found[first]))
+        found = read(executor, policies, lanes)
         drafts: Drafts = {}
         while found:
             for number in sorted(found):
@@ -67,14 +60,6 @@ def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> 
         close_all(lanes.values())
         for lane in lanes.values():
             drafter.close(lane.policy)
-
-
-def alike(policies: Sequence[Policy]) -> list[list[int]]:
-    """The numbers of policies, put together where they read the same."""
-    groups: dict[object, list[int]] = {}
-    for number, policy in enumerate(policies):
-        groups.setdefault(policy.reads, []).append(number)
-    return list(groups.values())
 
 
 def _next(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
@@ -150,12 +135,11 @@ class Helper:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        self.context: int = getattr(executor, "context", sys.maxsize)
         self._guesses: dict[Policy, Guess] = {}
 
     def draft(self, room: Mapping[Policy, int]) -> Drafts:
         """All drafts grow together: a pass for each token."""
-        room = {policy: min(most, self.context - policy.past.ids.size + 1) for policy, most in room.items()}
+        room = {policy: min(most, self.executor.context - policy.past.ids.size + 1) for policy, most in room.items()}
         going = {policy: policy.guesser() for policy, most in room.items() if most > 0}
         self._open([policy for policy in going if policy not in self._guesses])
         for policy in going:

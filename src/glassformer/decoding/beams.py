@@ -6,7 +6,7 @@ A text that ends leaves the search and is kept with its sum divided by length^le
 out is never taken to fill a place, and each prompt is searched as if it were alone.
 
 With do_sample the candidates are drawn without replacement, in proportion to the probabilities of the texts so far, by
-adding Gumbel noise to the sums and taking the best (https://arxiv.org/abs/1903.06059).
+adding Gumbel noise, which is −log of an exponential one, to the sums and taking the best (https://arxiv.org/abs/1903.06059).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.candidates import leaders
 from glassformer.decoding.lane import Lane, close_all
 from glassformer.decoding.loop import scored
 from glassformer.decoding.past import BEAMS
@@ -172,7 +173,7 @@ class Search:
         ways: list[Way] = []
         for number, (beam, field) in enumerate(zip(self.beams, fields, strict=True)):
             sums = field.scores + beam.score
-            ranks = sums if draws is None else sums + draws.gumbel(size=sums.size)
+            ranks = sums if draws is None else sums - np.log(draws.standard_exponential(sums.size))
             best = highest(ranks, self.looked_at)
             keys.append(ranks[best])
             ways += [Way(number, field.id(int(place)), sums[place]) for place in best]
@@ -222,7 +223,9 @@ class Search:
             lane.go_on(beam.steps[-1].id)
 
 
-def highest(scores: npt.NDArray[np.floating], count: int) -> npt.NDArray[np.intp]:
+def highest(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
     """Where the best so many of those in play stand, in ascending order."""
-    places = np.arange(scores.size) if scores.size <= count else np.argpartition(scores, -count)[-count:]
+    places = leaders(scores, count)
+    if places.size > count:
+        places = places[np.argpartition(scores[places], -count)[-count:]]
     return np.sort(places[scores[places] > -np.inf])

@@ -34,6 +34,7 @@ RIVALS = (  # two of these cannot both be in force
     ("prompt_lookup_num_tokens", "guidance_scale"),
     ("num_beams", "guidance_scale"),
     ("num_beams", "mirostat"),
+    ("negative_prompt", "negative_prompt_ids"),
     *((one, other) for at, one in enumerate(GRAMMARS) for other in GRAMMARS[at + 1 :]),
 )
 

@@ -209,7 +209,8 @@ def vocabulary_of(tokenizer: Spelling, size: int | None, eos: frozenset[int]) ->
     key = (size, eos, len(tokenizer), *tokenizer.all_special_ids)
     known = _KNOWN.setdefault(tokenizer, {})
     if key not in known:
-        known[key] = _read(tokenizer, len(tokenizer) if size is None else size, eos)
+        every = 1 + max(len(tokenizer) - 1, *tokenizer.get_added_vocab().values(), -1)  # there may be holes before the last
+        known[key] = _read(tokenizer, every if size is None else size, eos)
     return known[key]
 
 
@@ -232,7 +233,8 @@ def _read(tokenizer: Spelling, size: int, eos: frozenset[int]) -> Vocabulary:
     hidden = (number for number, text in after_letter(added) if not text)
     special = frozenset(number for number in (*named, *hidden) if 0 <= number < size)
     words = [number for number, raw in enumerate(spelt) if raw and number not in special]
-    for number, text in after_letter(number for number in words if len(spelt[number]) < 3 or number % 997 == 0):
+    tried = (number for number in words if len(spelt[number]) < 3 or number % 997 == 0)  # all short ones, and some others
+    for number, text in after_letter(tried):
         if text.encode() != spelt[number] and _whole(spelt[number]):
             raise SettingError(
                 f"no grammar can guide this tokenizer: it decodes token {number} to {text!r}, where {spelt[number]!r} "
@@ -322,7 +324,7 @@ def _of_regex(value: Any) -> str:
     text = _text("regex", value)
     if (len(text) - len(text.rstrip("\\"))) % 2:
         raise SettingError("regex ends with a lone backslash. Write two for one that is meant, or none.")
-    return _source("regex", f"start: /{_llguidance().regex_to_lark(text, '')}/")
+    return _source("regex", f"start: /{_llguidance().regex_to_lark(text, 'd')}/")
 
 
 def _of_choices(value: Any) -> str:

@@ -8,9 +8,9 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
-from glassformer.decoding.policy import NotNumbers, Policy, Step, likelihood
+from glassformer.decoding.policy import Policy, Step, likelihood
 from glassformer.engine.protocol import Executor, Feed, Scores, Want
-from glassformer.errors import GlassError
+from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
 
 CHUNK = 64  # tokens of a prompt that are scored in one pass

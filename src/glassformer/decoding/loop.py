@@ -17,15 +17,7 @@ def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, 
     """
     lanes: dict[int, Lane] = {}
     try:
-        same: dict[object, list[int]] = {}
-        for number, policy in enumerate(policies):
-            same.setdefault(policy.reads, []).append(number)
-        for first, *_ in same.values():
-            lanes[first] = Lane(executor, policies[first])
-        found = scored(executor, lanes)
-        for first, *others in same.values():
-            lanes.update({other: lanes[first].twin(policies[other]) for other in others})
-            found.update(dict.fromkeys(others, found[first]))
+        found = read(executor, policies, lanes)
         while found:
             for number in sorted(found):
                 step = lanes[number].take(found[number])
@@ -37,6 +29,26 @@ def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, 
             found = scored(executor, lanes)
     finally:
         close_all(lanes.values())
+
+
+def read(executor: Executor, policies: Sequence[Policy], lanes: dict[int, Lane]) -> dict[int, Sequence[Scores]]:
+    """Read all prompts, and put a lane for each policy into `lanes`; the first scores for each."""
+    groups = alike(policies)
+    for first, *_ in groups:
+        lanes[first] = Lane(executor, policies[first])
+    found = scored(executor, lanes)
+    for first, *others in groups:
+        lanes.update({other: lanes[first].twin(policies[other]) for other in others})
+        found.update(dict.fromkeys(others, found[first]))
+    return found
+
+
+def alike(policies: Sequence[Policy]) -> list[list[int]]:
+    """The numbers of policies, put together where they read the same."""
+    groups: dict[object, list[int]] = {}
+    for number, policy in enumerate(policies):
+        groups.setdefault(policy.reads, []).append(number)
+    return list(groups.values())
 
 
 def scored(executor: Executor, lanes: Mapping[int, Lane]) -> dict[int, Sequence[Scores]]:

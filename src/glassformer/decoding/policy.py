@@ -21,11 +21,9 @@ from glassformer.decoding.settings import GenerationConfig
 from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.decoding.stopping import Finish, after
 from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.errors import InputError, NotNumbers, SettingError
 
-
-class NotNumbers(ExecutorError):
-    """Scores that nothing can be chosen by."""
+TOLD = 10  # the best so many, where all are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,15 @@ class Look:
     everything: bool = False  # to all candidates, not the best alone
     raw: bool = False
     scores: bool = False
+
+    @classmethod
+    def of(cls, depth: int | str) -> Look:
+        """For so many candidates, or 'all', what the rules did to them; 0: nothing."""
+        if depth == "all":
+            return cls(TOLD, waterfall=True, everything=True)
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
+            raise InputError(f"look is {depth!r}; it must be a number of candidates, or 'all'.")
+        return cls(depth, waterfall=True) if depth else NOTHING
 
 
 NOTHING: Final = Look()
@@ -225,9 +232,7 @@ class Policy:
 def likelihood(scores: Scores, token: int, count: int) -> tuple[Candidates, float]:
     """The best so many candidates, and a token's log-probability among all."""
     candidates = top(scores, max(count, 1))
-    best = candidates.scores[0]
-    total = np.log(np.exp(scores - best, dtype=np.float32).sum(dtype=np.float64))
-    return candidates, float(scores[token] - best - total)
+    return candidates, float(scores[token] - candidates.scores[0] + candidates.logprobs[0])
 
 
 def pick(probabilities: npt.NDArray[np.float64], draw: float) -> int:

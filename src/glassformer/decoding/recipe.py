@@ -57,6 +57,8 @@ def _biases(settings: GenerationConfig, tokenizer: Any) -> dict[int, float]:
 
 def _bad_words(settings: GenerationConfig, tokenizer: Any) -> list[list[int]]:
     """Each word as it is written at the start of a text, and within one."""
+    if "" in (settings.bad_words or ()):
+        raise SettingError("bad_words has an empty text. Leave it out.")
     ways = [word for bare in settings.bad_words or () for word in (bare, f" {bare}")]
     found = [list(tokenizer.encode(word, add_special_tokens=False)) for word in ways]
     return [ids for ids in found if ids]

@@ -23,6 +23,8 @@ GAP = 3.0  # how far below the best the chosen tokens are on average, when a tex
 def remedy(policy: Policy) -> str | None:
     """What to say about a text, or None when nothing seems wrong."""
     settings = policy.settings
+    if policy.past.guide is not None:
+        return None  # the grammar has its reasons
     if (length := circle(policy.chosen)) is not None:
         what = "the same token" if length == 1 else f"the same {length} tokens" if length else "the same few words"
         return f"the text repeats itself ({what} again and again). Try {against_circles(settings)}."

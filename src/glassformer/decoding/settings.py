@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Self, get_type_hints
 
 from glassformer.decoding.about import About, setting
-from glassformer.decoding.contradictions import CUTTING, refuse_contradictions
+from glassformer.decoding.contradictions import CUTTING, GRAMMARS, refuse_contradictions
 from glassformer.errors import InputError, SettingError, UnknownArgument, nearest
 
 NEW_TOKENS = 256  # when nobody says how many
@@ -29,7 +29,8 @@ ELSEWHERE: Mapping[str, Any] = {  # what the field also knows, and the value tha
     "diversity_penalty": 0.0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1,
     "output_attentions": False, "output_hidden_states": False, "remove_invalid_values": False, "renormalize_logits": False,
 }  # fmt: skip
-NEUTRAL = {**ELSEWHERE, "use_cache": True}  # what may be said though it changes nothing
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")  # that every model has of its own
+FAMILIAR = ("return_dict_in_generate", "output_scores", "output_logits")  # that only generate can honour
 IDS = "a token id, or a list of them"
 CALLED = Sequence[Callable[..., Any]]
 
@@ -37,6 +38,11 @@ CALLED = Sequence[Callable[..., Any]]
 @dataclass(slots=True, repr=False)
 class GenerationConfig:
     """How tokens are chosen and when to stop. A model's own is at `model.generation_config`; change it freely."""
+
+    def __new__(cls, **given: Any) -> Self:
+        for name in given.keys() - abouts().keys() - {"extra", "origins"}:
+            raise UnknownArgument(f"there is no setting {name!r}.{nearest(name, abouts())}")
+        return object.__new__(cls)
 
     # How long
     max_new_tokens: int | None = setting(
@@ -117,7 +123,7 @@ class GenerationConfig:
     begin_suppress_tokens: Sequence[int] | None = setting(
         None, "none of these ids as the first", words="a list of token ids"
     )
-    forced_bos_token_id: int | None = setting(None, "the first token, whatever its score", least=0)
+    forced_bos_token_id: int | None = setting(None, "the first token after a target's start, whatever its score", least=0)
     forced_eos_token_id: int | Sequence[int] | None = setting(
         None, "the last token, when the text reaches its limit", words=IDS
     )
@@ -215,11 +221,11 @@ class GenerationConfig:
         return found
 
     @classmethod
-    def implied(cls, config: Any) -> Self:
+    def implied(cls, config: Any, where: str = "config.json") -> Self:
         """What a model's config says of generation, as older checkpoints have no file for it."""
         said = {**config.stray, **{name: getattr(config, name) for name in cls.names() if hasattr(config, name)}}
         known = {name: value for name, value in said.items() if name in abouts() or name in ELSEWHERE}
-        return cls.read(known, "config.json")
+        return cls.read(known, where)
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -240,7 +246,7 @@ class GenerationConfig:
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
         """A copy with a call's own settings on top, checked."""
-        changes = {name: value for name, value in changes.items() if name not in NEUTRAL or value != NEUTRAL[name]}
+        changes = {name: value for name, value in changes.items() if not _idle(name, value)}
         for name in changes:
             if name in ELSEWHERE:
                 raise SettingError(f"the setting {name!r} is not supported. Leave it out.")
@@ -326,11 +332,9 @@ class GenerationConfig:
         how = "sampled" if self.do_sample else "greedy"
         if self.num_beams > 1:
             how = f"{self.num_beams} beams" + (", sampled" if self.do_sample else "")
-        if self.assistant_model is not None:
-            how += ", assisted"
-        if self.prompt_lookup_num_tokens is not None:
-            how += ", prompt lookup"
-        return how
+        also = {"assistant_model": "assisted", "prompt_lookup_num_tokens": "prompt lookup", "guidance_scale": "guided"}
+        also |= {name: name.replace("_", " ") for name in GRAMMARS}
+        return ", ".join([how, *(word for name, word in also.items() if self.on(name))])
 
     def room(self, prompt: int, context: int) -> int:
         """How many tokens may follow a prompt of this length."""
@@ -349,17 +353,16 @@ class GenerationConfig:
         return min(wanted, context - prompt)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `generation_config.json` holds it."""
+        """As `generation_config.json` holds it: what a file held before, and what is not the default."""
         kept = {name: getattr(self, name) for name, about in abouts().items() if not about.passing and name != "seed"}
-        return {**self.extra, **{name: value for name, value in kept.items() if value is not None and _worth(name, value)}}
+        default = GenerationConfig()
+        said = {name: value for name, value in kept.items() if name in self.origins or value != getattr(default, name)}
+        return {**self.extra, **{name: value for name, value in said.items() if value is not None}}
 
 
-def _worth(name: str, value: Any) -> bool:
-    """Whether a file should hold it: not what every reader assumes anyway."""
-    return name in ALWAYS or value != _defaults()[name]
-
-
-ALWAYS = ("do_sample", "temperature", "top_k", "top_p")
+def _idle(name: str, value: Any) -> bool:
+    """Whether something may be said though it changes nothing here; remembering keys and values changes no text."""
+    return name == "use_cache" or (name in ELSEWHERE and value == ELSEWHERE[name])
 
 
 def several(given: int | Sequence[int] | None) -> Sequence[int]:
@@ -376,8 +379,3 @@ def abouts() -> dict[str, About]:
 @cache
 def _hints() -> dict[str, Any]:
     return get_type_hints(GenerationConfig)
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return {name: getattr(GenerationConfig(), name) for name in abouts()}

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.decoding.shortlist import Ids, Shortlist
+from glassformer.candidates import leaders
+from glassformer.decoding.shortlist import Ids, Scores, Shortlist
+from glassformer.errors import InputError
 
+FAR = np.float32(-200)  # so far below the best a weight is 0; and 0 · FAR is 0, where 0 · -inf would be no number
 MODEL = "model"  # the name of the first stage
 
 
@@ -47,6 +51,8 @@ class Waterfall:
 
     def removed_by(self, token: int) -> str | None:
         """The rule that took a candidate out, or None when it stayed to the end."""
+        if token not in self.ids:
+            raise InputError(f"no account was kept of token {token}. Look at more candidates, or at 'all'.")
         (column,) = np.flatnonzero(self.ids == token)
         out = np.flatnonzero(np.isneginf(self.scores[:, column]))
         return self.stages[int(out[0])] if out.size else None
@@ -62,29 +68,37 @@ def waterfall(names: Sequence[str], fields: Sequence[Shortlist], size: int, look
     if look is None:
         ids = np.arange(size)
     else:
-        best = _best(model, look)
-        left = _best(last.scores, look)
-        ids = np.union1d(np.union1d(best, left if last.ids is None else last.ids[left]), [chosen])
+        left = best(last.scores, look)
+        ids = np.unique((*best(model, look), *(left if last.ids is None else last.ids[left]), chosen))
     ids = ids[np.argsort(-model[ids], kind="stable")]
     scores = np.full((len(fields), ids.size), -np.inf, np.float32)
     for row, field in enumerate(fields):
         places, there = field.places(ids)
         scores[row, there] = field.scores[places]
-    shares = [field.probabilities() for field in fields]
-    ends = np.zeros(ids.size)
-    places, there = last.places(ids)
-    ends[there] = shares[-1][places]
-    counts = tuple(int(np.count_nonzero(field.scores > -np.inf)) for field in fields)
-    return Waterfall(tuple(names), ids, scores, counts, tuple(entropy(share) for share in shares), ends)
+    openness = [spread(field.scores) for field in fields]
+    ends = np.exp(scores[-1] - last.scores.max(), dtype=np.float64) / openness[-1].total
+    return Waterfall(
+        tuple(names), ids, scores, tuple(one.left for one in openness), tuple(one.entropy for one in openness), ends
+    )
 
 
-def _best(scores: npt.NDArray[np.float32], count: int) -> Ids:
-    count = min(count, scores.size)
-    best: Ids = np.argpartition(scores, -count)[-count:]
-    return best
+def best(scores: Scores, count: int) -> Ids:
+    """Where the best so many stand."""
+    places = leaders(scores, min(count, scores.size))
+    return places[np.argsort(-scores[places], kind="stable")[:count]]
 
 
-def entropy(probabilities: npt.NDArray[np.float64]) -> float:
-    """How open a choice is, in bits: 0 when it is certain, 1 for a toss of a coin."""
-    there = probabilities[probabilities > 0]
-    return float(max(0.0, -(there * np.log2(there)).sum()))
+class Spread(NamedTuple):
+    """How open a choice is."""
+
+    left: int  # how many are in play
+    total: float  # the sum of exp(score − best)
+    entropy: float  # in bits: 0 when it is certain, 1 for a toss of a coin
+
+
+def spread(scores: Scores) -> Spread:
+    depths = scores - scores.max()
+    weights = np.exp(depths)
+    total = float(weights.sum(dtype=np.float64))
+    mean = float((weights * np.maximum(depths, FAR)).sum(dtype=np.float64)) / total
+    return Spread(int(np.count_nonzero(scores > -np.inf)), total, max(0.0, (np.log(total) - mean) / np.log(2)))

@@ -72,6 +72,10 @@ class Description:
 
 
 class Executor(Protocol):
+    @property
+    def context(self) -> int:
+        """How many tokens a row can hold."""
+
     def open(self, source: Sequence[int] | None = None) -> Row:
         """A new, empty row; `source` is an encoder's input."""
 

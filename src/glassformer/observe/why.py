@@ -35,6 +35,7 @@ class Why:
     draw: float | None
     logprob: float | None  # of the chosen token under the model's own scores
     finish: str | None
+    beams: int = 1  # how many texts were compared: above 1, a token is chosen for the text that it is part of
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,7 +60,7 @@ class Why:
         return f"Why(token {self.number}: {self.text!r} out of {self.counts[-1]:,} candidates)"
 
 
-def why(tokenizer: Tokenizer, step: Step, number: int) -> Why:
+def why(tokenizer: Tokenizer, step: Step, number: int, beams: int = 1) -> Why:
     """One step for people; it must have been asked to remember what the rules did."""
     fall: Waterfall | None = step.waterfall
     if fall is None:

@@ -26,7 +26,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def plain(what: RenderableType, width: int = 100) -> str:
     """As text, without colours."""
-    console = Console(width=width, no_color=True, force_terminal=False)
+    console = Console(width=width, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as captured:
         console.print(what)
     return captured.get()

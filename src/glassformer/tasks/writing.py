@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from glassformer.decoding import GenerationConfig, Recipe
-from glassformer.decoding.settings import NEW_TOKENS
-from glassformer.errors import GlassError, InputError
+from glassformer.decoding import GenerationConfig, Policy, Recipe
+from glassformer.decoding.remedies import said
+from glassformer.decoding.settings import FAMILIAR, NEW_TOKENS
+from glassformer.errors import GlassError, InputError, SettingError
 from glassformer.tasks.reading import batches
 from glassformer.tasks.task import Options, Task, checked_text
 from glassformer.text.chat.template import checked_messages
 
+note = logging.getLogger("glassformer").warning
 ROWS = 16  # texts that are written together
 
 
@@ -38,6 +41,8 @@ class Writing(Task):
         more = {name: value for name, value in options.items() if name not in known}
         before = getattr(self, "options", None)
         settings = {**(before.settings if before else {}), **more}
+        if vain := [name for name in FAMILIAR if settings.get(name)]:
+            raise SettingError(f"{vain[0]} is for generate(); a task gives texts. Leave it out.")
         self.model.settings.merged(settings)  # a setting that means nothing is refused now
         return super()._given({**own, "settings": settings})
 
@@ -58,11 +63,15 @@ class Writing(Task):
         if settings.do_sample and seed is None:
             seed = int.from_bytes(os.urandom(4), "little")
         recipe = self.model.recipe(settings)
+        written: list[Policy] = []
         for numbers in batches([len(prompts[at]) for at in good], options.batch_size or ROWS, padded=True, load=0):
             chosen = [good[number] for number in numbers]
-            for at, texts in zip(chosen, self.write([prompts[at] for at in chosen], recipe, seed), strict=True):
-                words = [self.tokenizer.decode(ids, options.skip_special_tokens) for ids in texts]
-                found[at] = [answer for text in words for answer in self.said(items[at], text, options)]
+            for at, policies in zip(chosen, self.write([prompts[at] for at in chosen], recipe, seed), strict=True):
+                texts = [self.tokenizer.decode(policy.chosen, options.skip_special_tokens) for policy in policies]
+                found[at] = [answer for text in texts for answer in self.said(items[at], text, options)]
+                written += policies
+        if (word := said(written)) is not None:
+            note(word)
         return found
 
     def cut(self, options: Any) -> dict[str, Any]:
@@ -82,12 +91,12 @@ class Writing(Task):
             return error
         return ids
 
-    def write(self, prompts: Sequence[Sequence[int]], recipe: Recipe, seed: int | None) -> list[list[list[int]]]:
+    def write(self, prompts: Sequence[Sequence[int]], recipe: Recipe, seed: int | None) -> list[list[Policy]]:
         """What follows each prompt, all of them written together; several texts each, if the settings ask for them."""
         groups = [self.model.policies(recipe, prompt, seed=seed) for prompt in prompts]
         for _ in self.model.write([policy for group in groups for policy in group]):
             pass
-        return [[policy.chosen for policy in group] for group in groups]
+        return groups
 
 
 @dataclass(frozen=True)

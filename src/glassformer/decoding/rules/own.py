@@ -40,7 +40,10 @@ def familiar(function: Callable[..., Any]) -> Rule:
     def as_arrays(ids: Any, scores: Any) -> Any:
         import torch
 
-        return function(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])[0].float().numpy()
+        found = function(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])
+        if not isinstance(found, torch.Tensor) or found.dim() != 2:
+            raise SettingError(f"the rule {called(function)} gave {found!r}; it must give a tensor of scores, as it got.")
+        return found[0].detach().float().cpu().numpy()
 
     as_arrays.__name__ = called(function)
     return own(as_arrays)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from glassformer.candidates import leaders
 from glassformer.decoding.past import XTC, Past
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Ids, Scores, Shortlist
@@ -57,7 +58,7 @@ def top_k(count: int, least: int = 1) -> Rule:
     def rule(field: Shortlist, past: Past) -> Shortlist:
         if wanted >= field.scores.size:
             return field
-        places = _leaders(field.scores, wanted)
+        places = leaders(field.scores, wanted)
         return field.at(places[field.scores[places] >= _nth(field.scores[places], wanted)])
 
     return rule
@@ -213,26 +214,12 @@ def _nth(scores: Scores, count: int = 1) -> float:
     if count == 1 or not scores.size:
         return float(scores.max(initial=-np.inf))
     count = min(count, scores.size)
-    return float(np.partition(scores[_leaders(scores, count)], -count)[-count])
-
-
-def _leaders(scores: Scores, count: int) -> Ids:
-    """A few places among which the best `count` are, and all that tie with them.
-
-    To select among a whole vocabulary is slow. So it is laid out as a table, and the highest score of each column found,
-    which is fast. There are `count` columns that reach the `count`-th highest of these, so no better one is left below it.
-    """
-    rows = min(64, scores.size // (2 * count))
-    if rows < 2:
-        return np.arange(scores.size)
-    columns = scores.size // rows
-    highest = scores[: rows * columns].reshape(rows, columns).max(0)
-    return np.flatnonzero(scores >= np.partition(highest, -count)[-count])
+    return float(np.partition(scores[leaders(scores, count)], -count)[-count])
 
 
 def _bulk(scores: Scores, weights: Weights, share: float, least: int = 1) -> Ids:
     """Places of the best, `least` or more, that together have at least this share; if possible, few."""
-    places = _leaders(scores, max(FEW, least))
+    places = leaders(scores, max(FEW, least))
     if weights.each[places].sum(dtype=np.float64) < share * weights.total:
         light = (1 - share) * weights.total / scores.size  # all below this together have less than what is not wanted
         places = np.flatnonzero(weights.each >= light / 2)  # half of it, so that rounding makes no difference

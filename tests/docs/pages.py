@@ -1,0 +1,50 @@
+"""How a page is run: its blocks in order, in one session, and every message on it compared with what is said."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.errors import GlassError
+
+BLOCK = re.compile(r"^```(.+)\n((?:.*\n)*?)```$", re.M)
+RUN = ("python", "python raises", "python notes")
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Each block's mark and text, and the text of the message that follows it."""
+    found = BLOCK.findall(page.read_text("utf-8"))
+    for (mark, text), (_, said) in zip(found, [*found[1:], ("", "")], strict=True):
+        yield mark, text, said.strip()
+
+
+def agrees(said: str, told: str) -> bool:
+    """Whether a message is the page's; the page may leave out an end with `…`."""
+    if told.endswith(" …"):
+        return said.startswith(told.removesuffix(" …"))
+    return said == told
+
+
+def run(page: Path, caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
+    """Run a page's Python; what it leaves behind, by name."""
+    names: dict[str, Any] = {}
+    for mark, text, told in blocks(page):
+        if mark not in RUN:
+            continue
+        caplog.clear()
+        code = compile(text, f"{page.name}: {text.splitlines()[0]}", "exec")
+        if mark == "python raises":
+            with pytest.raises(GlassError) as caught:
+                exec(code, names)
+            assert agrees(f"{type(caught.value).__name__}: {caught.value}", told), caught.value
+            continue
+        with caplog.at_level(logging.WARNING, "glassformer"):
+            exec(code, names)
+        if mark == "python notes":
+            assert [record.message for record in caplog.records] == [told]
+    return names
