@@ -112,6 +112,19 @@ def test_settings_come_back_with_their_origins(both: tuple[Any, Any]) -> None:
     assert found.settings.origin("eos_token_id") == "generation_config.json"
 
 
+def test_a_config_of_ones_own_ends_where_the_model_does(both: tuple[Any, Any]) -> None:
+    ours = both[0]
+    free = ours.generate(IDS[:1], max_new_tokens=6, eos_token_id=None)
+    ours.generation_config.eos_token_id, before = int(free[0, 8]), ours.generation_config.eos_token_id
+    try:
+        given = glassformer.GenerationConfig(max_new_tokens=6)
+        found = ours.generate(IDS[:1], generation_config=given, return_dict_in_generate=True)
+    finally:
+        ours.generation_config.eos_token_id = before
+    assert found.finish == [Finish.EOS]
+    assert given.eos_token_id is None
+
+
 def test_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
     ours = both[0]
     with pytest.raises(SettingError, match="logprobs need a place to come back in. Pass return_dict_in_generate=True"):

@@ -17,6 +17,7 @@ from glassformer.errors import (
     InputError,
     InputTypeError,
     ModelNotFound,
+    SettingError,
     TemplateError,
     UnknownArgument,
 )
@@ -61,6 +62,67 @@ def test_it_is_what_generate_gives(model: Any) -> None:
     )
     ids = model.module.generate(**tokens, max_new_tokens=8)[0, tokens["input_ids"].shape[1] :]
     assert model.chat("Hi", max_new_tokens=8) == model.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_several_texts(model: Any) -> None:
+    settings = {"do_sample": True, "max_new_tokens": 6, "seed": 3}
+    runs = model.runs("Hi", num_return_sequences=3, look=2, **settings)
+    assert len({run.text for run in runs}) == 3
+    assert runs[0].text == model.chat("Hi", **settings)
+    assert all(len(run.steps) == 6 and run.steps[0].waterfall is not None for run in runs)
+    best, second = model.runs("Hi", num_beams=3, num_return_sequences=2, max_new_tokens=6)
+    assert best.score is not None
+    assert second.score is not None
+    assert best.score >= second.score
+    assert (
+        best.text
+        == model.chat("Hi", num_beams=3, max_new_tokens=6)
+        == "".join(model.stream("Hi", num_beams=3, max_new_tokens=6))
+    )
+    assert best.tokens_per_second > 0
+    with pytest.raises(SettingError, match=r"num_return_sequences=2 gives several texts. Leave it out, or call runs\(…\)"):
+        model.chat("Hi", num_beams=3, num_return_sequences=2)
+
+
+def test_drafts_by_name_by_model_and_by_module(model: Any, tiny_qwen3: Path, tmp_path: Path) -> None:
+    expected = model.chat("Hi", max_new_tokens=8)
+    for helper in (tiny_qwen3, glassformer.load(tiny_qwen3), model.module):
+        run = model.watch("Hi", assistant_model=helper, max_new_tokens=8)
+        assert run.text == expected
+        assert any(step.drafted for step in run.steps)
+    reference.write(tmp_path, "llama")
+    with pytest.raises(SettingError, match="assistant_model must have the same vocabulary and kind as"):
+        model.chat("Hi", assistant_model=glassformer.AutoModelForCausalLM.from_pretrained(tmp_path))
+
+
+def test_guidance(model: Any) -> None:
+    plain = model.chat("Hi", max_new_tokens=8)
+    guided = model.watch("Hi", guidance_scale=4.0, negative_prompt="Bye", max_new_tokens=8, look=3)
+    assert guided.text != plain
+    assert guided.steps[0].waterfall.stages == ("model", "guidance_scale")
+    _, ids = model.encode("Bye")
+    for given in (list(ids), torch.tensor([ids])):
+        assert model.chat("Hi", guidance_scale=4.0, negative_prompt_ids=given, max_new_tokens=8) == guided.text
+    for bad in ([], "text", [0.5]):
+        with pytest.raises(InputError, match="negative_prompt_ids are token ids, at least one, not"):
+            model.chat("Hi", guidance_scale=4.0, negative_prompt_ids=bad)
+
+
+def test_log_probabilities(model: Any) -> None:
+    run = model.watch("Hi", max_new_tokens=3, logprobs=20, prompt_logprobs=2)
+    assert [step.id for step in run.prompt_steps] == list(run.ids)
+    assert len(run.steps[0].candidates) == 20
+    assert run.steps[0].logprob == pytest.approx(float(run.steps[0].candidates.logprobs[0]), abs=1e-5)
+    with pytest.raises(
+        SettingError, match=r"return_dict_in_generate is for generate\(\). Here watch\(…\) keeps all there is"
+    ):
+        model.chat("Hi", output_scores=True, return_dict_in_generate=True)
+
+
+def test_where_settings_come_from(model: Any) -> None:
+    run = model.watch("Hi", max_new_tokens=2)
+    assert run.settings.in_force["max_new_tokens"] == (2, "this call")
+    assert "this call" in str(run.settings)
 
 
 def test_seeds(model: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -238,3 +239,57 @@ def test_a_reader_that_leaves(tiny_qwen3: Path) -> None:
     done = subprocess.run(code, shell=True, capture_output=True, text=True)
     assert "1 · the prompt" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+class TestRunSettings:
+    def test_what_a_grammar_allows(self, tmp_path: Path) -> None:
+        done = glass("run", "Is Paris in France?", "--choice", "yes", "--choice", "no")
+        assert done.stdout in ("yes\n", "no\n")
+        assert "greedy, choices" in done.stderr
+        assert "complete" in done.stderr
+        schema = tmp_path / "schema.json"
+        schema.write_text('{"type": "object", "properties": {"age": {"type": "integer", "maximum": 99, "minimum": 0}}, '
+                          '"required": ["age"], "additionalProperties": false}')  # fmt: skip
+        found = json.loads(glass("run", "How old?", "--schema", str(schema), "--json").stdout)
+        assert 0 <= json.loads(found["text"])["age"] <= 99
+        assert found["finish"] == "complete"
+        assert found["settings"]["json_schema"]["from"] == "this call"
+        assert re.fullmatch(r"[0-9]{2}-[0-9]\n", glass("run", "A number?", "--regex", r"\d{2}-\d").stdout)
+
+    def test_stop_strings_and_other_settings(self) -> None:
+        done = glass("run", "--raw", "The capital of France is", "-n", "8", "--stop", "Par", "-o", "num_beams=2", "--json")
+        found = json.loads(done.stdout)
+        assert found["stop"] in ("Par", None)
+        assert found["settings"]["num_beams"] == {"value": 2, "from": "this call"}
+        assert "2 beams" in done.stderr
+
+    def test_log_probabilities_and_reasons(self) -> None:
+        done = glass("run", "Hi", "-n", "2", "-o", "logprobs=2", "-o", "prompt_logprobs=0", "--json", "--why")
+        found = json.loads(done.stdout)
+        assert [one["id"] for one in found["logprobs"]] == found["ids"]
+        assert len(found["logprobs"][0]["best"]) == 10
+        assert found["prompt_logprobs"][0]["logprob"] is None
+        assert found["why"][1]["candidates"][0]["chosen"]
+        shown = glass("run", "Hi", "-n", "2", "--temperature", "0.5", "--seed", "1", "--why").stdout
+        assert "the settings in force" in shown
+        assert "token 1: " in shown
+
+    def test_a_loop_is_said_on_a_line_of_its_own(self) -> None:
+        done = glass("run", "The fox. The fox. The fox. The fox.", "--raw", "-n", "24")
+        assert done.stderr.splitlines()[0].startswith("glass: the text repeats itself")
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["--schema", "nowhere.json"], "--schema 'nowhere.json' is neither JSON nor a file that can be read"),
+            (["--schema", "{bad"], "--schema: the text is not JSON"),
+            (["--regex", "("], "regex cannot be followed: unclosed group"),
+            (["-o", "num_beam=2"], "there is no setting 'num_beam'. Did you mean 'num_beams'?"),
+            (["-o", "num_beams=2", "-o", "num_return_sequences=2"], "num_return_sequences=2 gives several texts"),
+        ],
+    )
+    def test_refused(self, arguments: list[str], message: str) -> None:
+        done = glass("run", "Hi", *arguments)
+        assert done.returncode == 1
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr

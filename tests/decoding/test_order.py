@@ -111,6 +111,10 @@ class TestOwnFunctions:
         ):
             Policy(recipe(rules=[short]), [1], context=9).feed(SCORES)
 
+    def test_nothing_at_all(self) -> None:
+        with pytest.raises(SettingError, match="the rule nothing gave None; it must give a tensor of scores"):
+            Policy(recipe(logits_processor=[nothing]), [1], context=9).feed(SCORES)
+
     def test_scores_that_are_not_numbers(self) -> None:
         with pytest.raises(SettingError, match=r"the rule Odd gave scores that are not numbers \(NaN\) at step 0"):
             Policy(recipe(logits_processor=[Odd()]), [1], context=9).feed(SCORES)
@@ -118,6 +122,9 @@ class TestOwnFunctions:
 
 def short(ids: Any, scores: Any) -> Any:
     return scores[:3]
+
+
+def nothing(input_ids: Any, scores: Any) -> None: ...
 
 
 class Odd:

@@ -61,6 +61,13 @@ def test_sense() -> None:
     assert remedy(text(wild[:5], gap=6.0, do_sample=True)) is None
 
 
+def test_a_grammar_has_its_reasons() -> None:
+    model = glassformer.load("smollm2")
+    run = model.watch("Count.", choices=[" ".join("4" * 40)])
+    assert run.text == " ".join("4" * 40)
+    assert run.remedy is None
+
+
 def test_several_texts_in_one_line() -> None:
     assert said([text([1]), text([5] * 30), text([5] * 30)]) == (
         "2 of 3 texts: the text repeats itself (the same token again and again). "

@@ -75,6 +75,10 @@ def test_values_that_mean_nothing(changes: dict[str, Any], message: str) -> None
         ({"regex": "a", "choices": ["a"]}, "regex and choices do not go together. Leave out one of them"),
         ({"num_beams": 2, "guidance_scale": 2.0}, "num_beams and guidance_scale do not go together"),
         ({"num_beams": 2, "prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens and num_beams do not go together"),
+        (
+            {"guidance_scale": 2.0, "negative_prompt": "a", "negative_prompt_ids": [1]},
+            "negative_prompt and negative_prompt_ids do not go together",
+        ),
         ({"do_sample": True, "mirostat": 2, "top_k": 9}, "mirostat takes the place of top_k. Pass one of them"),
         ({"num_return_sequences": 3}, "num_return_sequences=3 would give the same text each time"),
         ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences=3 is more than num_beams=2. Pass more beams"),
@@ -122,6 +126,25 @@ def test_unknown() -> None:
         GenerationConfig().merged({"penalty_alpha": 0.6})
     with pytest.raises(AttributeError):
         GenerationConfig().max_new_token = 5  # type: ignore[attr-defined]
+
+
+def test_unknown_names_are_noticed_when_settings_are_made() -> None:
+    with pytest.raises(UnknownArgument, match="there is no setting 'temprature'. Did you mean 'temperature'"):
+        GenerationConfig(temprature=3)
+
+
+def test_remembering_changes_no_text() -> None:
+    assert GenerationConfig().merged({"use_cache": False}) == GenerationConfig()
+
+
+def test_the_strategy_in_a_word() -> None:
+    def told(**changes: Any) -> str:
+        return GenerationConfig().merged(changes).strategy
+
+    assert told() == "greedy"
+    assert told(num_beams=3, do_sample=True) == "3 beams, sampled"
+    assert told(guidance_scale=2.0, regex="a") == "greedy, guided, regex"
+    assert told(do_sample=True, prompt_lookup_num_tokens=3) == "sampled, prompt lookup"
 
 
 def test_no_room() -> None:
@@ -206,6 +229,7 @@ class Letters:
         ({"logit_bias": {5: float("inf")}}, "logit_bias for 5 is inf; it must be a number, or minus infinity"),
         ({"sequence_bias": {5: 1.0}}, "sequence_bias is .*; it must be a dictionary from tuples"),
         ({"sequence_bias": {(): 1.0}}, "sequence_bias is .*; it must be"),
+        ({"bad_words": ["x", ""]}, "bad_words has an empty text. Leave it out"),
         ({"cancel": 5}, "cancel is 5; it must be a threading.Event"),
     ],
 )

@@ -157,6 +157,13 @@ def test_the_short_face_cuts_the_stop_string_and_the_familiar_one_keeps_its_toke
     assert found[0, len(run.ids) :].tolist() == [step.id for step in run.steps]
 
 
+def test_a_stop_string_of_tokens_that_are_not_shown() -> None:
+    run = glassformer.load("smollm2").watch("Say hello.", eos_token_id=[], stop_strings="<|im_end|>", max_new_tokens=40)
+    assert run.finish is Finish.STOP
+    assert run.stop == "<|im_end|>"
+    assert "<|im_end|>" not in run.text
+
+
 def test_stop_strings_as_the_reference_has_them(tmp_path: Any) -> None:
     """On the same scores, the reference stops after the same token."""
     from transformers import StopStringCriteria

@@ -107,6 +107,32 @@ def test_a_run_explains_its_tokens() -> None:
         run.why(0)
 
 
+def test_what_was_not_kept_is_said() -> None:
+    step = policy(Look(1, waterfall=True)).feed(SCORES)
+    assert step.waterfall is not None
+    with pytest.raises(InputError, match="no account was kept of token 4. Look at more candidates, or at 'all'"):
+        step.waterfall.removed_by(4)
+
+
+@pytest.mark.parametrize("look", ["some", -1, True, 2.5])
+def test_looks_that_mean_nothing(look: Any) -> None:
+    with pytest.raises(InputError, match="it must be a number of candidates, or 'all'"):
+        glassformer.load("smollm2").watch("Hi", look=look)
+
+
+def test_what_is_shown_fits_the_terminal_and_marks_the_chosen_without_colour() -> None:
+    model = glassformer.load("smollm2")
+    settings = {"repetition_penalty": 1.2, "presence_penalty": 0.5, "suppress_tokens": [5], "no_repeat_ngram_size": 3}
+    shown = str(model.watch("Say hello.", max_new_tokens=1, **settings).why(0))
+    (marked,) = [line for line in shown.splitlines() if "→" in line]
+    assert "Hello" in marked
+    assert "changed nothing here: repetition_penalty, presence_penalty, no_repeat_ngram_size" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "\x1b" not in shown
+    beams = model.watch("Say hello.", max_new_tokens=2, num_beams=2)
+    assert str(beams.why(0)).splitlines()[0].endswith("as part of the best text of 2 beams, out of 49,152 in play")
+
+
 def test_the_whole_vocabulary_can_be_kept() -> None:
     run = glassformer.load("smollm2").watch("Hi", max_new_tokens=1, look="all")
     assert run.steps[0].waterfall is not None
