@@ -30,6 +30,7 @@ bench: .venv/developing ## side by side with transformers
 	$(BIN)/python bench/families.py
 	$(BIN)/python bench/text.py
 	$(BIN)/python bench/tasks.py
+	$(BIN)/python bench/decoding.py
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }

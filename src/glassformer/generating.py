@@ -12,7 +12,6 @@ from torch import Tensor
 
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, policies, write
 from glassformer.decoding.remedies import said
-from glassformer.decoding.settings import SPECIAL
 from glassformer.errors import InputError, SettingError
 from glassformer.families.base import check_ids
 from glassformer.heads import Seq2SeqLM
@@ -167,10 +166,7 @@ def _begin(
 ) -> Job:
     """The checked prompt tensor, and a policy for each text that is to follow one of its rows, padding taken off."""
     prompts = check_ids(ids, model.base_model.table.num_embeddings, "generate()")
-    settings = model.generation_config.merged(changes)
-    if given is not None:
-        settings = given.merged(changes)
-        settings.adopt(model.generation_config, SPECIAL)
+    settings = model.generation_config.merged({**changes, "generation_config": given})
     if not settings.return_dict_in_generate and (settings.logprobs is not None or settings.prompt_logprobs is not None):
         raise SettingError("logprobs need a place to come back in. Pass return_dict_in_generate=True too.")
     rows = _unpadded(prompts, attention_mask, settings)

@@ -107,6 +107,25 @@ def test_what_changes_nothing_may_be_said() -> None:
     assert not [name for name in ORDER if found.on(name)]
 
 
+def test_what_a_models_file_asks_for_can_be_switched_off() -> None:
+    model = GenerationConfig.read({"num_beams": 4})
+    with pytest.raises(SettingError, match="num_beams=1 switches the model's own off"):
+        model.merged({"prompt_lookup_num_tokens": 3})
+    assert model.merged({"prompt_lookup_num_tokens": 3, "num_beams": 1}).strategy == "greedy, prompt lookup"
+
+
+def test_a_config_of_ones_own_takes_the_models_place() -> None:
+    model = GenerationConfig.read({"do_sample": True, "temperature": 0.6, "eos_token_id": 7})
+    found = model.merged({"generation_config": GenerationConfig(max_new_tokens=5), "repetition_penalty": 1.2})
+    assert found.in_force == {
+        "max_new_tokens": (5, "set by hand"),
+        "eos_token_id": (7, "generation_config.json"),
+        "repetition_penalty": (1.2, "this call"),
+    }
+    with pytest.raises(SettingError, match="generation_config is {}; it must be a GenerationConfig of glassformer"):
+        model.merged({"generation_config": {}})
+
+
 def test_a_models_file_may_hold_what_has_no_effect() -> None:
     found = GenerationConfig.read({"do_sample": False, "temperature": 0.6, "length_penalty": 2.0})
     assert found.merged({"max_new_tokens": 3}).temperature == 0.6

@@ -65,7 +65,9 @@ def lengths(settings: GenerationConfig, given: Mapping[str, Any]) -> Iterator[st
 def rivals(settings: GenerationConfig, given: Mapping[str, Any]) -> Iterator[str]:
     for one, other in RIVALS:
         if settings.on(one) and settings.on(other):
-            yield f"{one} and {other} do not go together. Leave out one of them."
+            own = next((name for name in (one, other) if name not in given), None)
+            off = f"{own}={settings.about(own).neutral!r} switches the model's own off" if own else "Leave out one of them"
+            yield f"{one} and {other} do not go together. {off}."
     for name in CUTTING:
         if settings.on("mirostat") and name in given and settings.says(name):
             yield f"mirostat takes the place of {name}. Pass one of them."

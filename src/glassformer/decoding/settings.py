@@ -245,7 +245,15 @@ class GenerationConfig:
                 self.origins[name] = other.origins.get(name, (DEFAULT, value))
 
     def merged(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with a call's own settings on top, checked."""
+        """A copy with a call's own settings on top, checked; `generation_config` among them takes this one's place, but
+        for the ids that every model has of its own."""
+        changes = dict(changes)
+        if (given := changes.pop("generation_config", None)) is not None:
+            if not isinstance(given, type(self)):
+                raise SettingError(f"generation_config is {given!r}; it must be a GenerationConfig of glassformer.")
+            found = given.merged(changes)
+            found.adopt(self, SPECIAL)
+            return found
         changes = {name: value for name, value in changes.items() if not _idle(name, value)}
         for name in changes:
             if name in ELSEWHERE:

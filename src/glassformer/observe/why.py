@@ -78,4 +78,5 @@ def why(tokenizer: Tokenizer, step: Step, number: int, beams: int = 1) -> Why:
     )
     text = shown_bytes(tokenizer.token_bytes(step.id))
     finish = step.finish.value if step.finish else None
-    return Why(number, text, fall.stages[1:], fall.counts, fall.entropies, candidates, step.draw, step.logprob, finish)
+    account = (fall.stages[1:], fall.counts, fall.entropies)
+    return Why(number, text, *account, candidates, step.draw, step.logprob, finish, beams)
