@@ -138,7 +138,7 @@ def facts(names: dict[str, Any], printed: str) -> None:
     assert re.search(r"^temperature +0\.7 +this call$", printed, re.M)
     assert re.search(r"^top_k +50 +default$", printed, re.M)
     assert re.search(r"^eos_token_id +\[2\] +the GGUF file$", printed, re.M)
-    assert re.search(r"^ +candidate +model +repetition +temperature +top_k( +top_p)? +chance +out by", printed, re.M)
+    assert re.search(r"^ +candidate +model( +repetition)? +temperature +top_k( +top_p)? +chance +out by", printed, re.M)
     assert names["circle"].remedy is not None
 
 
