@@ -141,7 +141,8 @@ def policy(look: Look = NOTHING, **changes: Any) -> Policy:
 
 def choices(rounds: int) -> list[dict[str, Any]]:
     """A whole step: rules, choice, and what it is asked to tell; beside the reference's processors and its choice."""
-    given, rows = scores(), []
+    given = scores()
+    rows = [row("the best score alone, nothing else", race(lambda: int(given.argmax()), lambda: None, rounds), False)]
     whole, ids = torch.from_numpy(given)[None], torch.from_numpy(past().ids)[None]
     for name, changes in CHOICES.items():
         one = policy(**changes)

@@ -11,7 +11,7 @@ import torch
 
 import glassformer
 from glassformer.decoding import Finish
-from glassformer.errors import InputError, SettingError
+from glassformer.errors import InputError, InputTypeError, SettingError
 from tests.parity import reference
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 30, 41, 2, 19]])
@@ -125,6 +125,48 @@ def test_a_config_of_ones_own_ends_where_the_model_does(both: tuple[Any, Any]) -
     assert given.eos_token_id is None
 
 
+class Blank:
+    def pieces(self, skip: bool = True) -> None: ...
+
+    def encode(self, text: str) -> list[int]:
+        return []
+
+
+def test_an_empty_negative_prompt_is_the_begin_of_a_text(both: tuple[Any, Any]) -> None:
+    settings = {"guidance_scale": 2.0, "max_new_tokens": 4, "eos_token_id": None}
+    found = both[0].generate(IDS, negative_prompt="", tokenizer=Blank(), **settings)
+    assert found.tolist() == both[0].generate(IDS, negative_prompt_ids=[1], **settings).tolist()
+    with pytest.raises(SettingError, match="negative_prompt is empty, and the model has no token that begins a text"):
+        both[0].generate(IDS, negative_prompt="", tokenizer=Blank(), bos_token_id=None, **settings)
+
+
+def test_seeds_of_64_bits(both: tuple[Any, Any]) -> None:
+    texts = {
+        tuple(both[0].generate(IDS[:1], do_sample=True, seed=seed, eos_token_id=None, max_new_tokens=12)[0].tolist())
+        for seed in (2**63, 2**63 + 1000, 2**64 - 1)
+    }
+    assert len(texts) == 3
+
+
+@pytest.mark.filterwarnings("error")
+def test_hardly_any_temperature_is_greedy(both: tuple[Any, Any]) -> None:
+    greedy = both[0].generate(IDS, max_new_tokens=5, eos_token_id=None)
+    for value in (1e-39, 1e-300, 1e-9):
+        cold = both[0].generate(IDS, max_new_tokens=5, eos_token_id=None, do_sample=True, temperature=value, seed=1)
+        assert cold.tolist() == greedy.tolist()
+
+
+def test_a_config_of_another_library_on_the_model(both: tuple[Any, Any]) -> None:
+    from transformers import GenerationConfig
+
+    before = both[0].generation_config
+    try:
+        both[0].generation_config = GenerationConfig(max_new_tokens=3, eos_token_id=None)
+        assert both[0].generate(IDS).shape == (2, 9)
+    finally:
+        both[0].generation_config = before
+
+
 def test_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
     ours = both[0]
     with pytest.raises(SettingError, match="logprobs need a place to come back in. Pass return_dict_in_generate=True"):
@@ -132,8 +174,10 @@ def test_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="output_scores=True has no effect without a place for them"):
         ours.generate(IDS, output_scores=True)
     with pytest.raises(InputError, match="a streamer follows one text as it grows"):
-        ours.generate(IDS[:1], num_beams=2, streamer=object())
-    with pytest.raises(SettingError, match="assistant_model is str; it must be a model that generates"):
+        ours.generate(IDS[:1], num_beams=2, streamer=glassformer.TextStreamer(Blank()))
+    with pytest.raises(InputTypeError, match=r"a streamer has put\(\) and end\(\), such as TextStreamer"):
+        ours.generate(IDS[:1], streamer="x")
+    with pytest.raises(SettingError, match="assistant_model is str; it must be a model of glassformer that"):
         ours.generate(IDS, assistant_model="small")
     reference.write(tmp_path, "llama", vocab_size=90)
     small = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -84,6 +84,21 @@ def test_several_texts(model: Any) -> None:
         model.chat("Hi", num_beams=3, num_return_sequences=2)
 
 
+def test_a_stream_can_be_closed(model: Any) -> None:
+    pieces = model.stream("Hi", max_new_tokens=50)
+    next(pieces)
+    pieces.close()
+    assert list(pieces) == []
+    assert model.chat("Hi", max_new_tokens=1)
+
+
+def test_a_file_that_asks_for_several_texts(tiny_qwen3: Path) -> None:
+    asking = glassformer.load(tiny_qwen3)
+    asking.settings.num_beams, asking.settings.num_return_sequences = 3, 2
+    assert asking.chat("Hi", max_new_tokens=2)
+    assert len(asking.runs("Hi", max_new_tokens=2)) == 2
+
+
 def test_drafts_by_name_by_model_and_by_module(model: Any, tiny_qwen3: Path, tmp_path: Path) -> None:
     expected = model.chat("Hi", max_new_tokens=8)
     for helper in (tiny_qwen3, glassformer.load(tiny_qwen3), model.module):
@@ -113,6 +128,8 @@ def test_log_probabilities(model: Any) -> None:
     assert [step.id for step in run.prompt_steps] == list(run.ids)
     assert len(run.steps[0].candidates) == 20
     assert run.steps[0].logprob == pytest.approx(float(run.steps[0].candidates.logprobs[0]), abs=1e-5)
+    with pytest.raises(SettingError, match=r"logprobs has no place in a text. Here watch\(…\) keeps all there is"):
+        model.chat("Hi", logprobs=2)
     with pytest.raises(
         SettingError, match=r"return_dict_in_generate is for generate\(\). Here watch\(…\) keeps all there is"
     ):

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, policies, write
 from glassformer.decoding.remedies import said
-from glassformer.errors import InputError, SettingError
+from glassformer.decoding.settings import empty_prompt
+from glassformer.errors import InputError, InputTypeError, SettingError
 from glassformer.families.base import check_ids
 from glassformer.heads import Seq2SeqLM
 from glassformer.outputs import GenerateOutput
@@ -81,6 +82,8 @@ class Generating:
         ids = _once(inputs, input_ids)
         job = _begin(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings)
         if streamer is not None:
+            if not hasattr(streamer, "put") or not hasattr(streamer, "end"):
+                raise InputTypeError(f"a streamer has put() and end(), such as TextStreamer(tokenizer); not {streamer!r}.")
             if len(job.policies) > 1 or job.settings.num_beams > 1:
                 raise InputError("a streamer follows one text as it grows; give it a batch of one, and no beams.")
             streamer.put(job.prompts[0].cpu())
@@ -166,7 +169,7 @@ def _begin(
 ) -> Job:
     """The checked prompt tensor, and a policy for each text that is to follow one of its rows, padding taken off."""
     prompts = check_ids(ids, model.base_model.table.num_embeddings, "generate()")
-    settings = model.generation_config.merged({**changes, "generation_config": given})
+    settings = GenerationConfig.of(model.generation_config).merged({**changes, "generation_config": given})
     if not settings.return_dict_in_generate and (settings.logprobs is not None or settings.prompt_logprobs is not None):
         raise SettingError("logprobs need a place to come back in. Pass return_dict_in_generate=True too.")
     rows = _unpadded(prompts, attention_mask, settings)
@@ -175,12 +178,10 @@ def _begin(
         prompts, rows, sources = (*_targets(model, prompts, decoder_ids, settings), rows)
     elif decoder_ids is not None:
         raise InputError("decoder_input_ids are for encoder-decoders; this model has no encoder.")
-    seed = settings.seed
-    if settings.do_sample and seed is None:
-        seed = int(torch.randint(2**31, ()))
+    settings.draw_seed(lambda: int(torch.randint(2**31, ())), "torch's generator")
     recipe = Recipe.of(settings, tokenizer, model.config.vocab_size)
     look = look or Look(raw=settings.output_logits, scores=settings.output_scores)
-    more = {"context": model.config.context, "seed": seed, "look": look}
+    more = {"context": model.config.context, "look": look}
     negatives = _negatives(settings, tokenizer, len(rows))
     made = [
         policy
@@ -196,7 +197,7 @@ def _negatives(settings: GenerationConfig, tokenizer: Any, rows: int) -> list[li
     if settings.negative_prompt is not None:
         if tokenizer is None:
             raise SettingError("negative_prompt is a text, so a tokenizer is needed. Pass tokenizer=tokenizer too.")
-        found = tokenizer.encode(settings.negative_prompt)
+        found = tokenizer.encode(settings.negative_prompt) or [empty_prompt(settings)]
     if found is None:
         return [None] * rows
     ids = torch.as_tensor(found)
@@ -255,7 +256,7 @@ def _steps(model: Any, job: Job) -> Iterator[tuple[int, Step]]:
 def check_helper(model: Any, helper: Any) -> None:
     """Refuse a model that cannot draft for another."""
     if not isinstance(helper, Generating):
-        raise SettingError(f"assistant_model is {type(helper).__name__}; it must be a model that generates.")
+        raise SettingError(f"assistant_model is {type(helper).__name__}; it must be a model of glassformer that generates.")
     ours, theirs = model.config, helper.config
     if ours.vocab_size != theirs.vocab_size or isinstance(model, Seq2SeqLM) != isinstance(helper, Seq2SeqLM):
         raise SettingError(

@@ -9,12 +9,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
-from typing import Any, Literal, Never, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from glassformer.checkpoint.locate import Progress
 from glassformer.checkpoint.sentence import Sentence
 from glassformer.decoding import Finish, GenerationConfig, Look, Policy, Recipe, Step, policies, write
 from glassformer.decoding.remedies import remedy
-from glassformer.decoding.settings import FAMILIAR
+from glassformer.decoding.settings import FAMILIAR, empty_prompt, strings
 from glassformer.decoding.stopping import cancelled
 from glassformer.engine.protocol import Executor
 from glassformer.errors import ExecutorError, InputError, InputTypeError, SettingError, TemplateError, nearest, refuse
@@ -140,11 +139,10 @@ class Growing:
     """A run's text as it grows: tokens in, whole pieces out, held back where a stop string may have begun."""
 
     def __init__(self, run: Run, tokenizer: Tokenizer) -> None:
-        stops = run.settings.stop_strings or ()
         self.run = run
         self.tokenizer = tokenizer
         self.pieces = tokenizer.pieces()
-        self.held = Held([stops] if isinstance(stops, str) else stops)
+        self.held = Held(strings(run.settings.stop_strings))
 
     def add(self, step: Step, seconds: float) -> str:
         run = self.run
@@ -370,8 +368,10 @@ class Model:
         **settings: Any,
     ) -> Iterator[str]:
         """The answer piece by piece, as soon as each piece is whole text."""
+        if vain := [name for name in ("logprobs", "prompt_logprobs") if settings.get(name) is not None]:
+            raise SettingError(f"{vain[0]} has no place in a text. Here watch(…) keeps all there is: run.steps.")
         run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
-        return chain(self.follow(run), self._said([run]))
+        return self._streamed(run)
 
     def watch(
         self,
@@ -388,8 +388,9 @@ class Model:
         `look`: for how many candidates of each step it is kept what the rules did to them; 'all' keeps the vocabulary.
         """
         run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
-        for _ in chain(self.follow(run, look=look), self._said([run])):
+        for _ in self.follow(run, look=look):
             pass
+        self._say([run])
         return run
 
     def runs(
@@ -403,18 +404,22 @@ class Model:
         **settings: Any,
     ) -> list[Run]:
         """Several texts for one prompt: `num_return_sequences` of them, drawn, or the best of as many beams."""
-        run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
+        run = self._begun(prompt, settings, raw=raw, system=system, template=template)
         runs = [run, *(replace(run, steps=[], prompt_steps=[]) for _ in range(run.settings.num_return_sequences - 1))]
-        for _ in chain(self._written(runs, look), self._said(runs)):
+        for _ in self._written(runs, look):
             pass
+        self._say(runs)
         return runs
 
+    def _streamed(self, run: Run) -> Generator[str, None, None]:
+        yield from self.follow(run)
+        self._say([run])
+
     @staticmethod
-    def _said(runs: Sequence[Run]) -> Iterator[Never]:
-        """Behind the last piece, say in one line what may be wrong with a text, and what to try."""
+    def _say(runs: Sequence[Run]) -> None:
+        """Say in one line what may be wrong with a text, and what to try."""
         if (word := next((run.remedy for run in runs if run.remedy is not None), None)) is not None:
             note(word)
-        yield from ()
 
     def begin(
         self,
@@ -426,27 +431,35 @@ class Model:
         **settings: Any,
     ) -> Run:
         """A run that has its prompt and settings, and nothing generated yet; `follow` it."""
+        one = {"num_return_sequences": 1, **settings}  # whatever the model's file says
+        return self._begun(prompt, one, raw=raw, system=system, template=template)
+
+    def _begun(
+        self,
+        prompt: Prompt,
+        settings: Mapping[str, Any],
+        *,
+        raw: bool,
+        system: str | None,
+        template: Mapping[str, Any] | None,
+    ) -> Run:
         self._check_writes()
         variables = template or {}
-        if vain := [name for name in FAMILIAR if name in settings]:
+        if vain := [name for name in FAMILIAR if settings.get(name)]:
             raise SettingError(f"{vain[0]} is for generate(). Here watch(…) keeps all there is: run.steps.")
         merged = self.settings.merged(settings)
+        merged.draw_seed()
         recipe = self.recipe(merged)
         text, ids = self.encode(prompt, raw=raw, system=system, **variables)
         self.room(merged, ids)  # said now, before anything is loaded
         negative = None if merged.negative_prompt_ids is None else _flat(merged.negative_prompt_ids)
-        if merged.negative_prompt is not None:
+        if merged.negative_prompt == "":
+            negative = (empty_prompt(merged),)
+        elif merged.negative_prompt is not None:
             _, negative = self.encode(merged.negative_prompt, raw=raw, system=system, **variables)
-        run = Run(self, text, ids, recipe, self._seed(merged), negative)
+        run = Run(self, text, ids, recipe, merged.seed if merged.do_sample else None, negative)
         run.recipe = replace(recipe, stops=(*recipe.stops, cancelled(run.ending)))
         return run
-
-    @staticmethod
-    def _seed(settings: GenerationConfig) -> int | None:
-        """What the draws come from: as given, or drawn now; None where nothing is drawn."""
-        if settings.do_sample and settings.seed is None:
-            return int.from_bytes(os.urandom(4), "little")
-        return settings.seed if settings.do_sample else None
 
     def recipe(self, settings: GenerationConfig) -> Recipe:
         """Settings made ready for choosing among this model's tokens."""

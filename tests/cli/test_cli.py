@@ -71,7 +71,7 @@ def test_run(tiny_qwen3: Path) -> None:
 def test_packed_weights_are_said_to_be_expanded(smollm2: Path) -> None:
     done = glass("run", "--raw", "The capital of France is", "-n", "1")
     assert done.stdout == " Paris\n"
-    assert "raw text · greedy · plain on cpu, Q4_1 expanded to float32 · 5 → 1 tokens" in done.stderr
+    assert "raw text · greedy · plain on cpu, Q4_1 expanded to float32 · 5 → 1 token, cut at the limit" in done.stderr
 
 
 def test_run_as_json_from_stdin(tiny_qwen3: Path) -> None:
@@ -282,6 +282,10 @@ class TestRunSettings:
         ("arguments", "message"),
         [
             (["--schema", "nowhere.json"], "--schema 'nowhere.json' is neither JSON nor a file that can be read"),
+            (["--choice", "a", "-o", 'choices=["b"]'], "choices is said twice, once with -o. Leave one out"),
+            (["-o", "num_beams=2", "-o", "num_beams=3"], "--option says num_beams twice. Leave one out"),
+            (["-o", "logprobs=2"], "logprobs is told as JSON only. Pass --json too"),
+            (["--temperature", "0", "--top-p", "0.9"], "--temperature 0 takes the best token each time, so --top-p"),
             (["--schema", "{bad"], "--schema: the text is not JSON"),
             (["--regex", "("], "regex cannot be followed: unclosed group"),
             (["-o", "num_beam=2"], "there is no setting 'num_beam'. Did you mean 'num_beams'?"),

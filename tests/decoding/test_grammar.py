@@ -475,7 +475,7 @@ def refused(setting: str, value: Any, tokenizer: Any) -> str:
     ids=lambda value: value[:20],
 )
 def test_a_regex_that_is_broken(smol: Tokenizer, pattern: str, said: str) -> None:
-    mend = "Write it as https://docs.rs/regex/latest/regex/#syntax has it."
+    mend = "Write it as https://docs.rs/regex/latest/regex/#syntax has it, without boundaries such as \\b."
     assert refused("regex", pattern, smol) == f"regex cannot be followed: {said}. {mend}"
 
 
@@ -820,7 +820,8 @@ def test_a_failure_inside_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said = refused("regex", "a", Plain(b"a"))
     assert (
         said
-        == "regex cannot be followed: index out of bounds. Write it as https://docs.rs/regex/latest/regex/#syntax has it."
+        == "regex cannot be followed: index out of bounds. Write it as https://docs.rs/regex/latest/regex/#syntax has it, "
+        "without boundaries such as \\b."
     )
 
 
@@ -852,3 +853,26 @@ def test_text_that_a_tokenizer_cannot_spell(tokenizers: Callable[[str], Tokenize
         guide.allowed()
     with pytest.raises(SettingError, match="regex " + nowhere.format(2)):  # and it stays so
         guide.shape(Shortlist(np.zeros(len(pieces), np.float32)))
+
+
+def test_gbnf_is_taken_for_lark_too(smol: Tokenizer) -> None:
+    guide = compiled("grammar", 'root ::= item+\nitem ::= "- " [a-c] "\\n"', smol).guide()
+    for token in smol.encode("- a\n- b\n"):
+        guide.accept(token)
+    with pytest.raises(SettingError, match="grammar is no GBNF: .*Mend it, or write Lark"):
+        compiled("grammar", 'root ::= "a', smol)
+
+
+def test_a_model_of_pydantic(smol: Tokenizer) -> None:
+    class Answer:
+        @classmethod
+        def model_json_schema(cls) -> dict[str, Any]:
+            return {"type": "integer", "minimum": 3, "maximum": 3}
+
+    allowed = compiled("json_schema", Answer, smol).guide().allowed()
+    assert [smol.decode([token]) for token in np.flatnonzero(allowed).tolist()] == ["3"]
+
+
+def test_digits_are_the_ten_of_ascii(smol: Tokenizer) -> None:
+    allowed = compiled("regex", r"\d", smol).guide().allowed()
+    assert sorted(smol.decode([token]) for token in np.flatnonzero(allowed).tolist()) == list("0123456789")

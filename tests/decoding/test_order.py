@@ -107,12 +107,20 @@ class TestOwnFunctions:
 
     def test_scores_of_another_shape(self) -> None:
         with pytest.raises(
-            SettingError, match=r"the rule short gave scores of shape \(3,\); it must give \(5,\), as it got"
+            SettingError, match=r"the rule short gave scores of shape \(3,\); it must give scores of shape \(5,\)"
         ):
             Policy(recipe(rules=[short]), [1], context=9).feed(SCORES)
 
+    @pytest.mark.parametrize(("given", "kind"), [(None, "NoneType"), ("abc", "str"), ([1.0], "list")])
+    def test_what_are_no_scores(self, given: Any, kind: str) -> None:
+        def odd(ids: Any, scores: Any) -> Any:
+            return given
+
+        with pytest.raises(SettingError, match=rf"the rule odd gave {kind}; it must give scores of shape \(5,\)"):
+            Policy(recipe(rules=[odd]), [1], context=9).feed(SCORES)
+
     def test_nothing_at_all(self) -> None:
-        with pytest.raises(SettingError, match="the rule nothing gave None; it must give a tensor of scores"):
+        with pytest.raises(SettingError, match="the rule nothing gave NoneType; it must give a tensor of scores"):
             Policy(recipe(logits_processor=[nothing]), [1], context=9).feed(SCORES)
 
     def test_scores_that_are_not_numbers(self) -> None:

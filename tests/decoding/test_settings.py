@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import glassformer
@@ -33,6 +34,13 @@ from tests.parity import reference
         ({"do_sample": True, "top_p": 0}, "top_p is 0"),
         ({"do_sample": True, "min_p": -0.1}, "min_p is -0.1; it must be at least 0 and at most 1"),
         ({"do_sample": True, "seed": -1}, "seed is -1"),
+        (
+            {"do_sample": True, "seed": 2**64},
+            r"seed is 18446744073709551616; it must be a whole number from 0 to 2\*\*64 - 1",
+        ),
+        ({"num_beams": 2, "length_penalty": float("nan")}, "length_penalty is nan; it must be a number"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty is inf; it must be a number above 0"),
+        ({"max_time": "5"}, "max_time is '5'; it must be a number above 0"),
         ({"do_sample": True, "mirostat": 1}, "mirostat is 1; only version 2 is here"),
         ({"do_sample": True, "epsilon_cutoff": 1.0}, "epsilon_cutoff is 1.0; it must be at least 0 and below 1"),
         ({"num_beams": 0}, "num_beams is 0; it must be a whole number of at least 1"),
@@ -122,8 +130,47 @@ def test_a_config_of_ones_own_takes_the_models_place() -> None:
         "eos_token_id": (7, "generation_config.json"),
         "repetition_penalty": (1.2, "this call"),
     }
-    with pytest.raises(SettingError, match="generation_config is {}; it must be a GenerationConfig of glassformer"):
+    with pytest.raises(SettingError, match="generation_config is dict; it must be a GenerationConfig"):
         model.merged({"generation_config": {}})
+
+
+def test_another_librarys_config() -> None:
+    from transformers import GenerationConfig as Theirs
+
+    found = GenerationConfig().merged({"generation_config": Theirs(max_new_tokens=5, num_beams=3)})
+    assert found.in_force["max_new_tokens"] == (5, "generation_config")
+    assert found.strategy == "3 beams"
+
+
+def test_numbers_of_other_libraries() -> None:
+    import torch
+
+    found = GenerationConfig().merged(
+        {"max_new_tokens": np.int64(3), "seed": torch.tensor(5), "repetition_penalty": np.float32(2)}
+    )
+    assert (found.max_new_tokens, found.seed, found.repetition_penalty) == (3, 5, 2.0)
+
+
+def test_names_from_elsewhere() -> None:
+    for name, ours in (("stop", "stop_strings"), ("n", "num_return_sequences"), ("guided_json", "json_schema")):
+        with pytest.raises(UnknownArgument, match=f"there is no setting '{name}'. Here it is '{ours}'"):
+            GenerationConfig().merged({name: 1})
+
+
+def test_empty_lists_ask_for_nothing() -> None:
+    empty = {"stop_strings": [], "suppress_tokens": [], "logit_bias": {}, "bad_words": [], "logits_processor": []}
+    found = GenerationConfig().merged(empty)
+    assert Recipe.of(found).rules == ()
+    assert Recipe.of(found).stops == ()
+
+
+def test_a_seed_that_was_drawn_is_said() -> None:
+    found = GenerationConfig().merged({"do_sample": True})
+    found.draw_seed()
+    assert found.in_force["seed"] == (found.seed, "drawn")
+    again = GenerationConfig().merged({"do_sample": True, "seed": 7})
+    again.draw_seed()
+    assert again.in_force["seed"] == (7, "this call")
 
 
 def test_a_models_file_may_hold_what_has_no_effect() -> None:
@@ -183,7 +230,14 @@ def test_files() -> None:
     assert found.extra == {"odd": 1}
     assert found.to_dict().items() >= {"odd": 1, "top_k": 20, "eos_token_id": [3, 4]}.items()
     with pytest.raises(SettingError, match=r"generation_config.json: top_p is 7"):
-        GenerationConfig.read({"top_p": 7})
+        GenerationConfig.read({"top_p": 7, "do_sample": True})
+
+
+def test_files_are_read_kindly_where_nothing_is_lost() -> None:
+    assert GenerationConfig.read({"temperature": 0.0, "do_sample": True}).merged({}).strategy == "greedy"
+    assert GenerationConfig.read({"temperature": 0.0}).merged({"do_sample": True}).temperature == 1.0
+    assert not GenerationConfig.read({"do_sample": True, "top_k": -1}).on("top_k")
+    assert GenerationConfig.read({"top_p": 0.0}).merged({"do_sample": True}).top_p == 1.0
 
 
 def test_a_file_gets_back_what_it_held_and_nothing_of_one_call() -> None:
@@ -248,6 +302,8 @@ class Letters:
         ({"logit_bias": {5: float("inf")}}, "logit_bias for 5 is inf; it must be a number, or minus infinity"),
         ({"sequence_bias": {5: 1.0}}, "sequence_bias is .*; it must be a dictionary from tuples"),
         ({"sequence_bias": {(): 1.0}}, "sequence_bias is .*; it must be"),
+        ({"logit_bias": [[5]]}, "logit_bias is .*; it must be a dictionary, or a list of pairs"),
+        ({"bad_words_ids": [[]]}, "bad_words_ids has an empty list. Leave it out"),
         ({"bad_words": ["x", ""]}, "bad_words has an empty text. Leave it out"),
         ({"cancel": 5}, "cancel is 5; it must be a threading.Event"),
     ],
@@ -255,3 +311,31 @@ class Letters:
 def test_what_only_shows_when_it_is_made_ready(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         Recipe.of(GenerationConfig().merged(changes), Letters())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"logit_bias": {99: 1.0}},
+        {"sequence_bias": {(5, 99): 1.0}},
+        {"bad_words_ids": [[5, -2]]},
+        {"allowed_tokens": [99]},
+        {"suppress_tokens": [-1, 99]},
+        {"forced_bos_token_id": 99},
+        {"forced_eos_token_id": [3, 99]},
+    ],
+)
+def test_ids_outside_the_vocabulary(changes: dict[str, Any]) -> None:
+    settings = GenerationConfig().merged(changes)
+    with pytest.raises(SettingError, match=r"has the id (99|-2), which is outside the vocabulary of 50. Leave it out"):
+        Recipe.of(settings, size=50)
+    assert Recipe.of(settings, size=None).rules
+    Recipe.of(GenerationConfig(suppress_tokens=[-1]), size=50)
+
+
+def test_a_text_of_digits_is_a_text() -> None:
+    """An id is a number; JSON, which has no numbers for keys, can say it in pairs."""
+    policy = Policy(Recipe.of(GenerationConfig(logit_bias={"5": 9.0, 7: 8.0}), Letters()), [1], context=9)
+    assert policy.shape(np.zeros(99, np.float32)).scores[[5, 7, ord("5")]].tolist() == [0.0, 8.0, 9.0]
+    pairs = Recipe.of(GenerationConfig().merged({"logit_bias": [[7, 8.0]]}))
+    assert Policy(pairs, [1], context=9).shape(np.zeros(99, np.float32)).scores[7] == 8.0

@@ -85,6 +85,7 @@ def test_criteria_of_the_user() -> None:
 
     assert finishes([5, 6, 7], stopping_criteria=[familiar]) == [None, Finish.CRITERION]
     assert seen == [[[1, 2, 5]], [[1, 2, 5, 6]]]
+    assert finishes([5, 6], stopping_criteria=[lambda ids, scores: None]) == [None, None]
     assert finishes([5, 6], stopping_criteria=[lambda ids, scores: ids[0, -1] == 6]) == [None, Finish.CRITERION]
 
 

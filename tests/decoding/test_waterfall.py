@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import glassformer
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
 from glassformer.errors import InputError
+from glassformer.show.terminal import plain
 
 SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0, 2.5], np.float32)
 
@@ -103,7 +104,7 @@ def test_a_run_explains_its_tokens() -> None:
     with pytest.raises(InputError, match="there is no token 4 in a text of 4"):
         run.why(4)
     run.steps[0] = policy(Look()).feed(SCORES)
-    with pytest.raises(InputError, match=r"this step kept no account of its rules. Get the run with watch\(…, look=10\)"):
+    with pytest.raises(InputError, match=r"this step kept no account of its rules. Get the run with watch\(…\), or runs"):
         run.why(0)
 
 
@@ -130,7 +131,13 @@ def test_what_is_shown_fits_the_terminal_and_marks_the_chosen_without_colour() -
     assert max(map(len, shown.splitlines())) <= 100
     assert "\x1b" not in shown
     beams = model.watch("Say hello.", max_new_tokens=2, num_beams=2)
-    assert str(beams.why(0)).splitlines()[0].endswith("as part of the best text of 2 beams, out of 49,152 in play")
+    assert str(beams.why(0)).splitlines()[0].endswith("part of the best text of 2 beams, out of 49,152 in play")
+    assert "log-prob" in str(beams.why(0))
+    sampled = model.watch("Hi", do_sample=True, seed=1, temperature=0.7, top_k=20, top_p=0.9, min_p=0.05, max_new_tokens=1)
+    narrow = plain(sampled.why(0), width=52)
+    assert "no room for: temperature" in narrow
+    assert "…" not in narrow
+    assert "picked by the draw" in narrow
 
 
 def test_the_whole_vocabulary_can_be_kept() -> None:

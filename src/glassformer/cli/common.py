@@ -74,6 +74,8 @@ def pairs(given: list[str] | None, option: str, example: str) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise SettingError(f"{option} {pair!r} is not NAME=VALUE, such as {example}.")
+        if name in found:
+            raise SettingError(f"{option} says {name} twice. Leave one out.")
         try:
             found[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except ValueError:
@@ -88,7 +90,7 @@ def json_or_file(given: str | None, option: str) -> Any:
     text = given
     if not given.lstrip().startswith(("{", "[", "true", "false")):
         try:
-            text = Path(given).read_text("utf-8")
+            text = Path(given).read_text("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{option} {given!r} is neither JSON nor a file that can be read: {error}") from error
     try:

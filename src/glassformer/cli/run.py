@@ -57,11 +57,14 @@ def run(
 ) -> None:
     """Answer one prompt, word by word."""
     text = common.read_prompt(prompt)
-    settings = {
-        **chosen(max_new_tokens, sample, temperature, top_k, top_p, seed),
-        **given(stop_strings=stop, json_schema=common.json_or_file(schema, "--schema"), regex=regex, choices=choice),
-        **common.pairs(option, "--option", "num_beams=4"),
-    }
+    grammar = given(json_schema=common.json_or_file(schema, "--schema"), regex=regex, choices=choice)
+    settings = {**chosen(max_new_tokens, sample, temperature, top_k, top_p, seed), **given(stop_strings=stop), **grammar}
+    others = common.pairs(option, "--option", "num_beams=4")
+    if twice := settings.keys() & others.keys():
+        raise SettingError(f"{min(twice)} is said twice, once with -o. Leave one out.")
+    if not as_json and (vain := {"logprobs", "prompt_logprobs"} & others.keys()):
+        raise SettingError(f"{min(vain)} is told as JSON only. Pass --json too.")
+    settings |= others
     loaded = common.open_model(model, dtype)
     begun = loaded.begin(text, raw=raw, system=system, template=common.variables(template), **settings)
     with common.waiting(f"loading {model}"):
@@ -78,7 +81,7 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
-        print(json.dumps(summary(begun, why), ensure_ascii=False))
+        print(json.dumps({**summary(begun, why), **({"finish": "cancelled"} if interrupted else {})}, ensure_ascii=False))
     else:
         sys.stdout.write("\n")
         sys.stdout.flush()
@@ -115,12 +118,13 @@ def chosen(
     seed: int | None,
 ) -> dict[str, Any]:
     """The options that were given, as settings. Temperature 0 is how many people say greedy."""
+    greedy = "--greedy"
     if temperature == 0 and not sample:
-        sample, temperature = False, None
+        sample, temperature, greedy = False, None, "--temperature 0"
     shaping = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     given = [f"--{name.replace('_', '-')}" for name, value in shaping.items() if value is not None]
     if given and sample is False:
-        raise SettingError(f"--greedy takes the best token each time, so {given[0]} would change nothing. Leave one out.")
+        raise SettingError(f"{greedy} takes the best token each time, so {given[0]} would change nothing. Leave one out.")
     settings = {**shaping, "max_new_tokens": max_new_tokens, "seed": seed, "do_sample": True if given else sample}
     return {name: value for name, value in settings.items() if value is not None}
 
@@ -136,9 +140,10 @@ def told(run: Run, about: Description, raw: bool) -> str:
     opened = run.model.opened
     weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed else about.dtype
     end = "stopped by you" if run.finish is None else ENDS[run.finish.value]
+    speed = f" · {run.tokens_per_second:.1f} tokens/s" if run.tokens_per_second else ""
     return (
         f"{run.model.name} · {chat} · {strategy} · {about.name} on {about.device}, {weights} · "
-        f"{len(run.ids)} → {len(run.steps)} tokens, {end} · {run.tokens_per_second:.1f} tokens/s"
+        f"{len(run.ids)} → {len(run.steps)} token{'' if len(run.steps) == 1 else 's'}, {end}{speed}"
     )
 
 

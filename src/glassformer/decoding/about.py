@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ class About(NamedTuple):
             return False
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return True
+        if not math.isfinite(value):
+            return False
         return (
             (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
@@ -31,14 +34,15 @@ class About(NamedTuple):
             and (self.below is None or value < self.below)
         )
 
-    def expected(self, hint: Any) -> str:
-        """What it must be, in words."""
+    def expected(self, hint: Any, value: Any = 0) -> str:
+        """What it must be instead of a value, in words."""
         if self.words is not None:
             return self.words
         limits = (("above", self.above), ("at least", self.least), ("below", self.below), ("at most", self.most))
         bounds = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
         if fits(0.5, hint):
-            return bounds or "a number"
+            number = fits(value, float) and math.isfinite(value)
+            return bounds if bounds and number else f"a number {bounds}".rstrip()
         if fits(1, hint) and not fits([1], hint):
             return f"a whole number of {bounds}"
         return words(hint).removesuffix(" or null")

@@ -296,6 +296,8 @@ LONGEST = 1_000_000  # characters
 
 
 def _schema(value: Any) -> dict[str, Any]:
+    if callable(getattr(value, "model_json_schema", None)):  # a model of pydantic
+        value = value.model_json_schema()
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -337,7 +339,15 @@ def _of_choices(value: Any) -> str:
 
 
 def _of_lark(value: Any) -> str:
-    return _source("grammar", _text("grammar", value))
+    text = _text("grammar", value)
+    if "::=" in text:  # llama.cpp's GBNF
+        _llguidance()
+        convert = importlib.import_module("llguidance.gbnf_to_lark")
+        try:
+            text = convert.gbnf_to_lark(text).removeprefix("%llguidance {}")
+        except (convert.GbnfToLarkError, RecursionError) as error:
+            raise SettingError(f"grammar is no GBNF: {_reason(str(error))}. Mend it, or write Lark.") from error
+    return _source("grammar", text)
 
 
 SOURCES: Mapping[str, Callable[[Any], str]] = {
@@ -376,7 +386,7 @@ SMALLER = "Make it smaller, or its repetitions shorter."
 MENDS = {
     "json_schema": "Mend it, or leave out what is not supported: "
     "https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md.",
-    "regex": "Write it as https://docs.rs/regex/latest/regex/#syntax has it.",
+    "regex": "Write it as https://docs.rs/regex/latest/regex/#syntax has it, without boundaries such as \\b.",
     "choices": SMALLER,
     "grammar": "Mend it; its syntax is at https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md.",
 }

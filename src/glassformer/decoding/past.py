@@ -60,7 +60,8 @@ class Past:
 
     def draws(self, purpose: int = TOKEN) -> np.random.Generator:
         """This step's random numbers for one purpose."""
-        bits = np.random.Philox(key=[self.seed or 0, self.index], counter=[0, self.step, purpose, 0])
+        key = np.array((self.seed or 0, self.index), np.uint64)
+        bits = np.random.Philox(key=key, counter=(0, self.step, purpose, 0))
         return np.random.Generator(bits)
 
     def draw(self, purpose: int = TOKEN) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from glassformer.decoding import stopping
 from glassformer.decoding.contradictions import GRAMMARS
 from glassformer.decoding.grammar import Grammar
-from glassformer.decoding.order import Named, Terms, chain
-from glassformer.decoding.settings import BREAKERS, GenerationConfig
+from glassformer.decoding.order import Named, Terms, chain, sequences
+from glassformer.decoding.settings import BREAKERS, GenerationConfig, several, strings
 from glassformer.decoding.stopping import Stop
 from glassformer.errors import SettingError
 
@@ -25,7 +26,7 @@ class Recipe:
     def of(cls, settings: GenerationConfig, tokenizer: Any = None, size: int | None = None) -> Recipe:
         """`tokenizer` is needed where settings name texts; `size`, the length of the scores, for a grammar."""
         named = [name for name in (*TEXTS, *GRAMMARS) if settings.on(name)]
-        if settings.on("logit_bias") and any(isinstance(key, str) for key in settings.logit_bias or ()):
+        if settings.on("logit_bias") and any(isinstance(key, str) for key, _ in _pairs(settings)):
             named.append("logit_bias")
         if named and tokenizer is None:
             raise SettingError(f"{named[0]} names texts, so a tokenizer is needed. Pass tokenizer=tokenizer too.")
@@ -35,6 +36,8 @@ class Recipe:
             breakers=_breakers(settings, tokenizer),
             least=len(settings.eos) + 1 if settings.num_beams > 1 else 1,
         )
+        if size is not None:
+            _check_ids(settings, terms, size)
         return cls(settings, chain(settings, terms), _stops(settings, tokenizer), _grammar(settings, tokenizer, size))
 
 
@@ -42,11 +45,12 @@ TEXTS = ("stop_strings", "bad_words")  # settings that name texts
 
 
 def _biases(settings: GenerationConfig, tokenizer: Any) -> dict[int, float]:
+    """By id; a text is a token's, even one of digits."""
     found = {}
-    for key, value in (settings.logit_bias or {}).items():
+    for key, value in _pairs(settings):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value < float("inf"):
             raise SettingError(f"logit_bias for {key!r} is {value!r}; it must be a number, or minus infinity.")
-        if isinstance(key, str) and not key.isdecimal():
+        if isinstance(key, str):
             ids = tokenizer.encode(key, add_special_tokens=False)
             if len(ids) != 1:
                 raise SettingError(f"logit_bias names {key!r}, which is {len(ids)} tokens, not one. Use sequence_bias.")
@@ -55,8 +59,38 @@ def _biases(settings: GenerationConfig, tokenizer: Any) -> dict[int, float]:
     return found
 
 
+def _pairs(settings: GenerationConfig) -> list[tuple[Any, Any]]:
+    """Biases, of a dictionary or of a list of pairs, as JSON must write ids."""
+    given = settings.logit_bias or {}
+    pairs = list(given.items() if isinstance(given, Mapping) else given)
+    if any(len(pair) != 2 for pair in pairs):
+        raise SettingError(f"logit_bias is {given!r}; it must be a dictionary, or a list of pairs of a token and a number.")
+    return [(key, value) for key, value in pairs]
+
+
+def _check_ids(settings: GenerationConfig, terms: Terms, size: int) -> None:
+    """Refuse ids that are in no vocabulary of this size; -1 is how some files say that nothing is suppressed."""
+    s = settings
+    named: dict[str, Iterable[int]] = {
+        "logit_bias": terms.biases,
+        "sequence_bias": (one for ids in sequences(s.sequence_bias) for one in ids) if s.on("sequence_bias") else (),
+        "bad_words_ids": (one for ids in s.bad_words_ids or () for one in ids),
+        "allowed_tokens": s.allowed_tokens or (),
+        "suppress_tokens": (one for one in s.suppress_tokens or () if one != -1),
+        "begin_suppress_tokens": (one for one in s.begin_suppress_tokens or () if one != -1),
+        "forced_bos_token_id": several(s.forced_bos_token_id),
+        "forced_eos_token_id": several(s.forced_eos_token_id),
+    }
+    for name, ids in named.items():
+        for token in ids:
+            if not 0 <= token < size:
+                raise SettingError(f"{name} has the id {token}, which is outside the vocabulary of {size}. Leave it out.")
+
+
 def _bad_words(settings: GenerationConfig, tokenizer: Any) -> list[list[int]]:
     """Each word as it is written at the start of a text, and within one."""
+    if [] in (settings.bad_words_ids or ()):
+        raise SettingError("bad_words_ids has an empty list. Leave it out.")
     if "" in (settings.bad_words or ()):
         raise SettingError("bad_words has an empty text. Leave it out.")
     ways = [word for bare in settings.bad_words or () for word in (bare, f" {bare}")]
@@ -75,9 +109,9 @@ def _breakers(settings: GenerationConfig, tokenizer: Any) -> frozenset[int]:
 def _stops(settings: GenerationConfig, tokenizer: Any) -> tuple[Stop, ...]:
     s = settings
     found: list[Stop] = []
-    if s.stop_strings is not None:
-        texts = [s.stop_strings] if isinstance(s.stop_strings, str) else list(s.stop_strings)
-        if not texts or "" in texts:
+    if s.on("stop_strings"):
+        texts = strings(s.stop_strings)
+        if "" in texts:
             raise SettingError(f"stop_strings is {s.stop_strings!r}; each must be a text of at least one character.")
         found.append(stopping.at_strings(texts, lambda ids: tokenizer.decode(ids, skip_special_tokens=False)))
     if s.stop_when is not None:

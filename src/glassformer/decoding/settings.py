@@ -7,6 +7,7 @@ table in the documentation and the order of rules all read these lines.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -28,6 +29,14 @@ ELSEWHERE: Mapping[str, Any] = {  # what the field also knows, and the value tha
     )),
     "diversity_penalty": 0.0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1,
     "output_attentions": False, "output_hidden_states": False, "remove_invalid_values": False, "renormalize_logits": False,
+    "cache_implementation": None, "past_key_values": None, "synced_gpus": False,
+}  # fmt: skip
+ALIASES = {  # how others call it
+    "stop": "stop_strings", "n": "num_return_sequences", "max_tokens": "max_new_tokens", "num_predict": "max_new_tokens",
+    "n_predict": "max_new_tokens", "repeat_penalty": "repetition_penalty", "guided_json": "json_schema",
+    "response_format": "json_schema", "guided_regex": "regex", "guided_choice": "choices", "guided_grammar": "grammar",
+    "typical": "typical_p", "beam_width": "num_beams", "best_of": "num_beams", "top_logprobs": "logprobs",
+    "ignore_eos": "eos_token_id", "negative_prompt_attention_mask": "negative_prompt_ids",
 }  # fmt: skip
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")  # that every model has of its own
 FAMILIAR = ("return_dict_in_generate", "output_scores", "output_logits")  # that only generate can honour
@@ -69,7 +78,9 @@ class GenerationConfig:
 
     # Which strategy
     do_sample: bool = setting(False, "draw from the probabilities; otherwise take the best")
-    seed: int | None = setting(None, "the same seed gives the same draws", least=0)
+    seed: int | None = setting(
+        None, "the same seed gives the same draws", least=0, below=2**64, words="a whole number from 0 to 2**64 - 1"
+    )
     num_beams: int = setting(1, "follow so many texts at once and take the best as a whole", least=1)
     num_return_sequences: int = setting(1, "how many texts for each prompt", least=1)
     length_penalty: float = setting(1.0, "beams: above 0 favours long texts, below 0 short ones", needs="num_beams")
@@ -96,9 +107,7 @@ class GenerationConfig:
     )
 
     # Which texts are allowed
-    json_schema: Mapping[str, Any] | str | bool | None = setting(
-        None, "only JSON that this schema allows; true: any JSON", words="a JSON schema"
-    )
+    json_schema: Any = setting(None, "only JSON that this schema allows; true: any JSON")
     regex: str | None = setting(None, "only texts that match this as a whole")
     choices: Sequence[str] | None = setting(None, "only one of these texts")
     grammar: str | None = setting(None, "only texts of this Lark grammar")
@@ -109,10 +118,10 @@ class GenerationConfig:
         "added to the score of a token that would complete a sequence: {(ids): value}",
         words="a dictionary from tuples of token ids to numbers, or a list of [ids, number]",
     )
-    logit_bias: Mapping[Any, float] | None = setting(
+    logit_bias: Mapping[Any, float] | Sequence[Sequence[Any]] | None = setting(
         None,
-        "added to a token's score: {id or text: value}",
-        words="a dictionary from token ids, or texts of one token, to numbers",
+        "added to a token's score: {id or its text: value}, or a list of pairs",
+        words="a dictionary from token ids, or texts of one token, to numbers, or a list of pairs",
     )
     bad_words_ids: Sequence[Sequence[int]] | None = setting(
         None, "sequences of ids that may not appear", words="a list of lists of token ids"
@@ -213,12 +222,28 @@ class GenerationConfig:
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], where: str = "generation_config.json") -> Self:
-        """From `generation_config.json`."""
+        """From `generation_config.json`. What has no effect there may be out of bounds."""
         known = {name: value for name, value in raw.items() if name in abouts() and value is not None}
+        if known.get("temperature") == 0:  # how some files say greedy
+            known |= {"temperature": 1.0, "do_sample": False}
+        if known.get("top_k") == -1:  # and off
+            known["top_k"] = 0
+        if not known.get("do_sample"):
+            idle = [name for name in known if abouts()[name].needs == "do_sample" and not _fits(name, known[name])]
+            known = {name: value for name, value in known.items() if name not in idle}
         found = cls(**known, extra={name: value for name, value in raw.items() if name not in abouts()})
         found.origins = {name: (where, value) for name, value in known.items()}
         found.check(f"{where}: ")
         return found
+
+    @classmethod
+    def of(cls, given: Any) -> Self:
+        """Settings of any kind: these, or another library's, by what its `to_dict` says."""
+        if isinstance(given, cls):
+            return given
+        if not callable(getattr(given, "to_dict", None)):
+            raise SettingError(f"generation_config is {type(given).__name__}; it must be a GenerationConfig.")
+        return cls.read({name: value for name, value in given.to_dict().items() if value is not None}, "generation_config")
 
     @classmethod
     def implied(cls, config: Any, where: str = "config.json") -> Self:
@@ -249,17 +274,16 @@ class GenerationConfig:
         for the ids that every model has of its own."""
         changes = dict(changes)
         if (given := changes.pop("generation_config", None)) is not None:
-            if not isinstance(given, type(self)):
-                raise SettingError(f"generation_config is {given!r}; it must be a GenerationConfig of glassformer.")
-            found = given.merged(changes)
+            found = self.of(given).merged(changes)
             found.adopt(self, SPECIAL)
             return found
-        changes = {name: value for name, value in changes.items() if not _idle(name, value)}
+        changes = {name: _plain(value) for name, value in changes.items() if not _idle(name, value)}
         for name in changes:
             if name in ELSEWHERE:
                 raise SettingError(f"the setting {name!r} is not supported. Leave it out.")
             if name not in abouts():
-                near = nearest(name, abouts()) or f" Settings: {', '.join(self.names())}."
+                near = f" Here it is {ALIASES[name]!r}." if name in ALIASES else nearest(name, abouts())
+                near = near or f" Settings: {', '.join(self.names())}."
                 raise UnknownArgument(f"there is no setting {name!r}.{near}")
         found = dataclasses.replace(self, **changes)
         found.origins = {**self.origins, **{name: (CALL, value) for name, value in changes.items()}}
@@ -277,9 +301,11 @@ class GenerationConfig:
         return abouts()[name]
 
     def says(self, name: str) -> bool:
-        """Whether a setting has a value that would change something."""
+        """Whether a setting has a value that would change something; an empty list changes nothing."""
         value = getattr(self, name)
-        return value is not None and value is not False and value != abouts()[name].neutral
+        if value is None or value is False or (isinstance(value, (str, list, tuple, dict)) and not value):
+            return name in ("allowed_tokens", "choices", "negative_prompt") and value is not None
+        return bool(value != abouts()[name].neutral)
 
     def on(self, name: str) -> bool:
         """Whether a setting has an effect: it says something, and what it needs is in force too."""
@@ -321,9 +347,9 @@ class GenerationConfig:
             value = getattr(self, name)
             if value is None or hints[name] is Any:
                 continue
-            if not about.fits(value, hints[name]) or (name == "early_stopping" and value not in (True, False, "never")):
+            if not _fits(name, value):
                 mend = " For the best token each time, do_sample=False." if name == "temperature" else ""
-                raise SettingError(f"{where}{name} is {value!r}; it must be {about.expected(hints[name])}.{mend}")
+                raise SettingError(f"{where}{name} is {value!r}; it must be {about.expected(hints[name], value)}.{mend}")
         if self.mirostat == 1:
             raise SettingError(f"{where}mirostat is 1; only version 2 is here: mirostat=2.")
 
@@ -343,6 +369,12 @@ class GenerationConfig:
         also = {"assistant_model": "assisted", "prompt_lookup_num_tokens": "prompt lookup", "guidance_scale": "guided"}
         also |= {name: name.replace("_", " ") for name in GRAMMARS}
         return ", ".join([how, *(word for name, word in also.items() if self.on(name))])
+
+    def draw_seed(self, source: Callable[[], int] = lambda: secrets.randbits(32), where: str = "drawn") -> None:
+        """Where texts are drawn and no seed was given, draw one and remember that."""
+        if self.do_sample and self.seed is None:
+            self.seed = source()
+            self.origins = {**self.origins, "seed": (where, self.seed)}
 
     def room(self, prompt: int, context: int) -> int:
         """How many tokens may follow a prompt of this length."""
@@ -366,6 +398,31 @@ class GenerationConfig:
         default = GenerationConfig()
         said = {name: value for name, value in kept.items() if name in self.origins or value != getattr(default, name)}
         return {**self.extra, **{name: value for name, value in said.items() if value is not None}}
+
+
+def empty_prompt(settings: GenerationConfig) -> int:
+    """The token that stands for no prompt at all."""
+    found = (*several(settings.bos_token_id), *several(settings.eos_token_id))
+    if not found:
+        raise SettingError("negative_prompt is empty, and the model has no token that begins a text. Leave it out.")
+    return found[0]
+
+
+def strings(given: str | Sequence[str] | None) -> list[str]:
+    """None, one text or many, as many."""
+    return [] if given is None else [given] if isinstance(given, str) else list(given)
+
+
+def _fits(name: str, value: Any) -> bool:
+    """Whether a setting can have a value."""
+    if name == "early_stopping" and value not in (True, False, "never"):
+        return False
+    return abouts()[name].fits(value, _hints()[name])
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's or torch's as Python's."""
+    return value.item() if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)) else value
 
 
 def _idle(name: str, value: Any) -> bool:

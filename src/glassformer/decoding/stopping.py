@@ -56,7 +56,7 @@ def familiar(function: Callable[..., Any]) -> Stop:
         import torch
 
         said = function(torch.from_numpy(past.ids.copy())[None], None)
-        return Finish.CRITERION if bool(torch.as_tensor(said).all()) else None
+        return Finish.CRITERION if said is not None and bool(torch.as_tensor(said).all()) else None
 
     return stop
 

@@ -46,9 +46,9 @@ class Why:
         return self.entropies[0]
 
     def __rich__(self) -> Any:
-        from glassformer.show.why import why
+        from glassformer.show.why import Picture
 
-        return why(self)
+        return Picture(self)
 
     def __str__(self) -> str:
         """The whole picture, without colours."""
@@ -64,7 +64,7 @@ def why(tokenizer: Tokenizer, step: Step, number: int, beams: int = 1) -> Why:
     """One step for people; it must have been asked to remember what the rules did."""
     fall: Waterfall | None = step.waterfall
     if fall is None:
-        raise InputError("this step kept no account of its rules. Get the run with watch(…, look=10).")
+        raise InputError("this step kept no account of its rules. Get the run with watch(…), or runs(…, look=10).")
     candidates = tuple(
         Fated(
             fate.id,

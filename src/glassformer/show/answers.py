@@ -105,7 +105,7 @@ def _states(given: str, answer: Any) -> RenderableType:
 
 
 def _written(given: Any, answer: Sequence[Mapping[str, str]]) -> RenderableType:
-    return Text(str(next(iter(answer[0].values()))))
+    return Group(*(Text(str(next(iter(one.values())))) for one in answer))
 
 
 def _similar(found: Sequence[tuple[tuple[str, str], float]]) -> RenderableType:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +40,7 @@ class Writing(Task):
         more = {name: value for name, value in options.items() if name not in known}
         before = getattr(self, "options", None)
         settings = {**(before.settings if before else {}), **more}
-        if vain := [name for name in FAMILIAR if settings.get(name)]:
+        if vain := [name for name in (*FAMILIAR, "logprobs", "prompt_logprobs") if settings.get(name)]:
             raise SettingError(f"{vain[0]} is for generate(); a task gives texts. Leave it out.")
         self.model.settings.merged(settings)  # a setting that means nothing is refused now
         return super()._given({**own, "settings": settings})
@@ -59,14 +58,12 @@ class Writing(Task):
         prompts = [self._prompt(item, settings, options) for item in items]
         good = [at for at, prompt in enumerate(prompts) if not isinstance(prompt, GlassError)]
         found: list[Any] = list(prompts)
-        seed = settings.seed
-        if settings.do_sample and seed is None:
-            seed = int.from_bytes(os.urandom(4), "little")
+        settings.draw_seed()
         recipe = self.model.recipe(settings)
         written: list[Policy] = []
         for numbers in batches([len(prompts[at]) for at in good], options.batch_size or ROWS, padded=True, load=0):
             chosen = [good[number] for number in numbers]
-            for at, policies in zip(chosen, self.write([prompts[at] for at in chosen], recipe, seed), strict=True):
+            for at, policies in zip(chosen, self.write([prompts[at] for at in chosen], recipe), strict=True):
                 texts = [self.tokenizer.decode(policy.chosen, options.skip_special_tokens) for policy in policies]
                 found[at] = [answer for text in texts for answer in self.said(items[at], text, options)]
                 written += policies
@@ -91,9 +88,9 @@ class Writing(Task):
             return error
         return ids
 
-    def write(self, prompts: Sequence[Sequence[int]], recipe: Recipe, seed: int | None) -> list[list[Policy]]:
+    def write(self, prompts: Sequence[Sequence[int]], recipe: Recipe) -> list[list[Policy]]:
         """What follows each prompt, all of them written together; several texts each, if the settings ask for them."""
-        groups = [self.model.policies(recipe, prompt, seed=seed) for prompt in prompts]
+        groups = [self.model.policies(recipe, prompt) for prompt in prompts]
         for _ in self.model.write([policy for group in groups for policy in group]):
             pass
         return groups

@@ -22,11 +22,14 @@ def own(function: Callable[..., Any]) -> Rule:
 
     def rule(field: Shortlist, past: Past) -> Shortlist:
         scores = field.whole(past.size)
-        found = np.asarray(function(past.ids.copy(), scores.copy()), np.float32)
-        if found.shape != scores.shape:
-            raise SettingError(
-                f"the rule {called(function)} gave scores of shape {found.shape}; it must give {scores.shape}, as it got."
-            )
+        given = function(past.ids.copy(), scores.copy())
+        try:
+            found = np.asarray(given, np.float32)
+        except (TypeError, ValueError):
+            found = np.empty(0, np.float32)
+        if given is None or found.shape != scores.shape:
+            what = f"scores of shape {found.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+            raise SettingError(f"the rule {called(function)} gave {what}; it must give scores of shape {scores.shape}.")
         if np.isnan(found).any():
             raise SettingError(f"the rule {called(function)} gave scores that are not numbers (NaN) at step {past.step}.")
         return Shortlist(found, None) if field.ids is None else Shortlist(found[field.ids], field.ids)
@@ -42,7 +45,8 @@ def familiar(function: Callable[..., Any]) -> Rule:
 
         found = function(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])
         if not isinstance(found, torch.Tensor) or found.dim() != 2:
-            raise SettingError(f"the rule {called(function)} gave {found!r}; it must give a tensor of scores, as it got.")
+            what = type(found).__name__
+            raise SettingError(f"the rule {called(function)} gave {what}; it must give a tensor of scores, as it got.")
         return found[0].detach().float().cpu().numpy()
 
     as_arrays.__name__ = called(function)

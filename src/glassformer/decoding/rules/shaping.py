@@ -21,6 +21,7 @@ from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Ids, Scores, Shortlist
 
 FAR = -200.0  # this far below the best a weight is 0 in float32; and 0 · FAR is 0, where 0 · -inf would be NaN
+TINY = 1e-30  # a temperature that a score can be divided by
 FEW = 256  # candidates that mostly have nearly all of the probability
 BINS = 4096  # for a rough order
 
@@ -43,10 +44,16 @@ class Weights(NamedTuple):
 
 
 def temperature(value: float) -> Rule:
-    """Divide the scores: below 1 the best stand out more, above 1 less."""
+    """Divide the scores: below 1 the best stand out more, above 1 less. Where that would be too much for a number, what
+    each lies below the best is divided, which is the same to whoever draws."""
 
     def rule(field: Shortlist, past: Past) -> Shortlist:
-        return field if value == 1 else Shortlist(field.scores / np.float32(value), field.ids)
+        if value == 1:
+            return field
+        if value > TINY:
+            return Shortlist(field.scores / np.float32(value), field.ids)
+        with np.errstate(over="ignore"):
+            return Shortlist(((field.scores - _nth(field.scores)) / np.float64(value)).astype(np.float32), field.ids)
 
     return rule
 
