@@ -1,9 +1,10 @@
 """What choosing a token costs at a vocabulary of 151,936, beside transformers' processors on the same scores.
 
-    python bench/decoding.py [--rounds 40] [--only choices|loop|rules|long]
+    python bench/decoding.py [--rounds 40] [--only choices|loop|rules|long|strategies]
 
-The two take turns on one thread. A ratio above 1 means that ours is faster; where there is no ratio, the reference has no
-such thing. The loop is measured over an executor that costs nothing: what is left beside the policy is its overhead.
+The two take turns, on one thread but for whole texts. A ratio above 1 means that ours is faster; where there is none, the
+reference has no such thing. The loop is measured over an executor that costs nothing: what is left beside the policy is its
+overhead.
 """
 
 from __future__ import annotations
@@ -232,11 +233,45 @@ def row(name: str, seconds: tuple[float, float], both: bool) -> dict[str, Any]:
     return {"rule": name, "µs": f"{ours:,} / {other:,}", "ratio": round(seconds[1] / seconds[0], 1)}
 
 
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "4 beams": {"num_beams": 4},
+    "4 drawn texts": {"do_sample": True, "num_return_sequences": 4},
+    "prompt lookup, a text that quotes": {"prompt_lookup_num_tokens": 6},
+}
+
+
+def strategies(rounds: int, new: int = 24) -> list[dict[str, Any]]:
+    """Whole texts of SmolLM2 in float32, all threads, beside transformers' generate."""
+    import tempfile
+
+    import transformers
+
+    import glassformer
+    from glassformer.checkpoint.locate import locate
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        ours = glassformer.AutoModelForCausalLM.from_pretrained(locate("smollm2")).requires_grad_(False)
+        ours.save_pretrained(folder)
+        other = transformers.AutoModelForCausalLM.from_pretrained(folder).requires_grad_(False).eval()
+    tokenizer = glassformer.load("smollm2").tokenizer
+    tokens = tokenizer("The quick brown fox jumps over the lazy dog. " * 6, return_tensors="pt")
+    settings = {"max_new_tokens": new, "eos_token_id": None, "pad_token_id": 0}
+    for name, more in STRATEGIES.items():
+        sides = [lambda model=model, more=more: model.generate(**tokens, **settings, **more) for model in (ours, other)]
+        seconds = race(sides[0], sides[1], max(2, rounds // 12))
+        rates = " / ".join(f"{new / one:.1f}" for one in seconds)
+        rows.append({"strategy": name, "tokens/s": rates, "ratio": round(seconds[1] / seconds[0], 2)})
+    return rows
+
+
 TABLES: dict[str, tuple[str, Callable[[int], list[dict[str, Any]]]]] = {
     "choices": ("one step at 151,936 tokens", choices),
     "loop": ("the loop beside model and policy", overhead),
     "rules": ("each rule at 151,936 tokens", rules),
     "long": ("the same after long texts", lengths),
+    "strategies": ("whole texts ÷ transformers", strategies),
 }
 
 
@@ -245,8 +280,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", choices=TABLES)
     asked = parser.parse_args()
-    torch.set_num_threads(1)
+    threads = torch.get_num_threads()
     for name, (title, table) in TABLES.items():
+        torch.set_num_threads(threads if name == "strategies" else 1)
         if asked.only in (None, name):
             report(title, table(asked.rounds))
 

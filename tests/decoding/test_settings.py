@@ -162,6 +162,8 @@ def test_empty_lists_ask_for_nothing() -> None:
     found = GenerationConfig().merged(empty)
     assert Recipe.of(found).rules == ()
     assert Recipe.of(found).stops == ()
+    telling = {"json_schema": {}, "choices": [], "allowed_tokens": []}
+    assert all(GenerationConfig(**{name: value}).on(name) for name, value in telling.items())
 
 
 def test_a_seed_that_was_drawn_is_said() -> None:

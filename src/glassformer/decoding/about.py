@@ -17,6 +17,7 @@ class About(NamedTuple):
     most: float | None = None
     below: float | None = None
     needs: str | None = None  # what must be in force for this to have an effect
+    empty: bool = False  # whether an empty text or list says something too
     words: str | None = None  # its kind, for people, where the annotation does not say it
     passing: bool = False  # for one call only: not of the kind that files hold
 

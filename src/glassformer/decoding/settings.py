@@ -91,7 +91,9 @@ class GenerationConfig:
         words="true, false or 'never'",
     )
     guidance_scale: float | None = setting(None, "away from what the negative prompt would give: above 1", neutral=1.0)
-    negative_prompt: str | None = setting(None, "guidance: the text to lead away from", needs="guidance_scale", passing=True)
+    negative_prompt: str | None = setting(
+        None, "guidance: the text to lead away from", needs="guidance_scale", empty=True, passing=True
+    )
     negative_prompt_ids: Any = setting(
         None, "the same as ids; by default the prompt's last token", needs="guidance_scale", passing=True
     )
@@ -107,9 +109,9 @@ class GenerationConfig:
     )
 
     # Which texts are allowed
-    json_schema: Any = setting(None, "only JSON that this schema allows; true: any JSON")
+    json_schema: Any = setting(None, "only JSON that this schema allows; true: any JSON", empty=True)
     regex: str | None = setting(None, "only texts that match this as a whole")
-    choices: Sequence[str] | None = setting(None, "only one of these texts")
+    choices: Sequence[str] | None = setting(None, "only one of these texts", empty=True)
     grammar: str | None = setting(None, "only texts of this Lark grammar")
 
     # Which tokens
@@ -127,7 +129,7 @@ class GenerationConfig:
         None, "sequences of ids that may not appear", words="a list of lists of token ids"
     )
     bad_words: Sequence[str] | None = setting(None, "words that may not appear")
-    allowed_tokens: Sequence[int] | None = setting(None, "only these ids", words="a list of token ids")
+    allowed_tokens: Sequence[int] | None = setting(None, "only these ids", words="a list of token ids", empty=True)
     suppress_tokens: Sequence[int] | None = setting(None, "none of these ids", words="a list of token ids")
     begin_suppress_tokens: Sequence[int] | None = setting(
         None, "none of these ids as the first", words="a list of token ids"
@@ -231,7 +233,8 @@ class GenerationConfig:
         if not known.get("do_sample"):
             idle = [name for name in known if abouts()[name].needs == "do_sample" and not _fits(name, known[name])]
             known = {name: value for name, value in known.items() if name not in idle}
-        found = cls(**known, extra={name: value for name, value in raw.items() if name not in abouts()})
+        strange = {name: value for name, value in raw.items() if name not in abouts()}
+        found = cls(**known, extra=strange)
         found.origins = {name: (where, value) for name, value in known.items()}
         found.check(f"{where}: ")
         return found
@@ -301,11 +304,13 @@ class GenerationConfig:
         return abouts()[name]
 
     def says(self, name: str) -> bool:
-        """Whether a setting has a value that would change something; an empty list changes nothing."""
-        value = getattr(self, name)
-        if value is None or value is False or (isinstance(value, (str, list, tuple, dict)) and not value):
-            return name in ("allowed_tokens", "choices", "negative_prompt") and value is not None
-        return bool(value != abouts()[name].neutral)
+        """Whether a setting has a value that would change something; an empty list changes nothing, mostly."""
+        value, about = getattr(self, name), abouts()[name]
+        if value is None or value is False:
+            return False
+        if isinstance(value, (str, list, tuple, dict)) and not value:
+            return about.empty
+        return bool(value != about.neutral)
 
     def on(self, name: str) -> bool:
         """Whether a setting has an effect: it says something, and what it needs is in force too."""
