@@ -15,7 +15,7 @@ from glassformer.decoding import GenerationConfig, Policy, Recipe, policies, wri
 from glassformer.decoding.lane import CHUNK
 from glassformer.decoding.loop import loop
 from glassformer.engine.plain import Plain
-from glassformer.errors import ExecutorError, SettingError
+from glassformer.errors import ExecutorError, InputError, SettingError
 from tests.parity import reference
 
 PROMPTS = ([5, 9, 14, 3], [77, 21], [5, 9, 14, 3, 8, 60])
@@ -147,6 +147,17 @@ def test_log_probabilities_of_the_prompt(model: Any) -> None:
     for _ in write(Plain(model), [plain]):
         pass
     assert plain.chosen == policy.chosen
+
+
+def test_a_lane_that_cannot_begin_leaves_no_row_behind(llama: Any) -> None:
+    executor = Plain(llama)
+    recipe = Recipe.of(GenerationConfig(guidance_scale=2.0))
+    with pytest.raises(InputError, match="token id 999 is outside the vocabulary"):
+        list(loop(executor, [Policy(recipe, [5], context=64, negative=[999])]))
+    t5_like = Recipe.of(GenerationConfig(guidance_scale=2.0, prompt_logprobs=1))
+    with pytest.raises(InputError, match="outside the vocabulary"):
+        list(loop(executor, [Policy(t5_like, [5, 999, 6], context=64, negative=[5])]))
+    assert not executor._memory.rows
 
 
 class TestNotNumbers:

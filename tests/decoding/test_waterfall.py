@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import glassformer
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
+from glassformer.decoding.policy import NOTHING
 from glassformer.errors import InputError
 from glassformer.show.terminal import plain
 
@@ -80,6 +81,11 @@ def test_looking_changes_no_choice_and_not_looking_keeps_nothing() -> None:
         assert np.array_equal(other.raw, SCORES)
         assert other.scores is not None
         assert np.allclose(other.scores, SCORES / 1.5)
+
+
+def test_not_looking_is_known_at_once() -> None:
+    assert policy(Look()).look is NOTHING
+    assert policy(Look(raw=False, scores=False)).look is NOTHING
 
 
 def test_a_run_explains_its_tokens() -> None:

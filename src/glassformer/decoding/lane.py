@@ -21,11 +21,15 @@ class Lane:
         self.executor = executor
         self.policy = policy
         self.feeds = [Feed(executor.open(policy.source), policy.prompt)]  # what its rows run next
-        if policy.negative is not None:
-            source, ids = (None, policy.negative) if policy.source is None else (policy.negative, policy.prompt)
-            self.feeds.append(Feed(executor.open(source), ids))
-        if policy.settings.prompt_logprobs is not None:
-            self._look_behind(policy.settings.prompt_logprobs)
+        try:
+            if policy.negative is not None:
+                source, ids = (None, policy.negative) if policy.source is None else (policy.negative, policy.prompt)
+                self.feeds.append(Feed(executor.open(source), ids))
+            if policy.settings.prompt_logprobs is not None:
+                self._look_behind(policy.settings.prompt_logprobs)
+        except BaseException:
+            self.close()
+            raise
 
     def twin(self, policy: Policy) -> Self:
         """Another policy's lane after the same prompt, which has been read."""

@@ -94,7 +94,7 @@ class Policy:
         self.past = Past(prompt, settings.room(len(prompt), context), seed, index)
         if recipe.grammar is not None:
             self.past.guide = recipe.grammar.guide()
-        self.look = look
+        self.look = NOTHING if look == NOTHING else look  # asked for by identity at each step
         self.behind: list[Step] = []  # of the prompt's own tokens, if prompt_logprobs asks for it
         self.score: float | None = None  # of the whole text, where beams compared texts
         self.beams: list[int] = []  # which beam each token came from
