@@ -94,6 +94,11 @@ def test_the_prompts_log_probabilities(both: tuple[Any, Any]) -> None:
         assert all(step.candidates is None for step in found.prompt_steps[row])
 
 
+def test_steps_have_a_place_for_log_probabilities(both: tuple[Any, Any]) -> None:
+    found = [step for _, step in both[0].steps(IDS[:1], max_new_tokens=2, logprobs=3)]
+    assert all(len(step.candidates) == 3 and step.logprob < 0 for step in found)
+
+
 def test_several_texts(both: tuple[Any, Any]) -> None:
     settings = {"do_sample": True, "seed": 5, "max_new_tokens": 6, "eos_token_id": None}
     found = both[0].generate(IDS, num_return_sequences=3, return_dict_in_generate=True, **settings)

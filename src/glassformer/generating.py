@@ -170,7 +170,8 @@ def _begin(
     """The checked prompt tensor, and a policy for each text that is to follow one of its rows, padding taken off."""
     prompts = check_ids(ids, model.base_model.table.num_embeddings, "generate()")
     settings = GenerationConfig.of(model.generation_config).merged({**changes, "generation_config": given})
-    if not settings.return_dict_in_generate and (settings.logprobs is not None or settings.prompt_logprobs is not None):
+    kept = look is not None or settings.return_dict_in_generate
+    if not kept and (settings.logprobs is not None or settings.prompt_logprobs is not None):
         raise SettingError("logprobs need a place to come back in. Pass return_dict_in_generate=True too.")
     rows = _unpadded(prompts, attention_mask, settings)
     sources: list[Any] = [None] * len(rows)
