@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from glassformer.opening import AutoConfig as AutoConfig
     from glassformer.opening import AutoTokenizer as AutoTokenizer
     from glassformer.outputs import ModelOutput as ModelOutput
+    from glassformer.running import Run as Run
     from glassformer.runtime import Model as Model
-    from glassformer.runtime import Run as Run
     from glassformer.runtime import load as load
     from glassformer.sites import Change as Change
     from glassformer.sites import Watch as Watch
@@ -58,7 +58,8 @@ _HOMES = {
     "observe.journey": ("Journey",),
     "opening": ("AutoConfig", "AutoTokenizer"),
     "outputs": ("ModelOutput",),
-    "runtime": ("Model", "Run", "load"),
+    "running": ("Run",),
+    "runtime": ("Model", "load"),
     "sites": ("Change", "Watch"),
     "tasks": ("Task", "pipeline"),
     "text": ("BatchEncoding", "Tokenizer"),

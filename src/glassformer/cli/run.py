@@ -15,7 +15,7 @@ from glassformer.errors import SettingError
 if TYPE_CHECKING:
     from glassformer.decoding import Step
     from glassformer.engine.protocol import Description
-    from glassformer.runtime import Run
+    from glassformer.running import Run
 
 SHOWN = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
 ENDS = {

@@ -36,6 +36,8 @@ class Recipe:
             breakers=_breakers(settings, tokenizer),
             least=len(settings.eos) + 1 if settings.num_beams > 1 else 1,
         )
+        if any(not ids for ids in settings.bad_words_ids or ()):
+            raise SettingError("bad_words_ids has an empty list. Leave it out.")
         if size is not None:
             _check_ids(settings, terms, size)
         return cls(settings, chain(settings, terms), _stops(settings, tokenizer), _grammar(settings, tokenizer, size))
@@ -89,8 +91,6 @@ def _check_ids(settings: GenerationConfig, terms: Terms, size: int) -> None:
 
 def _bad_words(settings: GenerationConfig, tokenizer: Any) -> list[list[int]]:
     """Each word as it is written at the start of a text, and within one."""
-    if [] in (settings.bad_words_ids or ()):
-        raise SettingError("bad_words_ids has an empty list. Leave it out.")
     if "" in (settings.bad_words or ()):
         raise SettingError("bad_words has an empty text. Leave it out.")
     ways = [word for bare in settings.bad_words or () for word in (bare, f" {bare}")]

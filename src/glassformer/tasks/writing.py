@@ -11,7 +11,7 @@ from typing import Any
 
 from glassformer.decoding import GenerationConfig, Policy, Recipe
 from glassformer.decoding.remedies import said
-from glassformer.decoding.settings import FAMILIAR, NEW_TOKENS
+from glassformer.decoding.settings import FAMILIAR, LIKELIHOODS, NEW_TOKENS
 from glassformer.errors import GlassError, InputError, SettingError
 from glassformer.tasks.reading import batches
 from glassformer.tasks.task import Options, Task, checked_text
@@ -40,7 +40,7 @@ class Writing(Task):
         more = {name: value for name, value in options.items() if name not in known}
         before = getattr(self, "options", None)
         settings = {**(before.settings if before else {}), **more}
-        if vain := [name for name in (*FAMILIAR, "logprobs", "prompt_logprobs") if settings.get(name)]:
+        if vain := [name for name in (*FAMILIAR, *LIKELIHOODS) if settings.get(name)]:
             raise SettingError(f"{vain[0]} is for generate(); a task gives texts. Leave it out.")
         self.model.settings.merged(settings)  # a setting that means nothing is refused now
         return super()._given({**own, "settings": settings})
