@@ -36,7 +36,7 @@ bench: .venv/developing ## side by side with transformers
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }
 	@echo "Setting up .venv: torch and a few small libraries, one to three minutes…"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) install --quiet --constraint constraints.txt --editable .
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[grammar]'
 	@touch $@
 
 .venv/developing: .venv/installed
