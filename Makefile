@@ -1,7 +1,7 @@
 # Two commands for everybody: `make run` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-TESTS := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto  # one process per core, and no more threads than that
+TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 $(BIN)/python -m pytest -n auto  # one process per core, and no more threads than that
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: run setup test test-all lint bench clean

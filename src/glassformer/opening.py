@@ -37,6 +37,7 @@ class Opened:
 
     name: str
     checkpoint: Checkpoint
+    given: Mapping[str, Stored] | None = None  # tensors to take instead of the checkpoint's own: packed in another kind
 
     @property
     def path(self) -> Path:
@@ -80,7 +81,7 @@ class Opened:
 
     @property
     def tensors(self) -> Mapping[str, Stored]:
-        return self.checkpoint.tensors
+        return self.checkpoint.tensors if self.given is None else self.given
 
     @cached_property
     def kind(self) -> str:

@@ -24,8 +24,17 @@ from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, p
 from glassformer.decoding.remedies import remedy
 from glassformer.decoding.settings import FAMILIAR, LIKELIHOODS, empty_prompt
 from glassformer.decoding.stopping import cancelled
-from glassformer.engine.protocol import Executor
-from glassformer.errors import ExecutorError, InputError, InputTypeError, SettingError, TemplateError, nearest, refuse
+from glassformer.engine.protocol import CACHES, Executor
+from glassformer.errors import (
+    CheckpointError,
+    ExecutorError,
+    InputError,
+    InputTypeError,
+    SettingError,
+    TemplateError,
+    nearest,
+    refuse,
+)
 from glassformer.observe.journey import TOP, Candidate, Journey, candidates, journey, next_token
 from glassformer.observe.vocabulary import Vocabulary
 from glassformer.opening import DTYPES, Opened, open_model
@@ -34,14 +43,16 @@ from glassformer.text import Tokenizer
 
 note = logging.getLogger("glassformer").warning
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
-EXECUTORS = ("auto", "plain")
+EXECUTORS = ("auto", "plain", "cpu")
 
 
 def load(
     name: str | os.PathLike[str] = "smollm2",
     *,
-    executor: Literal["auto", "plain"] = "auto",
+    executor: Literal["auto", "plain", "cpu"] = "auto",
     dtype: str | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
     progress: Progress | None = None,
     **unknown: Any,
 ) -> Model:
@@ -49,8 +60,10 @@ def load(
 
     Args:
         name: 'smollm2', 'Qwen/Qwen3-0.6B', './folder', './file.gguf'.
-        executor: how it runs: 'plain' is PyTorch; 'auto' takes the best that this machine has.
-        dtype: 'float32', 'bfloat16', …; by default as stored.
+        executor: how it runs: 'cpu' is native code, 'plain' is PyTorch; 'auto' takes the best that this machine has.
+        dtype: 'float32', 'bfloat16', …, which PyTorch is to compute in; by default as stored.
+        weights: a kind to pack the weights of a folder in: 'q8_0', 'q4_1', 'q4_k', …; packed once, and kept in the cache.
+        cache: what the CPU engine keeps keys and values in: 'f32', 'f16', 'bf16' or 'q8'; by default as fits the weights.
         progress: called as (what, bytes so far, bytes in all) while something is fetched.
     """
     refuse(unknown, load)
@@ -63,9 +76,19 @@ def load(
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 is as good as its name
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"there is no dtype {dtype!r}.{nearest(dtype, DTYPES)} Known: {', '.join(DTYPES)}.")
+    if executor == "cpu" and dtype is not None:
+        raise InputError("dtype is what PyTorch computes in; the CPU engine takes weights as they are. Leave one out.")
+    if executor == "plain" and cache is not None:
+        raise InputError("cache is the CPU engine's: PyTorch keeps keys and values as it computes. Leave one out.")
+    if cache is not None and cache not in CACHES:
+        raise InputError(f"there is no cache {cache!r}.{nearest(str(cache), CACHES)} Known: {', '.join(CACHES)}.")
     opened = open_model(name, progress=progress)
+    if weights is not None:
+        from glassformer.quantising import requantised
+
+        opened = replace(opened, given=requantised(opened, weights, progress))
     _ = opened.config, opened.tensors  # what is broken is said now, not at the first word
-    return Model(opened, dtype)
+    return Model(opened, dtype, executor, cache)
 
 
 def _flat(ids: Any) -> tuple[int, ...]:
@@ -116,9 +139,13 @@ class Given:
 class Model:
     """A loaded model: tokenizer, executor, settings. Made by `load`."""
 
-    def __init__(self, opened: Opened | Given, dtype: str | None = None) -> None:
+    def __init__(
+        self, opened: Opened | Given, dtype: str | None = None, executor: str = "auto", cache: str | None = None
+    ) -> None:
         self.opened = opened
         self._dtype = dtype
+        self._asked = executor
+        self._cache = cache
         self._tokenizer: Tokenizer | None = None  # another than its own
 
     @classmethod
@@ -202,10 +229,27 @@ class Model:
     @cached_property
     def executor(self) -> Executor:
         """What runs the model; made when first needed."""
+        self._check_writes()
+        native = self._native()
+        if native is not None:
+            return native
         from glassformer.engine.plain import Plain
 
-        self._check_writes()
         return Plain(self.module)
+
+    def _native(self) -> Executor | None:
+        """The CPU engine over this model; None where PyTorch is asked for, or must do."""
+        if isinstance(self.opened, Given) or self._asked == "plain" or self._dtype is not None:
+            return None
+        from glassformer.engine.cpu.executor import Cpu
+
+        try:
+            return Cpu(self.config, self.blueprint, self.opened.tensors, cache=self._cache)
+        except (ExecutorError, CheckpointError) as error:
+            if self._asked == "cpu":
+                raise
+            note(f"{self.name} runs on PyTorch: {error}")
+            return None
 
     def _check_writes(self) -> None:
         if not self.writes:

@@ -65,13 +65,16 @@ def test_run(tiny_qwen3: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.endswith("\n")
     (line,) = done.stderr.splitlines()
-    assert "chat template · greedy · plain on cpu, float32 · 16 → 5 tokens, cut at the limit" in line
+    assert re.search(r"chat template · greedy · cpu \(\w+, \d+ threads?\), F32 · 16 → 5 tokens, cut at the limit", line)
 
 
-def test_packed_weights_are_said_to_be_expanded(smollm2: Path) -> None:
-    done = glass("run", "--raw", "The capital of France is", "-n", "1")
+@pytest.mark.parametrize(
+    ("executor", "said"), [("cpu", r"cpu \(\w+, \d+ threads?\), Q4_1"), ("plain", "plain on cpu, Q4_1 expanded to float32")]
+)
+def test_it_is_said_what_becomes_of_packed_weights(smollm2: Path, executor: str, said: str) -> None:
+    done = glass("run", "--raw", "The capital of France is", "-n", "1", "--executor", executor)
     assert done.stdout == " Paris\n"
-    assert "raw text · greedy · plain on cpu, Q4_1 expanded to float32 · 5 → 1 token, cut at the limit" in done.stderr
+    assert re.search(rf"raw text · greedy · {said} · 5 → 1 token, cut at the limit", done.stderr)
 
 
 def test_run_as_json_from_stdin(tiny_qwen3: Path) -> None:

@@ -14,7 +14,7 @@ from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, nearest
 
-SHARED = frozenset({"blueprint", "config", "rope"})
+SHARED = frozenset({"blueprint", "config", "positions", "rope"})
 
 
 @cache

@@ -30,8 +30,13 @@ TemplateOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Give the result as JSON.")]
 DtypeOption = Annotated[
-    str | None, typer.Option("--dtype", help="float32, bfloat16, …; by default as stored, and float32 for packed weights.")
+    str | None, typer.Option("--dtype", help="What PyTorch computes in: float32, bfloat16, …; by default as stored.")
 ]
+ExecutorOption = Annotated[str, typer.Option("--executor", help="cpu (native code), plain (PyTorch), or auto: the best.")]
+WeightsOption = Annotated[
+    str | None, typer.Option("--weights", help="Pack a folder's weights: q8_0, q4_1, q4_k, …; once, then from the cache.")
+]
+CacheOption = Annotated[str | None, typer.Option("--cache", help="What keys and values are kept in: f32, f16, bf16 or q8.")]
 PromptArgument = Annotated[
     str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)
 ]
@@ -99,13 +104,13 @@ def json_or_file(given: str | None, option: str) -> Any:
         raise InputError(f"{option}: {given if text is not given else 'the text'} is not JSON: {error}.") from error
 
 
-def open_model(name: str, dtype: str | None = None) -> Model:
+def open_model(name: str, **how: Any) -> Model:
     """Load for a verb: with a progress bar while fetching, and the library's notes as plain lines."""
     from glassformer.runtime import load
 
     listen()
     with progress_bar() as progress:
-        return load(name, dtype=dtype, progress=progress)
+        return load(name, progress=progress, **how)
 
 
 @contextmanager

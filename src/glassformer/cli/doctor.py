@@ -8,6 +8,7 @@ from typing import Any
 
 from glassformer import __version__
 from glassformer.cli import common
+from glassformer.errors import ExecutorError
 
 EXAMPLE = "Example: glass doctor --json"
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "jinja2", "gguf")
@@ -60,10 +61,16 @@ def _version(name: str) -> str:
 
 
 def _executors() -> tuple[list[str], list[str]]:
+    """A line for each executor, and what could be better about them."""
+    (plain, faster), (cpu, mend) = _plain(), _cpu()
+    return [plain, cpu], faster + mend
+
+
+def _plain() -> tuple[str, list[str]]:
     try:
         import torch
     except ImportError as error:
-        return ["plain: cannot run"], [f"torch cannot be imported ({error}): pip install torch"]
+        return "plain: cannot run", [f"torch cannot be imported ({error}): pip install torch"]
     from glassformer.layers.linear import multiplies_well
 
     devices = [f"cpu ({torch.get_num_threads()} threads)"]
@@ -72,4 +79,29 @@ def _executors() -> tuple[list[str], list[str]]:
     advice = []
     if not multiplies_well(torch.bfloat16):
         advice.append("this CPU has no bfloat16 products, so bfloat16 checkpoints run faster with --dtype float32")
-    return [f"plain: runs on {', '.join(devices)}"], advice
+    return f"plain: runs on {', '.join(devices)}", advice
+
+
+def _cpu() -> tuple[str, list[str]]:
+    from glassformer.engine.cpu import build, library
+
+    common.listen()  # for what building it has to say
+    try:
+        before = build.held()
+        about = library.describe()
+    except (ExecutorError, OSError) as error:
+        why, _, mend = str(error).partition(". ")
+        return f"cpu: cannot run: {why}", [mend or why]
+    others = [level for level in about["levels"] if level != about["level"]]
+    level = about["level"] + (f" (also {', '.join(others)})" if others else "")
+    return f"cpu: runs on {about['threads']} threads, level {level}; its library is {_library(new=before is None)}", []
+
+
+def _library(new: bool) -> str:
+    """Where the native library lies, and how it came there."""
+    from glassformer.engine.cpu import build
+
+    if given := os.environ.get("GLASS_LIBRARY"):
+        return f"named by GLASS_LIBRARY: {given}"
+    path = build.held()
+    return f"{'built just now' if new else 'prebuilt' if path == build.prebuilt() else 'cached'}: {path}"

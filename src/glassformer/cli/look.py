@@ -18,6 +18,9 @@ def look(
     raw: common.RawOption = False,
     system: common.SystemOption = None,
     template: common.TemplateOption = None,
+    executor: common.ExecutorOption = "auto",
+    weights: common.WeightsOption = None,
+    cache: common.CacheOption = None,
     dtype: common.DtypeOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Show a long prompt and all its tokens whole.")] = False,
     as_json: common.JsonOption = False,
@@ -28,7 +31,7 @@ def look(
     from glassformer.show.terminal import journey
 
     text = common.read_prompt(prompt)
-    loaded = common.open_model(model, dtype)
+    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
     with common.waiting(f"loading {model} and reading the prompt"):
         found = loaded.look(text, raw=raw, system=system, template=common.variables(template))
     if as_json:

@@ -52,6 +52,9 @@ def run(
     ] = None,
     why: Annotated[bool, typer.Option("--why", help="Show for each token what the rules did to its candidates.")] = False,
     template: common.TemplateOption = None,
+    executor: common.ExecutorOption = "auto",
+    weights: common.WeightsOption = None,
+    cache: common.CacheOption = None,
     dtype: common.DtypeOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -65,7 +68,7 @@ def run(
     if not as_json and (vain := {"logprobs", "prompt_logprobs"} & others.keys()):
         raise SettingError(f"{min(vain)} is told as JSON only. Pass --json too.")
     settings |= others
-    loaded = common.open_model(model, dtype)
+    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
     begun = loaded.begin(text, raw=raw, system=system, template=common.variables(template), **settings)
     with common.waiting(f"loading {model}"):
         about = loaded.executor.describe()
@@ -138,11 +141,12 @@ def told(run: Run, about: Description, raw: bool) -> str:
         rules = [f"{name.replace('_', '-')} {_brief(getattr(s, name))}" for name in SHOWN if s.on(name)]
         strategy += f" ({', '.join([*rules, f'seed {run.seed}'])})"
     opened = run.model.opened
-    weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed else about.dtype
+    weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
+    where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
     end = "stopped by you" if run.finish is None else ENDS[run.finish.value]
     speed = f" · {run.tokens_per_second:.1f} tokens/s" if run.tokens_per_second else ""
     return (
-        f"{run.model.name} · {chat} · {strategy} · {about.name} on {about.device}, {weights} · "
+        f"{run.model.name} · {chat} · {strategy} · {where}, {weights} · "
         f"{len(run.ids)} → {len(run.steps)} token{'' if len(run.steps) == 1 else 's'}, {end}{speed}"
     )
 

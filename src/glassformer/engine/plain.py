@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from glassformer.candidates import Candidates, top
+from glassformer.engine import rows as checking
 from glassformer.engine.memory import Memory, PlainRow, Sources, Window
-from glassformer.engine.protocol import Description, Feed, Row, Want
-from glassformer.errors import ExecutorError, InputError
+from glassformer.engine.protocol import Description, Feed, Row
+from glassformer.errors import ExecutorError
 from glassformer.families.seq2seq import EncoderDecoder
 from glassformer.heads import CausalLM, Seq2SeqLM
 from glassformer.layers import Mask
 from glassformer.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
-from glassformer.sites import Tap, View, Watch, axes
+from glassformer.sites import Tap, View, axes
 
 FILL = 0  # an id for the positions behind a short row's end; nobody sees what becomes of it
 
@@ -34,7 +35,7 @@ class PlainScores:
 
     def host(self, index: int = -1) -> npt.NDArray[np.float32]:
         if not len(self._logits):
-            raise ExecutorError("no position of this feed was scored: it was fed with Want.NONE.")
+            raise ExecutorError(checking.UNSCORED)
         scores: npt.NDArray[np.float32] = self._logits[index].float().cpu().numpy()
         return scores
 
@@ -49,24 +50,22 @@ class Plain:
         self.model = model
         self.base = model.base_model
         self.context: int = model.config.context
-        self._memory = Memory(model.config.num_hidden_layers)
+        config = model.config
+        self._checks = checking.Checks(
+            config.context, self.base.table.num_embeddings, config.num_hidden_layers, config.encoder_layers
+        )
+        self._memory = Memory(config.num_hidden_layers)
 
     def open(self, source: Sequence[int] | None = None) -> PlainRow:
-        if isinstance(self.base, EncoderDecoder) and not source:
-            raise ExecutorError("this model has an encoder, so a row needs a source of at least one token.")
-        if source is not None and not isinstance(self.base, EncoderDecoder):
-            raise ExecutorError("this model has no encoder, so a row takes no source.")
-        self._check_ids(source or ())
-        return self._memory.add(source or ())
+        return self._memory.add(self._checks.source(source))
 
     @torch.inference_mode()
     def run(self, feeds: Sequence[Feed]) -> list[PlainScores]:
-        rows = [self._check(feed) for feed in feeds]
-        if len({row.slot for row in rows}) < len(rows):
-            raise ExecutorError("a row was fed twice in one pass. Feed it once, with all its tokens.")
+        rows = [self._mine(feed.row) for feed in feeds]
+        feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
+        checking.once(rows)
         if not feeds:
             return []
-        feeds = [feed if feed.watch is None else self._spelt(feed, feed.watch) for feed in feeds]
         order = sorted(range(len(feeds)), key=lambda at: rows[at].slot)
         read = self._encode([(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded])
         found = self._pass([feeds[at] for at in order], [rows[at] for at in order], read)
@@ -76,32 +75,9 @@ class Plain:
             scores[at] = one
         return [one for one in scores if one is not None]
 
-    def _check(self, feed: Feed) -> PlainRow:
-        row = self._mine(feed.row)
-        if not len(feed.ids):
-            raise InputError("a row was fed no tokens. Give at least one.")
-        if row.length + len(feed.ids) > self.context:
-            raise InputError(
-                f"{row.length + len(feed.ids)} tokens do not fit into the model's context of "
-                f"{self.context}. Shorten the prompt."
-            )
-        self._check_ids(feed.ids)
-        return row
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        vocabulary = self.base.table.num_embeddings
-        for token in ids:
-            if not 0 <= token < vocabulary:
-                raise InputError(f"token id {token} is outside the vocabulary of {vocabulary}.")
-
-    def _spelt(self, feed: Feed, watch: Watch) -> Feed:
-        """The feed with its watch's patterns spelt out, refused if it names a site that is not there."""
-        config = self.model.config
-        return replace(feed, watch=watch.checked(config.num_hidden_layers, config.encoder_layers))
-
     def _mine(self, row: Row) -> PlainRow:
         if not isinstance(row, PlainRow) or not row.open:
-            raise ExecutorError("the row is closed, or belongs to another executor.")
+            raise ExecutorError(checking.STRANGE)
         return row
 
     def _encode(self, fresh: Sequence[tuple[Feed, PlainRow]]) -> dict[int, dict[str, Any]]:
@@ -167,7 +143,7 @@ class Plain:
         coded = isinstance(self.base, EncoderDecoder)
         source = Sources(self._memory.source, rows, device) if coded else None
         p = self.base.begin(positions, mask, window, tap, source)
-        wanted = [_wanted(feed) for feed in feeds]
+        wanted = [checking.wanted(feed) for feed in feeds]
         keep = (
             torch.tensor([at for at, columns in enumerate(wanted) for _ in columns], dtype=torch.long, device=device),
             torch.tensor([column for columns in wanted for column in columns], dtype=torch.long, device=device),
@@ -185,8 +161,6 @@ class Plain:
         for at, (feed, start) in enumerate(zip(feeds, starts, strict=True)):
             if feed.parents is None:
                 continue
-            if len(feed.parents) != len(feed.ids) or not all(-1 <= p < n for n, p in enumerate(feed.parents)):
-                raise InputError("in a tree, each token's parent must come before it (-1: the row so far).")
             for number, parent in enumerate(feed.parents):
                 line = seen[at, 0, number]
                 line[start:] = False if parent < 0 else seen[at, 0, parent, start:]
@@ -227,12 +201,6 @@ class Plain:
     def describe(self) -> Description:
         weight = self.base.table.weight
         return Description("plain", str(weight.device), str(weight.dtype).removeprefix("torch."), torch.get_num_threads())
-
-
-def _wanted(feed: Feed) -> range:
-    """The columns of a feed that are to be scored."""
-    length = len(feed.ids)
-    return {Want.NONE: range(0), Want.LAST: range(length - 1, length), Want.ALL: range(length)}[feed.want]
 
 
 def _scores(feed: Feed, logits: Tensor, view: View | None, start: int, columns: range) -> PlainScores:

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from glassformer.candidates import Candidates
 from glassformer.sites import Watch
 
+CACHES = ("f32", "f16", "bf16", "q8")  # what an engine may be asked to keep keys and values in
+
 
 class Row(Protocol):
     """A sequence inside an executor."""

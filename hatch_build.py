@@ -1,0 +1,46 @@
+"""The wheel's build hook: put the CPU engine's native library inside, so that who installs it needs no compiler.
+
+Where none can be built the wheel stays pure, and the library is built when it is first needed; so it is for an
+editable install, whose sources change.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import platform_tags
+
+
+class NativeLibrary(BuildHookInterface):  # type: ignore[type-arg]
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel" or version == "editable":
+            return
+        sys.path.insert(0, str(Path(self.root, "src")))  # the package is not installed where it is being built
+        from glassformer.engine.cpu import build
+        from glassformer.errors import ExecutorError
+
+        self.folder = tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True)
+        ready = build.prebuilt()
+        try:
+            made = build.compile(build.NATIVE, Path(self.folder.name, ready.name), build.find_compiler())
+        except ExecutorError as error:
+            self.app.display_warning(f"the wheel is without the CPU engine's library: {error}")
+            return
+        build_data["force_include"][str(made)] = str(ready.relative_to(Path(self.root, "src")))
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{_platform()}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if folder := getattr(self, "folder", None):
+            folder.cleanup()
+
+
+def _platform() -> str:
+    """This system's plainest tag: the library is for it, and for every Python on it."""
+    return next(tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))

@@ -1,0 +1,622 @@
+// Runs a program over a pass: every thread walks through the same steps, takes its share of each, and waits for the others
+// where the next step needs all of it.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#if defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+#include "kernels.h"
+#include "pack.h"
+#include "threads.h"
+
+namespace glass {
+
+extern const Kernels kernels_portable;
+#ifdef LEVEL_neon
+extern const Kernels kernels_neon;
+#endif
+#ifdef LEVEL_dotprod
+extern const Kernels kernels_dotprod;
+#endif
+#ifdef LEVEL_avx2
+extern const Kernels kernels_avx2;
+#endif
+#ifdef LEVEL_avx512vnni
+extern const Kernels kernels_avx512vnni;
+#endif
+
+namespace {
+
+#ifdef LEVEL_dotprod
+bool has_dot_products() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) >> 20 & 1;  // ASIMDDP
+#elif defined(__APPLE__)
+    int found = 0;
+    size_t size = sizeof found;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &found, &size, nullptr, 0) == 0 && found;
+#else
+    return false;
+#endif
+}
+#endif
+
+// The levels that this library has and this processor can run, best first.
+std::vector<const Kernels*> levels() {
+    std::vector<const Kernels*> found;
+#ifdef LEVEL_avx512vnni
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq"))
+        found.push_back(&kernels_avx512vnni);
+#endif
+#ifdef LEVEL_avx2
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        found.push_back(&kernels_avx2);
+#endif
+#ifdef LEVEL_dotprod
+    if (has_dot_products()) found.push_back(&kernels_dotprod);
+#endif
+#ifdef LEVEL_neon
+    found.push_back(&kernels_neon);
+#endif
+    found.push_back(&kernels_portable);
+    return found;
+}
+
+constexpr int FEW = 2;            // tokens that every thread prepares for itself, rather than wait for the others
+constexpr int TOGETHER = 32;      // tokens of one call of a product
+constexpr int FLOATS = TOGETHER * TILE;
+
+// Inputs of a product, prepared: normed, and quantised where a matrix is packed.
+struct Prepared {
+    std::vector<float> values, scales, sums;
+    std::vector<int8_t> codes;
+
+    void reserve(size_t tokens, size_t columns) {
+        grow(values, tokens * columns);
+        grow(scales, tokens * (columns / BLOCK + 1));
+        grow(sums, tokens * (columns / BLOCK + 1) * 3);
+        grow(codes, 2 * tokens * columns);
+    }
+
+    template <class T> static void grow(std::vector<T>& held, size_t size) {
+        if (held.size() < size) held.resize(size);
+    }
+};
+
+struct alignas(64) Counter {
+    std::atomic<int> next{0};
+};
+
+struct Worker {
+    Prepared own;
+    std::vector<float> scores;  // (QUERIES, CHUNK)
+    std::vector<float> seen;    // (2, QUERIES, size)
+};
+
+class Engine {
+  public:
+    Engine(const Kernels& kernels, int threads) : k(kernels), team_(threads), workers_(threads) {}
+
+    int run(const Pass& pass) {
+        pass_ = &pass;
+        plan();
+        counters_ = std::make_unique<Counter[]>(size_t(pass.step_count) * (team_.size() + 1));
+        team_.run([](void* engine, int thread) { static_cast<Engine*>(engine)->work(thread); }, this);
+        return 0;
+    }
+
+    void pack(int source, const uint8_t* file, int rows, int columns, const int32_t* order, uint8_t* out) {
+        struct Job { Engine* engine; int source; const uint8_t* file; int rows, columns; const int32_t* order; uint8_t* out; };
+        Job job{this, source, file, rows, columns, order, out};
+        team_.run([](void* what, int thread) {
+            const Job& j = *static_cast<Job*>(what);
+            const int tiles = (j.rows + TILE - 1) / TILE, threads = j.engine->team_.size();
+            const int begin = int(int64_t(tiles) * thread / threads), end = int(int64_t(tiles) * (thread + 1) / threads);
+            pack_tiles(j.source, j.file, j.rows, j.columns, j.order, begin, end, j.out);
+        }, &job);
+    }
+
+  private:
+    // Make room for everything that the pass needs, so that no thread has to.
+    void plan() {
+        const Pass& p = *pass_;
+        size_t columns = 0, size = 0, keys = 0;
+        for (int i = p.begin; i < p.step_count; ++i) {
+            const Step& s = p.steps[i];
+            if (s.kind == PRODUCT) columns = std::max(columns, size_t(s.matrices[0].columns));
+            if (s.kind == ATTEND || s.kind == PATTERN) size = std::max(size, size_t(s.size));
+        }
+        for (int i = 0; i < p.feed_count; ++i)
+            keys = std::max(keys, size_t(std::max(p.feeds[i].start + p.feeds[i].fed, p.feeds[i].sources)));
+        shared_.reserve(std::max(p.token_count, p.wanted_count), columns);
+        const size_t chunks = keys / CHUNK + 1;
+        Prepared::grow(partial_, size_t(SPLIT) * team_.size() * chunks * QUERIES * size);
+        if (measures_.size() < size_t(SPLIT) * team_.size() * chunks * QUERIES)
+            measures_.resize(size_t(SPLIT) * team_.size() * chunks * QUERIES);
+        chunks_ = int(chunks);
+        for (Worker& worker : workers_) {
+            worker.own.reserve(FEW, columns);
+            Prepared::grow(worker.scores, size_t(QUERIES) * CHUNK);
+            Prepared::grow(worker.seen, 2 * size_t(QUERIES) * size);
+        }
+    }
+
+    void work(int thread) {
+        const Pass& p = *pass_;
+        if (p.begin == 0) turns(thread);
+        for (int i = p.begin; i < p.step_count; ++i) {
+            const Step& s = p.steps[i];
+            switch (s.kind) {
+                case EMBED: embed(i, s); break;
+                case NORMALISE: normalise(i, s); break;
+                case PRODUCT: product(i, s, thread); break;
+                case TURN:
+                case REMEMBER:
+                case PLACE: place(i, s); break;
+                case ATTEND: attend(i, s, thread); break;
+                case PATTERN: pattern(i, s, thread); break;
+                case MIX: mix(i, s); break;
+                default: simple(i, s);
+            }
+            team_.meet();
+        }
+    }
+
+    // The next piece of a step's work; a step has a counter for each thread, and one more.
+    int take(int step, int counter = 0) {
+        return counters_[size_t(step) * (team_.size() + 1) + counter].next.fetch_add(1, std::memory_order_relaxed);
+    }
+    float* row(int buffer, int number) { return pass_->buffers[buffer] + size_t(number) * pass_->widths[buffer]; }
+
+    void turns(int thread) {
+        const Pass& p = *pass_;
+        for (int number = 0; number < p.turn_count; ++number) {
+            const Turns& t = p.turns[number];
+            const int half = t.size / 2;
+            for (int token = thread; token < p.token_count; token += team_.size()) {
+                float* out = t.table + size_t(token) * t.size;
+                for (int i = 0; i < half; ++i) {
+                    const float angle = float(p.positions[token]) * t.frequencies[i];
+                    out[i] = std::cos(angle) * t.scale;
+                    out[half + i] = std::sin(angle) * t.scale;
+                }
+            }
+        }
+    }
+
+    void embed(int number, const Step& s) {
+        const Pass& p = *pass_;
+        std::vector<float> more(s.matrices[0].columns);
+        for (int token; (token = take(number)) < p.token_count;) {
+            float* out = row(s.output, token);
+            row_of(s.matrices[0], p.ids[token], out);
+            if (s.scale != 1.0f)
+                for (int i = 0; i < s.matrices[0].columns; ++i) out[i] *= s.scale;
+            for (int table = 1; table < s.count; ++table) {  // positions, then a single row for all
+                row_of(s.matrices[table], table == 1 ? p.positions[token] + s.first : 0, more.data());
+                for (int i = 0; i < s.matrices[0].columns; ++i) out[i] += more[i];
+            }
+        }
+    }
+
+    void normalise(int number, const Step& s) {
+        for (int token; (token = take(number)) < pass_->token_count;)
+            k.norm(s.norm, row(s.input, token), pass_->widths[s.input], row(s.output, token));
+    }
+
+    void simple(int number, const Step& s) {
+        const int width = pass_->widths[s.output];
+        for (int token; (token = take(number)) < pass_->token_count;) {
+            float* out = row(s.output, token);
+            const float* in = row(s.input, token);
+            if (s.kind == ADD) {
+                const float* other = row(s.other, token);
+                for (int i = 0; i < width; ++i) out[i] = other[i] + in[i];
+            } else {
+                if (out != in) std::memcpy(out, in, size_t(width) * 4);
+                if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
+            }
+        }
+    }
+
+    // Products ----------------------------------------------------------------------------------------------------
+
+    struct Input {
+        const float* values;
+        size_t stride;
+        Quantised packed;
+    };
+
+    Input prepare(int number, const Step& s, int tokens, int thread) {
+        const int columns = s.matrices[0].columns;
+        bool packed = false, plain = false;
+        for (int i = 0; i < s.count; ++i) (s.matrices[i].kind > BF16 ? packed : plain) = true;
+        const bool direct = s.norm.how == NO_NORM && !s.wanted;
+        const bool alone = tokens <= FEW;
+        Prepared& into = alone ? workers_[thread].own : shared_;
+        if (packed || !direct) {
+            int token = 0;
+            while ((token = alone ? token : take(number, team_.size())) < tokens) {
+                const float* from = row(s.input, s.wanted ? pass_->wanted[token] : token);
+                float* values = into.values.data() + size_t(token) * columns;
+                if (s.norm.how != NO_NORM) {
+                    k.norm(s.norm, from, columns, values);
+                    from = values;
+                } else if (plain && !direct) {
+                    std::memcpy(values, from, size_t(columns) * 4);
+                }
+                if (packed)
+                    k.quantise(from, columns, into.codes.data() + size_t(token) * 2 * columns,
+                               into.scales.data() + size_t(token) * (columns / BLOCK),
+                               into.sums.data() + size_t(token) * (columns / BLOCK) * 3);
+                ++token;
+            }
+            if (!alone) team_.meet();
+        }
+        return {direct ? row(s.input, 0) : into.values.data(), direct ? size_t(pass_->widths[s.input]) : size_t(columns),
+                {into.codes.data(), into.scales.data(), into.sums.data()}};
+    }
+
+    void product(int number, const Step& s, int thread) {
+        const int tokens = s.wanted ? pass_->wanted_count : pass_->token_count;
+        if (!tokens) return;
+        const Input in = prepare(number, s, tokens, thread);
+        const bool gated = s.after == GATED;
+        int tiles = 0;
+        for (int i = 0; i < (gated ? 1 : s.count); ++i) tiles += (s.matrices[i].rows + TILE - 1) / TILE;
+        // Each thread reads on through its own share of the weights; who is done first helps the others.
+        for (int turn = 0; turn < team_.size(); ++turn) {
+            const int owner = (thread + turn) % team_.size();
+            const int begin = int(int64_t(tiles) * owner / team_.size());
+            const int end = int(int64_t(tiles) * (owner + 1) / team_.size());
+            for (int at; (at = begin + take(number, owner)) < end;) {
+                int matrix = 0, tile = at, column = 0;
+                for (; tile >= (s.matrices[matrix].rows + TILE - 1) / TILE; ++matrix) {
+                    tile -= (s.matrices[matrix].rows + TILE - 1) / TILE;
+                    column += s.matrices[matrix].rows;
+                }
+                for (int first = 0; first < tokens; first += TOGETHER)
+                    part(s, in, matrix, tile, column, first, std::min(TOGETHER, tokens - first));
+            }
+        }
+    }
+
+    // One tile with a few tokens, and what follows it.
+    void part(const Step& s, const Input& in, int matrix, int tile, int column, int first, int tokens) {
+        alignas(64) float out[FLOATS], gates[FLOATS];
+        const Matrix& m = s.matrices[matrix];
+        const float* values = in.values + first * in.stride;
+        const Quantised packed = {in.packed.codes + size_t(first) * 2 * m.columns,
+                                  in.packed.scales + size_t(first) * (m.columns / BLOCK),
+                                  in.packed.sums + size_t(first) * (m.columns / BLOCK) * 3};
+        k.product(m, tile, tokens, values, in.stride, packed, out);
+        const int rows = std::min(TILE, m.rows - tile * TILE);
+        if (s.after == GATED) {
+            k.product(s.matrices[1], tile, tokens, values, in.stride, packed, gates);
+            for (int token = 0; token < tokens; ++token) {
+                k.activate(s.activation, gates + token * TILE, out + token * TILE, rows);
+                std::memcpy(out + token * TILE, gates + token * TILE, size_t(rows) * 4);
+            }
+        }
+        for (int token = 0; token < tokens; ++token) {
+            float* from = out + token * TILE;
+            float* to = row(s.output, first + token) + column + tile * TILE;
+            if (s.scale != 1.0f)
+                for (int i = 0; i < rows; ++i) from[i] *= s.scale;
+            if (s.after == ACTIVATED) k.activate(s.activation, from, nullptr, rows);
+            if (s.after == ADDED) {
+                const float* other = row(s.other, first + token) + column + tile * TILE;
+                for (int i = 0; i < rows; ++i) to[i] = other[i] + from[i];
+            } else {
+                std::memcpy(to, from, size_t(rows) * 4);
+            }
+        }
+    }
+
+    // Attention ---------------------------------------------------------------------------------------------------
+
+    Plane plane(const Feed& feed, const Step& s, int group) const {
+        static constexpr int bytes[] = {4, 2, 2, 1};
+        const size_t scales = pass_->store == STORE_Q8 ? 2 * PAGE * 4 : 0;
+        const size_t one = 2 * size_t(PAGE) * s.size * bytes[pass_->store] + scales;
+        return {s.memory ? feed.source : feed.pages, (size_t(s.layer) * s.groups + group) * one, s.size, pass_->store};
+    }
+
+    // Norms and turns of queries and keys, which are then remembered with the values.
+    void place(int number, const Step& s) {
+        const Pass& p = *pass_;
+        int feed = 0;
+        for (int token; (token = take(number)) < p.token_count;) {
+            while (token >= p.feeds[feed].first + p.feeds[feed].count) ++feed;
+            const Feed& f = p.feeds[feed];
+            float* at = row(s.input, token);
+            const float* turns = s.rope < 0 ? nullptr : p.turns[s.rope].table + size_t(token) * s.size;
+            if (s.kind != REMEMBER) {
+                if (s.query >= 0) turned(s.query_norm, turns, s, s.heads, at + s.query);
+                if (s.key >= 0) turned(s.key_norm, turns, s, s.groups, at + s.key);
+            }
+            if (s.kind == TURN || s.key < 0) continue;
+            const int slot = f.start + f.offset + token - f.first;
+            for (int group = 0; group < s.groups; ++group)
+                k.remember(plane(f, s, group), slot, at + s.key + group * s.size, at + s.value + group * s.size);
+        }
+    }
+
+    void turned(const Norm& norm, const float* turns, const Step& s, int heads, float* at) {
+        for (int head = 0; head < heads; ++head, at += s.size) {
+            if (norm.how != NO_NORM) k.norm(norm, at, s.size, at);
+            if (turns) k.rotate(turns, s.size, at);
+        }
+    }
+
+    Query query(const Step& s, const Feed& f, int token, int head) {
+        const int fed = f.offset + token - f.first, slot = f.start + fed, position = pass_->positions[token];
+        Query q{};
+        q.vector = row(s.input, token) + s.query + head * s.size;
+        q.scale = s.scale;
+        q.position = position;
+        q.high = s.memory ? f.sources : s.causal ? slot + 1 : f.start + f.fed;
+        q.low = s.window && !s.memory ? std::max(0, position + 1 - s.window) : 0;
+        q.window = s.window;
+        if (s.distances) {
+            q.reach = s.reach;
+            q.distances = s.distances + size_t(head) * (2 * s.reach + 1) + s.reach;
+        }
+        if (f.tree && !s.memory) {
+            q.tree = f.tree + size_t(fed) * f.fed;
+            q.places = f.places;
+            q.planted = f.start;
+            q.low = std::min(q.low, f.start);
+        }
+        return q;
+    }
+
+    struct Item {  // some queries that look at the same keys
+        const Feed* feed;
+        int group, head, heads, token, tokens;
+    };
+
+    // Walks through all items of a step; each thread sees the same ones in the same order.
+    template <class Each> void items(const Step& s, Each each) {
+        const int per = s.heads / s.groups, heads = std::min(per, QUERIES), tokens = std::max(1, QUERIES / heads);
+        int number = 0;
+        for (int feed = 0; feed < pass_->feed_count; ++feed) {
+            const Feed& f = pass_->feeds[feed];
+            for (int token = 0; token < f.count; token += tokens)
+                for (int group = 0; group < s.groups; ++group)
+                    for (int head = 0; head < per; head += heads)
+                        each(number++, Item{&f, group, group * per + head, std::min(heads, per - head), f.first + token,
+                                            std::min(tokens, f.count - token)});
+        }
+    }
+
+    int queries(const Step& s, const Item& item, Query* q) {
+        int count = 0;
+        for (int token = item.token; token < item.token + item.tokens; ++token)
+            for (int head = item.head; head < item.head + item.heads; ++head) q[count++] = query(s, *item.feed, token, head);
+        return count;
+    }
+
+    static void reach(const Query* q, int count, int* low, int* high) {
+        *low = q[0].low;
+        *high = q[0].high;
+        for (int i = 1; i < count; ++i) {
+            *low = std::min(*low, q[i].low);
+            *high = std::max(*high, q[i].high);
+        }
+        *low = *low / CHUNK * CHUNK;
+    }
+
+    void attend(int number, const Step& s, int thread) {
+        int count = 0, most = 0;
+        items(s, [&](int, const Item& item) {
+            ++count;
+            const Feed& f = *item.feed;
+            most = std::max(most, s.memory ? f.sources : f.start + f.fed);
+        });
+        if (count <= SPLIT * team_.size() && most > CHUNK && team_.size() > 1) {
+            in_parts(number, s, thread);
+            return;
+        }
+        Worker& worker = workers_[thread];
+        int next = take(number);
+        items(s, [&](int item_number, const Item& item) {
+            if (item_number != next) return;
+            next = take(number);
+            Query q[QUERIES]{};
+            Seen all[QUERIES], some[QUERIES];
+            const int queries = this->queries(s, item, q);
+            for (int i = 0; i < queries; ++i) {
+                all[i] = {-INFINITY, 0.0f, worker.seen.data() + size_t(i) * s.size};
+                some[i] = {-INFINITY, 0.0f, worker.seen.data() + size_t(QUERIES + i) * s.size};
+            }
+            int low, high;
+            reach(q, queries, &low, &high);
+            const Plane keys = plane(*item.feed, s, item.group);
+            for (int first = low; first < high; first += CHUNK) {
+                k.attend(keys, queries, q, first, some, worker.scores.data());
+                for (int i = 0; i < queries; ++i) joined(all[i], some[i], s.size);
+            }
+            finish(s, item, queries, all);
+        });
+    }
+
+    // A few queries and many keys: the threads share the keys, then put together what they saw.
+    void in_parts(int number, const Step& s, int thread) {
+        Worker& worker = workers_[thread];
+        int next = take(number), unit = 0;
+        items(s, [&](int item_number, const Item& item) {
+            Query q[QUERIES]{};
+            const int queries = this->queries(s, item, q);
+            int low, high;
+            reach(q, queries, &low, &high);
+            for (int first = low; first < high; first += CHUNK) {
+                if (unit++ != next) continue;
+                next = take(number);
+                Seen some[QUERIES];
+                seen_at(item_number, first / CHUNK, queries, s.size, some);
+                k.attend(plane(*item.feed, s, item.group), queries, q, first, some, worker.scores.data());
+                for (int i = 0; i < queries; ++i) measures_[place_of(item_number, first / CHUNK) + i] = {some[i].maximum, some[i].total};
+            }
+        });
+        team_.meet();
+        items(s, [&](int item_number, const Item& item) {
+            if (item_number % team_.size() != thread) return;
+            Query q[QUERIES]{};
+            Seen all[QUERIES], some[QUERIES];
+            const int queries = this->queries(s, item, q);
+            for (int i = 0; i < queries; ++i) all[i] = {-INFINITY, 0.0f, worker.seen.data() + size_t(i) * s.size};
+            int low, high;
+            reach(q, queries, &low, &high);
+            for (int first = low; first < high; first += CHUNK) {
+                seen_at(item_number, first / CHUNK, queries, s.size, some);
+                for (int i = 0; i < queries; ++i) {
+                    const auto& measure = measures_[place_of(item_number, first / CHUNK) + i];
+                    some[i].maximum = measure.first;
+                    some[i].total = measure.second;
+                    joined(all[i], some[i], s.size);
+                }
+            }
+            finish(s, item, queries, all);
+        });
+    }
+
+    size_t place_of(int item, int chunk) const { return (size_t(item) * chunks_ + chunk) * QUERIES; }
+
+    void seen_at(int item, int chunk, int queries, int size, Seen* seen) {
+        for (int i = 0; i < queries; ++i) seen[i] = {-INFINITY, 0.0f, partial_.data() + (place_of(item, chunk) + i) * size};
+    }
+
+    void joined(Seen& into, const Seen& more, int size) {
+        if (into.maximum == -INFINITY) {
+            into.maximum = more.maximum;
+            into.total = more.total;
+            std::memcpy(into.values, more.values, size_t(size) * 4);
+        } else {
+            k.join(into, more, size);
+        }
+    }
+
+    void finish(const Step& s, const Item& item, int queries, const Seen* seen) {
+        for (int i = 0; i < queries; ++i) {
+            const int token = item.token + i / item.heads, head = item.head + i % item.heads;
+            float* out = row(s.output, token) + size_t(head) * s.size;
+            for (int n = 0; n < s.size; ++n) out[n] = seen[i].values[n] / seen[i].total;
+        }
+    }
+
+    // What each token's heads look at, beside: (tokens, heads, keys); the output's width is heads * keys.
+    void pattern(int number, const Step& s, int thread) {
+        const int keys = pass_->widths[s.output] / s.heads, per = s.heads / s.groups;
+        each_token(number, [&](const Feed& f, int token) {
+            std::memset(row(s.output, token), 0, size_t(pass_->widths[s.output]) * 4);
+            for (int head = 0; head < s.heads; ++head) {
+                const int count = std::min(keys, s.memory ? f.sources : f.start + f.offset + f.count);
+                k.pattern(plane(f, s, head / per), query(s, f, token, head), count, row(s.output, token) + size_t(head) * keys,
+                          workers_[thread].scores.data());
+            }
+        });
+    }
+
+    // Heads out of a pattern that somebody changed.
+    void mix(int number, const Step& s) {
+        const int keys = pass_->widths[s.other] / s.heads, per = s.heads / s.groups;
+        each_token(number, [&](const Feed& f, int token) {
+            const int count = std::min(keys, s.memory ? f.sources : f.start + f.offset + f.count);
+            for (int head = 0; head < s.heads; ++head)
+                k.mix(plane(f, s, head / per), row(s.other, token) + size_t(head) * keys, count,
+                      row(s.output, token) + size_t(head) * s.size);
+        });
+    }
+
+    template <class Each> void each_token(int number, Each each) {
+        int feed = 0;
+        for (int token; (token = take(number)) < pass_->token_count;) {
+            while (token >= pass_->feeds[feed].first + pass_->feeds[feed].count) ++feed;
+            each(pass_->feeds[feed], token);
+        }
+    }
+
+    static constexpr int SPLIT = 4;  // items per thread below which they are cut into parts
+
+    const Kernels& k;
+    Team team_;
+    std::vector<Worker> workers_;
+    Prepared shared_;
+    std::vector<float> partial_;
+    std::vector<std::pair<float, float>> measures_;
+    std::unique_ptr<Counter[]> counters_;
+    const Pass* pass_ = nullptr;
+    int chunks_ = 0;
+};
+
+}  // namespace
+}  // namespace glass
+
+#if defined(_WIN32)
+#define PUBLIC extern "C" __declspec(dllexport)
+#else
+#define PUBLIC extern "C" __attribute__((visibility("default")))
+#endif
+
+// The names of the levels that can run here, best first, with spaces between.
+PUBLIC const char* glass_levels() {
+    static char names[256];
+    names[0] = 0;
+    for (const glass::Kernels* level : glass::levels()) {
+        if (names[0]) std::strncat(names, " ", sizeof names - std::strlen(names) - 1);
+        std::strncat(names, level->name, sizeof names - std::strlen(names) - 1);
+    }
+    return names;
+}
+
+// An engine on a level; null if it cannot be had.
+PUBLIC void* glass_open(const char* level, int32_t threads) {
+    try {
+        for (const glass::Kernels* found : glass::levels())
+            if (!std::strcmp(found->name, level)) return new glass::Engine(*found, threads);
+    } catch (...) {
+    }
+    return nullptr;
+}
+
+PUBLIC void glass_close(void* engine) { delete static_cast<glass::Engine*>(engine); }
+
+// 0, or 1 if there is not enough memory.
+PUBLIC int32_t glass_run(void* engine, const glass::Pass* pass) {
+    try {
+        return static_cast<glass::Engine*>(engine)->run(*pass);
+    } catch (...) {
+        return 1;
+    }
+}
+
+PUBLIC uint64_t glass_packed_size(int32_t source, int32_t rows, int32_t columns) {
+    return uint64_t((rows + glass::TILE - 1) / glass::TILE) * glass::tile_size(glass::shape_of(source).kind, columns);
+}
+
+PUBLIC int32_t glass_packed_kind(int32_t source) { return glass::shape_of(source).kind; }
+
+PUBLIC void glass_pack(void* engine, int32_t source, const uint8_t* file, int32_t rows, int32_t columns, const int32_t* order,
+                       uint8_t* out) {
+    static_cast<glass::Engine*>(engine)->pack(source, file, rows, columns, order, out);
+}
+
+PUBLIC void glass_row(const glass::Matrix* matrix, int32_t number, float* out) { glass::row_of(*matrix, number, out); }
+
+// Sizes of the structures, for whoever mirrors them.
+PUBLIC int32_t glass_size(int32_t which) {
+    const size_t sizes[] = {sizeof(glass::Matrix), sizeof(glass::Norm), sizeof(glass::Step), sizeof(glass::Feed),
+                            sizeof(glass::Turns), sizeof(glass::Pass)};
+    return which >= 0 && which < 6 ? int32_t(sizes[which]) : -1;
+}

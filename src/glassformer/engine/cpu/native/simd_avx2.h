@@ -1,0 +1,95 @@
+// AVX2 with FMA and F16C.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int W = 8;
+constexpr int TOKENS = 4;
+constexpr int ROWS = 2;
+constexpr bool SIGNED = true;
+
+using F = __m256;
+using B = __m256i;
+struct I { __m256i narrow, wide; };      // sums of 16 bits, as long as they fit, and of 32
+struct Block { const int8_t* codes; };  // four of them are spread over a vector as they are loaded
+
+inline F set(float x) { return _mm256_set1_ps(x); }
+inline F load(const float* p) { return _mm256_loadu_ps(p); }
+inline void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+inline F add(F a, F b) { return _mm256_add_ps(a, b); }
+inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+inline F max(F a, F b) { return _mm256_max_ps(a, b); }
+inline float sum(F a) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float highest(F a) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline __m128i eight_words(const uint16_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+inline __m128i eight_bytes(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
+inline F load_half(const uint16_t* p) { return _mm256_cvtph_ps(eight_words(p)); }
+inline F load_brain(const uint16_t* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight_words(p)), 16));
+}
+inline F load_bytes(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight_bytes(p))); }
+inline F load_signed(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))); }
+inline F power_of_two(F n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+inline F above(F x, float least, F value) { return _mm256_and_ps(_mm256_cmp_ps(x, set(least), _CMP_GE_OQ), value); }
+
+inline I nought() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+inline __m256i widened(__m256i narrow, int16_t times = 1) { return _mm256_madd_epi16(narrow, _mm256_set1_epi16(times)); }
+inline F floats(I x) { return _mm256_cvtepi32_ps(_mm256_add_epi32(x.wide, widened(x.narrow))); }
+inline I times64(I x) {
+    return {_mm256_setzero_si256(), _mm256_add_epi32(_mm256_slli_epi32(x.wide, 6), widened(x.narrow, 64))};
+}
+inline I nought_lifted() { return nought(); }
+inline F floats_lifted(I x) { return floats(x); }
+inline B load_codes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline B lift(B x) { return x; }
+// There are no shifts of bytes: bits come in from the neighbour, and are masked; what is shifted to the left is small.
+inline B both(B x, uint8_t mask) { return _mm256_and_si256(x, _mm256_set1_epi8(char(mask))); }
+template <int S> inline B right(B x) { return _mm256_srli_epi16(x, S); }
+template <int S> inline B left(B x) { return _mm256_slli_epi16(x, S); }
+inline B either(B x, B y) { return _mm256_or_si256(x, y); }
+inline B upper(B x) { return both(right<4>(x), 15); }
+inline Block load_block(const int8_t* codes) { return {codes}; }
+
+// A sum as it stands: compilers would put sums off to add in another order, and run out of registers.
+inline __m256i summed(__m256i x) {
+    asm("" : "+x"(x));
+    return x;
+}
+
+// Two neighbours' products are summed in 16 bits, which saturate. With inputs to ±127, those of small codes are far from
+// that, and more sums fit: 8 of four bits, a whole block, 4 of five, 2 of six. Of signed codes the sign goes to the inputs;
+// one sum fits, as -128 is the unsigned 128.
+template <int G, int BITS = 8> inline I dot(I r, B x, const Block& a) {
+    static_assert(BITS == 4 || BITS == 5 || BITS == 6 || BITS == 8, "codes of other sizes need another look at the limits");
+    int32_t four;
+    std::memcpy(&four, a.codes + 4 * G, 4);
+    const __m256i inputs = _mm256_set1_epi32(four);
+    if constexpr (BITS == 8) {
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(inputs, x));
+        return {r.narrow, summed(_mm256_add_epi32(r.wide, widened(pairs)))};
+    } else {
+        constexpr int fit = 128 >> BITS;
+        const __m256i pairs = summed(_mm256_add_epi16(r.narrow, _mm256_maddubs_epi16(x, inputs)));
+        if constexpr (BITS == 4 || G % fit != fit - 1) return {pairs, r.wide};
+        else return {_mm256_setzero_si256(), summed(_mm256_add_epi32(r.wide, widened(pairs)))};
+    }
+}
+
+}  // namespace

@@ -1,0 +1,80 @@
+// AVX-512 with its dot-product instructions (VNNI).
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int W = 16;
+constexpr int TOKENS = 6;
+constexpr int ROWS = 4;
+constexpr bool SIGNED = false;
+
+using F = __m512;
+using B = __m512i;
+struct I { __m512i before, sum; };      // before: what was multiplied, apart, so that new sums need not wait for it
+struct Block { const int8_t* codes; };  // four of them are spread over a vector as they are loaded
+
+inline F set(float x) { return _mm512_set1_ps(x); }
+inline F load(const float* p) { return _mm512_loadu_ps(p); }
+inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+inline F add(F a, F b) { return _mm512_add_ps(a, b); }
+inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F max(F a, F b) { return _mm512_max_ps(a, b); }
+inline __m256 low_half(F a) { return _mm512_castps512_ps256(a); }
+inline __m256 high_half(F a) { return _mm512_extractf32x8_ps(a, 1); }
+inline float sum(F a) {
+    const __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+inline float highest(F a) {
+    const __m256 eight = _mm256_max_ps(low_half(a), high_half(a));
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline __m256i words(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
+inline __m128i bytes(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
+inline F load_half(const uint16_t* p) { return _mm512_cvtph_ps(words(p)); }
+inline F load_brain(const uint16_t* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words(p)), 16));
+}
+inline F load_bytes(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p))); }
+inline F load_signed(const int8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p))); }
+inline F power_of_two(F n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+inline F above(F x, float least, F value) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(least), _CMP_GE_OQ), value);
+}
+
+inline I nought() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
+inline F floats(I x) { return _mm512_cvtepi32_ps(_mm512_add_epi32(x.before, x.sum)); }
+inline I times64(I x) { return {_mm512_slli_epi32(x.sum, 6), _mm512_setzero_si512()}; }  // once, and from nought
+inline I nought_lifted() { return nought(); }
+inline F floats_lifted(I x) { return floats(x); }
+inline B load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline B lift(B x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(0x80))); }
+// There are no shifts of bytes: bits come in from the neighbour, and are masked; what is shifted to the left is small.
+inline B both(B x, uint8_t mask) { return _mm512_and_si512(x, _mm512_set1_epi8(char(mask))); }
+template <int S> inline B right(B x) { return _mm512_srli_epi16(x, S); }
+template <int S> inline B left(B x) { return _mm512_slli_epi16(x, S); }
+inline B either(B x, B y) { return _mm512_or_si512(x, y); }
+inline B upper(B x) { return both(right<4>(x), 15); }
+inline Block load_block(const int8_t* codes) { return {codes}; }
+
+// Unsigned codes with signed inputs, summed in 32 bits.
+template <int G> inline I dot(I r, B x, const Block& a) {
+    int32_t four;
+    std::memcpy(&four, a.codes + 4 * G, 4);
+    return {r.before, _mm512_dpbusd_epi32(r.sum, x, _mm512_set1_epi32(four))};
+}
+
+}  // namespace

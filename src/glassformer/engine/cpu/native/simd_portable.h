@@ -1,0 +1,78 @@
+// Vectors in the compiler's own words: what every level must offer, and what it means. Runs on any processor.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int W = 4;           // floats of a vector
+constexpr int TOKENS = 2;      // tokens that share a weight in registers
+constexpr int ROWS = 2;        // queries that share a key in registers
+constexpr bool SIGNED = true;  // dot() takes signed codes; otherwise they are lifted by 128
+
+typedef float F __attribute__((vector_size(16)));
+typedef int32_t I __attribute__((vector_size(16)));
+typedef uint8_t B __attribute__((vector_size(16)));  // codes: four neighbours of each of W rows
+struct Block { const int8_t* codes; };               // 32 quantised inputs
+
+inline F set(float x) { return F{x, x, x, x}; }
+inline F load(const float* p) { F r; std::memcpy(&r, p, sizeof r); return r; }
+inline void store(float* p, F x) { std::memcpy(p, &x, sizeof x); }
+inline F add(F a, F b) { return a + b; }
+inline F sub(F a, F b) { return a - b; }
+inline F mul(F a, F b) { return a * b; }
+inline F fma(F a, F b, F c) { return a * b + c; }
+inline F max(F a, F b) { return a > b ? a : b; }
+inline float sum(F a) { return (a[0] + a[1]) + (a[2] + a[3]); }
+inline float highest(F a) {
+    const float low = a[0] > a[1] ? a[0] : a[1], high = a[2] > a[3] ? a[2] : a[3];
+    return low > high ? low : high;
+}
+
+inline float half(uint16_t h) {
+    const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = h & 0x7fff;
+    uint32_t bits = sign | (rest >= 0x7c00 ? 0x7f800000 | (rest & 0x3ff) << 13 : (rest << 13) + (112u << 23));
+    if (rest < 0x400) {
+        const float tiny = float(rest) * 5.9604644775390625e-8f;
+        std::memcpy(&bits, &tiny, 4);
+        bits |= sign;
+    }
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+inline F load_half(const uint16_t* p) { return F{half(p[0]), half(p[1]), half(p[2]), half(p[3])}; }
+inline F load_brain(const uint16_t* p) {
+    const I bits = {int32_t(uint32_t(p[0]) << 16), int32_t(uint32_t(p[1]) << 16), int32_t(uint32_t(p[2]) << 16),
+                    int32_t(uint32_t(p[3]) << 16)};
+    return F(bits);
+}
+inline F load_bytes(const uint8_t* p) { return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
+inline F load_signed(const int8_t* p) { return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
+inline F power_of_two(F n) { return F((__builtin_convertvector(n, I) + 127) << 23); }  // for whole n from -126 to 127
+inline F above(F x, float least, F value) { return F((x >= set(least)) & I(value)); }    // 0 where x is below
+
+inline I nought() { return I{0, 0, 0, 0}; }                        // what dot() starts from
+inline F floats(I x) { return __builtin_convertvector(x, F); }     // what it comes to
+inline I times64(I x) { return x * 64; }
+inline I nought_lifted() { return nought(); }                      // the same for sums below 2^22, where that is faster
+inline F floats_lifted(I x) { return floats(x); }
+inline B load_codes(const uint8_t* p) { B r; std::memcpy(&r, p, sizeof r); return r; }
+inline B lift(B x) { return x; }                                   // signed codes as dot() takes them
+template <int S> inline B right(B x) { return x >> S; }            // may bring in strange bits, to be masked
+template <int S> inline B left(B x) { return x << S; }
+inline B both(B x, uint8_t mask) { return x & mask; }
+inline B either(B x, B y) { return x | y; }
+inline B upper(B x) { return x >> 4; }                             // the upper half of each byte
+inline Block load_block(const int8_t* codes) { return {codes}; }
+template <int G> inline I dot(I r, B x, const Block& a) {          // each row's four codes with inputs 4G to 4G+3
+    int8_t codes[16];
+    std::memcpy(codes, &x, 16);
+    const int8_t* in = a.codes + 4 * G;
+    for (int row = 0; row < 4; ++row, in = a.codes + 4 * G)
+        r[row] += codes[4 * row] * in[0] + codes[4 * row + 1] * in[1] + codes[4 * row + 2] * in[2] + codes[4 * row + 3] * in[3];
+    return r;
+}
+
+}  // namespace

@@ -1,0 +1,219 @@
+"""Stored tensors as the kernels like them: floats as they lie in the mapped file, packed kinds in tiles of 16 rows.
+
+Tiles are made once and kept in a file of the cache, which is mapped instead of the checkpoint from then on: nothing is held
+twice. No number changes, only its place. What the kernels do not know (rare kinds, rows in another order, columns) is
+turned into what they do know, in the same file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.checkpoint.locate import home
+from glassformer.checkpoint.naming import settled
+from glassformer.checkpoint.packed import block
+from glassformer.checkpoint.stored import PLAIN, Columns, Pairs, Stored
+from glassformer.engine.cpu.library import Engine, Kind, Matrix, Source, packed_kind, packed_size
+from glassformer.errors import CheckpointError
+
+note = logging.getLogger("glassformer").info
+VERSION = 1  # of the tiles' layout
+ALIGNED = 64  # bytes
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A matrix that cannot be used as it lies in its file: its size when made, and how to make it."""
+
+    kind: Kind
+    size: int
+    make: Callable[[Bytes], None]
+    key: str  # what it is made of, in words
+
+
+class Weights:
+    """The weights of one model: asked for by name, first all of them (`expect`), then each (`matrix`, `vector`)."""
+
+    def __init__(self, tensors: Mapping[str, Stored], expected: Sequence[str], engine: Engine) -> None:
+        self._tensors = settled(tensors, expected)
+        self._engine = engine
+        self._made: dict[tuple[str, ...], Made] = {}
+        self._places: dict[tuple[str, ...], Bytes] = {}
+        self._kept: list[npt.NDArray[np.float32]] = []  # vectors, alive as long as this is
+        self._vectors: dict[tuple[str, float], int] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def stored(self, name: str, shape: tuple[int, ...] | None = None) -> Stored:
+        found = self._tensors.get(name)
+        if found is None:
+            raise CheckpointError(f"the weights lack {name}. Is this the config of these weights?")
+        if shape is not None and found.shape != shape:
+            raise CheckpointError(
+                f"{found.file.path}: tensor {found.name!r} has shape {found.shape}, but the config makes {name!r} "
+                f"{shape}. Is this the config of these weights?"
+            )
+        return found
+
+    @property
+    def kinds(self) -> set[str]:
+        return {one.kind for one in self._tensors.values()}
+
+    # Matrices ---------------------------------------------------------------------------------------------------
+
+    def expect(self, names: tuple[str, ...], shape: tuple[int, int], columns: bool = False) -> None:
+        """Say that a matrix will be asked for: one tensor, or several on top of each other."""
+        each = (shape[0] // len(names), shape[1])
+        parts = [self.stored(name, each[::-1] if columns else each) for name in names]
+        if names not in self._made and (made := self._plan(parts, shape, columns)) is not None:
+            self._made[names] = made
+
+    def _plan(self, parts: Sequence[Stored], shape: tuple[int, int], columns: bool) -> Made | None:
+        one, (rows, width) = parts[0], shape
+        order = one.layout.rows(rows).astype(np.int32) if isinstance(one.layout, Pairs) else None
+        turned = columns and not isinstance(one.layout, Columns)  # it lies across, in the file too
+        if len(parts) == 1 and one.kind in Source.__members__ and not turned and width % block(one.kind)[0] == 0:
+            return self._tiles(one, rows, width, order)
+        floats = one.kind in Kind.__members__ and one.kind in PLAIN
+        if len(parts) == 1 and floats and not turned and order is None and one.offset % PLAIN[one.kind] == 0:
+            return None  # as it lies
+        return self._floats(parts, shape, columns)
+
+    def _tiles(self, one: Stored, rows: int, width: int, order: npt.NDArray[np.int32] | None) -> Made:
+        source = Source[one.kind]
+        elements, size = block(one.kind)
+        if one.size != rows * width // elements * size:
+            raise CheckpointError(f"{one.file.path}: tensor {one.name!r} has {one.size} bytes, which is not its size.")
+
+        def make(out: Bytes) -> None:
+            self._engine.pack(source, np.ascontiguousarray(one.bytes), rows, width, order, out)
+            one.release()
+
+        return Made(packed_kind(source), packed_size(source, rows, width), make, f"{one.name} {one.kind} {rows} {width}")
+
+    def _floats(self, parts: Sequence[Stored], shape: tuple[int, int], columns: bool) -> Made:
+        """Whatever it is, as rows of floats; sixteen bits stay sixteen bits."""
+        kinds = {one.kind for one in parts}
+        kind = Kind[kinds.pop()] if len(kinds) == 1 and kinds <= {"F16", "BF16"} else Kind.F32
+        as_stored = kind is not Kind.F32 and all(one.layout is None for one in parts)
+
+        def make(out: Bytes) -> None:
+            made = 0
+            for one in parts:
+                if as_stored:
+                    values = one.bytes.view("<u2").reshape(one.shape)
+                else:
+                    values = one.expand() if kind is Kind.F32 else _rounded(one.expand(), kind)
+                values = np.ascontiguousarray(values.T if columns else values)
+                out[made : made + values.nbytes] = values.reshape(-1).view(np.uint8)
+                made += values.nbytes
+                one.release()
+
+        size = math.prod(shape) * (4 if kind is Kind.F32 else 2)
+        return Made(kind, size, make, f"{parts[0].name} {kind.name} {shape} {columns} {len(parts)}")
+
+    def prepare(self) -> None:
+        """Make, or find in the cache, what cannot be used as it lies."""
+        wanted = {names: made for names, made in self._made.items() if names not in self._places}
+        offsets = np.cumsum([0, *(-(-made.size // ALIGNED) * ALIGNED for made in wanted.values())]).tolist()
+        if not wanted:
+            return
+        held = _cached(self._key(wanted), offsets[-1], lambda into: _fill(into, wanted.values(), offsets))
+        for (names, made), offset in zip(wanted.items(), offsets, strict=False):
+            self._places[names] = held[offset : offset + made.size]
+
+    def _key(self, wanted: Mapping[tuple[str, ...], Made]) -> str:
+        """What the cached file depends on: the files that the tensors come from, and what becomes of them."""
+        digest = hashlib.sha256(f"{VERSION}".encode())
+        for path in sorted({self._tensors[names[0]].file.path for names in wanted}):
+            about = path.stat()
+            digest.update(f"{path.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
+        for made in wanted.values():
+            digest.update(f"{made.key} {made.kind} {made.size};".encode())
+        return digest.hexdigest()[:32]
+
+    def matrix(self, names: tuple[str, ...], shape: tuple[int, int], bias: str | None = None) -> Matrix:
+        place = self._places.get(names)
+        if place is None:
+            stored = self._tensors[names[0]]
+            place, kind = stored.bytes, Kind[stored.kind]
+        else:
+            kind = self._made[names].kind
+        return Matrix(place.ctypes.data, None if bias is None else self.vector(bias), kind, *shape)
+
+    # Vectors ----------------------------------------------------------------------------------------------------
+
+    def vector(self, *names: str, plus: float = 0.0) -> int:
+        """The address of a small tensor in float32, or of several after one another; some norms count from one."""
+        key = (" ".join(names), plus)
+        if key not in self._vectors:
+            parts = [self.stored(name).expand().reshape(-1) for name in names]
+            self._vectors[key] = self.keep(np.concatenate(parts) + np.float32(plus))
+        return self._vectors[key]
+
+    def keep(self, values: npt.NDArray[np.float32]) -> int:
+        """Hold an array for as long as the weights live; its address."""
+        self._kept.append(np.ascontiguousarray(values, np.float32))
+        return int(self._kept[-1].ctypes.data)
+
+
+def _rounded(values: npt.NDArray[np.float32], kind: Kind) -> npt.NDArray[np.uint16]:
+    """Values that came from sixteen bits, back in them."""
+    if kind is Kind.F16:
+        return values.astype("<f2").view("<u2")
+    return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype("<u2")
+
+
+def _fill(into: Bytes, made: Iterable[Made], offsets: Sequence[int]) -> None:
+    for one, offset in zip(made, offsets, strict=False):
+        one.make(into[offset : offset + one.size])
+
+
+def _cached(key: str, size: int, fill: Callable[[Bytes], None]) -> Bytes:
+    """A file of the cache, mapped; made first if it is not there. Where nothing can be written, memory."""
+    path = home() / "packed" / f"{key}.tiles"
+    if (found := _mapped(path, size)) is not None:
+        return found
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".making-", delete=False) as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
+                with mmap.mmap(file.fileno(), size) as buffer:
+                    array = np.frombuffer(buffer, np.uint8)
+                    fill(array)
+                    del array
+                Path(file.name).replace(path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        note(f"the packed weights cannot be kept in {path.parent} ({error.strerror}); they are made in memory.")
+        array = np.empty(size, np.uint8)
+        fill(array)
+        return array
+    made = _mapped(path, size)
+    assert made is not None
+    return made
+
+
+def _mapped(path: Path, size: int) -> Bytes | None:
+    try:
+        with path.open("rb") as file:
+            buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+    return np.frombuffer(buffer, np.uint8) if len(buffer) == size else None

@@ -1,0 +1,70 @@
+"""What every executor asks of a feed before it runs it, in the same words. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import ExecutorError, InputError
+from glassformer.sites import Watch
+
+
+class Checks:
+    """The limits of one model, and the refusals that follow from them."""
+
+    def __init__(self, context: int, vocabulary: int, blocks: int, encoder: int) -> None:
+        self.context = context
+        self.vocabulary = vocabulary
+        self.blocks = blocks
+        self.encoder = encoder
+
+    def source(self, source: Sequence[int] | None) -> tuple[int, ...]:
+        """What an encoder is to read; none for a model without one."""
+        if self.encoder and not source:
+            raise ExecutorError("this model has an encoder, so a row needs a source of at least one token.")
+        if source is not None and not self.encoder:
+            raise ExecutorError("this model has no encoder, so a row takes no source.")
+        self.ids(source or ())
+        return tuple(source or ())
+
+    def feed(self, feed: Feed, length: int) -> Feed:
+        """A feed for a row of so many tokens, its watch's patterns spelt out."""
+        if not len(feed.ids):
+            raise InputError("a row was fed no tokens. Give at least one.")
+        if length + len(feed.ids) > self.context:
+            raise InputError(
+                f"{length + len(feed.ids)} tokens do not fit into the model's context of {self.context}. Shorten the prompt."
+            )
+        self.ids(feed.ids)
+        parents = feed.parents
+        if parents is not None and (
+            len(parents) != len(feed.ids) or not all(-1 <= parent < number for number, parent in enumerate(parents))
+        ):
+            raise InputError("in a tree, each token's parent must come before it (-1: the row so far).")
+        return feed if feed.watch is None else replace(feed, watch=self.watch(feed.watch))
+
+    def watch(self, watch: Watch) -> Watch:
+        """The watch with its patterns spelt out, refused if it names a site that is not there."""
+        return watch.checked(self.blocks, self.encoder)
+
+    def ids(self, ids: Sequence[int]) -> None:
+        for token in ids:
+            if not 0 <= token < self.vocabulary:
+                raise InputError(f"token id {token} is outside the vocabulary of {self.vocabulary}.")
+
+
+def once(rows: Sequence[object]) -> None:
+    """Refuse a row that is fed twice."""
+    if len({id(row) for row in rows}) < len(rows):
+        raise ExecutorError("a row was fed twice in one pass. Feed it once, with all its tokens.")
+
+
+def wanted(feed: Feed) -> range:
+    """The columns of a feed that are to be scored."""
+    length = len(feed.ids)
+    return {Want.NONE: range(0), Want.LAST: range(length - 1, length), Want.ALL: range(length)}[feed.want]
+
+
+STRANGE = "the row is closed, or belongs to another executor."
+UNSCORED = "no position of this feed was scored: it was fed with Want.NONE."

@@ -1,0 +1,504 @@
+"""The native library: found, else built once, whole or not at all; what fails says why, and is remembered."""
+
+from __future__ import annotations
+
+import errno
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from glassformer.engine.cpu import build
+from glassformer.errors import ExecutorError
+from tests.checkpoint.files import refused
+from tests.conftest import unavailable
+from tests.engine.cpu.workshop import INSTRUCTIONS, Compiler, grow_old, instructions, works, write_sources
+
+
+@pytest.fixture(scope="session")
+def compiler() -> list[str]:
+    """This machine's own."""
+    try:
+        return build.find_compiler()
+    except ExecutorError as error:
+        unavailable(str(error))
+        raise
+
+
+@pytest.fixture(scope="session")
+def ready(tmp_path_factory: pytest.TempPathFactory, compiler: list[str]) -> Path:
+    """The stand-ins' library, for those who only want to have one."""
+    folder = tmp_path_factory.mktemp("ready")
+    return build.compile(write_sources(folder / "native"), folder / f"engine{build.SUFFIX}", compiler)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    return write_sources(tmp_path / "native")
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Compiler:
+    return Compiler(tmp_path / "fake")
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The notes."""
+    lines: list[str] = []
+    monkeypatch.setattr(build, "note", lines.append)
+    return lines
+
+
+@pytest.fixture
+def nobody(empty_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without a compiler: its empty folder of programs."""
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "programs"))
+    (tmp_path / "programs").mkdir()
+    return tmp_path / "programs"
+
+
+@pytest.fixture
+def chosen(empty_home: Path, monkeypatch: pytest.MonkeyPatch, fake: Compiler, said: list[str]) -> Compiler:
+    """A machine whose compiler is a fake one, which makes empty files, and where nothing is kept yet."""
+    monkeypatch.setenv("CXX", str(fake))
+    monkeypatch.delenv("GLASS_REBUILD", raising=False)
+    return fake
+
+
+def kept(home: Path) -> set[str]:
+    """The kinds of what lies in the folder of libraries."""
+    return {path.suffix or path.name.partition("-")[0] for path in (home / "native").iterdir()}
+
+
+# Compiling ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("machine", "expected"), [
+    ("x86_64", ["portable", "avx2", "avx512vnni"]), ("AMD64", ["portable", "avx2", "avx512vnni"]),
+    ("aarch64", ["portable", "neon", "dotprod"]), ("arm64", ["portable", "neon", "dotprod"]), ("riscv64", ["portable"]),
+])  # fmt: skip
+def test_levels(machine: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(build.levels(machine)) == expected
+    monkeypatch.setattr(build.platform, "machine", lambda: machine)
+    assert list(build.levels(build.machine())) == expected
+
+
+def test_the_machine_of_a_cross_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "linux-x86_64")
+    assert build.machine() == "x86_64"
+
+
+def test_every_level_is_inside(ready: Path) -> None:
+    assert works(ready)
+    for level in set(INSTRUCTIONS) - set(build.levels(build.machine())):
+        assert instructions(ready, level) == 0
+
+
+def test_nothing_is_left_beside_it(ready: Path) -> None:
+    assert sorted(path.name for path in ready.parent.iterdir()) == sorted(["native", ready.name])
+
+
+def test_commands_for_another_machine(sources: Path, tmp_path: Path, fake: Compiler) -> None:
+    build.compile(sources, tmp_path / "out" / "engine.so", fake.command, "AMD64")
+    assert (tmp_path / "out" / "engine.so").exists()
+    (engine,) = fake.asked("engine.cpp")
+    kernels = {next(word for word in call if word.startswith("-DLEVEL=")): call for call in fake.asked("kernels.cpp")}
+    link = fake.calls[-1]
+    defined = [word for word in engine if word.startswith("-D")]
+    assert defined == ["-DLEVEL_portable=1", "-DLEVEL_avx2=1", "-DLEVEL_avx512vnni=1"]
+    assert set(kernels) == {"-DLEVEL=portable", "-DLEVEL=avx2", "-DLEVEL=avx512vnni"}
+    for call in (engine, *kernels.values()):
+        assert {*build.COMMON, "-fPIC", "-c"} <= set(call)
+    for call in (engine, kernels["-DLEVEL=portable"]):
+        assert "-march=x86-64" in call
+        assert not any(word.startswith("-mavx") for word in call)
+    assert {"-mavx2", "-mfma", "-mf16c", "-mbmi2"} <= set(kernels["-DLEVEL=avx2"])
+    assert {"-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"} <= set(
+        kernels["-DLEVEL=avx512vnni"]
+    )
+    assert "-mavx512f" not in kernels["-DLEVEL=avx2"]
+    assert {"-shared", "-pthread", "-static-libstdc++", "-static-libgcc"} <= set(link)
+    assert sum(word.endswith(".o") for word in link) == 4
+
+
+@pytest.mark.parametrize(("name", "has", "lacks"), [
+    ("engine.dylib", "-dynamiclib", "-shared"), ("engine.dll", "-static", "-fPIC"), ("engine.so", "-fPIC", "-dynamiclib"),
+])  # fmt: skip
+def test_each_system_has_its_own_kind(
+    sources: Path, tmp_path: Path, fake: Compiler, name: str, has: str, lacks: str
+) -> None:
+    build.compile(sources, tmp_path / name, fake.command, "arm64")
+    assert (tmp_path / name).exists()
+    assert has in fake.calls[-1]
+    assert not any(lacks in call for call in fake.calls)
+
+
+def test_levels_that_the_compiler_does_not_know_are_left_out(sources: Path, tmp_path: Path, fake: Compiler) -> None:
+    fake.become(refuses=["avx512vnni"])
+    build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64")
+    (engine,) = fake.asked("engine.cpp")
+    assert [word for word in engine if word.startswith("-D")] == ["-DLEVEL_portable=1", "-DLEVEL_avx2=1"]
+    assert len(fake.asked("kernels.cpp")) == 2
+
+
+def test_extra_flags_come_last(sources: Path, tmp_path: Path, fake: Compiler) -> None:
+    extra = ["-fsanitize=address,undefined", "-g", "-O1"]
+    build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64", extra)
+    for call in (*fake.asked("engine.cpp"), *fake.asked("kernels.cpp"), fake.calls[-1]):
+        assert call.index("-O3") < call.index("-O1")
+        assert set(extra) <= set(call)
+    assert "-static-libstdc++" not in fake.calls[-1]
+
+
+def test_compilers_whose_own_libraries_are_only_shared(sources: Path, tmp_path: Path, fake: Compiler) -> None:
+    fake.become(refuses=["-static-libstdc++"])
+    build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64")
+    first, second = fake.calls[-2:]
+    assert set(first) - set(second) == set(build.STATIC[".so"])
+
+
+def test_progress_counts_the_steps(sources: Path, tmp_path: Path, fake: Compiler) -> None:
+    told: list[tuple[str, int, int]] = []
+    build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64", progress=lambda *step: told.append(step))
+    assert told == [("the CPU engine", done, 5) for done in range(1, 6)]
+
+
+def test_a_true_error_in_the_source(sources: Path, tmp_path: Path, compiler: list[str]) -> None:
+    (sources / "kernels.cpp").write_text("int kernel() { return nothing_of_that_name; }\n", "utf-8")
+    target = tmp_path / "out" / "engine.so"
+    error = refused(
+        lambda: build.compile(sources, target, compiler),
+        "the CPU engine could not be built (", "kernels.cpp:1:", "nothing_of_that_name", kind=ExecutorError,
+    )  # fmt: skip
+    assert "kernels.cpp" in "\n".join(error.__notes__)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_link_that_fails(sources: Path, tmp_path: Path, fake: Compiler) -> None:
+    fake.become(refuses=["-shared"])
+    refused(
+        lambda: build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64"),
+        "could not be linked (-shared: error: refused by the compiler).", kind=ExecutorError,
+    )  # fmt: skip
+    assert not (tmp_path / "engine.so").exists()
+
+
+def test_a_compiler_that_is_not_there(sources: Path, tmp_path: Path) -> None:
+    refused(
+        lambda: build.compile(sources, tmp_path / "engine.so", [str(tmp_path / "gone")]),
+        "could not be built (", "gone: error:", kind=ExecutorError,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["engine.cpp", "kernels.cpp"])
+def test_sources_that_are_missing(sources: Path, tmp_path: Path, fake: Compiler, name: str) -> None:
+    (sources / name).unlink()
+    refused(
+        lambda: build.compile(sources, tmp_path / "engine.so", fake.command),
+        sources, f"{name} is missing. Install Glassformer again.", kind=ExecutorError,
+    )  # fmt: skip
+
+
+def test_a_library_in_use_stays_where_it_cannot_be_replaced(
+    sources: Path, tmp_path: Path, fake: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(self: Path, target: Path) -> Path:
+        raise PermissionError(errno.EACCES, "in use")
+
+    monkeypatch.setattr(Path, "replace", busy)
+    with pytest.raises(PermissionError):
+        build.compile(sources, tmp_path / "engine.so", fake.command)
+    (tmp_path / "engine.so").write_text("in use", "utf-8")
+    assert build.compile(sources, tmp_path / "engine.so", fake.command).read_text("utf-8") == "in use"
+
+
+# Compilers ------------------------------------------------------------------------------------------------------
+
+
+def program(folder: Path, name: str, compiler: Compiler) -> None:
+    """A compiler under a name on the PATH."""
+    if sys.platform == "win32":
+        (folder / f"{name}.bat").write_text(f"@{subprocess.list2cmdline(compiler.command)} %*\n", "utf-8")
+    else:
+        (folder / name).write_text(f'#!/bin/sh\nexec {compiler} "$@"\n', "utf-8")
+        (folder / name).chmod(0o755)
+
+
+def test_the_first_that_builds_is_taken(nobody: Path, tmp_path: Path) -> None:
+    old, new = Compiler(tmp_path / "old", refuses=["-std=c++17"]), Compiler(tmp_path / "new")
+    program(nobody, "g++", old)
+    program(nobody, "clang++", new)
+    (found,) = build.find_compiler()
+    assert Path(found).stem == "clang++"
+    assert len(old.calls) == len(new.calls) == 1
+
+
+def test_CXX_wins(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(nobody, "c++", Compiler(tmp_path / "other"))
+    monkeypatch.setenv("CXX", str(mine := Compiler(tmp_path / "with a space")))
+    assert build.find_compiler() == mine.command
+
+
+def test_CXX_may_be_a_path_with_a_space(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "with a space"
+    folder.mkdir()
+    program(folder, "mine", Compiler(tmp_path / "mine"))
+    (path,) = folder.iterdir()
+    monkeypatch.setenv("CXX", str(path))
+    assert build.find_compiler() == [str(path)]
+
+
+def test_no_compiler(nobody: Path, sources: Path) -> None:
+    assert build.held(sources) is None
+    words = ("no C++ compiler was found", build.MENDS.get(sys.platform, build.MEND))
+    refused(build.find_compiler, *words, kind=ExecutorError)
+    refused(lambda: build.library(sources=sources), *words, "the CPU engine is built with one", kind=ExecutorError)
+
+
+@pytest.mark.parametrize(("system", "mend"), [
+    ("linux", "apt-get install g++"), ("darwin", "xcode-select --install"), ("win32", "MinGW-w64"),
+])  # fmt: skip
+def test_each_system_has_its_own_mend(nobody: Path, monkeypatch: pytest.MonkeyPatch, system: str, mend: str) -> None:
+    monkeypatch.setattr(build.sys, "platform", system)
+    assert mend in build._mend()
+
+
+@pytest.mark.parametrize("value", ["no-such-compiler", "no-such-compiler -m64", "g++ 'oops"])
+def test_CXX_names_nothing(nobody: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("CXX", value)
+    words = ("no C++ compiler was found", f"CXX is set to {value!r}: set it to one that is here, or unset it.")
+    refused(lambda: build.library(sources=sources), *words, kind=ExecutorError)
+
+
+def test_compilers_that_know_no_modern_language(nobody: Path, tmp_path: Path) -> None:
+    program(nobody, "g++", Compiler(tmp_path / "old", refuses=["-std=c++17"]))
+    words = ("no C++17 library can be built with", "g++", "(-std=c++17: error: refused by the compiler).")
+    refused(build.find_compiler, *words, kind=ExecutorError)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="made of what Unix has")
+@pytest.mark.parametrize("installed", [True, False])
+def test_what_macOS_has_in_place_of_a_compiler(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(build.sys, "platform", "darwin")
+    monkeypatch.setattr(build.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "c++" else None)
+    monkeypatch.setattr(build, "_run", lambda command: None if installed else f"{command}: error: no tools")
+    assert build._compilers() == ([["/usr/bin/c++"]] if installed else [])
+
+
+# Keeping --------------------------------------------------------------------------------------------------------
+
+
+def test_built_once_and_kept(empty_home: Path, sources: Path, compiler: list[str], said: list[str],
+                             monkeypatch: pytest.MonkeyPatch, fake: Compiler) -> None:  # fmt: skip
+    monkeypatch.delenv("GLASS_REBUILD", raising=False)
+    fake.become(real=compiler)
+    monkeypatch.setenv("CXX", str(fake))
+    assert build.held(sources) is None
+    path = build.library(sources=sources)
+    assert works(path)
+    assert path.parent == empty_home / "native"
+    assert kept(empty_home) == {build.SUFFIX, "lock"}
+    calls = len(fake.calls)
+    assert build.library(sources=sources) == build.held(sources) == path
+    assert len(fake.calls) == calls
+    assert said == ["building the CPU engine, once: about 20 s"]
+
+
+def test_whatever_it_depends_on_gives_another(chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [build.library(sources=sources)]
+    for name in ("shared.h", "kernels.cpp"):
+        with (sources / name).open("a", encoding="utf-8") as file:
+            file.write("// changed\n")
+        assert build.held(sources) is None
+        paths.append(build.library(sources=sources))
+    paths.append(build.library(sources=sources, extra=["-g"]))
+    chosen.become(version="fake 2.0")
+    paths.append(build.library(sources=sources))
+    monkeypatch.setattr(build, "_features", lambda: "another CPU")
+    paths.append(build.library(sources=sources))
+    monkeypatch.setattr(build.platform, "machine", lambda: "another architecture")
+    paths.append(build.library(sources=sources))
+    assert len(set(paths)) == len(paths) == 7
+    assert all(path.exists() for path in paths)
+
+
+def test_it_outlives_its_compiler(chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch, nobody: Path) -> None:
+    monkeypatch.setenv("CXX", str(chosen))
+    path = build.library(sources=sources)
+    monkeypatch.delenv("CXX")
+    assert build.library(sources=sources) == path
+
+
+def test_asked_to_build_again(chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build.library(sources=sources)
+    calls = len(chosen.calls)
+    monkeypatch.setenv("GLASS_REBUILD", "1")
+    assert build.library(sources=sources) == path
+    assert len(chosen.calls) == 2 * calls
+
+
+def test_a_failure_is_remembered(
+    chosen: Compiler, sources: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    chosen.become(refuses=["kernels.cpp"])
+
+    def fails() -> Path:
+        return build.library(sources=sources)
+
+    first = refused(fails, "could not be built (kernels.cpp: error: refused by the compiler)", kind=ExecutorError)
+    (log,) = (empty_home / "native").glob("*.log")
+    assert f"What the compiler said is in {log}; GLASS_REBUILD=1 tries again." in str(first)
+    assert log.read_text("utf-8").count("refused by the compiler") > 1
+    assert kept(empty_home) == {".log", "lock"}
+    calls = len(chosen.calls)
+    assert str(refused(fails, kind=ExecutorError)) == str(first)
+    assert len(chosen.calls) == calls
+    assert len(said) == 1
+    chosen.become()
+    refused(fails, kind=ExecutorError)
+    monkeypatch.setenv("GLASS_REBUILD", "1")
+    assert fails().exists()
+    assert not log.exists()
+
+
+@pytest.mark.parametrize("change", ["source", "compiler"])
+def test_a_failure_is_forgotten_when_something_changes(chosen: Compiler, sources: Path, change: str) -> None:
+    chosen.become(refuses=["-std=c++17"])
+    refused(lambda: build.library(sources=sources), "no C++17 library can be built with", kind=ExecutorError)
+    if change == "source":
+        chosen.become()
+        (sources / "more.h").touch()
+    else:
+        chosen.become(version="fake 2.0")
+    assert build.library(sources=sources).exists()
+
+
+def test_an_interrupted_build_leaves_nothing(chosen: Compiler, sources: Path, empty_home: Path) -> None:
+    def interrupt(what: str, done: int, steps: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build.library(interrupt, sources)
+    assert kept(empty_home) == {"lock"}
+    assert build.library(sources=sources).exists()
+
+
+def builder(sources: Path) -> subprocess.Popen[str]:
+    """Another process that wants the library."""
+    code = "import sys, pathlib; from glassformer.engine.cpu import build; "
+    code += "print(build.library(sources=pathlib.Path(sys.argv[1])))"
+    command = [sys.executable, "-c", code, str(sources)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_at_once_build_one(chosen: Compiler, sources: Path) -> None:
+    chosen.hold()
+    first = builder(sources)
+    chosen.await_begun()
+    second = builder(sources)
+    assert second.stderr is not None
+    assert second.stderr.readline() == "another process is building the CPU engine: waiting for it\n"
+    chosen.release()
+    (path, note), (same, nothing) = first.communicate(timeout=60), second.communicate(timeout=60)
+    assert path == same != ""
+    assert note == "building the CPU engine, once: about 20 s\n"
+    assert nothing == ""
+    assert len(chosen.asked("engine.cpp")) == 1
+
+
+def test_a_killed_build_leaves_nothing_half_made(
+    chosen: Compiler, sources: Path, empty_home: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen.hold()
+    victim = builder(sources)
+    chosen.await_begun()
+    victim.kill()
+    assert victim.communicate(timeout=60)[0] == ""
+    assert kept(empty_home) == {"building", "lock"}
+    (left,) = (empty_home / "native").glob("building-*")
+    grow_old(left, days=2)
+    monkeypatch.setenv("CXX", shlex.join(compiler))
+    assert works(build.library(sources=sources))
+    assert kept(empty_home) == {build.SUFFIX, "lock"}
+    chosen.release()
+
+
+def test_a_file_system_without_locks(
+    chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    if sys.platform == "win32":
+        import msvcrt
+
+        monkeypatch.setattr(msvcrt, "locking", unsupported)
+    else:
+        import fcntl
+
+        monkeypatch.setattr(fcntl, "flock", unsupported)
+    assert build.library(sources=sources).exists()
+    assert said == ["building the CPU engine, once: about 20 s"]
+
+
+def test_a_home_that_cannot_be_written_to(
+    chosen: Compiler, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GLASS_HOME", str(tmp_path / "file"))
+    words = (tmp_path / "file" / "native", "cannot be kept there (", "or set GLASS_HOME to another folder.")
+    refused(lambda: build.library(sources=sources), *words, kind=ExecutorError)
+
+
+def test_what_nobody_uses_goes(chosen: Compiler, sources: Path) -> None:
+    old = build.library(sources=sources)
+    used = build.library(sources=sources, extra=["-g"])
+    recent = build.library(sources=sources, extra=["-O1"])
+    for path, days in ((old, 31), (used, 31), (recent, 29)):
+        grow_old(path, days)
+    assert build.held(sources, ["-g"]) == used
+    build.library(sources=sources, extra=["-O2"])
+    assert [path.exists() for path in (old, used, recent)] == [False, True, True]
+
+
+# In the wheel ---------------------------------------------------------------------------------------------------
+
+
+def test_the_wheels_own_is_taken_first(chosen: Compiler, sources: Path, ready: Path) -> None:
+    shutil.copy(ready, build.prebuilt(sources))
+    assert build.library(sources=sources) == build.held(sources) == build.prebuilt(sources)
+    assert chosen.calls == []
+
+
+@pytest.mark.parametrize("reason", ["source", "flags", "asked"])
+def test_the_wheels_own_is_not_taken_for_another(
+    chosen: Compiler, sources: Path, ready: Path, monkeypatch: pytest.MonkeyPatch, reason: str, empty_home: Path
+) -> None:
+    shutil.copy(ready, build.prebuilt(sources))
+    if reason == "source":
+        (sources / "shared.h").write_text("", "utf-8")
+    if reason == "asked":
+        monkeypatch.setenv("GLASS_REBUILD", "1")
+    path = build.library(sources=sources, extra=["-g"] if reason == "flags" else [])
+    assert path.parent == empty_home / "native"
+
+
+def test_the_wheels_own_that_does_not_load_here(chosen: Compiler, sources: Path, empty_home: Path) -> None:
+    build.prebuilt(sources).write_bytes(b"for a newer system")
+    assert build.library(sources=sources).parent == empty_home / "native"
+
+
+def test_python_alone_is_enough(sources: Path) -> None:
+    """As for the wheel's build hook, where nothing is installed."""
+    root = Path(build.__file__).parents[3]
+    code = f"import sys; sys.path.insert(0, {str(root)!r}); from glassformer.engine.cpu import build; print(build.NATIVE); "
+    code += "assert not {'numpy', 'torch'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(build.NATIVE)
