@@ -130,7 +130,8 @@ Raw: TypeAlias = Mapping[str, Stored]
 
 
 def _decoder(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    return {"attention_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _scaling(metadata, raw)}
+    biases = {"attention_bias": "blk.0.attn_q.bias" in raw, "mlp_bias": "blk.0.ffn_up.bias" in raw}
+    return {**biases, "rope_scaling": _scaling(metadata, raw)}
 
 
 def _gemma3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
@@ -194,7 +195,7 @@ def config(metadata: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -
     found: dict[str, Any] = {"model_type": table.model_type}
     for key, name in table.sizes.items():
         if (value := own.get(key)) is not None:
-            found[name] = float(str(np.float32(value))) if isinstance(value, float) else value  # 1e-05 as it was written
+            found[name] = _short(value)
     embedding = raw.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{path}: GGUF tensor 'token_embd.weight' is missing. Fetch the file again.")
@@ -226,17 +227,20 @@ def _scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
     trained = metadata.get("rope.scaling.original_context_length")
     return {
         "rope_type": kind,
-        "factor": metadata.get("rope.scaling.factor"),
+        "factor": _short(metadata.get("rope.scaling.factor")),
         "original_max_position_embeddings": trained,
     }
+
+
+def _short(value: Any) -> Any:
+    """A number as it was before it became a float32: 1e-05, not 9.999999747378752e-06."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
 def tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, path: Path) -> dict[str, Stored]:
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
     architecture, table = _table(metadata, path)
     names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
-    queries = config.get("num_attention_heads")
-    heads = {"q": queries, "k": config.get("num_key_value_heads") or queries}
     found = {}
     for name, stored in raw.items():
         if name in table.ignored:
@@ -250,20 +254,37 @@ def tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, pa
                 f"{nearest(pattern, names)} This variant is not supported; choose another file."
             )
         theirs = f"{names[pattern].format(number.group(1) if number else '')}.{ending}"
-        turned = re.fullmatch(r"blk\.\d+\.attn_([qk])", stem) if table.interleaved else None
-        layout: Layout | None = next((one for like, one in table.layouts.items() if re.fullmatch(like, name)), None)
-        if turned:
-            layout = _pairs(heads[turned.group(1)], stored, path)
+        layout = _layout(table, name, stored.shape, config, path)
         shape = stored.shape if layout is None else layout.stored(stored.shape)  # each layout is its own inverse there
         found[theirs] = replace(stored, name=theirs, shape=shape, layout=layout)
     return found
 
 
-def _pairs(heads: Any, stored: Stored, path: Path) -> Pairs:
+def written(table: Table, config: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> tuple[str, Layout | None]:
+    """What GGUF calls a tensor of the family, and how it lays it: the inverse of `tensors`."""
+    stem, _, ending = name.rpartition(".")
+    number = re.search(r"\.(\d+)\.", stem)
+    pattern = stem.replace(f".{number.group(1)}.", ".{}.", 1) if number else stem
+    theirs = next(one for one, ours in table.names.items() if ours == pattern)
+    theirs = f"{theirs.format(number.group(1) if number else '')}.{ending}"
+    return theirs, _layout(table, theirs, shape, config, Path(name))
+
+
+def _layout(table: Table, name: str, shape: tuple[int, ...], config: Mapping[str, Any], path: Path) -> Layout | None:
+    """How a tensor of GGUF's name lies, where that is not how the family has it."""
+    turned = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
+    if turned is None:
+        return next((one for like, one in table.layouts.items() if re.fullmatch(like, name)), None)
+    queries = config.get("num_attention_heads")
+    heads = queries if turned.group(1) == "q" else config.get("num_key_value_heads") or queries
+    return _pairs(heads, name, shape[0], path)
+
+
+def _pairs(heads: Any, name: str, rows: int, path: Path) -> Pairs:
     """The order of a query's or key's rows, refused where its rows are no heads full of pairs."""
-    if type(heads) is not int or heads < 1 or stored.shape[0] % (2 * heads):
+    if type(heads) is not int or heads < 1 or rows % (2 * heads):
         raise CheckpointError(
-            f"{path}: GGUF tensor {stored.name!r} has {stored.shape[0]} rows, which do not make pairs in {heads} heads "
+            f"{path}: GGUF tensor {name!r} has {rows} rows, which do not make pairs in {heads} heads "
             "(fields 'attention.head_count' and 'attention.head_count_kv'). Fetch the file again."
         )
     return Pairs(heads)

@@ -75,6 +75,9 @@ class Layout(Protocol):
     def arrange(self, values: Floats) -> Floats:
         """The file's values as the family has them."""
 
+    def lay(self, values: Floats) -> Floats:
+        """The family's values as the file has them: the inverse."""
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -95,6 +98,9 @@ class Pairs:
     def arrange(self, values: Floats) -> Floats:
         return values[self.rows(len(values))]
 
+    def lay(self, values: Floats) -> Floats:
+        return values[np.argsort(self.rows(len(values)))]
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -106,6 +112,8 @@ class Columns:
     def arrange(self, values: Floats) -> Floats:
         return np.ascontiguousarray(values.T)
 
+    lay = arrange  # turned round twice is as it was
+
 
 @dataclass(frozen=True)
 class Raised:
@@ -116,6 +124,9 @@ class Raised:
 
     def arrange(self, values: Floats) -> Floats:
         return values - np.float32(1)
+
+    def lay(self, values: Floats) -> Floats:
+        return values + np.float32(1)
 
 
 @dataclass(frozen=True)

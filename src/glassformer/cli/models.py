@@ -1,15 +1,24 @@
-"""`glass models`: what can be run, and fetching it."""
+"""`glass models`: what can be run, fetching it, and packing its weights."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glassformer.cli import common
+from glassformer.errors import InputError
 
-app = typer.Typer(help="List and fetch models.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from glassformer.checkpoint.locate import Progress
+    from glassformer.observe.perplexity import Likelihood
+    from glassformer.opening import Opened
+
+app = typer.Typer(help="List, fetch and pack models.", no_args_is_help=True)
 
 
 @app.command("list", epilog="Example: glass models list --json")
@@ -57,3 +66,99 @@ def pull(
     if name == ranks.NAME and (copy := ranks.place()):
         common.note(f"tiktoken finds it as {copy}")
     print(json.dumps({"name": name, "path": str(path)}) if as_json else path)
+
+
+@app.command("quantize", epilog="Example: glass models quantize ./my-model --to q4_k -o my-model.gguf")
+def quantize(
+    model: Annotated[str, typer.Argument(help="A catalogue name, a hub id, or a path.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="KIND", help="q8_0, q6_k, q5_k, q5_0, q4_k, q4_1, q4_0, bf16, f16 or f32.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write; by default MODEL-KIND.gguf.")
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option("--text", help="What the perplexity is measured on; by default a chapter of Moby-Dick.")
+    ] = None,
+    perplexity: Annotated[bool, typer.Option("--perplexity/--no-perplexity", help="Measure what the packing costs.")] = True,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Write a model as one GGUF file with packed weights, and say what it saves and what it costs."""
+    from glassformer.checkpoint.packing import known_kind
+    from glassformer.observe.perplexity import HELD_OUT
+    from glassformer.opening import open_model
+    from glassformer.quantising import quantise
+    from glassformer.quantising.kinds import label
+
+    common.listen()
+    kind, words = known_kind(to), _text(text or HELD_OUT)
+    with common.progress_bar() as progress:
+        opened = open_model(model, progress=progress)
+    measured = perplexity and opened.head == "causal"
+    ids = opened.tokenizer(words, add_special_tokens=False)["input_ids"] if measured else []
+    if measured and len(ids) < 2:
+        raise InputError(f"--text {str(text)!r} is too short to measure anything on. Give a longer one.")
+    path = output or Path(f"{label(opened)}-{kind.lower()}.gguf")
+    with _packing(path.name) as packing:
+        quantise(opened, path, kind, force=force, progress=packing)
+    found: dict[str, Any] = {"path": str(path), "kind": kind, "from": opened.kind, **_sizes(opened, path)}
+    common.note(
+        f"{found['from']} {found['bytes_before'] / 1e6:,.1f} MB → {kind} {found['bytes_after'] / 1e6:,.1f} MB, "
+        f"{found['bits']:.2f} bits for each weight"
+    )
+    if measured:
+        before, after = (_likelihood(str(name), ids) for name in (model, path))
+        found |= {
+            "tokens": before.tokens,
+            "perplexity_before": round(before.perplexity, 4),
+            "perplexity_after": round(after.perplexity, 4),
+        }
+        more = after.perplexity / before.perplexity - 1
+        common.note(
+            f"perplexity {before.perplexity:,.2f} → {after.perplexity:,.2f} ({more:+.1%}) over {before.tokens:,} tokens of "
+            f"{'Moby-Dick, chapter 86' if text is None else text.name}"
+        )
+    print(json.dumps(found) if as_json else path)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--text {str(path)!r} is no text that can be read: {error}") from error
+
+
+def _sizes(opened: Opened, path: Path) -> dict[str, Any]:
+    """The files' bytes before and after, and how many bits a weight has now."""
+    from glassformer.checkpoint.gguf import Gguf
+
+    sources = {one.file.path for one in opened.tensors.values()}
+    packed = Gguf(path).raw.values()
+    return {
+        "bytes_before": sum(source.stat().st_size for source in sources),
+        "bytes_after": path.stat().st_size,
+        "bits": round(8 * sum(one.size for one in packed) / sum(one.elements for one in packed), 4),
+    }
+
+
+def _likelihood(name: str, ids: list[int]) -> Likelihood:
+    from glassformer.observe.perplexity import begins_with, likelihood
+    from glassformer.runtime import load
+
+    model = load(name)
+    with common.waiting(f"measuring the perplexity of {name}"):
+        return likelihood(model.executor, ids, begin=begins_with(model.tokenizer))
+
+
+@contextmanager
+def _packing(name: str) -> Iterator[Progress]:
+    """A bar while weights are packed; none off a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("packing {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda what, so_far, total: bar.update(task, completed=so_far, total=total)

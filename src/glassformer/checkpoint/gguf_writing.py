@@ -1,0 +1,198 @@
+"""GGUF, written: metadata and a table of tensors by the gguf package's writer, then the tensors' bytes, piece by piece.
+
+A tensor is a function from row numbers to float32 rows, so nothing has to be in memory as a whole. Pieces are packed by
+several threads (numpy leaves the interpreter free) and written in their order. The file appears under its name only when it
+is whole: a run that is broken off leaves nothing behind, and one that is killed leaves a `.part` file, which the next run
+for the same name clears away after a day.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+
+from glassformer.checkpoint.locate import Progress
+from glassformer.checkpoint.packed import dequantise
+from glassformer.checkpoint.packing import Bytes, Floats, pack, packed_size
+from glassformer.checkpoint.stored import PLAIN, Layout, Stored
+from glassformer.errors import CheckpointError, InputError
+
+PIECE = 1 << 20  # numbers that one thread packs at a time
+ALIGNMENT = 32
+BYTE_FIELDS = ("tokenizer.ggml.precompiled_charsmap",)  # lists of numbers that are bytes
+OTHERS = ("general.architecture", "general.alignment", "split.")  # fields that are this file's own
+
+Rows: TypeAlias = Callable[[int, int], Floats]  # rows number a to b of a tensor
+
+
+@dataclass(frozen=True)
+class Written:
+    """A tensor on its way into a file."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]  # as the file has it
+    open: Callable[[], Rows]  # called when its turn has come
+
+    @property
+    def size(self) -> int:
+        return packed_size(self.kind, self.shape)
+
+    def pieces(self) -> Iterator[Callable[[], Bytes]]:
+        """Functions that pack one piece after the other."""
+        count, columns = int(np.prod(self.shape[:-1], dtype=np.int64)), self.shape[-1]
+        step, rows = max(1, PIECE // columns), self.open()
+        for at in range(0, count, step):
+            yield partial(self._packed, rows, at, min(at + step, count))
+
+    def _packed(self, rows: Rows, first: int, last: int) -> Bytes:
+        try:
+            return pack(rows(first, last), self.kind).reshape(-1)
+        except InputError as error:
+            raise InputError(f"tensor {self.name!r}: {error}") from error
+
+
+def stored_rows(stored: Stored) -> Rows:
+    """The rows of a stored tensor of a plain kind, in the order that they have in their file."""
+    shape = stored.shape if stored.layout is None else stored.layout.stored(stored.shape)
+    width = shape[-1] * PLAIN[stored.kind]
+
+    def rows(first: int, last: int) -> Floats:
+        piece = stored.bytes[first * width : last * width]
+        return dequantise(piece, stored.kind, (last - first, shape[-1]), stored.name)
+
+    return rows
+
+
+def laid_rows(stored: Stored, layout: Layout) -> Rows:
+    """The rows of a stored tensor as a layout lays them."""
+    values = layout.lay(stored.expand())
+    values = values.reshape(-1, values.shape[-1])
+    return lambda first, last: values[first:last]
+
+
+def write_gguf(
+    path: Path, architecture: str, fields: Mapping[str, Any], tensors: Sequence[Written], progress: Progress | None = None
+) -> None:
+    """Write a file whole, or not at all."""
+    with whole(path) as part:
+        _write_header(part, architecture, fields, tensors)
+        with part.open("ab") as file:
+            _write_data(file, tensors, path.name, progress)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A path to write to, which takes the place of the wanted one when all went well, and goes away when not."""
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        forget(path.parent, f".{glob.escape(path.name)}.*.part")
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be written ({error.strerror or error}). Mend that, or choose another place."
+        ) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def forget(folder: Path, parts: str) -> None:
+    """Remove what killed runs have left; a day is longer than any run."""
+    for left in folder.glob(parts):
+        with suppress(OSError):  # another was faster
+            if left.stat().st_mtime < time.time() - 86_400:
+                left.unlink()
+
+
+def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tensors: Iterable[Written]) -> None:
+    from gguf.constants import GGMLQuantizationType
+    from gguf.gguf_writer import GGUFWriter
+
+    writer = GGUFWriter(path, architecture)
+    for key, value in fields.items():
+        if not key.startswith(OTHERS):
+            _add(writer, key, value)
+    for one in tensors:
+        writer.add_tensor_info(one.name, one.shape, np.dtype(np.float32), one.size, GGMLQuantizationType[one.kind])
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+    finally:
+        writer.close()
+
+
+def _add(writer: Any, key: str, value: Any) -> None:
+    """A field, in the type that the format's readers expect of such a value; what is not said is left out."""
+    from gguf.constants import GGUFValueType as Value
+
+    if isinstance(value, list):
+        if key in BYTE_FIELDS:
+            writer.add_key_value(key, bytes(byte % 256 for byte in value), Value.ARRAY, Value.UINT8)
+        elif value:
+            writer.add_key_value(key, value, Value.ARRAY)
+    elif isinstance(value, bool):
+        writer.add_key_value(key, value, Value.BOOL)
+    elif isinstance(value, int):
+        kind = Value.INT32 if value < 0 else Value.UINT32 if value < 1 << 32 else Value.UINT64
+        writer.add_key_value(key, value, kind)
+    elif isinstance(value, float):
+        writer.add_key_value(key, value, Value.FLOAT32)
+    elif isinstance(value, str):
+        writer.add_key_value(key, value, Value.STRING)
+
+
+def _write_data(file: BinaryIO, tensors: Sequence[Written], what: str, progress: Progress | None) -> None:
+    so_far, total = 0, sum(one.size + _gap(one.size) for one in tensors)
+    file.write(bytes(_gap(file.tell())))
+    for piece in _in_order(_jobs(tensors)):
+        file.write(piece.data)
+        so_far += piece.nbytes
+        if progress is not None:
+            progress(what, so_far, total)
+
+
+def _jobs(tensors: Iterable[Written]) -> Iterator[Callable[[], Bytes]]:
+    """All that follows the header: the tensors' pieces, and behind each tensor what fills it up to a round place."""
+    for one in tensors:
+        yield from one.pieces()
+        yield partial(_filling, _gap(one.size))
+
+
+def _filling(count: int) -> Bytes:
+    return np.zeros(count, np.uint8)
+
+
+def _gap(size: int) -> int:
+    return -size % ALIGNMENT
+
+
+def _in_order(jobs: Iterator[Callable[[], Bytes]]) -> Iterator[Bytes]:
+    """What jobs give, in their order, while the next ones are on their way: as many as there are cores, and no more."""
+    threads = os.cpu_count() or 1
+    waiting: deque[Future[Bytes]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for job in jobs:
+                waiting.append(pool.submit(job))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for one in waiting:
+                one.cancel()

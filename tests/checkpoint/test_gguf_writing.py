@@ -1,0 +1,213 @@
+"""GGUF files as they are written: read back by the gguf package's own reader and by ours, whole or not there at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader, GGUFValueType
+from gguf.quants import dequantize
+
+from glassformer.checkpoint import gguf_writing
+from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint.gguf_names import TABLES, tensors, written
+from glassformer.checkpoint.gguf_writing import Rows, Written, laid_rows, stored_rows, write_gguf
+from glassformer.checkpoint.stored import Columns, Layout, Pairs, Raised
+from glassformer.errors import CheckpointError, InputError
+from tests.checkpoint.files import refused, weights, write_folder
+from tests.checkpoint.files import write_gguf as made_by_the_library
+
+DRAW = np.random.default_rng(3)
+VALUES = {
+    "wide": DRAW.standard_normal((5, 512), np.float32),
+    "narrow": DRAW.standard_normal((300, 32), np.float32),
+    "flat": DRAW.standard_normal(7, np.float32),
+}
+FIELDS: dict[str, Any] = {
+    "general.name": "a name", "x.count": 7, "x.below": -7, "x.large": 1 << 40, "x.share": 0.25, "x.yes": True,
+    "x.numbers": [1, -2, 3], "x.shares": [0.5, 1.5], "x.texts": ["▁a", "", "日本"], "x.nothing": None, "x.empty": [],
+    "tokenizer.ggml.precompiled_charsmap": [1, 255, -1], "general.alignment": 64, "split.count": 3,
+}  # fmt: skip
+
+
+def tensor(name: str, kind: str) -> Written:
+    values = VALUES[name]
+    rows = values.reshape(-1, values.shape[-1])
+    return Written(name, kind, values.shape, lambda: lambda first, last: rows[first:last])
+
+
+ALL = [tensor("flat", "F32"), tensor("wide", "Q4_K"), tensor("narrow", "Q8_0")]
+
+
+class TestWritten:
+    def test_the_formats_own_reader(self, tmp_path: Path) -> None:
+        write_gguf(tmp_path / "x.gguf", "odd", FIELDS, ALL)
+        reader = GGUFReader(tmp_path / "x.gguf")
+        kinds = {name: field.types for name, field in reader.fields.items() if not name.startswith("GGUF")}
+        value = GGUFValueType
+        assert kinds == {
+            "general.architecture": [value.STRING], "general.name": [value.STRING], "x.count": [value.UINT32],
+            "x.below": [value.INT32], "x.large": [value.UINT64], "x.share": [value.FLOAT32], "x.yes": [value.BOOL],
+            "x.numbers": [value.ARRAY, value.INT32], "x.shares": [value.ARRAY, value.FLOAT32],
+            "x.texts": [value.ARRAY, value.STRING], "tokenizer.ggml.precompiled_charsmap": [value.ARRAY, value.UINT8],
+        }  # fmt: skip
+        for one in reader.tensors:
+            found = dequantize(one.data, one.tensor_type).reshape(VALUES[one.name].shape)
+            assert one.data_offset % 32 == 0
+            assert np.allclose(found, VALUES[one.name], atol=0 if one.name == "flat" else 0.4)
+
+    def test_our_own(self, tmp_path: Path) -> None:
+        write_gguf(tmp_path / "x.gguf", "odd", FIELDS, ALL)
+        found = Gguf(tmp_path / "x.gguf")
+        own = {"general.alignment", "split.count", "x.nothing", "x.empty"}
+        wanted = {key: value for key, value in FIELDS.items() if key not in own}
+        assert found.metadata == wanted | {
+            "general.architecture": "odd", "tokenizer.ggml.precompiled_charsmap": [1, 255, 255]
+        }  # fmt: skip
+        assert {name: (one.kind, one.shape) for name, one in found.raw.items()} == {
+            "flat": ("F32", (7,)), "wide": ("Q4_K", (5, 512)), "narrow": ("Q8_0", (300, 32)),
+        }  # fmt: skip
+
+    def test_pieces_and_threads_make_no_difference(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_gguf(tmp_path / "whole.gguf", "odd", FIELDS, ALL)
+        monkeypatch.setattr(gguf_writing, "PIECE", 64)
+        monkeypatch.setattr(os, "cpu_count", lambda: 5)
+        told: list[tuple[str, int, int]] = []
+        write_gguf(tmp_path / "pieces.gguf", "odd", FIELDS, ALL, lambda *said: told.append(said))
+        assert (tmp_path / "pieces.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
+        assert told == sorted(told)
+        assert told[-1][0] == "pieces.gguf"
+        assert told[-1][1] == told[-1][2] == sum(-(-one.size // 32) * 32 for one in ALL)
+
+    def test_few_pieces_are_in_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(gguf_writing, "PIECE", 1024)
+        monkeypatch.setattr(os, "cpu_count", lambda: 2)
+        ahead, lock = [0, 0], threading.Lock()  # pieces that were asked for and not yet written; the most
+
+        def rows(first: int, last: int) -> np.ndarray:
+            with lock:
+                ahead[0] += 1
+                ahead[1] = max(ahead)
+            return np.zeros((last - first, 32), np.float32)
+
+        def wrote(*_: object) -> None:
+            with lock:
+                ahead[0] -= 1
+
+        write_gguf(tmp_path / "x.gguf", "odd", {}, [Written("a", "F16", (32 * 64, 32), lambda: rows)], wrote)
+        assert ahead[1] <= 2 + 2
+
+
+class TestBrokenOff:
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+    def test_nothing_is_left(self, error: type[BaseException], tmp_path: Path) -> None:
+        (tmp_path / "x.gguf").write_bytes(b"what was there")
+        with pytest.raises(error):
+            write_gguf(tmp_path / "x.gguf", "odd", {}, [*ALL, Written("bad", "F32", (4, 4), raising(error()))])
+        assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
+        assert (tmp_path / "x.gguf").read_bytes() == b"what was there"
+
+    def test_numbers_that_cannot_be_packed_are_named(self, tmp_path: Path) -> None:
+        bad = Written("blk.0.bad", "Q8_0", (1, 32), lambda: lambda *_: np.full((1, 32), np.nan, np.float32))
+        refused(
+            lambda: write_gguf(tmp_path / "x.gguf", "odd", {}, [bad]), "tensor 'blk.0.bad'", "cannot hold", kind=InputError
+        )
+        assert not list(tmp_path.iterdir())
+
+    def test_a_full_disk(self, tmp_path: Path) -> None:
+        full = Written("a", "F32", (4, 4), raising(OSError(28, "No space left on device")))
+        refused(
+            lambda: write_gguf(tmp_path / "x.gguf", "odd", {}, [full]), tmp_path / "x.gguf",
+            "cannot be written (No space left on device)", "choose another place",
+        )  # fmt: skip
+        assert not list(tmp_path.iterdir())
+
+    def test_no_folder(self, tmp_path: Path) -> None:
+        refused(lambda: write_gguf(tmp_path / "no" / "x.gguf", "odd", {}, ALL), "cannot be written (No such file")
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
+    @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+    def test_killed(self, how: str, tmp_path: Path) -> None:
+        """A run that is killed leaves no file under the name; one that is interrupted leaves nothing at all."""
+        code = (
+            "import os, sys, time, numpy as np\nfrom pathlib import Path\n"
+            "from glassformer.checkpoint.gguf_writing import Written, write_gguf\n"
+            "def rows(first, last):\n    os.write(1, b'writing\\n')\n    time.sleep(0.1 if first < 99 else 60)\n"
+            "    return np.zeros((last - first, 1 << 20), np.float32)\n"
+            "write_gguf(Path(sys.argv[1]), 'odd', {}, [Written('a', 'F16', (100, 1 << 20), lambda: rows)])\n"
+        )
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "x.gguf")], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for _ in range(6):
+            assert process.stdout.readline() == "writing\n"
+        process.send_signal(getattr(signal, how))
+        process.stdout.close()
+        process.wait(60)
+        left = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
+        assert left == ([] if how == "SIGINT" else [f".x.gguf.{process.pid}"])
+
+    def test_what_a_killed_run_left_goes_after_a_day(self, tmp_path: Path) -> None:
+        old, young, others = (tmp_path / name for name in (".x.gguf.1.part", ".x.gguf.2.part", ".y.gguf.1.part"))
+        day_ago = time.time() - 100_000
+        for path in (old, young, others):
+            path.write_bytes(b"half")
+            if path is not young:
+                os.utime(path, (day_ago, day_ago))
+        write_gguf(tmp_path / "x.gguf", "odd", {}, ALL)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [young.name, others.name, "x.gguf"]
+
+
+def raising(error: BaseException) -> Any:
+    def rows(first: int, last: int) -> np.ndarray:
+        raise error
+
+    return lambda: rows
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "F64"])
+@pytest.mark.parametrize("cut", [(0, 6), (2, 3), (5, 6)])
+def test_rows_of_a_stored_tensor(kind: str, cut: tuple[int, int], tmp_path: Path) -> None:
+    numpy_kind = {"F32": np.float32, "F16": np.float16, "F64": np.float64}[kind]
+    values = DRAW.standard_normal((6, 5)).astype(numpy_kind)
+    from glassformer.checkpoint.folder import Folder
+
+    stored = Folder(write_folder(tmp_path, {"model.safetensors": {"a": values}})).tensors["a"]
+    rows: Rows = stored_rows(stored)
+    assert np.array_equal(rows(*cut), values[cut[0] : cut[1]].astype(np.float32))
+    turned = laid_rows(stored, Columns())
+    assert np.array_equal(turned(1, 4), values.astype(np.float32).T[1:4])
+
+
+@pytest.mark.parametrize("layout", [Pairs(1), Pairs(3), Columns(), Raised()], ids=repr)
+def test_a_layout_and_back(layout: Layout) -> None:
+    values = DRAW.integers(-9, 9, (24, 10)).astype(np.float32)
+    assert np.array_equal(layout.arrange(layout.lay(values)), values)
+    assert np.array_equal(layout.lay(layout.arrange(values)), values)
+    assert not np.array_equal(layout.lay(values), values)
+    assert layout.lay(values).shape == layout.stored(values.shape)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_names_and_back(architecture: str, tmp_path: Path) -> None:
+    """What the reader calls a tensor, the writer calls by the name that was read."""
+    found = Gguf(made_by_the_library(tmp_path / "x.gguf", architecture))
+    for name, one in tensors(found.metadata, found.config, found.raw, found.path).items():
+        theirs, layout = written(TABLES[architecture], found.config, name, one.shape)
+        assert found.raw[theirs].offset == one.offset
+        assert layout == one.layout
+        if layout is not None:
+            assert np.array_equal(layout.lay(one.expand()), found.raw[theirs].expand())
+    assert len(found.raw) == len(weights(architecture))
+
+
+def test_rows_that_make_no_heads() -> None:
+    with pytest.raises(CheckpointError, match="which do not make pairs in 4 heads"):
+        written(TABLES["llama"], {"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight", (12, 8))

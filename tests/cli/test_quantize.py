@@ -1,0 +1,86 @@
+"""`glass models quantize`: a GGUF file, what it saves, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer.checkpoint.gguf import Gguf
+from tests.cli.test_cli import failed, glass
+from tests.quantising import models
+
+TEXT = "the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 3
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny-0.1B"
+    models.write(folder, "qwen3")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def test_sizes_and_perplexity(model: Path, text: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    done = glass("models", "quantize", str(model), "--to", "q8_0", "-o", str(path), "--text", str(text), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found.keys() == {
+        "path", "kind", "from", "bytes_before", "bytes_after", "bits", "tokens", "perplexity_before", "perplexity_after",
+    }  # fmt: skip
+    assert (found["path"], found["kind"], found["from"]) == (str(path), "Q8_0", "F32")
+    assert found["bytes_before"] == (model / "model.safetensors").stat().st_size
+    assert found["bytes_after"] == path.stat().st_size < found["bytes_before"] / 3
+    assert 8.5 < found["bits"] < 9
+    assert found["perplexity_after"] == pytest.approx(found["perplexity_before"], rel=0.05)
+    assert found["perplexity_after"] != found["perplexity_before"]
+    assert found["tokens"] > 50
+    sizes, cost = (line for line in done.stderr.splitlines() if not line.startswith("glass:"))
+    assert sizes.startswith(f"F32 {found['bytes_before'] / 1e6:.1f} MB")
+    assert f"→ Q8_0 {path.stat().st_size / 1e6:.1f} MB, 8.5" in sizes
+    assert f"over {found['tokens']} tokens of text.txt" in cost
+    assert f"perplexity {found['perplexity_before']:,.2f} → {found['perplexity_after']:,.2f} (" in cost
+    assert {one.kind for one in Gguf(path).raw.values()} == {"Q8_0", "F32"}
+
+
+def test_without_perplexity_under_a_name_of_its_own(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = glass("models", "quantize", str(model), "--to", "Q4_K", "--no-perplexity")
+    assert done.stdout == "tiny-0.1B-q4_k.gguf\n"
+    assert "perplexity" not in done.stderr
+    assert "packing" not in done.stderr  # no bars off a terminal
+    assert "torch" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny-0.1B-q4_k.gguf"]
+    error = failed(glass("models", "quantize", str(model), "--to", "q4_k", "--no-perplexity"))
+    assert "is there already. Choose another name, or write over it with --force" in error
+    again = glass("models", "quantize", str(model), "--to", "q4_k", "--no-perplexity", "--force", "--json")
+    assert json.loads(again.stdout)["path"] == "tiny-0.1B-q4_k.gguf"
+
+
+def test_the_chapter_that_is_there(model: Path, tmp_path: Path) -> None:
+    done = glass("models", "quantize", str(model), "--to", "f16", "-o", str(tmp_path / "x.gguf"), "--json")
+    assert json.loads(done.stdout)["tokens"] > 5000  # of few letters each
+    assert "tokens of Moby-Dick, chapter 86" in done.stderr
+
+
+def test_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "x.gguf")
+    assert "Did you mean 'Q4_K'?" in failed(glass("models", "quantize", str(model), "--to", "q4k", "-o", out))
+    assert "packed already, as Q4_1" in failed(glass("models", "quantize", "smollm2", "--to", "q8_0", "-o", out))
+    missing = failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", out, "--text", str(tmp_path / "no")))
+    assert "is no text that can be read" in missing
+    (tmp_path / "empty").write_text("")
+    short = failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", out, "--text", str(tmp_path / "empty")))
+    assert "is too short to measure anything on" in short
+    (tmp_path / "empty").unlink()
+    assert "there is no file or folder './nowhere'" in failed(glass("models", "quantize", "./nowhere", "--to", "q8_0"))
+    assert "Missing option '--to'" in failed(glass("models", "quantize", str(model)), code=2)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,76 @@
+"""Tiny models of every family that GGUF knows, each with a tokenizer of its kind: folders to write GGUF files from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, normalizers, pre_tokenizers, trainers
+from tokenizers.models import BPE
+
+from glassformer.text.sources.gguf.byte_level import PRE_TOKENIZERS
+from tests.parity import reference
+from tests.text.models import GEMMA, LLAMA, PROSE, trained
+
+WIDE: dict[str, Any] = {  # whose rows divide into blocks of 256
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 64, "max_position_embeddings": 128, "vocab_size": 448, "tie_word_embeddings": False,
+}  # fmt: skip
+TEMPLATE = "{% for m in messages %}<|start|>{{ m.content }}<|end|>{% endfor %}"
+
+
+def byte_level(folder: Path, pre: str, composed: bool) -> None:
+    """Byte-level BPE: its 256 bytes and some merges, an end, a control token and one that a user defined."""
+    backend = Backend(BPE(ignore_merges=pre == "llama-bpe"))
+    backend.normalizer = normalizers.NFC() if composed else None
+    backend.pre_tokenizer = PRE_TOKENIZERS[pre]()
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    backend.train_from_iterator(PROSE, trainer)
+    backend.add_special_tokens(["<|end|>", "<|start|>"])
+    backend.add_tokens(["<think>"])
+    backend.save(str(folder / "tokenizer.json"))
+    config = {"eos_token": "<|end|>", "chat_template": TEMPLATE, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def pieces(folder: Path, name: str, options: dict[str, Any]) -> None:
+    """SentencePiece's BPE."""
+    (folder / "tokenizer.model").write_bytes(trained(**options))
+    config = {"tokenizer_class": name, "add_bos_token": True, "bos_token": "<bos>" if name[0] == "G" else "<s>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+TOKENIZERS: dict[str, Callable[[Path], None]] = {
+    "llama": lambda folder: pieces(folder, "LlamaTokenizer", LLAMA),
+    "mistral": lambda folder: byte_level(folder, "llama-bpe", False),
+    "qwen2": lambda folder: byte_level(folder, "qwen2", True),
+    "qwen3": lambda folder: byte_level(folder, "qwen2", True),
+    "gemma3_text": lambda folder: pieces(folder, "GemmaTokenizer", GEMMA),
+    "gpt2": lambda folder: byte_level(folder, "gpt-2", False),
+}
+OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
+    "llama": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    "mistral": {"sliding_window": 96},
+    "gemma3_text": {
+        "num_hidden_layers": 7, "query_pre_attn_scalar": 64, "sliding_window": 5, "layer_types": None,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5},
+        },
+    },
+    "gpt2": {"n_embd": 256, "n_inner": 512, "n_layer": 2, "n_head": 4, "n_positions": 128},
+}  # fmt: skip
+
+
+def write(folder: Path, family: str, **changes: Any) -> Any:
+    """A folder with random weights and a tokenizer; the reference's model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wide = {"vocab_size": 448} if family == "gpt2" else WIDE
+    ends = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": None}
+    model = reference.write(folder, family, **{**wide, **ends, **OWN.get(family, {}), **changes})
+    TOKENIZERS[family](folder)
+    return model

@@ -1,0 +1,182 @@
+"""Tokenizers as GGUF's fields: what is written reads as the same tokenizer, and what cannot be said is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from glassformer.errors import CheckpointError
+from glassformer.text import Tokenizer
+from glassformer.text.sources.gguf.byte_level import COMPOSED, LLAMA3_KIN, PRE_TOKENIZERS
+from glassformer.text.sources.gguf.writing import fields
+from tests.text.models import GEMMA, LLAMA, folder, trained
+from tests.text.texts import moderate, texts
+
+Metadata = Mapping[str, Any]
+
+
+def written(tokenizer: Tokenizer, size: int | None = None) -> dict[str, Any]:
+    template = tokenizer.chat_template
+    assert not isinstance(template, Mapping)
+    special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
+    return fields(tokenizer.backend, special, template, size or len(tokenizer))
+
+
+def again(tokenizer: Tokenizer, size: int | None = None) -> Tokenizer:
+    return Tokenizer.from_gguf(written(tokenizer, size))
+
+
+def test_smollm2_becomes_what_it_came_from(smol_metadata: Metadata) -> None:
+    found = written(Tokenizer.from_gguf(smol_metadata))
+    theirs = {key: value for key, value in smol_metadata.items() if key.startswith("tokenizer.")}
+    assert found.pop("tokenizer.ggml.add_eos_token") is False  # which their converter leaves unsaid
+    assert theirs.pop("tokenizer.ggml.add_space_prefix") is False  # which is of no use to byte-level BPE
+    assert found == theirs
+
+
+@pytest.mark.parametrize(("name", "size", "pre"), [("qwen3", 151936, "qwen2"), ("gpt2", 50257, "gpt-2")])
+def test_real_ones(name: str, size: int, pre: str, request: pytest.FixtureRequest) -> None:
+    tokenizer = Tokenizer.from_folder(request.getfixturevalue(f"{name}_tokenizer"))
+    said = written(tokenizer, size)
+    assert said["tokenizer.ggml.pre"] == pre
+    assert len(said["tokenizer.ggml.tokens"]) == len(said["tokenizer.ggml.token_type"]) == size
+    other = Tokenizer.from_gguf(said)
+    assert other.special_tokens_map == {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
+    assert other.chat_template == tokenizer.chat_template
+    assert other.get_added_vocab() == tokenizer.get_added_vocab()
+    for text in ("don't <|im_end|> stop", "  naïve\n\n\tcafé 1234 ✓ e\u0301", "<think>x</think>"):
+        assert other(text)["input_ids"] == tokenizer(text)["input_ids"]
+        assert other.decode(other(text)["input_ids"]) == tokenizer.decode(tokenizer(text)["input_ids"])
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    config = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}
+    path = tmp_path_factory.mktemp("llama")
+    return Tokenizer.from_folder(folder(path, "tokenizer.model", trained(**LLAMA), {"tokenizer_config.json": config}))
+
+
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    config = {"tokenizer_class": "GemmaTokenizer", "add_bos_token": True, "bos_token": "<bos>"}
+    path = tmp_path_factory.mktemp("gemma")
+    return Tokenizer.from_folder(folder(path, "tokenizer.model", trained(**GEMMA), {"tokenizer_config.json": config}))
+
+
+class TestSentencePiece:
+    def test_llama(self, llama: Tokenizer) -> None:
+        said = written(llama)
+        assert said["tokenizer.ggml.model"] == "llama"
+        assert said["tokenizer.ggml.add_space_prefix"] is True
+        assert said["tokenizer.ggml.add_bos_token"] is True
+        assert said["tokenizer.ggml.bos_token_id"] == 1
+        kinds = dict(zip(said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"], strict=True))
+        assert (kinds["<unk>"], kinds["<s>"], kinds["<0x0A>"], kinds["▁the"]) == (2, 3, 6, 1)
+
+    def test_gemma(self, gemma: Tokenizer) -> None:
+        said = written(gemma)
+        assert said["tokenizer.ggml.add_space_prefix"] is False
+        kinds = dict(zip(said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"], strict=True))
+        assert kinds["<turn>"] == 4
+
+    def test_users_tokens_with_spaces(self, gemma: Tokenizer) -> None:
+        """Where pieces take no space in front, GGUF spells the spaces of a user's tokens as they are in a text."""
+        backend = Backend.from_str(gemma.backend.to_str())
+        backend.add_tokens([AddedToken("▁▁▁", normalized=True)])
+        said = fields(backend, {"bos_token": "<bos>"}, None, backend.get_vocab_size())
+        assert said["tokenizer.ggml.tokens"][-1] == "   "
+        assert Tokenizer.from_gguf(said)("a   b")["input_ids"] == backend.encode("a   b").ids
+
+    @moderate
+    @given(text=texts)
+    def test_any_text(self, llama: Tokenizer, gemma: Tokenizer, text: str) -> None:
+        for tokenizer in (llama, gemma):
+            mine = tokenizer(text)["input_ids"]
+            if not text.startswith((" ", "▁")):  # a second space is put before one there, by some
+                assert _read(tokenizer)(text)["input_ids"] == mine
+
+
+_READ: dict[int, Tokenizer] = {}
+
+
+def _read(tokenizer: Tokenizer) -> Tokenizer:
+    if id(tokenizer) not in _READ:
+        _READ[id(tokenizer)] = again(tokenizer)
+    return _READ[id(tokenizer)]
+
+
+def byte_level(**changes: Any) -> Backend:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate([*letters, "th", "the"])}
+    backend = Backend(models.BPE(vocabulary, [("t", "h"), ("th", "e")], **changes))
+    backend.pre_tokenizer = PRE_TOKENIZERS["gpt-2"]()
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(["<s>", "</s>"])
+    return backend
+
+
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+def test_every_way_to_split(name: str) -> None:
+    """Each has a name, if not the only one; with it the same is read."""
+    backend = byte_level(ignore_merges=name in LLAMA3_KIN)
+    backend.pre_tokenizer = PRE_TOKENIZERS[name]()
+    backend.normalizer = normalizers.NFC() if name in COMPOSED else None
+    said = fields(backend, {}, None, 300)["tokenizer.ggml.pre"]
+    one, other = (json_of(PRE_TOKENIZERS[way]()) for way in (said, name))
+    assert one == other
+    assert (said in COMPOSED, said in LLAMA3_KIN) == (name in COMPOSED, name in LLAMA3_KIN)
+
+
+def json_of(pre: Any) -> bytes:
+    state: bytes = pre.__getstate__()
+    return state
+
+
+@pytest.mark.parametrize(
+    ("around", "bos", "eos"),
+    [("$A", False, False), ("<s> $A", True, False), ("<s> $A </s>", True, True), ("$A </s>", False, True)],
+)
+def test_what_stands_around_a_text(around: str, bos: bool, eos: bool) -> None:
+    backend = byte_level()
+    numbers = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
+    backend.post_processor = processors.TemplateProcessing(single=around, special_tokens=numbers)
+    found = fields(backend, {"bos_token": "<s>", "eos_token": "</s>"}, None, 300)
+    assert (found["tokenizer.ggml.add_bos_token"], found["tokenizer.ggml.add_eos_token"]) == (bos, eos)
+
+
+def test_ids_without_a_text_are_named() -> None:
+    found = fields(byte_level(), {}, None, 262)
+    assert found["tokenizer.ggml.tokens"][-3:] == ["</s>", "[PAD260]", "[PAD261]"]
+    assert found["tokenizer.ggml.token_type"][-4:] == [3, 3, 5, 5]
+
+
+class TestRefused:
+    def test_fewer_scores_than_tokens(self) -> None:
+        with pytest.raises(CheckpointError, match="has the id 259, but the model scores only 259 tokens. Is this"):
+            fields(byte_level(), {}, None, 259)
+
+    def test_another_kind(self) -> None:
+        backend = Backend(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+        with pytest.raises(CheckpointError, match="neither byte-level BPE nor SentencePiece's"):
+            fields(backend, {}, None, 2)
+
+    @pytest.mark.parametrize("what", ["split", "normalizer", "merges"])
+    def test_another_way_to_split(self, what: str) -> None:
+        backend = byte_level(ignore_merges=what == "merges")
+        if what == "split":
+            backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), PRE_TOKENIZERS["gpt-2"]()])
+        if what == "normalizer":
+            backend.normalizer = normalizers.Lowercase()
+        with pytest.raises(CheckpointError, match="splits a text in a way that GGUF has no name for. Keep the checkpoint"):
+            fields(backend, {}, None, 300)
+
+    def test_what_shows_only_in_texts(self) -> None:
+        backend = byte_level()
+        backend.post_processor = processors.TemplateProcessing(single="<s> <s> $A", special_tokens=[("<s>", 258)])
+        with pytest.raises(CheckpointError, match="does something to 'The quick brown fox' that GGUF's fields cannot say"):
+            fields(backend, {"bos_token": "<s>"}, None, 300)
