@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 import glassformer
 from glassformer.decoding import Finish
+from glassformer.engine.protocol import CACHES
 from glassformer.errors import (
     ConfigError,
     ExecutorError,
@@ -21,6 +23,7 @@ from glassformer.errors import (
     TemplateError,
     UnknownArgument,
 )
+from glassformer.runtime import EXECUTORS
 from tests.parity import reference
 
 
@@ -221,6 +224,70 @@ def test_what_is_broken_is_said_when_loading(tiny_qwen3: Path, tmp_path: Path) -
         glassformer.load(None)  # type: ignore[arg-type]
     with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):
         glassformer.load("SmolLM2")
+
+
+class TestExecutors:
+    def test_by_name(self, tiny_qwen3: Path) -> None:
+        names = {asked: glassformer.load(tiny_qwen3, executor=asked).executor.describe().name for asked in EXECUTORS}
+        assert names == {"auto": "cpu", "plain": "plain", "cpu": "cpu"}
+        assert glassformer.load(tiny_qwen3, dtype="float32").executor.describe().name == "plain"
+
+    def test_both_write_the_same(self, tiny_qwen3: Path) -> None:
+        texts = {
+            glassformer.load(tiny_qwen3, executor=executor).chat("Hi", max_new_tokens=10) for executor in ("plain", "cpu")
+        }
+        assert len(texts) == 1
+
+    @pytest.mark.parametrize(("cache", "kept"), [(None, "f32"), *((cache, cache) for cache in CACHES)])
+    def test_caches(self, cache: str | None, kept: str, tiny_qwen3: Path) -> None:
+        model = glassformer.load(tiny_qwen3, cache=cache)
+        assert f"keys and values in {kept}" in model.executor.describe().notes
+        assert model.chat("Hi", max_new_tokens=2)
+
+    def test_packed_weights_keep_half_floats(self, smollm2: Path) -> None:
+        assert "keys and values in f16" in glassformer.load(smollm2).executor.describe().notes
+
+    @pytest.mark.parametrize(
+        ("asked", "said"),
+        [
+            ({"executor": "cpu", "dtype": "float32"}, "dtype is what PyTorch computes in; .* Leave one out"),
+            ({"executor": "plain", "cache": "q8"}, "cache is the CPU engine's: .* Leave one out"),
+            ({"dtype": "float32", "cache": "f16"}, "cache is the CPU engine's: .* Leave one out"),
+            ({"cache": "f61"}, "there is no cache 'f61'. Did you mean 'f16'\\? Known: f32, f16, bf16, q8"),
+        ],
+    )
+    def test_contradictions(self, asked: dict[str, Any], said: str, tiny_qwen3: Path) -> None:
+        with pytest.raises(InputError, match=said):
+            glassformer.load(tiny_qwen3, **asked)
+
+    @pytest.fixture
+    def _no_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A machine on which the native library cannot be had."""
+        from glassformer.engine.cpu import build, library
+
+        def refuses() -> Path:
+            raise ExecutorError("no C++ compiler was found. Install one.")
+
+        gc.collect()  # engines that are gone already close their own
+        monkeypatch.delenv("GLASS_LIBRARY", raising=False)
+        monkeypatch.setattr(build, "library", refuses)
+        monkeypatch.setattr(library, "library", library.library.__wrapped__)
+
+    @pytest.mark.usefixtures("_no_engine")
+    def test_auto_falls_back_and_says_so_once(self, tiny_qwen3: Path, caplog: pytest.LogCaptureFixture) -> None:
+        model = glassformer.load(tiny_qwen3)
+        text = model.chat("Hi", max_new_tokens=3)
+        assert model.executor.describe().name == "plain"
+        assert text == model.chat("Hi", max_new_tokens=3)
+        assert [one.message for one in caplog.records] == [
+            f"{tiny_qwen3} runs on PyTorch: no C++ compiler was found. Install one."
+        ]
+
+    @pytest.mark.usefixtures("_no_engine")
+    def test_one_that_is_asked_for_by_name_raises(self, tiny_qwen3: Path) -> None:
+        model = glassformer.load(tiny_qwen3, executor="cpu")
+        with pytest.raises(ExecutorError, match="no C\\+\\+ compiler was found. Install one."):
+            model.chat("Hi")
 
 
 def test_repr(model: Any) -> None:

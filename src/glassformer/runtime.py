@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -78,7 +78,7 @@ def load(
         raise InputError(f"there is no dtype {dtype!r}.{nearest(dtype, DTYPES)} Known: {', '.join(DTYPES)}.")
     if executor == "cpu" and dtype is not None:
         raise InputError("dtype is what PyTorch computes in; the CPU engine takes weights as they are. Leave one out.")
-    if executor == "plain" and cache is not None:
+    if (executor == "plain" or dtype is not None) and cache is not None:  # a dtype means PyTorch
         raise InputError("cache is the CPU engine's: PyTorch keeps keys and values as it computes. Leave one out.")
     if cache is not None and cache not in CACHES:
         raise InputError(f"there is no cache {cache!r}.{nearest(str(cache), CACHES)} Known: {', '.join(CACHES)}.")
@@ -241,10 +241,36 @@ class Model:
         """The CPU engine over this model; None where PyTorch is asked for, or must do."""
         if isinstance(self.opened, Given) or self._asked == "plain" or self._dtype is not None:
             return None
-        from glassformer.engine.cpu.executor import Cpu
+        opened = self.opened
 
+        def made() -> Executor:
+            from glassformer.engine.cpu.executor import Cpu
+
+            return Cpu(self.config, self.blueprint, opened.tensors, cache=self._cache)
+
+        found: Executor | None = self._unless_impossible(made)
+        return found
+
+    @cached_property
+    def reader(self) -> Any:
+        """The CPU engine over the model's base, which turns texts to states; None where PyTorch is asked for, or must do."""
+        if isinstance(self.opened, Given) or self._asked == "plain" or self._dtype is not None or "module" in vars(self):
+            return None
+        if self.config.encoder_layers:
+            return None  # what an encoder-decoder's states are is PyTorch's to say
+        opened = self.opened
+
+        def made() -> Any:
+            from glassformer.engine.cpu.reader import Reader
+
+            return Reader(self.config, opened.blueprint("base"), opened.tensors)
+
+        return self._unless_impossible(made)
+
+    def _unless_impossible(self, make: Callable[[], Any]) -> Any:
+        """What the CPU engine makes; where it cannot, None and a word, unless it was asked for by name."""
         try:
-            return Cpu(self.config, self.blueprint, self.opened.tensors, cache=self._cache)
+            return make()
         except (ExecutorError, CheckpointError) as error:
             if self._asked == "cpu":
                 raise

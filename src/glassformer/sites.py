@@ -94,9 +94,9 @@ def axes(site: str) -> tuple[str, ...]:
 def expand(patterns: Iterable[str], blocks: int, encoder: int = 0) -> tuple[str, ...]:
     """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order."""
     known = every(blocks, encoder)
-    wanted: set[str] = set()
+    names, wanted = frozenset(known), set[str]()
     for pattern in patterns:
-        found = [site for site in known if fnmatchcase(site, pattern)]
+        found = [pattern] if pattern in names else [site for site in known if fnmatchcase(site, pattern)]
         if not found:
             short = [re.sub(r"blocks\.\d+", "blocks.*" if "*" in pattern else "blocks.N", site) for site in known]
             raise SiteError(
@@ -146,8 +146,10 @@ class Change:
             index[axis] = here
         changed = value.clone() if hasattr(value, "clone") else value.copy()
         try:
-            selected = changed[tuple(index)] * self.scale
-            changed[tuple(index)] = selected if self.shift is None else selected + self.shift
+            selected, shift = changed[tuple(index)] * self.scale, self.shift
+            if hasattr(shift, "dtype") and hasattr(value, "new_tensor"):  # an array may change a tensor too
+                shift = value.new_tensor(shift) if not hasattr(shift, "clone") else shift
+            changed[tuple(index)] = selected if shift is None else selected + shift
         except (IndexError, RuntimeError, ValueError) as error:
             said = dict(zip(names, value.shape, strict=True))
             raise SiteError(f"a Change does not fit what it changes, {said}: {str(error).splitlines()[0]}") from error

@@ -1,19 +1,25 @@
-"""What the doctor says of the CPU engine and its library, on machines that have it and on those that do not."""
+"""What the doctor says of the CPU engine and its library, on machines that have it and on those that do not; and whether
+it agrees with PyTorch."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import glassformer.engine.cpu
 from glassformer.cli import common
+from glassformer.cli.app import app
 from glassformer.cli.doctor import examine
+from glassformer.engine import verify
 from glassformer.engine.cpu import build
-from glassformer.errors import ExecutorError
+from glassformer.engine.cpu.library import levels
+from glassformer.errors import ExecutorError, InputError
 from tests.engine.cpu.workshop import Compiler, write_sources
 
 
@@ -94,3 +100,80 @@ def test_without_torch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert line(found, "plain") == "plain: cannot run"
     assert line(found, "cpu").startswith("cpu: runs on 3 threads")
     assert any("pip install torch" in one for one in found["advice"])
+
+
+def checked(*words: str) -> Any:
+    """`glass doctor`, in this process."""
+    return CliRunner().invoke(app, ["doctor", *words])
+
+
+class TestVerify:
+    @pytest.fixture(autouse=True)
+    def _few_texts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("glassformer.cli.doctor.TEXTS", ("how are you?", "1"))
+
+    def test_a_model_that_agrees(self, tiny_qwen3: Path) -> None:
+        done = checked("--verify", "-m", str(tiny_qwen3), "--json")
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout)
+        assert (found["model"], found["weights"], found["right"]) == (str(tiny_qwen3), "F32", "plain, float32")
+        ways = [(one["level"], one["cache"]) for one in found["checks"]]
+        assert ways == [*((level, "f32") for level in levels()), *((levels()[0], cache) for cache in ("f16", "bf16", "q8"))]
+        for one in found["checks"]:
+            assert one["agrees"]
+            assert one["worst"]["error"] <= one["bound"]
+            assert one["agreement"] > 0.9
+            assert len(one["sites"]) == 3 * 12 + 3
+
+    def test_one_that_differs(self, tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Held against nothing at all, for the engine has no such fault to show."""
+        monkeypatch.setattr(verify, "bound", lambda packed, cache: 0.5 if cache == "q8" else 0.0)
+        done = checked("--verify", "-m", str(tiny_qwen3))
+        assert done.exit_code == 1
+        first, *lines = done.stdout.splitlines()
+        assert first == f"{tiny_qwen3} (F32): the CPU engine beside PyTorch in float32, at every site"
+        assert [line.split()[-1] for line in lines if "f16" in line or "q8" in line] == ["differs", "differs", "agrees"]
+
+    def test_packed_weights_have_another_bound(self, tiny_qwen3: Path) -> None:
+        from glassformer.cli.doctor import compare
+
+        found = compare(common.open_model(str(tiny_qwen3), executor="plain", dtype="float32", weights="q8_0"))
+        assert [one.bound for one in found if one.cache == "f32"] == [1e-2] * len(levels())
+        assert all(one.agrees for one in found)
+        assert all(one.verdict.worst.error > 1e-5 for one in found)
+
+    def test_encoders_and_decoders(self, tmp_path: Path, tiny_qwen3: Path) -> None:
+        import shutil
+
+        from glassformer.cli.doctor import compare
+        from tests.parity import reference
+
+        reference.write(tmp_path, "t5", "seq2seq", vocab_size=151936, d_model=16, d_ff=16)
+        for file in tiny_qwen3.glob("tokenizer*"):
+            shutil.copy(file, tmp_path)
+        found = compare(common.open_model(str(tmp_path), executor="plain", dtype="float32"))
+        assert all(one.agrees for one in found)
+        assert found[0].verdict.sites[0].site == "encoder.embedding"
+
+    def test_without_torch(self, tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "torch", None)
+        done = checked("--verify", "-m", str(tiny_qwen3))
+        assert isinstance(done.exception, ExecutorError)
+        assert "compares the CPU engine with PyTorch, and torch cannot be imported" in str(done.exception)
+        assert "pip install torch" in str(done.exception)
+
+    def test_a_model_that_only_reads(self, minilm: Path) -> None:
+        done = checked("--verify", "-m", str(minilm))
+        assert isinstance(done.exception, InputError)
+        assert "it reads text and writes none" in str(done.exception)
+
+    def test_a_model_and_nothing_to_do_with_it(self) -> None:
+        done = checked("-m", "smollm2")
+        assert done.exit_code == 2
+        assert "a model is looked at with --verify only" in done.output
+
+    @pytest.mark.sweep
+    def test_the_default_model(self, smollm2: Path) -> None:
+        done = checked("--verify")
+        assert done.exit_code == 0, done.output
+        assert "smollm2 (Q4_1)" in done.output

@@ -4,18 +4,42 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from glassformer import __version__
 from glassformer.cli import common
 from glassformer.errors import ExecutorError
 
-EXAMPLE = "Example: glass doctor --json"
+if TYPE_CHECKING:
+    from glassformer.engine.verify import Checked
+    from glassformer.runtime import Model
+
+EXAMPLE = "Example: glass doctor --json   ·   glass doctor --verify -m smollm2"
+TEXTS = (  # to compare executors on: of several lengths, and of several kinds
+    "The capital of France is",
+    "1",
+    "def mean(numbers):\n    return sum(numbers) / len(numbers)\n",
+    "Once upon a time there was a glass case, and inside it a machine that wrote one word after another.",
+)
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "jinja2", "gguf")
 
 
-def doctor(as_json: common.JsonOption = False) -> None:
+def doctor(
+    context: typer.Context,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the CPU engine with PyTorch on a model, layer by layer.")
+    ] = False,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    as_json: common.JsonOption = False,
+) -> None:
     """Say what this machine has, what runs on it, and what could run better."""
+    if verify:
+        _verify(model, as_json)
+        return
+    if getattr(context.get_parameter_source("model"), "name", "") == "COMMANDLINE":
+        raise typer.BadParameter("a model is looked at with --verify only.", param_hint="--model")
     found = examine()
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -25,6 +49,53 @@ def doctor(as_json: common.JsonOption = False) -> None:
         lines = [f"{key} {one}" for key, one in value.items()] if isinstance(value, dict) else value
         for number, line in enumerate(lines if isinstance(lines, list) else [lines]):
             print(f"{name.replace('_', ' ') if number == 0 else '':{width}}  {line}")
+
+
+def _verify(name: str, as_json: bool) -> None:
+    """Compare, say what was found, and leave with 1 if anything differs."""
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ExecutorError(
+            f"--verify compares the CPU engine with PyTorch, and torch cannot be imported ({error}): pip install torch."
+        ) from error
+    model = common.open_model(name, executor="plain", dtype="float32")
+    with common.waiting(f"loading {name} and comparing"):
+        rows = compare(model)
+    if as_json:
+        about = {"model": model.name, "weights": model.opened.kind, "right": "plain, float32"}
+        print(json.dumps({**about, "checks": [row.to_dict() for row in rows]}, ensure_ascii=False))
+    else:
+        from rich.console import Console
+
+        from glassformer.show.verdict import verdicts
+
+        print(f"{model.name} ({model.opened.kind}): the CPU engine beside PyTorch in float32, at every site")
+        Console().print(verdicts(rows))
+    if not all(row.agrees for row in rows):
+        raise typer.Exit(1)
+
+
+def compare(model: Model) -> list[Checked]:
+    """The CPU engine beside a plain model: each level that runs here, and on the best one each kind of cache."""
+    from glassformer.engine.cpu.executor import Cpu
+    from glassformer.engine.cpu.library import Engine, levels
+    from glassformer.engine.protocol import CACHES
+    from glassformer.engine.verify import Checked, bound, verify_all
+    from glassformer.opening import Opened
+
+    assert isinstance(model.opened, Opened)
+    best, *_ = known = levels()
+    ways = [*((level, "f32") for level in known), *((best, cache) for cache in CACHES if cache != "f32")]
+    ids = [model.tokenizer(text)["input_ids"][: model.config.context // 2] for text in TEXTS]
+    starts = [] if model.start is None else [model.start]  # an encoder-decoder writes what it reads
+    prompts, sources = [[*starts, *some] for some in ids], ids if starts else None
+    tensors, made = model.opened.tensors, model.blueprint
+    right = model.executor
+    engines = [Cpu(model.config, made, tensors, cache=cache, engine=Engine(level)) for level, cache in ways]
+    found = verify_all(right, engines, prompts, made.blocks, made.encoder, sources)
+    packed = any(one.packed for one in tensors.values())
+    return [Checked(*way, one, bound(packed, way[1])) for way, one in zip(ways, found, strict=True)]
 
 
 def examine() -> dict[str, Any]:

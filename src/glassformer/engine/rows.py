@@ -25,6 +25,10 @@ class Checks:
             raise ExecutorError("this model has an encoder, so a row needs a source of at least one token.")
         if source is not None and not self.encoder:
             raise ExecutorError("this model has no encoder, so a row takes no source.")
+        if len(source or ()) > self.context:
+            raise InputError(
+                f"{len(source or ())} tokens do not fit into the model's context of {self.context}. Shorten the text."
+            )
         self.ids(source or ())
         return tuple(source or ())
 

@@ -55,6 +55,16 @@ class Encoding(Reading):
     model_name = "minilm"
     suggested = "minilm"
 
+    def run(self, rows: Sequence[Row], options: Any) -> list[Any]:
+        """The states of each row: by the CPU engine, which needs neither PyTorch nor padding, or by the module."""
+        reader = self.model.reader
+        if reader is None:
+            return super().run(rows, options)
+        typed = rows and "token_type_ids" in rows[0].columns
+        types = [row.columns["token_type_ids"] for row in rows] if typed else None
+        found: list[Any] = reader.read([row.columns["input_ids"] for row in rows], types)
+        return found
+
     def forward(self, **inputs: Any) -> Any:
         return self.model.module.base_model(**inputs)
 

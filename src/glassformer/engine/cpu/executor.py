@@ -62,6 +62,7 @@ class Share:
     offset: int  # tokens of the feed in earlier passes
     count: int
     first: int = 0  # its first token's number in the pass
+    types: Sequence[int] | None = None  # which of an encoder's two texts each token belongs to
 
     @property
     def start(self) -> int:
@@ -87,14 +88,19 @@ class Cpu:
         self._kind = main_kind(tensors.values())
         self._store = _store(cache, self._kind)
         self._engine = engine or Engine()
-        self._weights = Weights(tensors, [weight.name for weight in blueprint.weights], self._engine)
+        self._weights = Weights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
         for names, shape, across in matrices(blueprint):
             self._weights.expect(names, shape, across)
         self._weights.prepare()
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], Ready] = {}
-        attention = next(op for op in blueprint.ops if op.kind == "attend" and not op.stack)
-        key = blueprint.ops[attention.reads[1]].shape
-        self._format = Format(blueprint.blocks, int(key[1]), int(key[3]), self._store)
+        self._format = self._form("", blueprint.blocks)
+
+    def _form(self, stack: str, layers: int) -> Format:
+        """What a page holds of a stack's tokens; an encoder's heads may be others than its decoder's."""
+        ops = self.blueprint.ops
+        attention = next(op for op in ops if op.kind == "attend" and op.stack == stack)
+        key = ops[attention.reads[1]].shape
+        return Format(layers, int(key[1]), int(key[3]), self._store)
 
     # Rows -------------------------------------------------------------------------------------------------------
 
@@ -178,7 +184,7 @@ class Cpu:
             assert row.source_pages is not None
             ready = self._ready(ENCODER, *_sites([feed]))
             length = len(row.source)
-            form = replace(self._format, layers=self.blueprint.encoder)
+            form = self._form(ENCODER, self.blueprint.encoder)
             reading = CpuRow(Pages(form), row.source_pages, source=row.source)
             for pages in (reading.own, row.source_pages):
                 pages.reserve(0, length)
@@ -196,10 +202,13 @@ class Cpu:
             at += share.count
         laid = Laid(ready, shares, keys)
         begin = 0
-        for step in sorted(ready.program.breaks):
+        breaks, mixed = ready.program.breaks, ready.program.mixed
+        for step in sorted({*breaks, *mixed}):
             self._engine.run(laid.upto(begin, step))
             begin = step
-            for site in ready.program.breaks[step]:
+            for mix in mixed.get(step, ()):
+                laid.mix(*mix)
+            for site in breaks.get(step, ()):
                 laid.change(site)
         self._engine.run(laid.upto(begin, len(ready.program.steps)))
         return laid.results()
@@ -256,10 +265,14 @@ class Laid:
         self.ids = np.array([token for share in shares for token in _own(share)], np.int32)
         self.positions = np.concatenate([_positions(share, tree) for share, tree in zip(shares, self.trees, strict=True)])
         self.wanted = np.array([token for share in shares for token in share.wanted()], np.int32)
+        typed = [share.types for share in shares if share.types is not None]
+        self.types = np.concatenate(typed).astype(np.int32) if typed else None
         memory = max((len(share.row.source) for share in shares), default=0)
         self.keys = max(keys, memory)
-        ready.lay(self.tokens, len(self.wanted), self.keys, int(self.positions.max()) + 1)
-        self.sources = [_changed_source(share) for share in shares]
+        planted = any(tree is not None for tree in self.trees)
+        ready.lay(self.tokens, len(self.wanted), self.keys, int(self.positions.max()) + 1 if planted else keys)
+        decoding = ready.program.scores is not None  # an encoder writes what is changed later
+        self.sources = [_changed_source(share) if decoding else share.row.source_pages for share in shares]
         self.feeds = (library.Feed * len(shares))(
             *(self._feed(*each) for each in zip(shares, self.sources, self.trees, strict=True))
         )
@@ -276,8 +289,9 @@ class Laid:
         ready = self.ready
         return Pass(
             ctypes.cast(ready.program.native, ctypes.POINTER(library.Step)), self.feeds, ready.turns, self.ids.ctypes.data,
-            self.positions.ctypes.data, self.wanted.ctypes.data, ready.addresses.ctypes.data, ready.widths.ctypes.data, end,
-            len(self.shares), len(ready.program.ropes), self.tokens, len(self.wanted), ready.layers, ready.store, begin,
+            self.positions.ctypes.data, self.wanted.ctypes.data, None if self.types is None else self.types.ctypes.data,
+            ready.addresses.ctypes.data, ready.widths.ctypes.data, end, len(self.shares), len(ready.program.ropes),
+            self.tokens, len(self.wanted), ready.layers, ready.store, begin,
         )  # fmt: skip
 
     def value(self, site: str, share: Share) -> Floats:
@@ -292,12 +306,22 @@ class Laid:
             return rows.reshape(share.count, place.heads, -1).swapaxes(0, 1)[None]
         return rows[None]
 
+    def changed(self, site: str) -> list[tuple[Share, Change]]:
+        """The shares whose watch changes a site, and how."""
+        watched = ((share, share.feed.watch) for share in self.shares)
+        return [(share, watch.changes[site]) for share, watch in watched if watch is not None and site in watch.changes]
+
+    def mix(self, pattern: str, mixed: int, joined: int) -> None:
+        """Heads made of a changed pattern, for who changed it; for all others, heads stay as attention gave them."""
+        source, into = (self.ready.buffer(number, self.tokens) for number in (mixed, joined))
+        for share, _ in self.changed(pattern):
+            own = slice(share.first, share.first + share.count)
+            into[own] = source[own]
+
     def change(self, site: str) -> None:
-        for share in self.shares:
-            watch = share.feed.watch
-            if watch is not None and (change := watch.changes.get(site)) is not None:
-                value = self.value(site, share)
-                value[...] = _native(change).apply(value, axes(site), share.start + share.offset)
+        for share, change in self.changed(site):
+            value = self.value(site, share)
+            value[...] = _native(change).apply(value, axes(site), share.start + share.offset)
 
     def results(self) -> list[tuple[Floats, dict[str, Any]]]:
         scores = self.ready.program.scores
@@ -346,11 +370,16 @@ def _pieces(whole: Sequence[Share]) -> list[list[Share]]:
             if room <= 0:
                 passes.append([])
                 room = PIECE
-            count = min(share.count - offset, room, most)
+            count = share.count if _entire(share.feed) else min(share.count - offset, room, most)
             passes[-1].append(Share(share.number, share.feed, share.row, offset, count))
             offset += count
             room -= count * (PIECE // most)
     return passes
+
+
+def _entire(feed: Feed) -> bool:
+    """Whether a feed cannot be cut: a changed pattern may look ahead."""
+    return feed.watch is not None and any(site.endswith(".attention.pattern") for site in feed.watch.changes)
 
 
 def _own(share: Share) -> Sequence[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -106,7 +107,7 @@ class Pass(Structure):
         ("steps", POINTER(Step)),
         ("feeds", POINTER(Feed)),
         ("turns", POINTER(Turns)),
-        *((name, c_void_p) for name in ("ids", "positions", "wanted", "buffers", "widths")),
+        *((name, c_void_p) for name in ("ids", "positions", "wanted", "types", "buffers", "widths")),
         *_numbers("step_count", "feed_count", "turn_count", "token_count", "wanted_count", "layers", "store", "begin"),
     ]
 
@@ -162,12 +163,17 @@ def chosen_level() -> str:
 
 def chosen_threads() -> int:
     """As many threads as there are cores, or as GLASS_THREADS says, or OMP_NUM_THREADS, which others go by."""
-    for name in ("GLASS_THREADS", "OMP_NUM_THREADS"):
-        if (asked := os.environ.get(name)) is not None:
-            if not asked.isdecimal() or not 1 <= int(asked) <= MOST_THREADS:
-                raise ExecutorError(f"{name} is {asked!r}; it must be a number from 1 to {MOST_THREADS}.")
-            return int(asked)
+    if (asked := os.environ.get("GLASS_THREADS")) is not None:
+        return _threads("GLASS_THREADS", asked, MOST_THREADS)
+    if asked := os.environ.get("OMP_NUM_THREADS"):  # a list: a number for each level of nesting
+        return min(_threads("OMP_NUM_THREADS", asked.split(",")[0].strip(), sys.maxsize), MOST_THREADS)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _threads(name: str, asked: str, most: int) -> int:
+    if not asked.isdecimal() or not 1 <= int(asked) <= most:
+        raise ExecutorError(f"{name} is {asked!r}; it must be a number from 1 to {MOST_THREADS}.")
+    return int(asked)
 
 
 def describe() -> dict[str, Any]:

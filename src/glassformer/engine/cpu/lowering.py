@@ -47,6 +47,8 @@ class Program:
     widths: list[int] = field(default_factory=list)  # of the buffers; a pattern's is its number of heads, negated
     sites: dict[str, Place] = field(default_factory=dict)
     breaks: dict[int, list[str]] = field(default_factory=dict)  # before a step: the sites that somebody changes there
+    # before a step: patterns that somebody changes, the buffer of heads made of them, and that of all others' heads
+    mixed: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
     ropes: list[tuple[Rope, int]] = field(default_factory=list)  # with the size of a head
     scores: int | None = None  # the buffer of the scores
     final: int | None = None  # the buffer of what the last step of a stack gives
@@ -326,10 +328,12 @@ class Lowering:
             self._holders[looked] = {-2}
             self._emit(Do.PATTERN, input=buffer, output=looked, **where, **seen, **biased)
             self._see(pattern, Place(looked, heads=heads, pattern=True))
+        self._emit(Do.ATTEND, input=buffer, output=joined, **where, **seen, **biased)
         if pattern in self.changes:
-            self._emit(Do.MIX, input=buffer, other=looked, output=joined, **where)
-        else:
-            self._emit(Do.ATTEND, input=buffer, output=joined, **where, **seen, **biased)
+            mixed = self._take(heads * size)
+            self._emit(Do.MIX, input=buffer, other=looked, output=mixed, **where)
+            self.program.mixed.setdefault(len(self.program.steps), []).append((pattern, mixed, joined))
+            self._drop(mixed)
         self._drop(buffer)
         self._see(each, Place(joined, 0, heads * size, heads))
         self._result(number, joined)

@@ -77,10 +77,13 @@ class Pages:
 
     def read(self, layer: int, length: int) -> tuple[Floats, Floats]:
         """A layer's keys and values of so many tokens: (groups, length, size) each."""
-        both = [self._planes(page, layer) for page in self.held]
-        keys = np.concatenate([_floats(keys, scales[:, 0, None]).swapaxes(1, 2) for keys, _, scales in both], 1)
-        values = np.concatenate([_floats(values, scales[:, 1, :, None]) for _, values, scales in both], 1)
-        return keys[:, :length], values[:, :length]
+        keys, values = [], []
+        for number, page in enumerate(self.held[: -(-length // PAGE)]):
+            count = min(PAGE, length - number * PAGE)  # what lies behind was never written
+            some_keys, some_values, scales = self._planes(page, layer)
+            keys.append(_floats(some_keys[:, :, :count], scales[:, 0, None, :count]).swapaxes(1, 2))
+            values.append(_floats(some_values[:, :count], scales[:, 1, :count, None]))
+        return np.concatenate(keys, 1), np.concatenate(values, 1)
 
     def write(self, layer: int, keys: Floats, values: Floats) -> None:
         """A layer's keys and values of all tokens anew."""

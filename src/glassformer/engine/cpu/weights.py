@@ -13,7 +13,9 @@ import math
 import mmap
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +29,11 @@ from glassformer.checkpoint.stored import PLAIN, Columns, Pairs, Stored
 from glassformer.engine.cpu.library import Engine, Kind, Matrix, Source, packed_kind, packed_size
 from glassformer.errors import CheckpointError
 
-note = logging.getLogger("glassformer").info
+note = logging.getLogger("glassformer").warning
 VERSION = 1  # of the tiles' layout
 ALIGNED = 64  # bytes
+DAY = 86_400  # seconds
+SILENT = ("final_logits_bias",)  # zeros where a file lacks them
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -44,24 +48,29 @@ class Made:
 
 
 class Weights:
-    """The weights of one model: asked for by name, first all of them (`expect`), then each (`matrix`, `vector`)."""
+    """The weights of one model: asked for by name, first all of them (`expect`), then each (`matrix`, `vector`).
 
-    def __init__(self, tensors: Mapping[str, Stored], expected: Sequence[str], engine: Engine) -> None:
-        self._tensors = settled(tensors, expected)
+    `expected` is what the config makes of each: native code reads so many numbers and looks no further, so what a file has
+    in another shape is refused here, before anything of it is used.
+    """
+
+    def __init__(self, tensors: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], engine: Engine) -> None:
+        self._tensors = settled(tensors, tuple(expected))
+        self._shapes = expected
         self._engine = engine
         self._made: dict[tuple[str, ...], Made] = {}
         self._places: dict[tuple[str, ...], Bytes] = {}
         self._kept: list[npt.NDArray[np.float32]] = []  # vectors, alive as long as this is
         self._vectors: dict[tuple[str, float], int] = {}
+        for name in expected:
+            if name in self._tensors or name not in SILENT:
+                self.stored(name)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
-    def stored(self, name: str, shape: tuple[int, ...] | None = None) -> Stored:
-        found = self._tensors.get(name)
+    def stored(self, name: str) -> Stored:
+        found, shape = self._tensors.get(name), self._shapes[name]
         if found is None:
             raise CheckpointError(f"the weights lack {name}. Is this the config of these weights?")
-        if shape is not None and found.shape != shape:
+        if found.shape != shape:
             raise CheckpointError(
                 f"{found.file.path}: tensor {found.name!r} has shape {found.shape}, but the config makes {name!r} "
                 f"{shape}. Is this the config of these weights?"
@@ -76,12 +85,13 @@ class Weights:
 
     def expect(self, names: tuple[str, ...], shape: tuple[int, int], columns: bool = False) -> None:
         """Say that a matrix will be asked for: one tensor, or several on top of each other."""
-        each = (shape[0] // len(names), shape[1])
-        parts = [self.stored(name, each[::-1] if columns else each) for name in names]
+        parts = [self.stored(name) for name in names]
         if names not in self._made and (made := self._plan(parts, shape, columns)) is not None:
             self._made[names] = made
 
     def _plan(self, parts: Sequence[Stored], shape: tuple[int, int], columns: bool) -> Made | None:
+        for one in parts:
+            _check_size(one)
         one, (rows, width) = parts[0], shape
         order = one.layout.rows(rows).astype(np.int32) if isinstance(one.layout, Pairs) else None
         turned = columns and not isinstance(one.layout, Columns)  # it lies across, in the file too
@@ -94,9 +104,6 @@ class Weights:
 
     def _tiles(self, one: Stored, rows: int, width: int, order: npt.NDArray[np.int32] | None) -> Made:
         source = Source[one.kind]
-        elements, size = block(one.kind)
-        if one.size != rows * width // elements * size:
-            raise CheckpointError(f"{one.file.path}: tensor {one.name!r} has {one.size} bytes, which is not its size.")
 
         def make(out: Bytes) -> None:
             self._engine.pack(source, np.ascontiguousarray(one.bytes), rows, width, order, out)
@@ -138,7 +145,7 @@ class Weights:
     def _key(self, wanted: Mapping[tuple[str, ...], Made]) -> str:
         """What the cached file depends on: the files that the tensors come from, and what becomes of them."""
         digest = hashlib.sha256(f"{VERSION}".encode())
-        for path in sorted({self._tensors[names[0]].file.path for names in wanted}):
+        for path in sorted({self._tensors[name].file.path for names in wanted for name in names}):
             about = path.stat()
             digest.update(f"{path.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
         for made in wanted.values():
@@ -160,14 +167,28 @@ class Weights:
         """The address of a small tensor in float32, or of several after one another; some norms count from one."""
         key = (" ".join(names), plus)
         if key not in self._vectors:
-            parts = [self.stored(name).expand().reshape(-1) for name in names]
-            self._vectors[key] = self.keep(np.concatenate(parts) + np.float32(plus))
+            self._vectors[key] = self.keep(np.concatenate([self._floating(name) for name in names]) + np.float32(plus))
         return self._vectors[key]
+
+    def _floating(self, name: str) -> npt.NDArray[np.float32]:
+        if name in SILENT and name not in self._tensors:
+            return np.zeros(math.prod(self._shapes[name]), np.float32)
+        return self.stored(name).expand().reshape(-1)
 
     def keep(self, values: npt.NDArray[np.float32]) -> int:
         """Hold an array for as long as the weights live; its address."""
         self._kept.append(np.ascontiguousarray(values, np.float32))
         return int(self._kept[-1].ctypes.data)
+
+
+def _check_size(one: Stored) -> None:
+    """Refuse a tensor of fewer or more bytes than its kind and shape make: native code counts on it."""
+    elements, size = (1, PLAIN[one.kind]) if one.kind in PLAIN else block(one.kind)
+    if one.elements % elements or one.size != one.elements // elements * size:
+        raise CheckpointError(
+            f"{one.file.path}: tensor {one.name!r} has {one.size} bytes, which do not make {one.kind} of shape {one.shape}. "
+            "Fetch the file again."
+        )
 
 
 def _rounded(values: npt.NDArray[np.float32], kind: Kind) -> npt.NDArray[np.uint16]:
@@ -188,32 +209,54 @@ def _cached(key: str, size: int, fill: Callable[[Bytes], None]) -> Bytes:
     if (found := _mapped(path, size)) is not None:
         return found
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".making-", delete=False) as file:
-            try:
-                os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
-                with mmap.mmap(file.fileno(), size) as buffer:
-                    array = np.frombuffer(buffer, np.uint8)
-                    fill(array)
-                    del array
-                Path(file.name).replace(path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        _make(path, size, fill)
+        _sweep(path.parent)
     except OSError as error:
-        note(f"the packed weights cannot be kept in {path.parent} ({error.strerror}); they are made in memory.")
-        array = np.empty(size, np.uint8)
-        fill(array)
-        return array
-    made = _mapped(path, size)
-    assert made is not None
-    return made
+        note(f"the packed weights cannot be kept in {path.parent} ({error.strerror}): each start makes them in memory.")
+    else:
+        if (made := _mapped(path, size)) is not None:
+            return made
+    array = np.empty(size, np.uint8)
+    fill(array)
+    return array
+
+
+def _make(path: Path, size: int, fill: Callable[[Bytes], None]) -> None:
+    """Write a file that appears under its name whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".making-")
+    try:
+        with os.fdopen(descriptor, "r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
+            buffer = mmap.mmap(file.fileno(), size)
+            fill(np.frombuffer(buffer, np.uint8))
+            buffer.close()
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise
 
 
 def _mapped(path: Path, size: int) -> Bytes | None:
     try:
         with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            if about.st_size != size:
+                return None
             buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):
+    except OSError:
         return None
-    return np.frombuffer(buffer, np.uint8) if len(buffer) == size else None
+    if about.st_mtime < time.time() - DAY:
+        with suppress(OSError):
+            os.utime(path)  # it is used: keep it for another while
+    return np.frombuffer(buffer, np.uint8)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what nobody has used for a month, and what makers that were killed have left."""
+    for pattern, days in (("*.tiles", 30), (".making-*", 1)):
+        for path in folder.glob(pattern):
+            with suppress(OSError):
+                if path.stat().st_mtime < time.time() - days * DAY:
+                    path.unlink()

@@ -72,7 +72,7 @@ std::vector<const Kernels*> levels() {
     return found;
 }
 
-constexpr int FEW = 2;            // tokens that every thread prepares for itself, rather than wait for the others
+constexpr int FEW = 2;            // tokens whose inputs every thread prepares for itself
 constexpr int TOGETHER = 32;      // tokens of one call of a product
 constexpr int FLOATS = TOGETHER * TILE;
 
@@ -93,13 +93,9 @@ struct Prepared {
     }
 };
 
-struct alignas(64) Counter {
-    std::atomic<int> next{0};
-};
-
 struct Worker {
     Prepared own;
-    std::vector<float> scores;  // (QUERIES, CHUNK)
+    std::vector<float> scores;  // (QUERIES, CHUNK), and a page's keys or values
     std::vector<float> seen;    // (2, QUERIES, size)
 };
 
@@ -110,7 +106,6 @@ class Engine {
     int run(const Pass& pass) {
         pass_ = &pass;
         plan();
-        counters_ = std::make_unique<Counter[]>(size_t(pass.step_count) * (team_.size() + 1));
         team_.run([](void* engine, int thread) { static_cast<Engine*>(engine)->work(thread); }, this);
         return 0;
     }
@@ -118,11 +113,13 @@ class Engine {
     void pack(int source, const uint8_t* file, int rows, int columns, const int32_t* order, uint8_t* out) {
         struct Job { Engine* engine; int source; const uint8_t* file; int rows, columns; const int32_t* order; uint8_t* out; };
         Job job{this, source, file, rows, columns, order, out};
-        team_.run([](void* what, int thread) {
+        reset(1);
+        team_.run([](void* what, int) {
             const Job& j = *static_cast<Job*>(what);
-            const int tiles = (j.rows + TILE - 1) / TILE, threads = j.engine->team_.size();
-            const int begin = int(int64_t(tiles) * thread / threads), end = int(int64_t(tiles) * (thread + 1) / threads);
-            pack_tiles(j.source, j.file, j.rows, j.columns, j.order, begin, end, j.out);
+            const int tiles = (j.rows + TILE - 1) / TILE;
+            j.engine->share(j.engine->counter(0), tiles, [&](int tile) {
+                pack_tiles(j.source, j.file, j.rows, j.columns, j.order, tile, tile + 1, j.out);
+            });
         }, &job);
     }
 
@@ -130,11 +127,12 @@ class Engine {
     // Make room for everything that the pass needs, so that no thread has to.
     void plan() {
         const Pass& p = *pass_;
+        reset(p.step_count + 1);
         size_t columns = 0, size = 0, keys = 0;
         for (int i = p.begin; i < p.step_count; ++i) {
             const Step& s = p.steps[i];
             if (s.kind == PRODUCT) columns = std::max(columns, size_t(s.matrices[0].columns));
-            if (s.kind == ATTEND || s.kind == PATTERN) size = std::max(size, size_t(s.size));
+            if (s.kind == ATTEND || s.kind == PATTERN || s.kind == MIX) size = std::max(size, size_t(s.size));
         }
         for (int i = 0; i < p.feed_count; ++i)
             keys = std::max(keys, size_t(std::max(p.feeds[i].start + p.feeds[i].fed, p.feeds[i].sources)));
@@ -146,14 +144,42 @@ class Engine {
         chunks_ = int(chunks);
         for (Worker& worker : workers_) {
             worker.own.reserve(FEW, columns);
-            Prepared::grow(worker.scores, size_t(QUERIES) * CHUNK);
+            Prepared::grow(worker.scores, size_t(QUERIES) * CHUNK + PAGE * size);
             Prepared::grow(worker.seen, 2 * size_t(QUERIES) * size);
         }
     }
 
+    // Work in pieces ------------------------------------------------------------------------------------------------
+
+    // Each step has a counter for each thread, and one for what comes before or after.
+    void reset(int steps) {
+        const size_t count = size_t(steps) * (team_.size() + 1);
+        if (counters_.size() < count) counters_ = std::vector<Counter>(count);
+        for (size_t i = 0; i < count; ++i) {
+            counters_[i].next.store(0, std::memory_order_relaxed);
+            counters_[i].done.store(0, std::memory_order_relaxed);
+        }
+    }
+
+    Counter& counter(int step, int which = 0) { return counters_[size_t(step) * (team_.size() + 1) + which]; }
+    Counter& beside(int step) { return counter(step, team_.size()); }
+    static int take(Counter& counter) { return counter.next.fetch_add(1, std::memory_order_relaxed); }
+
+    // Say that so many pieces were done here, and wait for the rest. Whoever has taken no piece has read nothing either.
+    static void finish(Counter& counter, int pieces, int all) {
+        if (pieces) counter.done.fetch_add(pieces, std::memory_order_acq_rel);
+        until([&] { return counter.done.load(std::memory_order_acquire) >= all; });
+    }
+
+    template <class Each> static void share(Counter& counter, int all, Each each) {
+        int pieces = 0;
+        for (int piece; (piece = take(counter)) < all; ++pieces) each(piece);
+        finish(counter, pieces, all);
+    }
+
     void work(int thread) {
         const Pass& p = *pass_;
-        if (p.begin == 0) turns(thread);
+        if (p.begin == 0) turns();
         for (int i = p.begin; i < p.step_count; ++i) {
             const Step& s = p.steps[i];
             switch (s.kind) {
@@ -165,58 +191,55 @@ class Engine {
                 case PLACE: place(i, s); break;
                 case ATTEND: attend(i, s, thread); break;
                 case PATTERN: pattern(i, s, thread); break;
-                case MIX: mix(i, s); break;
+                case MIX: mix(i, s, thread); break;
                 default: simple(i, s);
             }
-            team_.meet();
         }
     }
 
-    // The next piece of a step's work; a step has a counter for each thread, and one more.
-    int take(int step, int counter = 0) {
-        return counters_[size_t(step) * (team_.size() + 1) + counter].next.fetch_add(1, std::memory_order_relaxed);
-    }
     float* row(int buffer, int number) { return pass_->buffers[buffer] + size_t(number) * pass_->widths[buffer]; }
 
-    void turns(int thread) {
+    void turns() {
         const Pass& p = *pass_;
-        for (int number = 0; number < p.turn_count; ++number) {
-            const Turns& t = p.turns[number];
-            const int half = t.size / 2;
-            for (int token = thread; token < p.token_count; token += team_.size()) {
-                float* out = t.table + size_t(token) * t.size;
-                for (int i = 0; i < half; ++i) {
-                    const float angle = float(p.positions[token]) * t.frequencies[i];
-                    out[i] = std::cos(angle) * t.scale;
-                    out[half + i] = std::sin(angle) * t.scale;
-                }
+        share(counter(p.step_count), p.token_count * p.turn_count, [&](int piece) {
+            const Turns& t = p.turns[piece % p.turn_count];
+            const int half = t.size / 2, token = piece / p.turn_count;
+            float* out = t.table + size_t(token) * t.size;
+            for (int i = 0; i < half; ++i) {
+                const float angle = float(p.positions[token]) * t.frequencies[i];
+                out[i] = std::cos(angle) * t.scale;
+                out[half + i] = std::sin(angle) * t.scale;
             }
-        }
+        });
     }
 
     void embed(int number, const Step& s) {
         const Pass& p = *pass_;
-        std::vector<float> more(s.matrices[0].columns);
-        for (int token; (token = take(number)) < p.token_count;) {
+        const int width = s.matrices[0].columns;
+        share(counter(number), p.token_count, [&](int token) {
             float* out = row(s.output, token);
             row_of(s.matrices[0], p.ids[token], out);
             if (s.scale != 1.0f)
-                for (int i = 0; i < s.matrices[0].columns; ++i) out[i] *= s.scale;
-            for (int table = 1; table < s.count; ++table) {  // positions, then a single row for all
-                row_of(s.matrices[table], table == 1 ? p.positions[token] + s.first : 0, more.data());
-                for (int i = 0; i < s.matrices[0].columns; ++i) out[i] += more[i];
+                for (int i = 0; i < width; ++i) out[i] *= s.scale;
+            if (s.count == 1) return;
+            std::vector<float> more(width);
+            for (int table = 1; table < s.count; ++table) {  // positions, then types
+                const int type = p.types ? p.types[token] : 0;
+                row_of(s.matrices[table], table == 1 ? p.positions[token] + s.first : type, more.data());
+                for (int i = 0; i < width; ++i) out[i] += more[i];
             }
-        }
+        });
     }
 
     void normalise(int number, const Step& s) {
-        for (int token; (token = take(number)) < pass_->token_count;)
+        share(counter(number), pass_->token_count, [&](int token) {
             k.norm(s.norm, row(s.input, token), pass_->widths[s.input], row(s.output, token));
+        });
     }
 
     void simple(int number, const Step& s) {
         const int width = pass_->widths[s.output];
-        for (int token; (token = take(number)) < pass_->token_count;) {
+        share(counter(number), pass_->token_count, [&](int token) {
             float* out = row(s.output, token);
             const float* in = row(s.input, token);
             if (s.kind == ADD) {
@@ -226,7 +249,7 @@ class Engine {
                 if (out != in) std::memcpy(out, in, size_t(width) * 4);
                 if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
             }
-        }
+        });
     }
 
     // Products ----------------------------------------------------------------------------------------------------
@@ -237,59 +260,65 @@ class Engine {
         Quantised packed;
     };
 
-    Input prepare(int number, const Step& s, int tokens, int thread) {
-        const int columns = s.matrices[0].columns;
-        bool packed = false, plain = false;
-        for (int i = 0; i < s.count; ++i) (s.matrices[i].kind > BF16 ? packed : plain) = true;
-        const bool direct = s.norm.how == NO_NORM && !s.wanted;
-        const bool alone = tokens <= FEW;
-        Prepared& into = alone ? workers_[thread].own : shared_;
-        if (packed || !direct) {
-            int token = 0;
-            while ((token = alone ? token : take(number, team_.size())) < tokens) {
-                const float* from = row(s.input, s.wanted ? pass_->wanted[token] : token);
-                float* values = into.values.data() + size_t(token) * columns;
-                if (s.norm.how != NO_NORM) {
-                    k.norm(s.norm, from, columns, values);
-                    from = values;
-                } else if (plain && !direct) {
-                    std::memcpy(values, from, size_t(columns) * 4);
-                }
-                if (packed)
-                    k.quantise(from, columns, into.codes.data() + size_t(token) * 2 * columns,
-                               into.scales.data() + size_t(token) * (columns / BLOCK),
-                               into.sums.data() + size_t(token) * (columns / BLOCK) * 3);
-                ++token;
-            }
-            if (!alone) team_.meet();
+    struct Needs {  // what a step's matrices want of their input
+        bool packed = false, plain = false, direct;
+        explicit Needs(const Step& s) : direct(s.norm.how == NO_NORM && !s.wanted) {
+            for (int i = 0; i < s.count; ++i) (s.matrices[i].kind > BF16 ? packed : plain) = true;
         }
-        return {direct ? row(s.input, 0) : into.values.data(), direct ? size_t(pass_->widths[s.input]) : size_t(columns),
-                {into.codes.data(), into.scales.data(), into.sums.data()}};
+        bool prepared() const { return packed || !direct; }
+    };
+
+    void prepare(const Step& s, const Needs& needs, int token, Prepared& into) {
+        const int columns = s.matrices[0].columns;
+        const float* from = row(s.input, s.wanted ? pass_->wanted[token] : token);
+        float* values = into.values.data() + size_t(token) * columns;
+        if (s.norm.how != NO_NORM) {
+            k.norm(s.norm, from, columns, values);
+            from = values;
+        } else if (needs.plain && !needs.direct) {
+            std::memcpy(values, from, size_t(columns) * 4);
+        }
+        if (needs.packed)
+            k.quantise(from, columns, into.codes.data() + size_t(token) * 2 * columns,
+                       into.scales.data() + size_t(token) * (columns / BLOCK),
+                       into.sums.data() + size_t(token) * (columns / BLOCK) * 3);
     }
 
     void product(int number, const Step& s, int thread) {
-        const int tokens = s.wanted ? pass_->wanted_count : pass_->token_count;
+        const int tokens = s.wanted ? pass_->wanted_count : pass_->token_count, columns = s.matrices[0].columns;
         if (!tokens) return;
-        const Input in = prepare(number, s, tokens, thread);
-        const bool gated = s.after == GATED;
-        int tiles = 0;
-        for (int i = 0; i < (gated ? 1 : s.count); ++i) tiles += (s.matrices[i].rows + TILE - 1) / TILE;
+        const Needs needs(s);
+        const bool alone = tokens <= FEW;  // each thread prepares for itself, rather than wait for the others
+        Prepared& into = alone ? workers_[thread].own : shared_;
+        if (needs.prepared() && !alone)
+            share(beside(number), tokens, [&](int token) { prepare(s, needs, token, into); });
+        bool ready = !alone || !needs.prepared();
+        const Input in = {needs.direct ? row(s.input, 0) : into.values.data(),
+                          size_t(needs.direct ? pass_->widths[s.input] : columns),
+                          {into.codes.data(), into.scales.data(), into.sums.data()}};
+        int tiles = 0, pieces = 0;
+        for (int i = 0; i < (s.after == GATED ? 1 : s.count); ++i) tiles += tiles_of(s.matrices[i]);
         // Each thread reads on through its own share of the weights; who is done first helps the others.
         for (int turn = 0; turn < team_.size(); ++turn) {
             const int owner = (thread + turn) % team_.size();
             const int begin = int(int64_t(tiles) * owner / team_.size());
             const int end = int(int64_t(tiles) * (owner + 1) / team_.size());
-            for (int at; (at = begin + take(number, owner)) < end;) {
+            for (int at; (at = begin + take(counter(number, owner))) < end; ++pieces) {
+                for (int token = 0; !ready && token < tokens; ++token) prepare(s, needs, token, into);
+                ready = true;
                 int matrix = 0, tile = at, column = 0;
-                for (; tile >= (s.matrices[matrix].rows + TILE - 1) / TILE; ++matrix) {
-                    tile -= (s.matrices[matrix].rows + TILE - 1) / TILE;
+                for (; tile >= tiles_of(s.matrices[matrix]); ++matrix) {
+                    tile -= tiles_of(s.matrices[matrix]);
                     column += s.matrices[matrix].rows;
                 }
                 for (int first = 0; first < tokens; first += TOGETHER)
                     part(s, in, matrix, tile, column, first, std::min(TOGETHER, tokens - first));
             }
         }
+        finish(counter(number), pieces, tiles);
     }
+
+    static int tiles_of(const Matrix& m) { return (m.rows + TILE - 1) / TILE; }
 
     // One tile with a few tokens, and what follows it.
     void part(const Step& s, const Input& in, int matrix, int tile, int column, int first, int tokens) {
@@ -335,21 +364,18 @@ class Engine {
     // Norms and turns of queries and keys, which are then remembered with the values.
     void place(int number, const Step& s) {
         const Pass& p = *pass_;
-        int feed = 0;
-        for (int token; (token = take(number)) < p.token_count;) {
-            while (token >= p.feeds[feed].first + p.feeds[feed].count) ++feed;
-            const Feed& f = p.feeds[feed];
+        each_token(number, [&](const Feed& f, int token) {
             float* at = row(s.input, token);
             const float* turns = s.rope < 0 ? nullptr : p.turns[s.rope].table + size_t(token) * s.size;
             if (s.kind != REMEMBER) {
                 if (s.query >= 0) turned(s.query_norm, turns, s, s.heads, at + s.query);
                 if (s.key >= 0) turned(s.key_norm, turns, s, s.groups, at + s.key);
             }
-            if (s.kind == TURN || s.key < 0) continue;
+            if (s.kind == TURN || s.key < 0) return;
             const int slot = f.start + f.offset + token - f.first;
             for (int group = 0; group < s.groups; ++group)
                 k.remember(plane(f, s, group), slot, at + s.key + group * s.size, at + s.value + group * s.size);
-        }
+        });
     }
 
     void turned(const Norm& norm, const float* turns, const Step& s, int heads, float* at) {
@@ -425,14 +451,13 @@ class Engine {
             most = std::max(most, s.memory ? f.sources : f.start + f.fed);
         });
         if (count <= SPLIT * team_.size() && most > CHUNK && team_.size() > 1) {
-            in_parts(number, s, thread);
+            in_parts(number, s, thread, count);
             return;
         }
         Worker& worker = workers_[thread];
-        int next = take(number);
+        int next = take(counter(number)), pieces = 0;
         items(s, [&](int item_number, const Item& item) {
             if (item_number != next) return;
-            next = take(number);
             Query q[QUERIES]{};
             Seen all[QUERIES], some[QUERIES];
             const int queries = this->queries(s, item, q);
@@ -447,14 +472,17 @@ class Engine {
                 k.attend(keys, queries, q, first, some, worker.scores.data());
                 for (int i = 0; i < queries; ++i) joined(all[i], some[i], s.size);
             }
-            finish(s, item, queries, all);
+            divide(s, item, queries, all);
+            ++pieces;
+            next = take(counter(number));
         });
+        finish(counter(number), pieces, count);
     }
 
     // A few queries and many keys: the threads share the keys, then put together what they saw.
-    void in_parts(int number, const Step& s, int thread) {
+    void in_parts(int number, const Step& s, int thread, int count) {
         Worker& worker = workers_[thread];
-        int next = take(number), unit = 0;
+        int next = take(counter(number)), unit = 0, pieces = 0;
         items(s, [&](int item_number, const Item& item) {
             Query q[QUERIES]{};
             const int queries = this->queries(s, item, q);
@@ -462,16 +490,19 @@ class Engine {
             reach(q, queries, &low, &high);
             for (int first = low; first < high; first += CHUNK) {
                 if (unit++ != next) continue;
-                next = take(number);
                 Seen some[QUERIES];
                 seen_at(item_number, first / CHUNK, queries, s.size, some);
                 k.attend(plane(*item.feed, s, item.group), queries, q, first, some, worker.scores.data());
-                for (int i = 0; i < queries; ++i) measures_[place_of(item_number, first / CHUNK) + i] = {some[i].maximum, some[i].total};
+                for (int i = 0; i < queries; ++i)
+                    measures_[place_of(item_number, first / CHUNK) + i] = {some[i].maximum, some[i].total};
+                ++pieces;
+                next = take(counter(number));
             }
         });
-        team_.meet();
+        finish(counter(number), pieces, unit);
+        int last = take(beside(number)), done = 0;
         items(s, [&](int item_number, const Item& item) {
-            if (item_number % team_.size() != thread) return;
+            if (item_number != last) return;
             Query q[QUERIES]{};
             Seen all[QUERIES], some[QUERIES];
             const int queries = this->queries(s, item, q);
@@ -487,8 +518,11 @@ class Engine {
                     joined(all[i], some[i], s.size);
                 }
             }
-            finish(s, item, queries, all);
+            divide(s, item, queries, all);
+            ++done;
+            last = take(beside(number));
         });
+        finish(beside(number), done, count);
     }
 
     size_t place_of(int item, int chunk) const { return (size_t(item) * chunks_ + chunk) * QUERIES; }
@@ -507,7 +541,7 @@ class Engine {
         }
     }
 
-    void finish(const Step& s, const Item& item, int queries, const Seen* seen) {
+    void divide(const Step& s, const Item& item, int queries, const Seen* seen) {
         for (int i = 0; i < queries; ++i) {
             const int token = item.token + i / item.heads, head = item.head + i % item.heads;
             float* out = row(s.output, token) + size_t(head) * s.size;
@@ -529,22 +563,22 @@ class Engine {
     }
 
     // Heads out of a pattern that somebody changed.
-    void mix(int number, const Step& s) {
+    void mix(int number, const Step& s, int thread) {
         const int keys = pass_->widths[s.other] / s.heads, per = s.heads / s.groups;
         each_token(number, [&](const Feed& f, int token) {
             const int count = std::min(keys, s.memory ? f.sources : f.start + f.offset + f.count);
             for (int head = 0; head < s.heads; ++head)
                 k.mix(plane(f, s, head / per), row(s.other, token) + size_t(head) * keys, count,
-                      row(s.output, token) + size_t(head) * s.size);
+                      row(s.output, token) + size_t(head) * s.size, workers_[thread].scores.data());
         });
     }
 
     template <class Each> void each_token(int number, Each each) {
         int feed = 0;
-        for (int token; (token = take(number)) < pass_->token_count;) {
+        share(counter(number), pass_->token_count, [&](int token) {
             while (token >= pass_->feeds[feed].first + pass_->feeds[feed].count) ++feed;
             each(pass_->feeds[feed], token);
-        }
+        });
     }
 
     static constexpr int SPLIT = 4;  // items per thread below which they are cut into parts
@@ -555,7 +589,7 @@ class Engine {
     Prepared shared_;
     std::vector<float> partial_;
     std::vector<std::pair<float, float>> measures_;
-    std::unique_ptr<Counter[]> counters_;
+    std::vector<Counter> counters_;
     const Pass* pass_ = nullptr;
     int chunks_ = 0;
 };

@@ -80,6 +80,7 @@ struct Pass {
     const int32_t* ids;
     const int32_t* positions;
     const int32_t* wanted;         // tokens that are scored
+    const int32_t* types;          // which of its texts each token belongs to; null: all to the first
     float* const* buffers;
     const int32_t* widths;         // of the buffers
     int32_t step_count, feed_count, turn_count;

@@ -29,7 +29,16 @@ namespace {
 
 using namespace glass;
 
+#define FLAT inline __attribute__((always_inline))  // recursions that are to be one piece of code
+
 constexpr int VECTORS = TILE / W;  // of a tile's rows
+
+#if defined(__clang__)
+#define UNROLLED _Pragma("unroll")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
+#define APART __attribute__((noinline))  // inner loops keep their sums in registers if nothing else is around them
 
 inline void store_half(float x, uint16_t* p) {
     uint32_t bits;
@@ -76,9 +85,12 @@ inline F exponential(F x) {
     return above(x, -87.0f, mul(p, power_of_two(n)));
 }
 
-inline float scalar_exponential(float x) {
+// The same of what is not above 0, as a softmax has it; what is no number stays none.
+inline F falling(F x) { return above(x, -87.0f, fma(x, set(0.0f), exponential(x))); }
+
+inline float falling(float x) {
     float lanes[W];
-    store(lanes, exponential(set(x)));
+    store(lanes, falling(set(x)));
     return lanes[0];
 }
 
@@ -112,34 +124,36 @@ void norm(const Norm& norm, const float* in, int count, float* out) {
     }
 }
 
+inline float inverse_of(float scale) { return scale >= 1.17549435e-38f ? 1.0f / scale : 0.0f; }  // that of less is infinite
+
 // Fourteen bits of each input: an upper part of eight and a lower one of six, each of which a dot instruction takes. Eight
 // bits alone would lose a hundredth of what a product says, enough to change a word here and there.
 void quantise(const float* in, int count, int8_t* codes, float* scales, float* sums) {
     for (int at = 0; at < count; at += BLOCK, in += BLOCK, codes += 2 * BLOCK, sums += 3) {
-        F high = set(0.0f);
+        F high = set(0.0f), zero = set(0.0f);
         for (int i = 0; i < BLOCK; i += W) {
             const F x = load(in + i);
             high = max(high, max(x, sub(set(0.0f), x)));
+            zero = fma(x, set(0.0f), zero);  // not a number, if one of them is none: a maximum would hide it
         }
-        const float scale = highest(high) / 8159.0f, inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+        const float scale = highest(high) / 8159.0f + sum(zero), inverse = inverse_of(scale);
+        float rounded[BLOCK];
+        int32_t code[BLOCK], totals[2] = {0, 0};
+        for (int i = 0; i < BLOCK; ++i) rounded[i] = in[i] * inverse + 12582912.0f;  // a whole number in the low bits
+        std::memcpy(code, rounded, sizeof code);
+        for (int i = 0; i < BLOCK; ++i) {
+            const int32_t upper = (code[i] - 0x4b400000 + 32) >> 6;
+            codes[i] = int8_t(upper);
+            codes[BLOCK + i] = int8_t(code[i] - 0x4b400000 - upper * 64);
+        }
+        for (int i = 0; i < BLOCK / 2; ++i) {
+            totals[0] += code[i] - 0x4b400000;
+            totals[1] += code[BLOCK / 2 + i] - 0x4b400000;
+        }
         *scales++ = scale;
-        int32_t totals[2];
-        for (int half = 0; half < 2; ++half) {
-            int32_t total = 0;
-            for (int i = half * 16; i < half * 16 + 16; ++i) {
-                const float rounded = in[i] * inverse + 12582912.0f;  // a whole number in the low bits
-                int32_t code;
-                std::memcpy(&code, &rounded, 4);
-                code -= 0x4b400000;
-                const int32_t upper = (code + 32) >> 6;
-                codes[i] = int8_t(upper);
-                codes[BLOCK + i] = int8_t(code - (upper << 6));
-                total += code;
-            }
-            totals[half] = total;
-            sums[1 + half] = scale * float(total);
-        }
         sums[0] = scale * float(totals[0] + totals[1]);
+        sums[1] = scale * float(totals[0]);
+        sums[2] = scale * float(totals[1]);
     }
 }
 
@@ -153,130 +167,172 @@ template <int G> inline B nibbles(const uint8_t* codes) {
     return G % 2 ? upper(pair) : both(pair, 15);
 }
 
+template <int S> inline B moved(B x) {  // to the left, or to the right; strange bits may come in, and are masked
+    if constexpr (S > 0) return left<S>(x);
+    else if constexpr (S < 0) return right<-S>(x);
+    else return x;
+}
+
 inline F scale_at(const uint8_t* p, int vector) { return load_half(reinterpret_cast<const uint16_t*>(p) + vector * W); }
 
+struct Outer { F scale, minimum; };  // what 256 inputs of W rows share, in K kinds
+
 struct Packed4 {  // what kinds of four bits share
-    static constexpr bool lifted = true;  // codes count from a minimum, not from zero
-    static constexpr bool wide = false;   // sums of 32 products reach 2^22
+    static constexpr int bits = 4, halves = 1;  // halves: parts of a block that have a scale each
+    static constexpr bool lifted = true;        // codes count from a minimum, not from zero
     template <int G> static inline B codes(const uint8_t* p, int vector) { return nibbles<G>(p + vector * 4 * W); }
 };
 
 struct Q4_0Tile : Packed4 {
-    static constexpr int bytes = 288, per = BLOCK, halves = 1, first = 32;
-    static inline F scale(const uint8_t*, const uint8_t* block, int vector, int) { return scale_at(block, vector); }
-    static inline F minimum(const uint8_t*, const uint8_t*, int, int, F scale) { return mul(scale, set(-8.0f)); }
+    static constexpr int head = 0, bytes = 288, first = 32;
+    static inline F scale(const Outer&, const uint8_t* block, int vector, int) { return scale_at(block, vector); }
+    static inline F minimum(const Outer&, const uint8_t*, int, F scale) { return mul(scale, set(-8.0f)); }
 };
 
 struct Q4_1Tile : Packed4 {
-    static constexpr int bytes = 320, per = BLOCK, halves = 1, first = 64;
-    static inline F scale(const uint8_t*, const uint8_t* block, int vector, int) { return scale_at(block, vector); }
-    static inline F minimum(const uint8_t*, const uint8_t* block, int vector, int, F) { return scale_at(block + 32, vector); }
+    static constexpr int head = 0, bytes = 320, first = 64;
+    static inline F scale(const Outer&, const uint8_t* block, int vector, int) { return scale_at(block, vector); }
+    static inline F minimum(const Outer&, const uint8_t* block, int vector, F) { return scale_at(block + 32, vector); }
 };
 
 struct Q8_0Tile {
-    static constexpr int bytes = 544, per = BLOCK, halves = 1, first = 32;
+    static constexpr int head = 0, bytes = 544, first = 32, bits = 8, halves = 1;
+    static constexpr bool lifted = !SIGNED;
     template <int G> static inline B codes(const uint8_t* p, int vector) {
         return lift(load_codes(p + G * 64 + vector * 4 * W));
     }
-    static inline F scale(const uint8_t*, const uint8_t* block, int vector, int) { return scale_at(block, vector); }
-    static inline F minimum(const uint8_t*, const uint8_t*, int, int, F scale) { return mul(scale, set(-128.0f)); }
-    static constexpr bool lifted = !SIGNED, wide = true;
+    static inline F scale(const Outer&, const uint8_t* block, int vector, int) { return scale_at(block, vector); }
+    static inline F minimum(const Outer&, const uint8_t*, int, F scale) { return mul(scale, set(-128.0f)); }
 };
 
 struct Q4_KTile : Packed4 {
-    static constexpr int bytes = 288, per = SUPER, halves = 1, first = 32, head = 64;
-    static inline F scale(const uint8_t* outer, const uint8_t* block, int vector, int) {
-        return mul(scale_at(outer, vector), load_bytes(block + vector * W));
+    static constexpr int head = 64, bytes = 288, first = 32;
+    static inline Outer open(const uint8_t* p, int vector) { return {scale_at(p, vector), scale_at(p + 32, vector)}; }
+    static inline F scale(const Outer& outer, const uint8_t* block, int vector, int) {
+        return mul(outer.scale, load_bytes(block + vector * W));
     }
-    static inline F minimum(const uint8_t* outer, const uint8_t* block, int vector, int, F) {
-        return mul(scale_at(outer + 32, vector), load_bytes(block + 16 + vector * W));  // the outer one is stored negated
+    static inline F minimum(const Outer& outer, const uint8_t* block, int vector, F) {  // the outer one is stored negated
+        return mul(outer.minimum, load_bytes(block + 16 + vector * W));
     }
 };
 
 struct Q5_KTile : Q4_KTile {
-    static constexpr int bytes = 352, per = SUPER, halves = 1, first = 32, head = 64;
-    static constexpr bool wide = true;
+    static constexpr int bytes = 352, bits = 5;
     template <int G> static inline B codes(const uint8_t* p, int vector) {
-        const B fifth = both(right<G>(load_codes(p + 256 + vector * 4 * W)), 1);
-        return either(nibbles<G>(p + vector * 4 * W), left<4>(fifth));
+        const B fifth = both(moved<4 - G>(load_codes(p + 256 + vector * 4 * W)), 16);
+        return either(nibbles<G>(p + vector * 4 * W), fifth);
     }
 };
 
 struct Q6_KTile {
-    static constexpr int bytes = 416, per = SUPER, halves = 2, first = 32, head = 32;
+    static constexpr int head = 32, bytes = 416, first = 32, bits = 6, halves = 2;
+    static constexpr bool lifted = true;
     template <int G> static inline B codes(const uint8_t* p, int vector) {
-        const B upper = both(right<G % 4 * 2>(load_codes(p + 256 + G / 4 * 64 + vector * 4 * W)), 3);
-        return either(nibbles<G>(p + vector * 4 * W), left<4>(upper));
+        const B upper = both(moved<4 - G % 4 * 2>(load_codes(p + 256 + G / 4 * 64 + vector * 4 * W)), 48);
+        return either(nibbles<G>(p + vector * 4 * W), upper);
     }
-    static inline F scale(const uint8_t* outer, const uint8_t* block, int vector, int half) {
-        return mul(scale_at(outer, vector), load_signed(reinterpret_cast<const int8_t*>(block) + half * 16 + vector * W));
+    static inline Outer open(const uint8_t* p, int vector) { return {scale_at(p, vector), set(0.0f)}; }
+    static inline F scale(const Outer& outer, const uint8_t* block, int vector, int half) {
+        return mul(outer.scale, load_signed(reinterpret_cast<const int8_t*>(block) + half * 16 + vector * W));
     }
-    static inline F minimum(const uint8_t*, const uint8_t*, int, int, F scale) { return mul(scale, set(-32.0f)); }
-    static constexpr bool lifted = true, wide = true;
+    static inline F minimum(const Outer&, const uint8_t*, int, F scale) { return mul(scale, set(-32.0f)); }
 };
 
 // Groups [G, E) of the codes of W rows, unpacked.
-template <class Tile, int G, int E> inline void unpack(const uint8_t* codes, int vector, B* four) {
+template <class Tile, int G, int E> FLAT void unpack(const uint8_t* codes, int vector, B* four) {
     if constexpr (G < E) {
         four[G] = Tile::template codes<G>(codes, vector);
         unpack<Tile, G + 1, E>(codes, vector, four);
     }
 }
 
-template <int G, int E> inline I dots(I total, const B* four, const Block& inputs) {
-    if constexpr (G < E) return dots<G + 1, E>(dot<G>(total, four[G], inputs), four, inputs);
+template <int BITS, int G, int E> FLAT I dots(I total, const B* four, const Block& inputs) {
+    if constexpr (G < E) return dots<BITS, G + 1, E>(dot<G, BITS>(total, four[G], inputs), four, inputs);
     else return total;
 }
 
-// The dot products of groups [G, E): the upper parts of the inputs, then the lower ones.
-template <class Tile, int G, int E> inline F total(const B* four, const int8_t* inputs) {
-    const I upper = dots<G, E>(Tile::wide ? nought() : nought_lifted(), four, load_block(inputs));
-    const I both = dots<G, E>(times64(upper), four, load_block(inputs + BLOCK));
-    return Tile::wide ? floats(both) : floats_lifted(both);
+template <class Tile> constexpr bool small = Tile::bits == 4;  // sums of 32 products are below 2^22
+
+// Upper and lower sums as one.
+template <class Tile> inline F total(I upper, I lower) {
+    const I both = plus64(lower, upper);
+    return small<Tile> ? floats_lifted(both) : floats(both);
+}
+
+// The dot products of groups [G, E) with an input's upper and lower parts.
+template <class Tile, int G, int E> inline F dotted(const B* four, const int8_t* inputs) {
+    const I upper = dots<Tile::bits, G, E>(nought(), four, load_block(inputs));
+    const I start = small<Tile> ? nought_lifted() : nought();
+    return total<Tile>(upper, dots<Tile::bits, G, E>(start, four, load_block(inputs + BLOCK)));
+}
+
+// Groups [G, E) of all rows of a tile with one token, side by side, so that many sums are under way at once.
+template <class Tile, int G, int E, int N>
+FLAT void group(const uint8_t* codes, const Block& upper, const Block& lower, I* ups, I* lows) {
+    if constexpr (G < E) {
+        UNROLLED for (int v = 0; v < N; ++v) {
+            const B four = Tile::template codes<G>(codes, v);
+            ups[v] = dot<G, Tile::bits>(ups[v], four, upper);
+            lows[v] = dot<G, Tile::bits>(lows[v], four, lower);
+        }
+        group<Tile, G + 1, E, N>(codes, upper, lower, ups, lows);
+    }
+}
+
+struct Inputs {  // a block of some tokens' inputs, and how far apart the tokens are
+    const int8_t* codes;
+    const float *scales, *sums;
+    int columns;
+};
+
+// What one half of a block (or all of it) adds to N vectors of rows, for T tokens.
+template <class Tile, int H, int T, int N>
+FLAT void add_block(const uint8_t* tile, const Outer* outer, int vector, const Inputs& in, F (*value)[N]) {
+    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
+    const int blocks = in.columns / BLOCK;
+    const uint8_t* codes = tile + Tile::first;
+    B four[8];
+    I ups[N], lows[N];
+    if constexpr (T == 1) {
+        for (int v = 0; v < N; ++v) ups[v] = nought(), lows[v] = small<Tile> ? nought_lifted() : nought();
+        group<Tile, G, E, N>(codes, load_block(in.codes), load_block(in.codes + BLOCK), ups, lows);
+    }
+    for (int v = 0; v < N; ++v) {
+        if constexpr (T > 1) unpack<Tile, G, E>(codes, vector + v, four);
+        const F scale = Tile::scale(outer[v], tile, vector + v, H);
+        const F minimum = Tile::minimum(outer[v], tile, vector + v, scale);
+        for (int t = 0; t < T; ++t) {
+            const F dot = T == 1 ? total<Tile>(ups[v], lows[v]) : dotted<Tile, G, E>(four, in.codes + t * 2 * in.columns);
+            value[t][v] = fma(dot, mul(scale, set(in.scales[t * blocks])), value[t][v]);
+            if constexpr (Tile::lifted) {
+                const float sum = in.sums[t * blocks * 3 + (Tile::halves == 2 ? 1 + H : 0)];
+                value[t][v] = fma(minimum, set(sum), value[t][v]);
+            }
+        }
+    }
 }
 
 // The sums of N vectors of a tile's rows with T tokens, over all blocks.
 template <class Tile, int T, int N>
-inline void packed(const uint8_t* tile, int vector, int columns, const Quantised& in, int token, float* out) {
+APART void packed(const uint8_t* tile, int vector, int columns, const Quantised& in, int token, float* out) {
     F value[T][N];
     for (int t = 0; t < T; ++t)
         for (int v = 0; v < N; ++v) value[t][v] = set(0.0f);
     const int blocks = columns / BLOCK;
-    const int8_t* inputs = in.codes + size_t(token) * 2 * columns;
-    const float* scales = in.scales + size_t(token) * blocks;
-    const float* sums = in.sums + size_t(token) * blocks * 3;
-    const uint8_t* outer = tile;
-    for (int at = 0; at < blocks; ++at, inputs += 2 * BLOCK, ++scales, sums += 3, tile += Tile::bytes) {
-        if constexpr (Tile::per == SUPER) {
+    Inputs block = {in.codes + size_t(token) * 2 * columns, in.scales + size_t(token) * blocks,
+                    in.sums + size_t(token) * blocks * 3, columns};
+    Outer outer[N];
+    for (int v = 0; v < N; ++v) outer[v] = {set(0.0f), set(0.0f)};
+    for (int at = 0; at < blocks; ++at, tile += Tile::bytes) {
+        if constexpr (Tile::head > 0) {
             if (at % (SUPER / BLOCK) == 0) {
-                outer = tile;
+                for (int v = 0; v < N; ++v) outer[v] = Tile::open(tile, vector + v);
                 tile += Tile::head;
             }
         }
-        for (int v = 0; v < N; ++v) {
-            B four[8];
-            unpack<Tile, 0, 8>(tile + Tile::first, vector + v, four);
-            const F scale = Tile::scale(outer, tile, vector + v, 0);
-            const F minimum = Tile::minimum(outer, tile, vector + v, 0, scale);
-            if constexpr (Tile::halves == 1) {
-                for (int t = 0; t < T; ++t) {
-                    const F dot = total<Tile, 0, 8>(four, inputs + t * 2 * columns);
-                    value[t][v] = fma(dot, mul(scale, set(scales[t * blocks])), value[t][v]);
-                    if constexpr (Tile::lifted) value[t][v] = fma(minimum, set(sums[t * blocks * 3]), value[t][v]);
-                }
-            } else {
-                const F second = Tile::scale(outer, tile, vector + v, 1);
-                const F other = Tile::minimum(outer, tile, vector + v, 1, second);
-                for (int t = 0; t < T; ++t) {
-                    const F first_dot = total<Tile, 0, 4>(four, inputs + t * 2 * columns);
-                    const F second_dot = total<Tile, 4, 8>(four, inputs + t * 2 * columns);
-                    const F both = fma(first_dot, scale, mul(second_dot, second));
-                    value[t][v] = fma(both, set(scales[t * blocks]), value[t][v]);
-                    value[t][v] = fma(minimum, set(sums[t * blocks * 3 + 1]), value[t][v]);
-                    value[t][v] = fma(other, set(sums[t * blocks * 3 + 2]), value[t][v]);
-                }
-            }
-        }
+        add_block<Tile, 0, T, N>(tile, outer, vector, block, value);
+        if constexpr (Tile::halves == 2) add_block<Tile, 1, T, N>(tile, outer, vector, block, value);
+        block.codes += 2 * BLOCK, block.scales += 1, block.sums += 3;
     }
     for (int t = 0; t < T; ++t)
         for (int v = 0; v < N; ++v) store(out + (token + t) * TILE + (vector + v) * W, value[t][v]);
@@ -288,8 +344,7 @@ template <class Tile, int T> void packed_rows(const uint8_t* tile, int columns, 
 }
 
 template <class Tile> constexpr size_t tile_bytes(int columns) {
-    if constexpr (Tile::per == SUPER) return size_t(columns / SUPER) * (Tile::head + SUPER / BLOCK * Tile::bytes);
-    else return size_t(columns / BLOCK) * Tile::bytes;
+    return size_t(columns / BLOCK) * Tile::bytes + size_t(columns / SUPER) * Tile::head;
 }
 
 template <class Tile> void packed_product(const Matrix& m, int tile, int tokens, const Quantised& in, float* out) {
@@ -305,12 +360,14 @@ template <class Tile> void packed_product(const Matrix& m, int tile, int tokens,
 
 struct AsFloat {
     using type = float;
+    static inline void two(const float* p, F* out) { out[0] = load(p), out[1] = load(p + W); }
     static inline F vector(const float* p) { return load(p); }
     static inline float one(const float* p) { return *p; }
 };
 struct AsHalf {
     using type = uint16_t;
     static inline F vector(const uint16_t* p) { return load_half(p); }
+    static inline void two(const uint16_t* p, F* out) { out[0] = load_half(p), out[1] = load_half(p + W); }
     static inline float one(const uint16_t* p) {
         uint16_t few[W] = {*p};
         float lanes[W];
@@ -321,6 +378,7 @@ struct AsHalf {
 struct AsBrain {
     using type = uint16_t;
     static inline F vector(const uint16_t* p) { return load_brain(p); }
+    static inline void two(const uint16_t* p, F* out) { load_brains(p, out); }
     static inline float one(const uint16_t* p) {
         const uint32_t bits = uint32_t(*p) << 16;
         float x;
@@ -329,42 +387,47 @@ struct AsBrain {
     }
 };
 
+// R rows with T tokens, each summed in two parts, vector by vector in turn.
 template <class As, int R, int T>
-inline void float_rows(const typename As::type* data, int columns, const float* values, size_t stride, float* out) {
-    F total[R][T];
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) total[r][t] = set(0.0f);
-    const int whole = columns / W * W;
-    for (int i = 0; i < whole; i += W) {
-        F x[T];
-        for (int t = 0; t < T; ++t) x[t] = load(values + t * stride + i);
-        for (int r = 0; r < R; ++r) {
-            const F w = As::vector(data + size_t(r) * columns + i);
-            for (int t = 0; t < T; ++t) total[r][t] = fma(w, x[t], total[r][t]);
+APART void float_rows(const typename As::type* data, int columns, const float* values, size_t stride, float* out) {
+    F total[R][T][2];
+    UNROLLED for (int r = 0; r < R; ++r)
+        UNROLLED for (int t = 0; t < T; ++t) total[r][t][0] = total[r][t][1] = set(0.0f);
+    for (int i = 0; i + 2 * W <= columns; i += 2 * W) {
+        F w[R][2];
+        UNROLLED for (int r = 0; r < R; ++r) As::two(data + size_t(r) * columns + i, w[r]);
+        UNROLLED for (int t = 0; t < T; ++t) {
+            const F first = load(values + t * stride + i), second = load(values + t * stride + i + W);
+            UNROLLED for (int r = 0; r < R; ++r) {
+                total[r][t][0] = fma(w[r][0], first, total[r][t][0]);
+                total[r][t][1] = fma(w[r][1], second, total[r][t][1]);
+            }
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int t = 0; t < T; ++t) {
-            float rest = 0.0f;
-            for (int i = whole; i < columns; ++i) rest += As::one(data + size_t(r) * columns + i) * values[t * stride + i];
-            out[t * TILE + r] = sum(total[r][t]) + rest;
-        }
+    UNROLLED for (int r = 0; r < R; ++r)
+        UNROLLED for (int t = 0; t < T; ++t) out[t * TILE + r] = sum(add(total[r][t][0], total[r][t][1]));
 }
 
+// One token reads memory in one stream, row after row; several share what they load.
 template <class As, int T>
 void float_tile(const typename As::type* data, int rows, int columns, const float* values, size_t stride, float* out) {
-    constexpr int R = T == 1 ? 8 : 4;
+    constexpr int R = T > 1 ? 2 : 1;
     int row = 0;
     for (; row + R <= rows; row += R) float_rows<As, R, T>(data + size_t(row) * columns, columns, values, stride, out + row);
     for (; row < rows; ++row) float_rows<As, 1, T>(data + size_t(row) * columns, columns, values, stride, out + row);
+    for (int i = columns / (2 * W) * 2 * W; i < columns; ++i)  // what does not fill two vectors
+        for (int r = 0; r < rows; ++r)
+            for (int t = 0; t < T; ++t)
+                out[t * TILE + r] += As::one(data + size_t(r) * columns + i) * values[t * stride + i];
 }
 
 template <class As> void float_product(const Matrix& m, int tile, int tokens, const float* values, size_t stride, float* out) {
+    constexpr int T = ROWS;  // two rows with so many tokens fill the registers
     const auto* data = reinterpret_cast<const typename As::type*>(m.data) + size_t(tile) * TILE * m.columns;
     const int rows = m.rows - tile * TILE < TILE ? m.rows - tile * TILE : TILE;
     int token = 0;
-    for (; token + TOKENS <= tokens; token += TOKENS)
-        float_tile<As, TOKENS>(data, rows, m.columns, values + token * stride, stride, out + token * TILE);
+    for (; token + T <= tokens; token += T)
+        float_tile<As, T>(data, rows, m.columns, values + token * stride, stride, out + token * TILE);
     for (; token < tokens; ++token)
         float_tile<As, 1>(data, rows, m.columns, values + token * stride, stride, out + token * TILE);
 }
@@ -388,45 +451,50 @@ void product(const Matrix& m, int tile, int tokens, const float* values, size_t 
 
 // Activations -----------------------------------------------------------------------------------------------------
 
-// 1 / (1 + e^-x), lane by lane; a division is exact on every level.
-inline void sigmoids(const float* in, float* out) {
-    float lanes[W];
-    store(lanes, exponential(sub(set(0.0f), load(in))));
-    for (int i = 0; i < W; ++i) out[i] = 1.0f / (1.0f + lanes[i]);
+inline F sigmoid(F x) { return div(set(1.0f), add(set(1.0f), exponential(sub(set(0.0f), x)))); }
+
+// The error function, within 2e-7 (Abramowitz and Stegun, 7.1.26).
+inline F error(F x) {
+    const F away = max(x, sub(set(0.0f), x));
+    const F t = div(set(1.0f), fma(away, set(0.3275911f), set(1.0f)));
+    F p = set(1.061405429f);
+    p = fma(p, t, set(-1.453152027f));
+    p = fma(p, t, set(1.421413741f));
+    p = fma(p, t, set(-0.284496736f));
+    p = fma(p, t, set(0.254829592f));
+    const F found = sub(set(1.0f), mul(mul(p, t), exponential(sub(set(0.0f), mul(x, x)))));
+    return sub(above(x, 0.0f, add(found, found)), found);  // its sign is that of x
 }
 
-inline void activated(int how, const float* x, float* out) {
-    float some[W], lanes[W];
+inline F activated(int how, F x) {
     switch (how) {
-        case SILU:
-            sigmoids(x, lanes);
-            for (int i = 0; i < W; ++i) out[i] = x[i] * lanes[i];
-            break;
-        case GELU:
-            for (int i = 0; i < W; ++i) out[i] = 0.5f * x[i] * (1.0f + std::erf(x[i] * 0.70710678f));
-            break;
-        case GELU_TANH:  // 0.5 (1 + tanh u) is the sigmoid of 2u
-            for (int i = 0; i < W; ++i) some[i] = 1.5957691216f * (x[i] + 0.044715f * x[i] * x[i] * x[i]);
-            sigmoids(some, lanes);
-            for (int i = 0; i < W; ++i) out[i] = x[i] * lanes[i];
-            break;
-        case RELU:
-            for (int i = 0; i < W; ++i) out[i] = x[i] < 0.0f ? 0.0f : x[i];
-            break;
-        default:
-            for (int i = 0; i < W; ++i) out[i] = std::tanh(x[i]);
+        case SILU: return mul(x, sigmoid(x));
+        case GELU: return mul(mul(set(0.5f), x), add(set(1.0f), error(mul(x, set(0.70710678f)))));
+        case GELU_TANH: {  // 0.5 (1 + tanh u) is the sigmoid of 2u
+            const F cubed = mul(mul(mul(set(0.044715f), x), x), x);
+            return mul(x, sigmoid(mul(set(1.5957691216f), add(x, cubed))));
+        }
+        case RELU: return max(x, set(0.0f));
+        default: {
+            const F both = sigmoid(add(x, x));
+            return sub(add(both, both), set(1.0f));
+        }
     }
 }
 
 // values = act(gates), times values where they are gated
 void activate(int how, float* values, const float* gates, int count) {
-    for (int at = 0; at < count; at += W) {
-        float in[W] = {}, out[W];
-        const int some = count - at < W ? count - at : W;
-        const float* x = (gates ? gates : values) + at;
-        for (int i = 0; i < some; ++i) in[i] = x[i];
-        activated(how, in, out);
-        for (int i = 0; i < some; ++i) values[at + i] = gates ? out[i] * values[at + i] : out[i];
+    const float* from = gates ? gates : values;
+    int at = 0;
+    for (; at + W <= count; at += W) {
+        const F x = activated(how, load(from + at));
+        store(values + at, gates ? mul(x, load(values + at)) : x);
+    }
+    if (at < count) {
+        float some[W] = {};
+        std::memcpy(some, from + at, size_t(count - at) * 4);
+        store(some, activated(how, load(some)));
+        for (int i = at; i < count; ++i) values[i] = gates ? some[i - at] * values[i] : some[i - at];
     }
 }
 
@@ -459,7 +527,7 @@ template <> struct Stored<STORE_Q8> {
     using type = int8_t;
     static inline F vector(const int8_t* p) { return load_signed(p); }
     static inline float one(const int8_t* p) { return float(*p); }
-    static inline void put(float x, float inverse, int8_t* p) { *p = int8_t(std::nearbyint(x * inverse)); }
+    static inline void put(float x, float inverse, int8_t* p) { *p = int8_t(inverse > 0.0f ? std::nearbyint(x * inverse) : 0.0f); }
 };
 
 template <int S> struct Look {
@@ -476,10 +544,13 @@ template <int S> struct Look {
 };
 
 inline float inverse_scale(const float* x, int size, float* scale) {
-    float high = 0.0f;
-    for (int i = 0; i < size; ++i) high = std::fabs(x[i]) > high ? std::fabs(x[i]) : high;
-    *scale = high / 127.0f;
-    return *scale > 0.0f ? 1.0f / *scale : 0.0f;
+    float high = 0.0f, zero = 0.0f;
+    for (int i = 0; i < size; ++i) {
+        high = std::fabs(x[i]) > high ? std::fabs(x[i]) : high;
+        zero += x[i] * 0.0f;  // not a number, if one of them is none
+    }
+    *scale = high / 127.0f + zero;
+    return inverse_of(*scale);
 }
 
 template <int S> void remember_as(const Plane& plane, int slot, const float* key, const float* value) {
@@ -498,29 +569,111 @@ template <int S> void remember_as(const Plane& plane, int slot, const float* key
     }
 }
 
+// A page's first keys, (size, PAGE), or values, (PAGE, size), as floats: where they lie, or put into `room`.
+template <int S> inline const float* open_keys(const Plane& plane, int page, int count, float* room) {
+    const Look<S> look(plane, page);
+    if constexpr (S == STORE_F32) return look.keys;
+    else {
+        for (int i = 0; i < plane.size; ++i)
+            for (int key = 0; key < count; key += W) {
+                F x = Stored<S>::vector(look.keys + size_t(i) * PAGE + key);
+                if constexpr (S == STORE_Q8) x = mul(x, load(look.key_scales + key));
+                store(room + size_t(i) * PAGE + key, x);
+            }
+        return room;
+    }
+}
+
+template <int S> inline const float* open_values(const Plane& plane, int page, int count, float* room) {
+    const Look<S> look(plane, page);
+    if constexpr (S == STORE_F32) return look.values;
+    else {
+        const int whole = plane.size / W * W;
+        for (int key = 0; key < count; ++key) {
+            const auto* values = look.values + size_t(key) * plane.size;
+            float* out = room + size_t(key) * plane.size;
+            const float scale = S == STORE_Q8 ? look.value_scales[key] : 1.0f;
+            for (int i = 0; i < whole; i += W) {
+                F x = Stored<S>::vector(values + i);
+                if constexpr (S == STORE_Q8) x = mul(x, set(scale));
+                store(out + i, x);
+            }
+            for (int i = whole; i < plane.size; ++i) out[i] = Stored<S>::one(values + i) * scale;
+        }
+        return room;
+    }
+}
+
+#define BY_STORE(call)                            \
+    switch (plane.store) {                        \
+        case STORE_F32: return call<STORE_F32>;   \
+        case STORE_F16: return call<STORE_F16>;   \
+        case STORE_BF16: return call<STORE_BF16>; \
+        default: return call<STORE_Q8>;           \
+    }
+using Open = const float* (*)(const Plane&, int, int, float*);
+using Remember = void (*)(const Plane&, int, const float*, const float*);
+inline Open keys_of(const Plane& plane) { BY_STORE(open_keys) }
+inline Open values_of(const Plane& plane) { BY_STORE(open_values) }
+inline Remember remember_in(const Plane& plane) { BY_STORE(remember_as) }
+#undef BY_STORE
+
+void remember(const Plane& plane, int slot, const float* key, const float* value) {
+    remember_in(plane)(plane, slot, key, value);
+}
+
 constexpr int ACROSS = 4 * W < PAGE ? 4 * W : PAGE;  // keys that are scored together
 constexpr int AT_ONCE = ACROSS / W;
 
-// Scores of R queries with ACROSS keys of a page.
-template <int S, int R> inline void score(const Look<S>& look, int size, int key, const Query* query, float* const* scores) {
+inline int smaller(int a, int b) { return a < b ? a : b; }
+inline int padded(int count) { return (count + ACROSS - 1) / ACROSS * ACROSS; }
+
+// Scores of R queries with ACROSS keys of a page, which lie across.
+template <int R> APART void score(const float* keys, int size, const Query* query, float* scores) {
     F total[R][AT_ONCE];
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < AT_ONCE; ++v) total[r][v] = set(0.0f);
-    for (int i = 0; i < size; ++i) {
-        const typename Look<S>::type* keys = look.keys + size_t(i) * PAGE + key;
+    const float* vectors[R];
+    UNROLLED for (int r = 0; r < R; ++r) {
+        vectors[r] = query[r].vector;
+        UNROLLED for (int v = 0; v < AT_ONCE; ++v) total[r][v] = set(0.0f);
+    }
+    for (int i = 0; i < size; ++i, keys += PAGE) {
         F k[AT_ONCE];
-        for (int v = 0; v < AT_ONCE; ++v) k[v] = Stored<S>::vector(keys + v * W);
-        for (int r = 0; r < R; ++r) {
-            const F q = set(query[r].vector[i]);
-            for (int v = 0; v < AT_ONCE; ++v) total[r][v] = fma(q, k[v], total[r][v]);
+        UNROLLED for (int v = 0; v < AT_ONCE; ++v) k[v] = load(keys + v * W);
+        UNROLLED for (int r = 0; r < R; ++r) {
+            const F q = set(vectors[r][i]);
+            UNROLLED for (int v = 0; v < AT_ONCE; ++v) total[r][v] = fma(q, k[v], total[r][v]);
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int v = 0; v < AT_ONCE; ++v) {
-            F x = mul(total[r][v], set(query[r].scale));
-            if constexpr (S == STORE_Q8) x = mul(x, load(look.key_scales + key + v * W));
-            store(scores[r] + v * W, x);
+    UNROLLED for (int r = 0; r < R; ++r)
+        UNROLLED for (int v = 0; v < AT_ONCE; ++v) store(scores + r * CHUNK + v * W, mul(total[r][v], set(query[r].scale)));
+}
+
+// R queries' weights with the values of a page's first keys, added to what they have, D vectors of a head at a time.
+template <int R, int D>
+APART void gather(const float* values, int size, int count, const float* weights, int column, Seen* seen) {
+    F total[R][D];
+    UNROLLED for (int r = 0; r < R; ++r)
+        UNROLLED for (int d = 0; d < D; ++d) total[r][d] = load(seen[r].values + column + d * W);
+    values += column;
+    for (int i = 0; i < count; ++i, values += size) {
+        F x[D];
+        UNROLLED for (int d = 0; d < D; ++d) x[d] = load(values + d * W);
+        UNROLLED for (int r = 0; r < R; ++r) {
+            const F w = set(weights[r * CHUNK + i]);
+            UNROLLED for (int d = 0; d < D; ++d) total[r][d] = fma(w, x[d], total[r][d]);
         }
+    }
+    UNROLLED for (int r = 0; r < R; ++r)
+        UNROLLED for (int d = 0; d < D; ++d) store(seen[r].values + column + d * W, total[r][d]);
+}
+
+template <int R> inline void gather_all(const float* values, int size, int count, const float* weights, Seen* seen) {
+    int column = 0;
+    for (; column + 4 * W <= size; column += 4 * W) gather<R, 4>(values, size, count, weights, column, seen);
+    for (; column + W <= size; column += W) gather<R, 1>(values, size, count, weights, column, seen);
+    for (; column < size; ++column)
+        for (int r = 0; r < R; ++r)
+            for (int i = 0; i < count; ++i) seen[r].values[column] += weights[r * CHUNK + i] * values[i * size + column];
 }
 
 // Add biases, and hide what a query does not see: keys [first, first + count) of its row.
@@ -541,164 +694,96 @@ inline void hide(const Query& q, int first, int count, float* scores) {
         }
 }
 
-template <int S> void score_chunk(const Plane& plane, int queries, const Query* query, int first, int count, float* scores) {
-    for (int at = 0; at < count; at += ACROSS) {
-        const Look<S> look(plane, (first + at) / PAGE);
-        const int key = (first + at) % PAGE;
-        int done = 0;
-        float* out[ROWS];
-        for (; done + ROWS <= queries; done += ROWS) {
-            for (int r = 0; r < ROWS; ++r) out[r] = scores + (done + r) * CHUNK + at;
-            score<S, ROWS>(look, plane.size, key, query + done, out);
-        }
-        for (int r = 0; done + r < queries; ++r) out[r] = scores + (done + r) * CHUNK + at;
-        if constexpr (ROWS > 3)
-            if (queries - done == 3) score<S, 3>(look, plane.size, key, query + done, out);
-        if constexpr (ROWS > 2)
-            if (queries - done == 2) score<S, 2>(look, plane.size, key, query + done, out);
-        if (queries - done == 1) score<S, 1>(look, plane.size, key, query + done, out);
-    }
-}
-
-// R queries' weights with the values of a chunk's keys, D vectors of a head at a time.
-template <int S, int R, int D>
-inline void gather(const Plane& plane, int first, int count, const float* weights, int column, Seen* seen) {
-    F total[R][D];
-    for (int r = 0; r < R; ++r)
-        for (int d = 0; d < D; ++d) total[r][d] = set(0.0f);
+// The scores of keys [first, first + count), hidden ones among them: (queries, CHUNK)
+void score_all(const Plane& plane, int queries, const Query* query, int first, int count, float* scores, float* room) {
+    const Open open = keys_of(plane);
     for (int at = 0; at < count; at += PAGE) {
-        const Look<S> look(plane, (first + at) / PAGE);
-        const int some = count - at < PAGE ? count - at : PAGE;
-        for (int i = 0; i < some; ++i) {
-            const typename Look<S>::type* values = look.values + size_t(i) * plane.size + column;
-            F x[D];
-            for (int d = 0; d < D; ++d) x[d] = Stored<S>::vector(values + d * W);
-            for (int r = 0; r < R; ++r) {
-                float weight = weights[r * CHUNK + at + i];
-                if constexpr (S == STORE_Q8) weight *= look.value_scales[i];
-                const F w = set(weight);
-                for (int d = 0; d < D; ++d) total[r][d] = fma(w, x[d], total[r][d]);
-            }
+        const int some = padded(smaller(PAGE, count - at));
+        const float* keys = open(plane, (first + at) / PAGE, some, room);
+        for (int key = 0; key < some; key += ACROSS) {
+            int done = 0;
+            float* out = scores + at + key;
+            for (; done + ROWS <= queries; done += ROWS) score<ROWS>(keys + key, plane.size, query + done, out + done * CHUNK);
+            if constexpr (ROWS > 3)
+                if (queries - done == 3) score<3>(keys + key, plane.size, query + done, out + done * CHUNK);
+            if constexpr (ROWS > 2)
+                if (queries - done == 2) score<2>(keys + key, plane.size, query + done, out + done * CHUNK);
+            if (queries - done == 1) score<1>(keys + key, plane.size, query + done, out + done * CHUNK);
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int d = 0; d < D; ++d) store(seen[r].values + column + d * W, total[r][d]);
+    for (int q = 0; q < queries; ++q) hide(query[q], first, padded(count), scores + q * CHUNK);
 }
 
-template <int S>
-inline void gather_rest(const Plane& plane, int first, int count, const float* weights, int column, Seen& seen) {
-    float total = 0.0f;
-    for (int at = 0; at < count; ++at) {
-        const Look<S> look(plane, (first + at) / PAGE);
-        const int i = (first + at) % PAGE;
-        float weight = weights[at];
-        if constexpr (S == STORE_Q8) weight *= look.value_scales[i];
-        total += weight * Stored<S>::one(look.values + size_t(i) * plane.size + column);
+// Scores to weights, not yet divided by their total.
+void weigh(float* scores, int count, Seen& seen) {
+    F most = set(-INFINITY), total = set(0.0f);
+    for (int i = 0; i < count; i += W) most = max(most, load(scores + i));
+    seen.maximum = highest(most);
+    const F shift = set(seen.maximum == -INFINITY ? 0.0f : -seen.maximum);
+    for (int i = 0; i < count; i += W) {
+        const F weight = falling(add(load(scores + i), shift));
+        total = add(total, weight);
+        store(scores + i, weight);
     }
-    seen.values[column] = total;
+    seen.total = sum(total);
 }
 
-template <int S, int R> void gather_all(const Plane& plane, int first, int count, const float* weights, Seen* seen) {
-    int column = 0;
-    for (; column + 4 * W <= plane.size; column += 4 * W) gather<S, R, 4>(plane, first, count, weights, column, seen);
-    for (; column + W <= plane.size; column += W) gather<S, R, 1>(plane, first, count, weights, column, seen);
-    for (; column < plane.size; ++column)
-        for (int r = 0; r < R; ++r) gather_rest<S>(plane, first, count, weights + r * CHUNK, column, seen[r]);
-}
-
-// scratch: (QUERIES, CHUNK)
-template <int S> void attend_as(const Plane& plane, int queries, const Query* query, int first, Seen* seen, float* scratch) {
+// What some queries take from the keys of a chunk, beginning at `first`; scratch: (QUERIES, CHUNK) and a page's (PAGE, size).
+void attend(const Plane& plane, int queries, const Query* query, int first, Seen* seen, float* scratch) {
+    float* room = scratch + QUERIES * CHUNK;
     int high = 0;
     for (int q = 0; q < queries; ++q) high = query[q].high > high ? query[q].high : high;
-    const int count = high - first < CHUNK ? high - first : CHUNK;
-    score_chunk<S>(plane, queries, query, first, count, scratch);
-    const int padded = (count + ACROSS - 1) / ACROSS * ACROSS;
+    const int count = smaller(CHUNK, high - first);
+    score_all(plane, queries, query, first, count, scratch, room);
     for (int q = 0; q < queries; ++q) {
-        float* scores = scratch + q * CHUNK;
-        hide(query[q], first, padded, scores);
-        F most = set(-INFINITY);
-        for (int i = 0; i < padded; i += W) most = max(most, load(scores + i));
-        seen[q].maximum = highest(most);
-        const F shift = set(seen[q].maximum == -INFINITY ? 0.0f : -seen[q].maximum);
-        F total = set(0.0f);
-        for (int i = 0; i < padded; i += W) {
-            const F weight = exponential(add(load(scores + i), shift));
-            total = add(total, weight);
-            store(scores + i, weight);
-        }
-        seen[q].total = sum(total);
+        weigh(scratch + q * CHUNK, padded(count), seen[q]);
+        for (int i = 0; i < plane.size; ++i) seen[q].values[i] = 0.0f;
     }
-    int done = 0;
-    for (; done + ROWS <= queries; done += ROWS)
-        gather_all<S, ROWS>(plane, first, count, scratch + done * CHUNK, seen + done);
-    if constexpr (ROWS > 3)
-        if (queries - done == 3) gather_all<S, 3>(plane, first, count, scratch + done * CHUNK, seen + done);
-    if constexpr (ROWS > 2)
-        if (queries - done == 2) gather_all<S, 2>(plane, first, count, scratch + done * CHUNK, seen + done);
-    if (queries - done == 1) gather_all<S, 1>(plane, first, count, scratch + done * CHUNK, seen + done);
+    const Open open = values_of(plane);
+    for (int at = 0; at < count; at += PAGE) {
+        const int some = smaller(PAGE, count - at);
+        const float* values = open(plane, (first + at) / PAGE, some, room);
+        int done = 0;
+        for (; done + ROWS <= queries; done += ROWS)
+            gather_all<ROWS>(values, plane.size, some, scratch + done * CHUNK + at, seen + done);
+        if constexpr (ROWS > 3)
+            if (queries - done == 3) gather_all<3>(values, plane.size, some, scratch + done * CHUNK + at, seen + done);
+        if constexpr (ROWS > 2)
+            if (queries - done == 2) gather_all<2>(values, plane.size, some, scratch + done * CHUNK + at, seen + done);
+        if (queries - done == 1) gather_all<1>(values, plane.size, some, scratch + done * CHUNK + at, seen + done);
+    }
 }
 
-// One query's weights, each of them divided by their sum: (keys); scratch: (CHUNK)
-template <int S> void pattern_as(const Plane& plane, const Query& query, int keys, float* out, float* scratch) {
+// One query's weights, divided by their total: (keys)
+void pattern(const Plane& plane, const Query& query, int keys, float* out, float* scratch) {
     float most = -INFINITY, total = 0.0f;
     for (int first = 0; first < keys; first += CHUNK) {
-        const int count = keys - first < CHUNK ? keys - first : CHUNK;
-        score_chunk<S>(plane, 1, &query, first, count, scratch);
-        hide(query, first, count, scratch);
-        for (int i = 0; i < count; ++i) {
-            out[first + i] = scratch[i];
-            most = scratch[i] > most ? scratch[i] : most;
-        }
+        const int count = smaller(CHUNK, keys - first);
+        score_all(plane, 1, &query, first, count, scratch, scratch + QUERIES * CHUNK);
+        std::memcpy(out + first, scratch, size_t(count) * 4);
     }
-    for (int i = 0; i < keys; ++i) total += out[i] = scalar_exponential(out[i] - most);
+    for (int i = 0; i < keys; ++i) most = out[i] > most ? out[i] : most;
+    for (int i = 0; i < keys; ++i) total += out[i] = falling(out[i] - most);
     for (int i = 0; i < keys; ++i) out[i] /= total;
 }
 
-template <int S> void mix_as(const Plane& plane, const float* pattern, int keys, float* out) {
+// A head out of weights that somebody gives.
+void mix(const Plane& plane, const float* pattern, int keys, float* out, float* scratch) {
+    const Open open = values_of(plane);
     for (int i = 0; i < plane.size; ++i) out[i] = 0.0f;
-    for (int key = 0; key < keys; ++key) {
-        const Look<S> look(plane, key / PAGE);
-        float weight = pattern[key];
-        if constexpr (S == STORE_Q8) weight *= look.value_scales[key % PAGE];
-        for (int i = 0; i < plane.size; ++i)
-            out[i] += weight * Stored<S>::one(look.values + size_t(key % PAGE) * plane.size + i);
+    for (int at = 0; at < keys; at += PAGE) {
+        const int some = smaller(PAGE, keys - at);
+        const float* values = open(plane, at / PAGE, some, scratch + QUERIES * CHUNK);
+        for (int key = 0; key < some; ++key)
+            for (int i = 0; i < plane.size; ++i) out[i] += pattern[at + key] * values[key * plane.size + i];
     }
-}
-
-#define BY_STORE(call)                         \
-    switch (plane.store) {                     \
-        case STORE_F32: call(STORE_F32); break; \
-        case STORE_F16: call(STORE_F16); break; \
-        case STORE_BF16: call(STORE_BF16); break; \
-        default: call(STORE_Q8);               \
-    }
-
-void remember(const Plane& plane, int slot, const float* key, const float* value) {
-#define CALL(S) remember_as<S>(plane, slot, key, value)
-    BY_STORE(CALL)
-#undef CALL
-}
-void attend(const Plane& plane, int queries, const Query* query, int first, Seen* seen, float* scratch) {
-#define CALL(S) attend_as<S>(plane, queries, query, first, seen, scratch)
-    BY_STORE(CALL)
-#undef CALL
-}
-void pattern(const Plane& plane, const Query& query, int keys, float* out, float* scratch) {
-#define CALL(S) pattern_as<S>(plane, query, keys, out, scratch)
-    BY_STORE(CALL)
-#undef CALL
-}
-void mix(const Plane& plane, const float* pattern, int keys, float* out) {
-#define CALL(S) mix_as<S>(plane, pattern, keys, out)
-    BY_STORE(CALL)
-#undef CALL
 }
 
 // Two chunks of keys as one.
 float join(Seen& into, const Seen& more, int size) {
     if (more.maximum == -INFINITY) return into.total;
     const float most = into.maximum > more.maximum ? into.maximum : more.maximum;
-    const float a = scalar_exponential(into.maximum - most), b = scalar_exponential(more.maximum - most);
+    const float a = falling(into.maximum - most), b = falling(more.maximum - most);
     into.maximum = most;
     into.total = into.total * a + more.total * b;
     for (int i = 0; i < size; ++i) into.values[i] = into.values[i] * a + more.values[i] * b;

@@ -46,7 +46,7 @@ struct Kernels {
     void (*remember)(const Plane& plane, int slot, const float* key, const float* value);
     void (*attend)(const Plane& plane, int queries, const Query* query, int first, Seen* seen, float* scratch);
     void (*pattern)(const Plane& plane, const Query& query, int keys, float* out, float* scratch);
-    void (*mix)(const Plane& plane, const float* pattern, int keys, float* out);
+    void (*mix)(const Plane& plane, const float* pattern, int keys, float* out, float* scratch);
     float (*join)(Seen& into, const Seen& more, int size);
 };
 

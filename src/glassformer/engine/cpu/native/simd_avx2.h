@@ -23,6 +23,7 @@ inline void store(float* p, F x) { _mm256_storeu_ps(p, x); }
 inline F add(F a, F b) { return _mm256_add_ps(a, b); }
 inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+inline F div(F a, F b) { return _mm256_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
 inline F max(F a, F b) { return _mm256_max_ps(a, b); }
 inline float sum(F a) {
@@ -42,18 +43,19 @@ inline F load_half(const uint16_t* p) { return _mm256_cvtph_ps(eight_words(p)); 
 inline F load_brain(const uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight_words(p)), 16));
 }
+inline void load_brains(const uint16_t* p, F* two) { two[0] = load_brain(p), two[1] = load_brain(p + W); }
 inline F load_bytes(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight_bytes(p))); }
 inline F load_signed(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))); }
 inline F power_of_two(F n) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 }
-inline F above(F x, float least, F value) { return _mm256_and_ps(_mm256_cmp_ps(x, set(least), _CMP_GE_OQ), value); }
+inline F above(F x, float least, F value) { return _mm256_and_ps(_mm256_cmp_ps(x, set(least), _CMP_NLT_UQ), value); }
 
 inline I nought() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 inline __m256i widened(__m256i narrow, int16_t times = 1) { return _mm256_madd_epi16(narrow, _mm256_set1_epi16(times)); }
 inline F floats(I x) { return _mm256_cvtepi32_ps(_mm256_add_epi32(x.wide, widened(x.narrow))); }
-inline I times64(I x) {
-    return {_mm256_setzero_si256(), _mm256_add_epi32(_mm256_slli_epi32(x.wide, 6), widened(x.narrow, 64))};
+inline I plus64(I x, I y) {
+    return {x.narrow, _mm256_add_epi32(x.wide, _mm256_add_epi32(_mm256_slli_epi32(y.wide, 6), widened(y.narrow, 64)))};
 }
 inline I nought_lifted() { return nought(); }
 inline F floats_lifted(I x) { return floats(x); }
@@ -76,7 +78,7 @@ inline __m256i summed(__m256i x) {
 // Two neighbours' products are summed in 16 bits, which saturate. With inputs to ±127, those of small codes are far from
 // that, and more sums fit: 8 of four bits, a whole block, 4 of five, 2 of six. Of signed codes the sign goes to the inputs;
 // one sum fits, as -128 is the unsigned 128.
-template <int G, int BITS = 8> inline I dot(I r, B x, const Block& a) {
+template <int G, int BITS> inline I dot(I r, B x, const Block& a) {
     static_assert(BITS == 4 || BITS == 5 || BITS == 6 || BITS == 8, "codes of other sizes need another look at the limits");
     int32_t four;
     std::memcpy(&four, a.codes + 4 * G, 4);

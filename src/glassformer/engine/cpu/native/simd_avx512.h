@@ -13,8 +13,8 @@ constexpr int ROWS = 4;
 constexpr bool SIGNED = false;
 
 using F = __m512;
+using I = __m512i;
 using B = __m512i;
-struct I { __m512i before, sum; };      // before: what was multiplied, apart, so that new sums need not wait for it
 struct Block { const int8_t* codes; };  // four of them are spread over a vector as they are loaded
 
 inline F set(float x) { return _mm512_set1_ps(x); }
@@ -23,6 +23,7 @@ inline void store(float* p, F x) { _mm512_storeu_ps(p, x); }
 inline F add(F a, F b) { return _mm512_add_ps(a, b); }
 inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+inline F div(F a, F b) { return _mm512_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
 inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 inline __m256 low_half(F a) { return _mm512_castps512_ps256(a); }
@@ -46,18 +47,19 @@ inline F load_half(const uint16_t* p) { return _mm512_cvtph_ps(words(p)); }
 inline F load_brain(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words(p)), 16));
 }
+inline void load_brains(const uint16_t* p, F* two) { two[0] = load_brain(p), two[1] = load_brain(p + W); }
 inline F load_bytes(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p))); }
 inline F load_signed(const int8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p))); }
 inline F power_of_two(F n) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
 }
 inline F above(F x, float least, F value) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(least), _CMP_GE_OQ), value);
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(least), _CMP_NLT_UQ), value);
 }
 
-inline I nought() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
-inline F floats(I x) { return _mm512_cvtepi32_ps(_mm512_add_epi32(x.before, x.sum)); }
-inline I times64(I x) { return {_mm512_slli_epi32(x.sum, 6), _mm512_setzero_si512()}; }  // once, and from nought
+inline I nought() { return _mm512_setzero_si512(); }
+inline F floats(I x) { return _mm512_cvtepi32_ps(x); }
+inline I plus64(I x, I y) { return _mm512_add_epi32(x, _mm512_slli_epi32(y, 6)); }
 inline I nought_lifted() { return nought(); }
 inline F floats_lifted(I x) { return floats(x); }
 inline B load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
@@ -71,10 +73,10 @@ inline B upper(B x) { return both(right<4>(x), 15); }
 inline Block load_block(const int8_t* codes) { return {codes}; }
 
 // Unsigned codes with signed inputs, summed in 32 bits.
-template <int G> inline I dot(I r, B x, const Block& a) {
+template <int G, int BITS> inline I dot(I r, B x, const Block& a) {
     int32_t four;
     std::memcpy(&four, a.codes + 4 * G, 4);
-    return {r.before, _mm512_dpbusd_epi32(r.sum, x, _mm512_set1_epi32(four))};
+    return _mm512_dpbusd_epi32(r, x, _mm512_set1_epi32(four));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ inline void store(float* p, F x) { vst1q_f32(p, x); }
 inline F add(F a, F b) { return vaddq_f32(a, b); }
 inline F sub(F a, F b) { return vsubq_f32(a, b); }
 inline F mul(F a, F b) { return vmulq_f32(a, b); }
+inline F div(F a, F b) { return vdivq_f32(a, b); }
 inline F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
 inline F max(F a, F b) { return vmaxnmq_f32(a, b); }
 inline float sum(F a) { return vaddvq_f32(a); }
@@ -29,41 +30,47 @@ inline float highest(F a) { return vmaxnmvq_f32(a); }
 
 inline F load_half(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
 inline F load_brain(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
-inline F load_bytes(const uint8_t* p) {
-    uint32_t four;
-    __builtin_memcpy(&four, p, 4);
-    return vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four))))));
+inline void load_brains(const uint16_t* p, F* two) {
+    const uint16x8_t eight = vld1q_u16(p);
+    two[0] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(eight), 16));
+    two[1] = vreinterpretq_f32_u32(vshll_high_n_u16(eight, 16));
 }
-inline F load_signed(const int8_t* p) {
-    uint32_t four;
+// Four bytes as floats: each above the bits of 2^23, which is a float but for that number. (A conversion is slower.)
+inline F spread(const void* p, uint8_t turned, float less) {
+    static const uint8_t places[16] = {0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3, 255, 255, 255};
+    float four;
     __builtin_memcpy(&four, p, 4);
-    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))));
+    uint8x16_t bytes = vreinterpretq_u8_f32(vsetq_lane_f32(four, vdupq_n_f32(0.0f), 0));
+    if (turned) bytes = veorq_u8(bytes, vdupq_n_u8(turned));
+    const uint32x4_t bits = vorrq_u32(vreinterpretq_u32_u8(vqtbl1q_u8(bytes, vld1q_u8(places))), vdupq_n_u32(0x4b000000));
+    return vsubq_f32(vreinterpretq_f32_u32(bits), vdupq_n_f32(less));
 }
+inline F load_bytes(const uint8_t* p) { return spread(p, 0, 8388608.0f); }
+inline F load_signed(const int8_t* p) { return spread(p, 0x80, 8388736.0f); }
 inline F power_of_two(F n) {
     return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
 }
 inline F above(F x, float least, F value) {
-    return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(value), vcgeq_f32(x, vdupq_n_f32(least))));
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value), vcltq_f32(x, vdupq_n_f32(least))));
 }
 
 inline I nought() { return vdupq_n_s32(0); }
 inline F floats(I x) { return vcvtq_f32_s32(x); }
-inline I times64(I x) { return vshlq_n_s32(x, 6); }
-// Small sums are counted from the bits of 1.5 · 2^23 (here still to be shifted), so that they are a float but for that number:
-// a subtraction is four times as fast as a conversion, and as exact.
-inline I nought_lifted() { return vdupq_n_s32(0x4b400000 >> 6); }
+inline I plus64(I x, I y) { return vaddq_s32(x, vshlq_n_s32(y, 6)); }
+// Small sums are counted from the bits of 1.5 · 2^23, so that they are a float but for that number: a subtraction is four times
+// as fast as a conversion, and as exact.
+inline I nought_lifted() { return vdupq_n_s32(0x4b400000); }
 inline F floats_lifted(I x) { return vsubq_f32(vreinterpretq_f32_s32(x), vdupq_n_f32(12582912.0f)); }
 inline B load_codes(const uint8_t* p) { return vld1q_u8(p); }
 inline B lift(B x) { return x; }
 template <int S> inline B right(B x) { return vshrq_n_u8(x, S); }
-template <> inline B right<0>(B x) { return x; }
 template <int S> inline B left(B x) { return vshlq_n_u8(x, S); }
 inline B both(B x, uint8_t mask) { return vandq_u8(x, vdupq_n_u8(mask)); }
 inline B either(B x, B y) { return vorrq_u8(x, y); }
 inline B upper(B x) { return vshrq_n_u8(x, 4); }
 inline Block load_block(const int8_t* codes) { return {vld1q_s8(codes), vld1q_s8(codes + 16)}; }
 
-template <int G> inline I dot(I r, B x, const Block& a) {
+template <int G, int BITS> inline I dot(I r, B x, const Block& a) {
     const int8x16_t inputs = G < 4 ? a.first : a.second;
 #ifdef __ARM_FEATURE_DOTPROD
     return vdotq_laneq_s32(r, vreinterpretq_s8_u8(x), inputs, G % 4);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int W = 4;           // floats of a vector
 constexpr int TOKENS = 2;      // tokens that share a weight in registers
-constexpr int ROWS = 2;        // queries that share a key in registers
+constexpr int ROWS = 2;        // queries that share a key in registers, or rows that share tokens
 constexpr bool SIGNED = true;  // dot() takes signed codes; otherwise they are lifted by 128
 
 typedef float F __attribute__((vector_size(16)));
@@ -22,6 +22,7 @@ inline void store(float* p, F x) { std::memcpy(p, &x, sizeof x); }
 inline F add(F a, F b) { return a + b; }
 inline F sub(F a, F b) { return a - b; }
 inline F mul(F a, F b) { return a * b; }
+inline F div(F a, F b) { return a / b; }
 inline F fma(F a, F b, F c) { return a * b + c; }
 inline F max(F a, F b) { return a > b ? a : b; }
 inline float sum(F a) { return (a[0] + a[1]) + (a[2] + a[3]); }
@@ -48,14 +49,15 @@ inline F load_brain(const uint16_t* p) {
                     int32_t(uint32_t(p[3]) << 16)};
     return F(bits);
 }
+inline void load_brains(const uint16_t* p, F* two) { two[0] = load_brain(p), two[1] = load_brain(p + W); }
 inline F load_bytes(const uint8_t* p) { return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
 inline F load_signed(const int8_t* p) { return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
 inline F power_of_two(F n) { return F((__builtin_convertvector(n, I) + 127) << 23); }  // for whole n from -126 to 127
-inline F above(F x, float least, F value) { return F((x >= set(least)) & I(value)); }    // 0 where x is below
+inline F above(F x, float least, F value) { return F(~(x < set(least)) & I(value)); }    // 0 where x is below
 
 inline I nought() { return I{0, 0, 0, 0}; }                        // what dot() starts from
 inline F floats(I x) { return __builtin_convertvector(x, F); }     // what it comes to
-inline I times64(I x) { return x * 64; }
+inline I plus64(I x, I y) { return x + y * 64; }
 inline I nought_lifted() { return nought(); }                      // the same for sums below 2^22, where that is faster
 inline F floats_lifted(I x) { return floats(x); }
 inline B load_codes(const uint8_t* p) { B r; std::memcpy(&r, p, sizeof r); return r; }
@@ -66,7 +68,7 @@ inline B both(B x, uint8_t mask) { return x & mask; }
 inline B either(B x, B y) { return x | y; }
 inline B upper(B x) { return x >> 4; }                             // the upper half of each byte
 inline Block load_block(const int8_t* codes) { return {codes}; }
-template <int G> inline I dot(I r, B x, const Block& a) {          // each row's four codes with inputs 4G to 4G+3
+template <int G, int BITS> inline I dot(I r, B x, const Block& a) {          // each row's four codes with inputs 4G to 4G+3
     int8_t codes[16];
     std::memcpy(codes, &x, 16);
     const int8_t* in = a.codes + 4 * G;

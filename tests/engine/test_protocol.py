@@ -1,4 +1,4 @@
-"""The plain executor: ragged rows, and every move of the protocol, against the model run by itself."""
+"""Every executor: ragged rows, and every move of the protocol, against the model run by itself."""
 
 from __future__ import annotations
 
@@ -10,26 +10,29 @@ import numpy as np
 import pytest
 import torch
 
-import glassformer
 from glassformer.candidates import top
-from glassformer.engine.plain import Plain
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError
-from tests.parity import reference
+from tests.engine.executors import EXECUTORS, Subject, written
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module", params=[None, 6], ids=["full", "windowed"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("rows")
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     window = {"use_sliding_window": True, "sliding_window": request.param, "max_window_layers": 1} if request.param else {}
-    reference.write(folder, "qwen3", **window)
-    return glassformer.AutoModelForCausalLM.from_pretrained(folder).requires_grad_(False)
+    return written(tmp_path_factory.mktemp("rows"), "qwen3", **window)
 
 
-def alone(model: Any, ids: Sequence[int]) -> np.ndarray[Any, Any]:
+@pytest.fixture(params=EXECUTORS)
+def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
+    return checkpoint.under(request.param)
+
+
+def alone(subject: Subject, ids: Sequence[int]) -> np.ndarray[Any, Any]:
     """What the scores after these ids are, by one uncached pass."""
     with torch.no_grad():
-        scores: np.ndarray[Any, Any] = model(torch.tensor([list(ids)]), use_cache=False).logits[0, -1].numpy()
+        scores: np.ndarray[Any, Any] = subject.model(torch.tensor([list(ids)]), use_cache=False).logits[0, -1].numpy()
     return scores
 
 
@@ -37,10 +40,10 @@ def same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     return bool(np.allclose(one, other, atol=1e-4))
 
 
-def test_a_long_random_life(model: Any) -> None:
+def test_a_long_random_life(subject: Subject) -> None:
     """Open, feed, chunk, fork, select, rewind and close at random; every score equals an uncached pass."""
     draw = random.Random(3)
-    executor = Plain(model)
+    executor = subject.executor()
     held: list[tuple[Any, list[int]]] = []
     for _ in range(80):
         move = draw.choice(["open", "run", "run", "run", "fork", "rewind", "close", "select"])
@@ -70,12 +73,12 @@ def test_a_long_random_life(model: Any) -> None:
             found = executor.run([Feed(held[n][0], new) for n, new in fed])
             for (n, new), scores in zip(fed, found, strict=True):
                 held[n][1].extend(new)
-                assert same(scores.host(), alone(model, held[n][1]))
+                assert same(scores.host(), alone(subject, held[n][1]))
         assert [row.length for row, _ in held] == [len(ids) for _, ids in held]
 
 
-def test_wants(model: Any) -> None:
-    executor = Plain(model)
+def test_wants(subject: Subject) -> None:
+    executor = subject.executor()
     ids = [4, 8, 15, 16, 23]
     row = executor.open()
     (nothing,) = executor.run([Feed(row, ids[:2], Want.NONE)])
@@ -83,12 +86,12 @@ def test_wants(model: Any) -> None:
         nothing.host()
     (everything,) = executor.run([Feed(row, ids[2:], Want.ALL)])
     for index in range(3):
-        assert same(everything.host(index), alone(model, ids[: 3 + index]))
+        assert same(everything.host(index), alone(subject, ids[: 3 + index]))
 
 
-def test_a_tree_of_tokens(model: Any) -> None:
+def test_a_tree_of_tokens(subject: Subject) -> None:
     """Branches in one row see their own ancestors only, and stand at their own depth."""
-    executor = Plain(model)
+    executor = subject.executor()
     prompt = [4, 8, 15, 16, 23, 42, 7]
     row = executor.open()
     executor.run([Feed(row, prompt)])
@@ -97,14 +100,14 @@ def test_a_tree_of_tokens(model: Any) -> None:
     found, plain = executor.run([Feed(row, tokens, Want.ALL, parents), Feed(other, [9, 9, 9])])
     paths = {0: [10], 1: [10, 11], 2: [10, 12], 3: [13], 4: [13, 14]}
     for index, path in paths.items():
-        assert same(found.host(index), alone(model, prompt + path))
-    assert same(plain.host(), alone(model, [9, 9, 9]))
+        assert same(found.host(index), alone(subject, prompt + path))
+    assert same(plain.host(), alone(subject, [9, 9, 9]))
     with pytest.raises(InputError, match="parent must come before it"):
         executor.run([Feed(executor.open(), [1, 2], parents=[1, -1])])
 
 
-def test_top_candidates(model: Any) -> None:
-    executor = Plain(model)
+def test_top_candidates(subject: Subject) -> None:
+    executor = subject.executor()
     (scores,) = executor.run([Feed(executor.open(), [4, 8, 15])])
     best = scores.top(5)
     whole = torch.tensor(scores.host())
@@ -113,15 +116,16 @@ def test_top_candidates(model: Any) -> None:
     assert top(scores.host(), 1000).ids.size == 160
 
 
-def test_description(model: Any) -> None:
-    found = Plain(model).describe()
-    assert (found.name, found.device, found.dtype) == ("plain", "cpu", "float32")
+def test_description(subject: Subject) -> None:
+    found = subject.executor().describe()
+    assert (found.name, found.device) == (subject.name, "cpu")
+    assert found.dtype == {"plain": "float32", "cpu": "F32"}[subject.name]
     assert found.threads >= 1
 
 
 class TestBadInput:
-    def test_closed_and_foreign_rows(self, model: Any) -> None:
-        executor = Plain(model)
+    def test_closed_and_foreign_rows(self, subject: Subject) -> None:
+        executor = subject.executor()
         row = executor.open()
         executor.close(row)
         for act in (
@@ -138,21 +142,21 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("ids", "message"), [([], "no tokens"), ([160], "id 160 is outside"), ([-1], "id -1 is outside")]
     )
-    def test_ids(self, model: Any, ids: list[int], message: str) -> None:
-        executor = Plain(model)
+    def test_ids(self, subject: Subject, ids: list[int], message: str) -> None:
+        executor = subject.executor()
         row = executor.open()
         with pytest.raises(InputError, match=message):
             executor.run([Feed(row, ids)])
         assert row.length == 0
 
-    def test_more_than_the_context_holds(self, model: Any) -> None:
-        executor = Plain(model)
+    def test_more_than_the_context_holds(self, subject: Subject) -> None:
+        executor = subject.executor()
         row = executor.open()
         executor.run([Feed(row, [1] * 250, Want.NONE)])
         with pytest.raises(InputError, match="257 tokens do not fit into the model's context of 256"):
             executor.run([Feed(row, [1] * 7)])
         assert row.length == 250
 
-    def test_no_encoder(self, model: Any) -> None:
+    def test_no_encoder(self, subject: Subject) -> None:
         with pytest.raises(ExecutorError, match="no encoder"):
-            Plain(model).open([1, 2])
+            subject.executor().open([1, 2])

@@ -1,0 +1,284 @@
+"""The CPU engine beside llama.cpp and transformers: the same GGUF files, the same threads, in one run.
+
+    pip install llama-cpp-python        (built from source, as its makers have it for this processor)
+    python bench/cpu.py [--rounds 5] [--only smollm2 qwen3 rows watched start] [--chart docs/cpu.svg]
+
+Everybody streams text through the public face, greedy, and all take turns, round by round; figures are medians. A prompt's
+rate is its tokens by the time to the first token; the rate of writing is what the tokens after the first take. A ratio above 1
+means that ours is faster. Without llama.cpp its columns are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+THREADS = 2
+os.environ.setdefault("GLASS_THREADS", str(THREADS))
+
+import glassformer  # noqa: E402
+from common import report  # noqa: E402
+from glassformer.checkpoint.locate import locate  # noqa: E402
+from glassformer.engine.protocol import Feed  # noqa: E402
+from glassformer.sites import Watch  # noqa: E402
+from shapes import random_gguf  # noqa: E402
+
+NEW = 64  # tokens that are timed after the first
+MUST = {  # what the engine was built to reach, and what was hoped for
+    "SmolLM2 Q4_1, writing ÷ llama.cpp": (1.5, 2.5),
+    "SmolLM2 Q4_1, writing ÷ transformers float32": (6.0, 10.0),
+    "SmolLM2 Q4_1, prompt of 512 ÷ llama.cpp": (3.0, 8.0),
+    "SmolLM2 Q4_1, writing after 4,000 tokens ÷ llama.cpp": (1.0, 1.5),
+    "Qwen3-0.6B's shape BF16, writing ÷ llama.cpp": (1.0, 1.2),
+    "Qwen3-0.6B's shape Q8_0, writing ÷ llama.cpp": (1.1, 1.5),
+    "Qwen3-0.6B's shape Q4_K, writing ÷ llama.cpp": (1.1, 1.5),
+    "8 rows ÷ one row, tokens/s": (3.0, 5.0),
+    "watched ÷ unwatched": (0.85, 0.95),
+}
+TALE = "The keeper of the lighthouse told me how the storm came in that night: first the wind, then the rain, and then "
+
+Write = Callable[[str, int], None]  # a prompt, and how many tokens to write after it
+
+
+def ours(path: Path) -> Write:
+    model = glassformer.load(path, executor="cpu")
+
+    def write(prompt: str, new: int) -> None:
+        for _ in model.stream(prompt, raw=True, max_new_tokens=new, do_sample=False):
+            pass
+
+    return write
+
+
+def llama(path: Path) -> Write | None:
+    try:
+        from llama_cpp import Llama
+    except ImportError:
+        return None
+    model = Llama(str(path), n_ctx=5120, n_threads=THREADS, n_threads_batch=THREADS, n_batch=512, verbose=False)
+
+    def write(prompt: str, new: int) -> None:
+        model.reset()  # else it would remember the prompt of the last round
+        for _ in model.create_completion(prompt, max_tokens=new, temperature=0.0, stream=True):
+            pass
+
+    return write
+
+
+def transformers(path: Path) -> Write:
+    """The same model with its weights expanded to float32, as transformers reads them."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(THREADS)
+    tokenizer = glassformer.AutoTokenizer.from_pretrained(path)
+    with tempfile.TemporaryDirectory() as folder:
+        glassformer.AutoModelForCausalLM.from_pretrained(path).save_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def write(prompt: str, new: int) -> None:
+        ids = torch.tensor([tokenizer(prompt)["input_ids"]])
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False, pad_token_id=0)
+
+    return write
+
+
+def seconds(write: Write, prompt: str, new: int) -> float:
+    began = time.perf_counter()
+    write(prompt, new)
+    return time.perf_counter() - began
+
+
+def race(writers: Mapping[str, Write | None], prompt: str, new: int, rounds: int) -> dict[str, tuple[float, float]]:
+    """Seconds to the first token, and for each one after it: medians of rounds in which all take turns."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name, write in writers.items() if write}
+    for turn in range(rounds + 1):
+        for name, found in times.items():
+            write = writers[name]
+            assert write is not None
+            first = seconds(write, prompt, 1)
+            whole = seconds(write, prompt, 1 + new)
+            if turn:  # the first turn warms up
+                found.append((first, (whole - first) / new))
+    return {
+        name: (statistics.median(one[0] for one in found), statistics.median(one[1] for one in found))
+        for name, found in times.items()
+    }
+
+
+def text_of(path: Path, tokens: int) -> str:
+    """A tale of so many tokens."""
+    tokenizer = glassformer.AutoTokenizer.from_pretrained(path)
+    ids = tokenizer(TALE * (tokens // 10))["input_ids"][:tokens]
+    return str(tokenizer.decode(ids))
+
+
+def ratios(found: Mapping[str, tuple[float, float]], which: int, what: str) -> list[dict[str, Any]]:
+    mine = found["ours"][which]
+    return [
+        {"what": f"{what} ÷ {name}", "ratio": round(taken[which] / mine, 2)}
+        for name, taken in found.items()
+        if name != "ours"
+    ]
+
+
+def rates(what: str, found: Mapping[str, tuple[float, float]], tokens: int) -> list[dict[str, Any]]:
+    rows = []
+    for name, (first, each) in found.items():
+        rows.append({"what": what, "who": name, "prompt tokens/s": round(tokens / first, 1), "tokens/s": round(1 / each, 1)})
+    return rows
+
+
+def smollm2(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    path = locate("smollm2")
+    both = {"ours": ours(path), "llama.cpp": llama(path)}
+    short = race({**both, "transformers float32": transformers(path)}, TALE, NEW, rounds)
+    prompt = race(both, text_of(path, 512), 16, rounds)
+    long = race(both, text_of(path, 4000), 16, max(2, rounds // 2))
+    name = "SmolLM2 Q4_1"
+    told = (
+        rates(f"{name}, 26 tokens", short, 26)
+        + rates(f"{name}, 512 tokens", prompt, 512)
+        + rates(f"{name}, 4,000", long, 4000)
+    )
+    found = ratios(short, 1, f"{name}, writing") + ratios(prompt, 0, f"{name}, prompt of 512")
+    return told, found + ratios(long, 1, f"{name}, writing after 4,000 tokens")
+
+
+def qwen3(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    told, found = [], []
+    for kind in ("BF16", "Q8_0", "Q4_K"):
+        path = random_gguf(kind)
+        taken = race({"ours": ours(path), "llama.cpp": llama(path)}, text_of(path, 128), 24, max(2, rounds // 2))
+        told += rates(f"Qwen3-0.6B's shape {kind}, 128 tokens", taken, 128)
+        found += ratios(taken, 1, f"Qwen3-0.6B's shape {kind}, writing")
+    return told, found
+
+
+def per_step(executor: Any, step: Callable[[], Any], count: int = 48) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        step()
+    return (time.perf_counter() - began) / count
+
+
+def rows_at_once(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    executor = glassformer.load("smollm2", executor="cpu").executor
+    rows = [executor.open() for _ in range(9)]
+    executor.run([Feed(row, list(range(100, 120 + number))) for number, row in enumerate(rows)])
+
+    def step(some: list[Any]) -> None:
+        for scores in executor.run([Feed(row, [9]) for row in some]):
+            scores.host().argmax()
+
+    times: dict[int, list[float]] = {1: [], 8: []}
+    for _ in range(rounds):
+        for count, found in times.items():
+            found.append(per_step(executor, lambda some=rows[9 - count :]: step(some)))
+    one, eight = (statistics.median(found) for found in times.values())
+    told = [{"what": "SmolLM2 Q4_1, one row and eight", "tokens/s": round(1 / one, 1), "eight": round(8 / eight, 1)}]
+    return told, [{"what": "8 rows ÷ one row, tokens/s", "ratio": round(8 * one / eight, 2)}]
+
+
+def watched(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    executor = glassformer.load("smollm2", executor="cpu").executor
+    rows = [executor.open() for _ in range(2)]
+    executor.run([Feed(row, list(range(100, 200))) for row in rows])
+    watch = Watch(frozenset({"blocks.3.attention.pattern"}))
+
+    def plain() -> None:
+        executor.run([Feed(rows[0], [9])])[0].host().argmax()
+
+    def seen() -> None:
+        (scores,) = executor.run([Feed(rows[1], [9], watch=watch)])
+        scores.top(10)
+        assert scores.sites["blocks.3.attention.pattern"].shape[1] == 9
+
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(2 * rounds):
+        for step, found in zip((plain, seen), times, strict=True):
+            found.append(per_step(executor, step))
+    alone, looked = map(statistics.median, times)
+    told = [
+        {
+            "what": "ten candidates and one layer's attention",
+            "tokens/s": round(1 / looked, 1),
+            "unwatched": round(1 / alone, 1),
+        }
+    ]
+    return told, [{"what": "watched ÷ unwatched", "ratio": round(alone / looked, 2)}]
+
+
+def start(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """`glass run` from the command line: seconds to the first text, and memory beside the model's file."""
+    size = locate("smollm2").stat().st_size
+    command = [str(Path(sys.executable).with_name("glass")), "run", "What is the capital of France?"]
+    firsts, peaks = [], []
+    for turn in range(rounds + 1):
+        began = time.perf_counter()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            process.stdout.read(1)
+            first = time.perf_counter() - began
+            process.stdout.read()
+            _, _, used = os.wait4(process.pid, 0)
+            process.returncode = 0
+        if turn:
+            firsts.append(first)
+            peaks.append(used.ru_maxrss * (1 if sys.platform == "darwin" else 1024) - size)
+    return [{
+        "what": "glass run, second start", "seconds to the first text": round(statistics.median(firsts), 2),
+        "MB beside the file": round(statistics.median(peaks) / 1e6),
+    }], []  # fmt: skip
+
+
+PARTS: dict[str, Callable[[int], tuple[list[dict[str, Any]], list[dict[str, Any]]]]] = {
+    "smollm2": smollm2, "qwen3": qwen3, "rows": rows_at_once, "watched": watched, "start": start,
+}  # fmt: skip
+
+
+def chart(found: list[dict[str, Any]], path: Path) -> None:
+    """The ratios as bars, with what was to be reached as a mark on each."""
+    from matplotlib import pyplot as plt
+
+    rows = [row for row in found if row["what"] in MUST][::-1]
+    figure, axes = plt.subplots(figsize=(9, 0.5 * len(rows) + 1))
+    axes.barh([row["what"] for row in rows], [row["ratio"] for row in rows], color="#4878a8")
+    for number, row in enumerate(rows):
+        axes.plot([MUST[row["what"]][0]] * 2, [number - 0.4, number + 0.4], color="#c44e52", linewidth=2)
+        axes.text(row["ratio"], number, f" {row['ratio']:g}", va="center")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xlabel("times as fast (red: what was to be reached)")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, bbox_inches="tight")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--chart", type=Path)
+    asked = parser.parse_args()
+    told: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    for part in asked.only:
+        more, reached = PARTS[part](asked.rounds)
+        told, found = told + more, found + reached
+    for row in found:
+        if row["what"] in MUST:
+            row["must"], row["aim"] = MUST[row["what"]]
+    report("the CPU engine", told + found)
+    if asked.chart:
+        chart(found, asked.chart)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What tests of engines share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+from glassformer.engine.cpu import weights
+from glassformer.quantising import cached
+from tests.engine.cpu.packed import KEPT, RARE, packed_model
+from tests.engine.executors import Subject, written
+from tests.parity import reference
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _packed_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is packed of tiny models is not worth a place in anybody's cache."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (weights, cached):
+            patch.setattr(module, "home", lambda: home)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]:
+    """Tiny models that many tests look at and none changes: by family, with a seed for another config, or by kind."""
+
+    @cache
+    def made(what: str, seed: int | None = None) -> Subject:
+        folder = tmp_path_factory.mktemp(what)
+        if what in (*KEPT, *RARE):
+            return packed_model(folder / "model.gguf", what)
+        return written(folder, what, **({} if seed is None else reference.random_changes(what, seed)))
+
+    return made

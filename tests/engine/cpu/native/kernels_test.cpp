@@ -1,0 +1,795 @@
+// Every function of a level's table against a slow statement of what it means, in double precision.
+//
+// Linked with kernels.cpp of the levels that -DLEVEL_name=1 names, portable always among them; the argument is the level.
+// The first failure is one line on stderr, and the end.
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "pack.h"
+
+namespace glass {
+extern const Kernels kernels_portable;
+#ifdef LEVEL_neon
+extern const Kernels kernels_neon;
+#endif
+#ifdef LEVEL_dotprod
+extern const Kernels kernels_dotprod;
+#endif
+#ifdef LEVEL_avx2
+extern const Kernels kernels_avx2;
+#endif
+#ifdef LEVEL_avx512vnni
+extern const Kernels kernels_avx512vnni;
+#endif
+}  // namespace glass
+
+namespace {
+
+using namespace glass;
+using Bytes = std::vector<uint8_t>;
+using Floats = std::vector<float>;
+
+const Kernels* const LEVELS[] = {
+    &kernels_portable,
+#ifdef LEVEL_neon
+    &kernels_neon,
+#endif
+#ifdef LEVEL_dotprod
+    &kernels_dotprod,
+#endif
+#ifdef LEVEL_avx2
+    &kernels_avx2,
+#endif
+#ifdef LEVEL_avx512vnni
+    &kernels_avx512vnni,
+#endif
+};
+const Kernels* level = nullptr;  // the one under test
+
+constexpr float INF = INFINITY;
+constexpr double SMALLEST = 1.17549435e-38;  // normal number
+
+// Saying what is wrong --------------------------------------------------------------------------------------------
+
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...) {
+    std::fprintf(stderr, "%s: ", level ? level->name : "kernels_test");
+    va_list words;
+    va_start(words, format);
+    std::vfprintf(stderr, format, words);
+    va_end(words);
+    std::fputc('\n', stderr);
+    std::exit(1);
+}
+
+__attribute__((format(printf, 1, 2))) std::string named(const char* format, ...) {
+    char text[200];
+    va_list words;
+    va_start(words, format);
+    std::vsnprintf(text, sizeof text, format, words);
+    va_end(words);
+    return text;
+}
+
+void near(const std::string& what, int place, double got, double expected, double within) {
+    if (!(std::fabs(got - expected) <= within) && got != expected)
+        fail("%s at %d: %.9g, not %.9g within %.3g", what.c_str(), place, got, expected, within);
+}
+
+void same(const std::string& what, const void* got, const void* expected, size_t bytes) {
+    const auto *a = static_cast<const uint8_t*>(got), *b = static_cast<const uint8_t*>(expected);
+    for (size_t i = 0; i < bytes; ++i)
+        if (a[i] != b[i]) fail("%s: byte %zu is %d, not %d", what.c_str(), i, a[i], b[i]);
+}
+
+// Material --------------------------------------------------------------------------------------------------------
+
+std::mt19937 source(2025);
+
+int whole(int low, int high) { return low + int(source() % uint32_t(high - low + 1)); }
+float real(double low, double high) { return float(low + (high - low) * (double(source()) / 4294967295.0)); }
+Floats reals(size_t count, double low, double high) {
+    Floats all(count);
+    for (float& x : all) x = real(low, high);
+    return all;
+}
+
+double from_half(uint16_t bits) {
+    const int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    const double size = exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
+    return bits >> 15 ? -size : size;
+}
+double from_brain(uint16_t bits) {
+    const uint32_t wide = uint32_t(bits) << 16;
+    float x;
+    std::memcpy(&x, &wide, 4);
+    return x;
+}
+uint16_t half_at(const uint8_t* p) { return uint16_t(p[0] | p[1] << 8); }
+void put_half(uint8_t* p, int bits) {
+    p[0] = uint8_t(bits);
+    p[1] = uint8_t(bits >> 8);
+}
+int some_half() {  // now and then nought, or subnormal
+    const int kind = whole(0, 19), fraction = whole(0, 1023);
+    return whole(0, 1) << 15 | (kind == 0 ? 0 : kind == 1 ? fraction : whole(8, 15) << 10 | fraction);
+}
+
+// Functions of vectors --------------------------------------------------------------------------------------------
+
+// join() multiplies by e^(into.maximum - most), which shows the exponential as it is.
+float exponential(float x) {
+    float one = 1.0f, none = 0.0f;
+    Seen into{x, 1.0f, &one};
+    level->join(into, Seen{0.0f, 0.0f, &none}, 1);
+    return one;
+}
+
+void test_exponential() {
+    for (double x = -86.99; x <= 0.0; x += 0.0173)
+        near("exponential", int(x), exponential(float(x)), std::exp(double(float(x))), 2.4e-7 * std::exp(x));
+    for (float x : {-INF, -3e38f, -1e30f, -1000.0f, -104.0f, -88.0f})
+        near("exponential below", 0, exponential(x), 0.0, SMALLEST);
+    near("exponential", 0, exponential(0.0f), 1.0, 0.0);
+    near("exponential", 0, exponential(-1e-38f), 1.0, 0.0);
+}
+
+void test_norm() {
+    for (int how : {int(RMS), int(LAYER)})
+        for (int count : {1, 3, 8, 17, 20, 64, 100, 576})
+            for (int biased : {0, 1}) {
+                const Floats in = reals(count, -2.0, 3.0), weight = reals(count, -2, 2), bias = reals(count, -1, 1);
+                const Norm norm{weight.data(), biased ? bias.data() : nullptr, 1e-5f, how};
+                Floats out(count), inside = in;
+                level->norm(norm, in.data(), count, out.data());
+                double mean = 0.0, square = 0.0;
+                for (float x : in) mean += how == LAYER ? double(x) / count : 0.0;
+                for (float x : in) square += (x - mean) * (x - mean) / count;
+                const std::string what = named("norm %d of %d", how, count);
+                for (int i = 0; i < count; ++i) {
+                    const double x = (in[i] - mean) / std::sqrt(square + double(norm.eps)) * weight[i];
+                    near(what, i, out[i], x + (biased ? bias[i] : 0.0f), 2e-5);
+                }
+                level->norm(norm, inside.data(), count, inside.data());
+                same(what + " in its place", inside.data(), out.data(), count * sizeof(float));
+            }
+}
+
+struct Inputs {  // tokens, quantised
+    std::vector<int8_t> codes;
+    Floats scales, sums;
+    Quantised from(int token, int columns) const {
+        const size_t blocks = size_t(token) * (columns / BLOCK);
+        return {codes.data() + blocks * 2 * BLOCK, scales.data() + blocks, sums.data() + blocks * 3};
+    }
+    int code(size_t i) const { return 64 * codes[place(i)] + codes[place(i) + BLOCK]; }
+    static size_t place(size_t i) { return i / BLOCK * 2 * BLOCK + i % BLOCK; }
+    explicit Inputs(size_t count) : codes(2 * count), scales(count / BLOCK), sums(count / BLOCK * 3) {}
+    Inputs(const Kernels* by, const Floats& in) : Inputs(in.size()) {
+        by->quantise(in.data(), int(in.size()), codes.data(), scales.data(), sums.data());
+    }
+};
+
+void test_quantise() {
+    Floats in = reals(BLOCK * 40, -3.0, 3.0);
+    const float sizes[] = {0.0f, 3e38f, 1e-30f, 1e-33f, 1e-34f, 2e-35f, 1e-38f, 1e-42f, 1e-45f};
+    for (size_t i = 0; i < in.size(); ++i)
+        if (i / BLOCK < 9) in[i] *= sizes[i / BLOCK] / 3.0f;
+    for (int i = 0; i < BLOCK; ++i) in[BLOCK * 9 + i] = i == 5 ? -8159.0f : 0.5f + float(i - 16) * 31.0f;  // halves
+    for (int i = 0; i < BLOCK; ++i) in[BLOCK * 10 + i] = i == 9 ? 8159.0f : float(i - 16) * 64.0f + float(i % 3 * 32 - 32);
+    const Inputs got(level, in), portable(&kernels_portable, in);
+    for (size_t block = 0; block < got.scales.size(); ++block) {
+        const float* x = in.data() + block * BLOCK;
+        float high = 0.0f;
+        for (int i = 0; i < BLOCK; ++i) high = std::fmax(high, std::fabs(x[i]));
+        const float scale = high / 8159.0f;
+        int totals[2] = {0, 0};
+        near("quantise: scale", int(block), got.scales[block], scale, 0.0);
+        for (int i = 0; i < BLOCK; ++i) {
+            const size_t place = Inputs::place(block * BLOCK + i);
+            const int upper = got.codes[place], lower = got.codes[place + BLOCK], code = 64 * upper + lower;
+            if (upper < -127 || lower < -32 || lower > 31) fail("quantise: parts %d, %d in block %zu", upper, lower, block);
+            totals[i / 16] += code;
+            const double slack = scale >= SMALLEST ? 0.502 * scale : high;  // of tiny numbers nothing need be left
+            near("quantise: code", int(block) * BLOCK + i, double(code) * scale, x[i], slack);
+        }
+        const float* sums = got.sums.data() + block * 3;
+        near("quantise: sum", int(block), sums[0], scale * float(totals[0] + totals[1]), 0.0);
+        for (int half : {0, 1})
+            near("quantise: sum of a half", int(block), sums[1 + half], scale * float(totals[half]), 0.0);
+    }
+    same("quantise as portable: codes", got.codes.data(), portable.codes.data(), got.codes.size());
+    same("quantise as portable: scales", got.scales.data(), portable.scales.data(), got.scales.size() * 4);
+    same("quantise as portable: sums", got.sums.data(), portable.sums.data(), got.sums.size() * 4);
+}
+
+double activated(int how, double x) {
+    switch (how) {
+        case SILU: return x / (1.0 + std::exp(-x));
+        case GELU: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+        case GELU_TANH: return x / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / 3.14159265358979) * (x + 0.044715 * x * x * x)));
+        case RELU: return x < 0.0 ? 0.0 : x;
+        default: return std::tanh(x);
+    }
+}
+
+void test_activate() {
+    for (int how : {int(SILU), int(GELU), int(GELU_TANH), int(RELU), int(TANH)})
+        for (int count : {1, 5, 16, 33, 100}) {
+            Floats x = reals(count, -12.0, 12.0);
+            const float extremes[] = {0.0f, -0.0f, 88.5f, -88.5f, 104.0f, -104.0f, 1e20f, -1e20f, 1e-40f, -1e-40f, 1e37f};
+            for (int i = 0; i < count && i < 11; ++i) x[i] = count > 30 ? extremes[i] : x[i];
+            const Floats other = reals(count, -3.0, 3.0);
+            Floats plain = x, gated = other;
+            level->activate(how, plain.data(), nullptr, count);
+            level->activate(how, gated.data(), x.data(), count);
+            const std::string what = named("activation %d of %d", how, count);
+            for (int i = 0; i < count; ++i) {
+                const double expected = activated(how, x[i]), within = 1e-6 * std::fabs(x[i]) + (how == TANH ? 2e-7 : 1e-15);
+                near(what, i, plain[i], expected, within);
+                near(what + ", gated", i, gated[i], expected * other[i], 4.0 * within);
+            }
+        }
+}
+
+void test_rotate() {
+    for (int size : {2, 8, 20, 64, 128, 256}) {
+        const int half = size / 2;
+        const Floats in = reals(size, -4.0, 4.0);
+        Floats turns(size), out = in;
+        for (int i = 0; i < half; ++i) {
+            const double angle = real(-4.0, 4.0);
+            turns[i] = float(std::cos(angle));
+            turns[half + i] = float(std::sin(angle));
+        }
+        level->rotate(turns.data(), size, out.data());
+        for (int i = 0; i < half; ++i) {
+            const double a = in[i], b = in[i + half], cosine = turns[i], sine = turns[half + i];
+            near(named("rotate %d", size), i, out[i], a * cosine - b * sine, 2e-6);
+            near(named("rotate %d", size), i + half, out[i + half], b * cosine + a * sine, 2e-6);
+        }
+    }
+}
+
+// Products --------------------------------------------------------------------------------------------------------
+
+constexpr int TOKENS = 9;   // at most, in one call
+constexpr int HEIGHT = 37;  // rows: two whole tiles and a part
+
+// `count` tokens at once must be what each is alone, and what is expected; expected and sizes: (tokens, TILE)
+void check_products(const std::string& what, const Matrix& m, int tile, const Floats& values, size_t stride,
+                    const Inputs& inputs, const std::vector<double>& expected, const std::vector<double>& within) {
+    const int rows = std::min(TILE, m.rows - tile * TILE);
+    Floats alone(TOKENS * TILE);
+    for (int token = 0; token < TOKENS; ++token)
+        level->product(m, tile, 1, values.data() + token * stride, stride, inputs.from(token, m.columns),
+                       alone.data() + token * TILE);
+    for (int i = 0; i < TOKENS * TILE; ++i)
+        if (i % TILE < rows) near(what, i, alone[i], expected[i], within[i]);
+    for (int count = 2; count <= TOKENS; ++count) {
+        Floats out(count * TILE);
+        level->product(m, tile, count, values.data(), stride, inputs.from(0, m.columns), out.data());
+        for (int token = 0; token < count; ++token)
+            same(what + named(": token %d of %d beside itself alone", token, count), out.data() + token * TILE,
+                 alone.data() + token * TILE, rows * sizeof(float));
+    }
+}
+
+struct Layout {
+    const char* name;
+    int kind, head, inner, first, bits;  // head: bytes in front of 256 inputs; inner: of 32; first: where codes begin
+};
+const Layout LAYOUTS[] = {
+    {"Q8_0", Q8_0, 0, 544, 32, 8},  {"Q4_0", Q4_0, 0, 288, 32, 4},  {"Q4_1", Q4_1, 0, 320, 64, 4},
+    {"Q4_K", Q4_K, 64, 288, 32, 4}, {"Q5_K", Q5_K, 64, 352, 32, 5}, {"Q6_K", Q6_K, 32, 416, 32, 6},
+};
+
+struct Weight {
+    double scale, minimum;  // it is scale * code + minimum
+    int code, lifted;       // lifted: the code as an unsigned number
+};
+
+struct Tiles {
+    const Layout& layout;
+    int columns;
+    Bytes data;
+
+    Tiles(const Layout& of, int rows, int wide) : layout(of), columns(wide), data((rows + TILE - 1) / TILE * tile_bytes()) {
+        for (uint8_t& byte : data) byte = uint8_t(source());
+        each([&](uint8_t* outer, uint8_t* block) {
+            for (int i = 0; i < layout.head; i += 2) put_half(outer + i, some_half());
+            for (int i = 0; !layout.head && i < layout.first; i += 2) put_half(block + i, some_half());
+            if (layout.kind == Q4_K || layout.kind == Q5_K)
+                for (int i = 0; i < 32; ++i) block[i] &= 63;
+        });
+    }
+
+    size_t tile_bytes() const { return size_t(columns / BLOCK) * layout.inner + size_t(columns / SUPER) * layout.head; }
+
+    // All scales one and all minimums whole, so that every sum is a whole number; all codes' bytes as given.
+    void make_whole(int byte) {
+        each([&](uint8_t* outer, uint8_t* block) {
+            for (int i = 0; i < layout.head; i += 2) put_half(outer + i, i < 32 ? 0x3c00 : 0xbc00);
+            for (int i = 0; !layout.head && i < layout.first; i += 2) put_half(block + i, i < 32 ? 0x3c00 : 0xbc00);
+            for (int i = 0; layout.head && i < layout.first; ++i) block[i] = 1;
+            for (int i = layout.first; i < layout.inner; ++i) block[i] = uint8_t(byte < 0 ? int(source() & 255) : byte);
+        });
+    }
+
+    template <class Do> void each(Do what) {
+        uint8_t *outer = data.data(), *end = outer + data.size();
+        for (uint8_t* at = outer; at < end;) {
+            outer = at;
+            at += layout.head;
+            for (int i = 0; i < (layout.head ? SUPER / BLOCK : 1); ++i, at += layout.inner) what(outer, at);
+        }
+    }
+
+    Weight weight(int row, int column) const {
+        const int number = column / BLOCK, i = column % BLOCK, group = i / 4, r = row % TILE, place = r * 4 + i % 4;
+        const int supers = layout.head ? column / SUPER + 1 : 0;
+        const uint8_t* tile = data.data() + row / TILE * tile_bytes();
+        const uint8_t* block = tile + size_t(number) * layout.inner + size_t(supers) * layout.head;
+        const uint8_t* outer = block - number % (SUPER / BLOCK) * layout.inner - layout.head;
+        const uint8_t* codes = block + layout.first;
+        int code = codes[group / 2 * 64 + place] >> (group % 2 * 4) & 15;
+        if (layout.bits == 5) code |= (codes[256 + place] >> group & 1) << 4;
+        if (layout.bits == 6) code |= (codes[256 + group / 4 * 64 + place] >> (group % 4 * 2) & 3) << 4;
+        if (layout.bits == 8) code = int8_t(codes[group * 64 + place]);
+        const double first = from_half(half_at((layout.head ? outer : block) + 2 * r));
+        switch (layout.kind) {
+            case Q8_0: return {first, 0.0, code, code + 128};
+            case Q4_0: return {first, -8.0 * first, code, code};
+            case Q4_1: return {first, from_half(half_at(block + 32 + 2 * r)), code, code};
+            case Q6_K: {
+                const double scale = first * int8_t(block[i / 16 * 16 + r]);
+                return {scale, -32.0 * scale, code, code};
+            }
+            default: return {first * block[r], from_half(half_at(outer + 32 + 2 * r)) * block[16 + r], code, code};
+        }
+    }
+};
+
+// What the sums must be, and how far floats may be from that: a share of all that is added up on the way.
+void check_packed(const std::string& what, const Tiles& tiles, const Inputs& inputs, const Floats& bias, double share) {
+    const Matrix m{tiles.data.data(), bias.empty() ? nullptr : bias.data(), tiles.layout.kind, HEIGHT, tiles.columns, 0};
+    for (int tile = 0; tile * TILE < HEIGHT; ++tile) {
+        std::vector<double> expected(TOKENS * TILE), within(TOKENS * TILE);
+        for (int r = 0; r < TILE && tile * TILE + r < HEIGHT; ++r) {
+            Floats row(tiles.columns);
+            row_of(m, tile * TILE + r, row.data());
+            for (int column = 0; column < tiles.columns; ++column) {
+                const Weight w = tiles.weight(tile * TILE + r, column);
+                const double value = w.scale * w.code + w.minimum;
+                const double added = std::fabs(w.scale * w.code) + std::fabs(w.minimum);
+                near(what + ": row_of", column, row[column], value, 1e-6 * added);
+                for (int t = 0; t < TOKENS; ++t) {
+                    const size_t at = size_t(t) * tiles.columns + column;
+                    const double x = double(inputs.scales[at / BLOCK]) * inputs.code(at);
+                    expected[t * TILE + r] += value * x;
+                    within[t * TILE + r] += share * std::fabs(x) * (std::fabs(w.scale) * w.lifted + std::fabs(w.minimum));
+                }
+            }
+            for (int t = 0; t < TOKENS && m.bias; ++t) {
+                expected[t * TILE + r] += m.bias[tile * TILE + r];
+                within[t * TILE + r] += share * 4.0;
+            }
+        }
+        check_products(what + named(", tile %d", tile), m, tile, {}, 0, inputs, expected, within);
+    }
+}
+
+// Inputs whose parts, upper or lower, are as large as they get; with whole numbers sums must be exact.
+int extreme(int token, size_t i) {
+    const bool odd = i % 2;
+    switch (token) {
+        case 0: return 64 * 127;
+        case 1: return 64 * -127;
+        case 2: return 64 * (odd ? 127 : -127);
+        case 3: return -32;
+        case 4: return 31;
+        case 5: return odd ? 31 : -32;
+        case 6: return 64 * whole(-127, 127);
+        case 7: return whole(-32, 31);
+        default: return whole(-200, 200);
+    }
+}
+
+void test_whole_sums() {
+    for (const Layout& layout : LAYOUTS)
+        for (int byte : {0x00, 0x7f, 0x80, 0xff, -1}) {
+            Tiles tiles(layout, HEIGHT, SUPER);
+            tiles.make_whole(byte);
+            Inputs inputs(size_t(TOKENS) * SUPER);
+            for (size_t i = 0; i < size_t(TOKENS) * SUPER; ++i) {
+                const int code = extreme(int(i / SUPER), i), upper = int(std::floor((code + 32) / 64.0));
+                inputs.codes[Inputs::place(i)] = int8_t(upper);
+                inputs.codes[Inputs::place(i) + BLOCK] = int8_t(code - 64 * upper);
+                inputs.scales[i / BLOCK] = 1.0f;
+                inputs.sums[i / BLOCK * 3] += float(code);
+                inputs.sums[i / BLOCK * 3 + 1 + i % BLOCK / 16] += float(code);
+            }
+            check_packed(named("%s with bytes %d, exactly", layout.name, byte), tiles, inputs, {}, 0.0);
+        }
+}
+
+void test_packed_products() {
+    for (const Layout& layout : LAYOUTS)
+        for (int columns : {32, 64, 160, 256, 512}) {
+            if (layout.head && columns % SUPER) continue;
+            const Tiles tiles(layout, HEIGHT, columns);
+            const Inputs inputs(level, reals(size_t(TOKENS) * columns, -2.0, 3.0));
+            const Floats bias = columns == 256 ? reals(HEIGHT, -2.0, 2.0) : Floats();
+            check_packed(named("%s of %d columns", layout.name, columns), tiles, inputs, bias, 1e-6);
+        }
+}
+
+double float_weight(int kind, const uint8_t* data, size_t at) {
+    if (kind == F16) return from_half(half_at(data + 2 * at));
+    if (kind == BF16) return from_brain(half_at(data + 2 * at));
+    float x;
+    std::memcpy(&x, data + 4 * at, 4);
+    return x;
+}
+
+void test_float_products() {
+    for (int kind : {int(F32), int(F16), int(BF16)})
+        for (int columns : {1, 7, 32, 33, 100, 512}) {
+            const int each = kind == F32 ? 4 : 2, stride = columns + 3;
+            Bytes data(size_t(HEIGHT) * columns * each + 8);
+            uint8_t* weights = data.data() + each;  // as in a file: at no round place
+            for (int i = 0; i < HEIGHT * columns; ++i) {
+                const float x = real(-2.0, 2.0);
+                if (kind == F32) std::memcpy(weights + 4 * i, &x, 4);
+                else if (kind == F16) put_half(weights + 2 * i, some_half());
+                else std::memcpy(weights + 2 * i, reinterpret_cast<const char*>(&x) + 2, 2);
+            }
+            const Floats values = reals(size_t(TOKENS) * stride, -2.0, 2.0), bias = reals(HEIGHT, -1.0, 1.0);
+            const Matrix m{weights, columns % 2 ? bias.data() : nullptr, kind, HEIGHT, columns, 0};
+            const Inputs none(size_t(TOKENS) * ((columns + BLOCK - 1) / BLOCK * BLOCK));
+            for (int tile = 0; tile * TILE < HEIGHT; ++tile) {
+                std::vector<double> expected(TOKENS * TILE), within(TOKENS * TILE);
+                for (int i = 0; i < TOKENS * TILE; ++i) {
+                    const int row = tile * TILE + i % TILE;
+                    if (row >= HEIGHT) continue;
+                    expected[i] = m.bias ? m.bias[row] : 0.0f;
+                    within[i] = 1e-6;
+                    for (int column = 0; column < columns; ++column) {
+                        const double w = float_weight(kind, weights, size_t(row) * columns + column);
+                        const double x = w * values[i / TILE * stride + column];
+                        expected[i] += x;
+                        within[i] += 1e-6 * std::fabs(x);
+                    }
+                }
+                check_products(named("floats %d of %d columns, tile %d", kind, columns, tile), m, tile, values, stride, none,
+                               expected, within);
+            }
+        }
+}
+
+// Attention -------------------------------------------------------------------------------------------------------
+
+constexpr int STORES[] = {STORE_F32, STORE_F16, STORE_BF16, STORE_Q8};
+
+struct Pages {
+    Plane plane;
+    std::vector<Bytes> pages;
+    std::vector<const uint8_t*> places;
+
+    Pages(int size, int store, int keys) : plane{nullptr, 0, size, store} {
+        plane.offset = 2 * size_t(PAGE) * size * bytes() + (store == STORE_Q8 ? 2 * PAGE * 4 : 0);  // the second of two
+        for (int i = 0; i * PAGE < keys; ++i) pages.emplace_back(2 * plane.offset, uint8_t(0xff));  // not a number
+        for (const Bytes& page : pages) places.push_back(page.data());
+        plane.pages = places.data();
+    }
+    Pages(const Pages&) = delete;
+
+    Floats scratch() const { return Floats(size_t(QUERIES) * CHUNK + size_t(PAGE) * plane.size); }
+
+    int bytes() const { return plane.store == STORE_F32 ? 4 : plane.store == STORE_Q8 ? 1 : 2; }
+
+    double stored(int slot, bool value, int i) const {
+        const size_t within = value ? size_t(slot % PAGE) * plane.size + i : size_t(i) * PAGE + slot % PAGE;
+        const uint8_t* start = places[slot / PAGE] + plane.offset;
+        const uint8_t* at = start + (size_t(value) * PAGE * plane.size + within) * bytes();
+        switch (plane.store) {
+            case STORE_F32: return float_weight(F32, at, 0);
+            case STORE_F16: return float_weight(F16, at, 0);
+            case STORE_BF16: return float_weight(BF16, at, 0);
+            default: return double(int8_t(*at)) * scale(slot, value);
+        }
+    }
+    double scale(int slot, bool value) const {
+        const uint8_t* scales = places[slot / PAGE] + plane.offset + 2 * size_t(PAGE) * plane.size;
+        return float_weight(F32, scales, (value ? PAGE : 0) + slot % PAGE);
+    }
+};
+
+// What is stored must be the nearest that the store can hold.
+void check_stored(const std::string& what, const Pages& pages, int slot, bool value, const float* x) {
+    double high = 0.0;
+    for (int i = 0; i < pages.plane.size; ++i) high = std::fmax(high, std::fabs(x[i]));
+    for (int i = 0; i < pages.plane.size; ++i) {
+        const double size = std::fabs(x[i]), got = pages.stored(slot, value, i);
+        switch (pages.plane.store) {
+            case STORE_F32: near(what, i, got, x[i], 0.0); break;
+            case STORE_F16:
+                near(what, i, got, size > 65504.0 ? std::copysign(65504.0, x[i]) : x[i], size / 2048 + 3e-8);
+                break;
+            case STORE_BF16: near(what, i, got, x[i], size / 256 + 5e-41); break;
+            default: near(what, i, got, x[i], high / 127 >= SMALLEST ? 0.50002 * high / 127 : high);  // nothing need be left
+        }
+    }
+}
+
+void remember(Pages& pages, int keys) {
+    const int size = pages.plane.size;
+    Pages portable(size, pages.plane.store, keys);
+    for (int slot = 0; slot < keys; ++slot) {
+        Floats key = reals(size, -1.0, 1.0), value = reals(size, -2.0, 2.0);
+        if (slot == 1) value = Floats(size, 0.0f);
+        if (slot == 3)
+            for (float& x : value) x *= 1e-40f;
+        if (slot == 2)
+            for (int i = 0; i < size; ++i) value[i] *= float(std::ldexp(1.0, -i % 32));  // down to halves that are subnormal
+        level->remember(pages.plane, slot, key.data(), value.data());
+        kernels_portable.remember(portable.plane, slot, key.data(), value.data());
+        const std::string what = named("remember: store %d, size %d, slot %d", pages.plane.store, size, slot);
+        check_stored(what + ", key", pages, slot, false, key.data());
+        check_stored(what + ", value", pages, slot, true, value.data());
+    }
+    for (size_t i = 0; i < pages.pages.size(); ++i)
+        same(named("remember as portable: store %d, size %d", pages.plane.store, size), pages.pages[i].data(),
+             portable.pages[i].data(), pages.pages[i].size());
+}
+
+void test_beyond_halves() {
+    Pages pages(8, STORE_F16, 1);
+    const float key[8] = {65519.0f, 65520.0f, 1e6f, -1e30f, INF, -INF, 65504.0f, 2049.0f};
+    const float value[8] = {1e-8f, -6e-8f, 0.0f};
+    level->remember(pages.plane, 0, key, value);
+    check_stored("remember: beyond halves", pages, 0, false, key);
+    check_stored("remember: below halves", pages, 0, true, value);
+    const float odd[8] = {NAN};
+    level->remember(pages.plane, 0, odd, value);
+    const uint16_t bits = half_at(pages.pages[0].data() + pages.plane.offset);
+    if ((bits & 0x7c00) != 0x7c00 || !(bits & 0x3ff)) fail("remember: no number became half %04x", unsigned(bits));
+}
+
+void test_ties() {
+    const float key[8] = {2049.0f, 2051.0f, -2049.0f, -2051.0f, 257.0f, 259.0f, -257.0f, -259.0f};
+    const double even[8] = {2048.0, 2052.0, -2048.0, -2052.0, 256.0, 260.0, -256.0, -260.0};
+    Pages halves(8, STORE_F16, 1), brains(8, STORE_BF16, 1);
+    level->remember(halves.plane, 0, key, key);
+    level->remember(brains.plane, 0, key, key);
+    for (int i = 0; i < 4; ++i) near("remember: halves between two", i, halves.stored(0, false, i), even[i], 0.0);
+    for (int i = 4; i < 8; ++i) near("remember: brains between two", i, brains.stored(0, false, i), even[i], 0.0);
+}
+
+struct Looks {  // queries of every sort
+    int reach = 6, planted, fed;
+    std::vector<Floats> vectors, biases;
+    std::vector<Bytes> trees;
+    std::vector<int32_t> places;
+    std::vector<Query> queries;
+
+    Looks(int size, int keys) : planted(keys - std::min(keys, 12)), fed(keys - planted) {
+        for (int i = 0; i < fed; ++i) places.push_back(planted + i / 2);  // two branches
+        vectors.reserve(QUERIES);
+        for (int i = 0; i < QUERIES; ++i) {
+            vectors.push_back(reals(size, -2.0, 2.0));
+            Query q{};
+            q.vector = vectors.back().data();
+            q.scale = float(1.5 / std::sqrt(double(size)));
+            q.position = i == 0 ? keys - 1 : whole(0, keys - 1);
+            q.high = i % 4 == 3 ? keys : q.position + 1;
+            if (i % 3 == 1 || i == 14) {
+                q.window = whole(1, keys);
+                q.low = std::max(0, q.position + 1 - q.window);
+            }
+            if (i % 5 == 2) with_bias(q);
+            if (i % 4 == 2) with_tree(q, whole(0, fed - 1));
+            queries.push_back(q);
+        }
+    }
+    Looks(const Looks&) = delete;
+
+    void with_bias(Query& q) {
+        biases.push_back(reals(2 * reach + 1, -3.0, 3.0));
+        q.reach = reach;
+        q.distances = biases.back().data() + reach;
+    }
+    void with_tree(Query& q, int self) {
+        trees.emplace_back(fed);
+        for (int i = 0; i < fed; ++i) trees.back()[i] = uint8_t(i == self || (i < self && source() % 2));
+        q.tree = trees.back().data();
+        q.places = places.data();
+        q.planted = planted;
+        q.position = places[self];
+        q.high = planted + self + 1;
+        if (q.window) q.window = whole(1, 4);
+        q.low = q.window ? std::min(std::max(0, q.position + 1 - q.window), planted) : 0;
+    }
+};
+
+bool sees(const Query& q, int key) {
+    if (key < q.low || key >= q.high) return false;
+    if (!q.tree || key < q.planted) return true;
+    const int place = q.places[key - q.planted];
+    return q.tree[key - q.planted] && (q.window == 0 || q.position - place < q.window);
+}
+
+struct Expected {
+    double maximum = -INFINITY, total = 0.0;
+    std::vector<double> weights, values;  // weights: of each key, not yet divided; values: divided
+
+    Expected(const Pages& pages, const Query& q, int keys) : weights(keys), values(pages.plane.size) {
+        std::vector<double> scores(keys, -INFINITY);
+        for (int key = 0; key < keys; ++key) {
+            if (!sees(q, key)) continue;
+            double score = 0.0;
+            for (int i = 0; i < pages.plane.size; ++i) score += double(q.vector[i]) * pages.stored(key, false, i);
+            score *= q.scale;
+            if (q.distances) score += q.distances[std::max(-q.reach, std::min(q.reach, key - q.position))];
+            maximum = std::max(maximum, scores[key] = score);
+        }
+        for (int key = 0; key < keys; ++key) total += weights[key] = sees(q, key) ? std::exp(scores[key] - maximum) : 0.0;
+        for (int key = 0; key < keys; ++key)
+            for (int i = 0; i < pages.plane.size && weights[key] > 0.0; ++i)
+                values[i] += weights[key] / total * pages.stored(key, true, i);
+    }
+};
+
+struct Answer {
+    float maximum = -INF, total = 0.0f;
+    Floats values;
+};
+
+// What some queries see, chunk by chunk, joined.
+std::vector<Answer> attended(const Pages& pages, int count, const Query* queries) {
+    const int size = pages.plane.size;
+    int high = 0;
+    for (int q = 0; q < count; ++q) high = std::max(high, queries[q].high);
+    std::vector<Answer> answers(count);
+    for (Answer& answer : answers) answer.values.resize(size);
+    for (int first = 0; first < high; first += CHUNK) {
+        Floats scratch = pages.scratch(), values(size_t(count) * size);
+        std::vector<Seen> seen(count);
+        for (int q = 0; q < count; ++q) seen[q].values = values.data() + size_t(q) * size;
+        level->attend(pages.plane, count, queries, first, seen.data(), scratch.data());
+        for (int q = 0; q < count; ++q) {
+            Answer& answer = answers[q];
+            Seen into{answer.maximum, answer.total, answer.values.data()};
+            answer.total = level->join(into, seen[q], size);
+            if (answer.total != into.total) fail("join gives %g, and keeps %g", answer.total, into.total);
+            answer.maximum = into.maximum;
+        }
+    }
+    return answers;
+}
+
+void check_attended(const std::string& what, const Pages& pages, const Looks& looks, int keys) {
+    std::vector<Answer> alone;
+    for (const Query& q : looks.queries) {
+        const Expected expected(pages, q, keys);
+        const std::string which = what + named(", query %d", int(alone.size()));
+        alone.push_back(attended(pages, 1, &q)[0]);
+        near(which + ": maximum", 0, alone.back().maximum, expected.maximum, 2e-5);
+        near(which + ": total", 0, alone.back().total, expected.total, 4e-5 * expected.total);
+        for (int i = 0; i < pages.plane.size; ++i)
+            near(which, i, alone.back().values[i] / alone.back().total, expected.values[i], 4e-5);
+    }
+    for (int count = 2; count <= QUERIES; ++count) {
+        const std::vector<Answer> together = attended(pages, count, looks.queries.data());
+        for (int q = 0; q < count; ++q) {
+            const std::string which = what + named(", query %d of %d beside itself alone", q, count);
+            same(which + ": maximum", &together[q].maximum, &alone[q].maximum, 4);
+            same(which + ": total", &together[q].total, &alone[q].total, 4);
+            same(which, together[q].values.data(), alone[q].values.data(), alone[q].values.size() * 4);
+        }
+    }
+}
+
+void check_pattern(const std::string& what, const Pages& pages, const Query& q, int keys) {
+    const Expected expected(pages, q, keys);
+    Floats out(keys), scratch = pages.scratch(), mixed(pages.plane.size);
+    level->pattern(pages.plane, q, keys, out.data(), scratch.data());
+    for (int key = 0; key < keys; ++key) {
+        near(what + ": pattern", key, out[key], expected.weights[key] / expected.total, 2e-5);
+        if (!sees(q, key) && out[key] != 0.0f) fail("%s: key %d is hidden, but weighs %g", what.c_str(), key, out[key]);
+    }
+    level->mix(pages.plane, out.data(), keys, mixed.data(), scratch.data());
+    for (int i = 0; i < pages.plane.size; ++i) near(what + ": mix", i, mixed[i], expected.values[i], 4e-5);
+}
+
+void test_attention() {
+    for (int store : STORES)
+        for (int size : {8, 20, 64, 128, 256})
+            for (int keys : {1, 70, 256, 300}) {
+                if (keys == 256 && size > 20) continue;
+                Pages pages(size, store, keys);
+                remember(pages, keys);
+                const Looks looks(size, keys);
+                const std::string what = named("attend: store %d, size %d, %d keys", store, size, keys);
+                check_attended(what, pages, looks, keys);
+                for (int q = 0; q < 6; ++q) check_pattern(what + named(", query %d", q), pages, looks.queries[q], keys);
+            }
+}
+
+// A query that sees nothing of a chunk, and biases that are no usual numbers: e^x where it ends.
+void test_extreme_scores() {
+    constexpr int size = 8, keys = 40, reach = 40;
+    Pages pages(size, STORE_F32, keys);
+    remember(pages, keys);
+    const Floats none(size, 0.0f);
+    Floats bias(2 * reach + 1, 0.0f);
+    Query q{};
+    q.vector = none.data();
+    q.scale = 1.0f;
+    q.high = keys;
+    q.reach = reach;
+    q.distances = bias.data() + reach;
+    for (float most : {0.0f, 1e30f, -1e30f, 80.0f}) {
+        for (int i = 0; i < keys; ++i) bias[reach + i] = most - (i % 10 == 3 ? 1e35f : i % 10 == 4 ? INF : 2.7f * float(i));
+        check_pattern(named("scores to %g", double(most)), pages, q, keys);
+        const Answer answer = attended(pages, 1, &q)[0];
+        near("extreme scores: maximum", 0, answer.maximum, most, 0.0);
+        near("extreme scores: total", 0, answer.total, Expected(pages, q, keys).total, 1e-6);
+    }
+    q.low = q.high = 30;
+    Floats values(size, 1.0f), scratch = pages.scratch();
+    Seen blind{0.0f, 1.0f, values.data()};
+    level->attend(pages.plane, 1, &q, 0, &blind, scratch.data());
+    if (blind.maximum != -INF || blind.total != 0.0f) fail("attend: nothing seen, but %g of %g", blind.total, blind.maximum);
+    for (float x : values) near("attend: nothing seen", 0, x, 0.0, 0.0);
+}
+
+void test_join() {
+    for (int size : {1, 8, 20, 64}) {
+        const Floats a = reals(size, -2.0, 2.0), b = reals(size, -2.0, 2.0);
+        for (float first : {-INF, -100.0f, -3.0f, 0.0f, 2.5f, 200.0f})
+            for (float second : {-INF, -90.0f, -3.0f, 1.0f, 150.0f}) {
+                Floats into = a, more = b;
+                if (first == -INF) into.assign(size, 0.0f);
+                Seen joined{first, first == -INF ? 0.0f : 1.5f, into.data()};
+                const Seen other{second, second == -INF ? 0.0f : 2.5f, more.data()};
+                const float before = joined.total, total = level->join(joined, other, size);
+                const double most = std::max(first, second), none = most == -INFINITY;
+                const double p = none ? 1.0 : std::exp(first - most), r = second == -INF ? 0.0 : std::exp(second - most);
+                const std::string what = named("join of %g and %g", double(first), double(second));
+                near(what + ": maximum", 0, joined.maximum, most, 0.0);
+                near(what + ": total", 0, total, p * before + r * other.total, 2e-6);
+                near(what + ": total kept", 0, joined.total, total, 0.0);
+                for (int i = 0; i < size; ++i)
+                    near(what, i, into[i], p * (first == -INF ? 0.0f : a[i]) + r * b[i], 2e-6);
+            }
+    }
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    for (const Kernels* one : LEVELS)
+        if (count == 2 && !std::strcmp(one->name, words[1])) level = one;
+    if (!level) fail("the one argument is a level that is linked, and not %s", count == 2 ? words[1] : "nothing");
+    test_exponential();
+    test_norm();
+    test_quantise();
+    test_activate();
+    test_rotate();
+    test_whole_sums();
+    test_packed_products();
+    test_float_products();
+    test_beyond_halves();
+    test_ties();
+    test_attention();
+    test_extreme_scores();
+    test_join();
+    std::printf("%s: all is well\n", level->name);
+}

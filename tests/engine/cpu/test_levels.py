@@ -1,0 +1,136 @@
+"""Every level's kernels against a slow statement of what they mean: native/kernels_test.cpp, built and run.
+
+Levels that this machine cannot run are run elsewise, by the sweeps: those of the other architecture are cross-compiled and
+run under qemu, and AVX-512, which qemu does not know, is run through SIMDe's portable statement of its instructions.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from glassformer.engine.cpu import build, library
+from glassformer.errors import ExecutorError
+from tests.conftest import unavailable
+
+HERE = Path(__file__).with_name("native")
+SANITISED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+CROSS = {"x86_64": "x86-64-linux-gnu", "aarch64": "aarch64-linux-gnu"}  # Debian's names of the compilers' packages
+BEYOND_QEMU = {"avx512vnni"}
+
+
+@pytest.fixture(scope="module")
+def compiler() -> list[str]:
+    """This machine's own."""
+    try:
+        return build.find_compiler()
+    except ExecutorError as error:
+        unavailable(str(error))
+        raise
+
+
+@pytest.fixture(scope="module")
+def here(compiler: list[str]) -> dict[str, build.Flags]:
+    """The levels that this machine can run, best first, and their flags."""
+    known = build.levels(build.machine())
+    return {level: known[level] for level in library.levels()}
+
+
+def run(command: Sequence[str | Path]) -> str:
+    """What a command says; it must do its work."""
+    words = [str(word) for word in command]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    if done.returncode:
+        pytest.fail(f"{words[0]} ended with {done.returncode}: {(done.stdout + done.stderr)[-4000:]}", pytrace=False)
+    return done.stdout
+
+
+def make(folder: Path, compiler: Sequence[str], levels: Mapping[str, build.Flags], extra: Sequence[str] = ()) -> Path:
+    """The program with the kernels of these levels."""
+    names = [f"-DLEVEL_{level}=1" for level in levels]
+    jobs = {"test": [HERE / "kernels_test.cpp", "-O1", *names, f"-I{build.NATIVE}"]}
+    jobs |= {level: [build.NATIVE / "kernels.cpp", f"-DLEVEL={level}", *flags] for level, flags in levels.items()}
+    objects = [folder / f"{name}.o" for name in jobs]
+    commands = [
+        [*compiler, *build.COMMON, *given, *extra, "-c", "-o", target]
+        for given, target in zip(jobs.values(), objects, strict=True)
+    ]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(run, commands))
+    program = folder / "kernels_test"
+    static = build.STATIC[build.SUFFIX] if sys.platform == "win32" else ()
+    run([*compiler, *build.COMMON, *extra, *static, *objects, "-o", program])
+    return program
+
+
+def found(program: str, package: str) -> str:
+    """Where a program is; what needs it is skipped if it is not here, for only sweeps do."""
+    path = shutil.which(program)
+    if path is None:
+        pytest.skip(f"{program} is not installed (Debian, Ubuntu: apt-get install {package})")
+    return path
+
+
+def shared(kernels: Path, level: str) -> list[str]:
+    """What a level's object shows besides its table.
+
+    Of several functions with one name the linker keeps any, perhaps one whose instructions the processor lacks.
+    """
+    if sys.platform != "linux" or (names := shutil.which("nm")) is None:
+        return []
+    symbols = (line.split() for line in run([names, "-g", "-P", kernels]).splitlines())
+    return [name for name, kind, *_ in symbols if kind not in "Uw" and f"kernels_{level}" not in name]
+
+
+def test_the_best_level_and_the_portable_one(tmp_path: Path, compiler: list[str], here: dict[str, build.Flags]) -> None:
+    best = next(iter(here))
+    chosen = {level: here[level] for level in ("portable", best)}
+    program = make(tmp_path, compiler, chosen)
+    for level in chosen:
+        assert run([program, level]) == f"{level}: all is well\n"
+        assert shared(tmp_path / f"{level}.o", level) == []
+
+
+@pytest.mark.sweep
+def test_all_levels_of_this_machine_with_sanitisers(
+    tmp_path: Path, compiler: list[str], here: dict[str, build.Flags]
+) -> None:
+    program = make(tmp_path, compiler, here, SANITISED)
+    for level in here:
+        assert run([program, level]) == f"{level}: all is well\n"
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("architecture", CROSS)
+def test_levels_of_another_architecture_under_qemu(tmp_path: Path, architecture: str) -> None:
+    if architecture == build.machine():
+        pytest.skip(f"this machine is {architecture} itself, and runs its levels without qemu")
+    triple = f"{architecture}-linux-gnu"
+    compiler = found(f"{triple}-g++", f"g++-{CROSS[architecture]}")
+    emulator = found(f"qemu-{architecture}", "qemu-user")
+    levels = build.levels(architecture)
+    program = make(tmp_path, [compiler], levels)
+    for level in levels:
+        if level not in BEYOND_QEMU:
+            said = run([emulator, "-L", f"/usr/{triple}", "-cpu", "max", program, level])
+            assert said == f"{level}: all is well\n"
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("level", sorted(BEYOND_QEMU))
+def test_levels_beyond_qemu_through_simde(tmp_path: Path, compiler: list[str], level: str) -> None:
+    shim = f"-I{HERE / 'simde'}"
+    probe = tmp_path / "probe.cpp"
+    probe.write_text("#include <simde/x86/avx512.h>\n", "utf-8")
+    if subprocess.run([*compiler, "-E", str(probe)], capture_output=True).returncode:
+        pytest.skip("SIMDe's headers are not installed (Debian, Ubuntu: apt-get install libsimde-dev)")
+    plain = build.levels(build.machine())["portable"]
+    program = make(tmp_path, compiler, {"portable": plain, level: (*plain, shim)})
+    assert run([program, level]) == f"{level}: all is well\n"

@@ -1,0 +1,188 @@
+"""The native library's face: what it is asked for, what it says of itself, and processes that part."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.engine.cpu import library
+from glassformer.engine.cpu.library import Engine, Pass
+from glassformer.engine.protocol import Feed
+from glassformer.errors import ExecutorError
+from tests.engine.executors import Subject
+
+Tiny = Callable[..., Subject]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLASS_LEVEL", "GLASS_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class TestLevels:
+    def test_the_best_comes_first_and_portable_last(self) -> None:
+        known = library.levels()
+        assert known[-1] == "portable"
+        assert library.chosen_level() == known[0]
+        assert library.describe()["levels"] == list(known)
+
+    @pytest.mark.parametrize("level", library.levels())
+    def test_by_name(self, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GLASS_LEVEL", level)
+        assert Engine().level == level == library.describe()["level"]
+
+    @pytest.mark.parametrize(
+        ("asked", "said"), [("portible", "Did you mean 'portable'?"), ("", "Levels: "), ("sse", "portable")]
+    )
+    def test_that_is_none(self, asked: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GLASS_LEVEL", asked)
+        with pytest.raises(ExecutorError, match=f"GLASS_LEVEL is {asked!r}, which cannot run here") as caught:
+            Engine()
+        assert said in str(caught.value)
+
+    def test_that_this_processor_lacks(self) -> None:
+        with pytest.raises(ExecutorError, match="cannot start 2 threads on level 'warp'"):
+            Engine("warp", 2)
+
+
+class TestThreads:
+    def test_as_many_as_cores(self) -> None:
+        assert library.chosen_threads() == Engine().threads >= 1
+
+    def test_one_s_own_wish_comes_before_everybody_s(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OMP_NUM_THREADS", "3")
+        assert library.chosen_threads() == 3
+        monkeypatch.setenv("GLASS_THREADS", "2")
+        assert library.describe()["threads"] == 2
+
+    @pytest.mark.parametrize(("asked", "found"), [("4,2", 4), (" 3 ", 3), ("1000", 256)])
+    def test_everybody_s_may_be_more_than_is_meant_here(
+        self, asked: str, found: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """OpenMP's variable lists a number for each level of nesting, and has no limit; if it is empty, nothing is said."""
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert library.chosen_threads() == found
+        cores = (monkeypatch.delenv("OMP_NUM_THREADS"), library.chosen_threads())[1]
+        monkeypatch.setenv("OMP_NUM_THREADS", "")
+        assert library.chosen_threads() == cores
+
+    @pytest.mark.parametrize(
+        ("name", "asked"),
+        [*(("GLASS_THREADS", asked) for asked in ("0", "-1", "257", "many", "", "1.5", "4,2")), ("OMP_NUM_THREADS", "many"),
+         ("OMP_NUM_THREADS", "0"), ("OMP_NUM_THREADS", "-2")],
+    )  # fmt: skip
+    def test_that_are_none(self, name: str, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(name, asked)
+        with pytest.raises(ExecutorError, match=f"{name} is {asked!r}; it must be a number from 1 to 256"):
+            Engine()
+
+
+class TestTheLibrary:
+    @pytest.fixture
+    def loading(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+        """The library, loaded afresh from a path."""
+
+        def load(path: Path) -> Any:
+            monkeypatch.setenv("GLASS_LIBRARY", str(path))
+            return library.library.__wrapped__()
+
+        return load
+
+    def test_structures_have_their_sizes_on_both_sides(self) -> None:
+        found = library.library()
+        for number, structure in enumerate(library.STRUCTURES):
+            assert found.glass_size(number) == ctypes.sizeof(structure), structure.__name__
+        assert found.glass_size(len(library.STRUCTURES)) == -1
+
+    def test_of_another_version(self, loading: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        path = Path(library.library()._name)
+        monkeypatch.setattr(library, "STRUCTURES", (*library.STRUCTURES[:-1], library.Norm))
+        with pytest.raises(ExecutorError, match="is of another version than this package. Build it anew"):
+            loading(path)
+
+    def test_that_is_none(self, loading: Callable[..., Any], tmp_path: Path) -> None:
+        (tmp_path / "engine.so").write_bytes(b"not a library")
+        with pytest.raises(ExecutorError, match="the CPU engine's library cannot be loaded: .*GLASS_REBUILD=1"):
+            loading(tmp_path / "engine.so")
+
+    def test_a_pass_that_has_no_memory(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Empty:
+            glass_run = staticmethod(lambda handle, given: 1)
+            glass_close = staticmethod(lambda handle: None)
+
+        executor = tiny("llama").cpu()
+        row = executor.open()
+        with monkeypatch.context() as patch:
+            patch.setattr(library, "library", lambda: Empty)
+            with pytest.raises(ExecutorError, match="lacks memory for this pass. Shorten the prompt, or feed fewer rows"):
+                executor.run([Feed(row, [4, 8])])
+            with pytest.raises(ExecutorError, match="lacks memory"):
+                executor._engine.run(Pass())
+        assert row.length == 0
+        executor.run([Feed(row, [4, 8])])
+        assert row.length == 2
+
+
+def _answer(executor: Any, row: Any, pipe: Any) -> None:
+    fresh = executor.run([Feed(executor.open(), [4, 8, 15])])[0].host()
+    pipe.send((fresh.copy(), executor.run([Feed(row, [23])])[0].host().copy()))
+    pipe.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_forked_process_goes_on(threads: int, tiny: Tiny) -> None:
+    """Threads do not come along, so it starts a team of its own; memory does, so rows go on."""
+    executor = tiny("Q4_K").cpu(threads=threads)
+    row = executor.open()
+    executor.run([Feed(row, [4, 8, 15])])
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(executor, row, there))
+    child.start()
+    assert here.poll(60), "the child does not answer"
+    fresh, grown = here.recv()
+    child.join(60)
+    assert child.exitcode == 0
+    assert np.array_equal(fresh, executor.run([Feed(executor.open(), [4, 8, 15])])[0].host())
+    assert np.array_equal(grown, executor.run([Feed(row, [23])])[0].host())
+
+
+def test_two_engines_at_once(tiny: Tiny) -> None:
+    """Each with a team of its own, driven by Python threads of their own."""
+    subject = tiny("Q8_0")
+    wanted = subject.cpu(threads=1).run([Feed(subject.cpu().open(), [4, 8, 15])])[0].host().copy()
+    found: list[Any] = []
+
+    def work() -> None:
+        executor = subject.cpu(threads=2)
+        for _ in range(20):
+            row = executor.open()
+            found.append(executor.run([Feed(row, [4, 8, 15])])[0].host().copy())
+            executor.close(row)
+
+    workers = [threading.Thread(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert len(found) == 60
+    assert all(np.array_equal(one, wanted) for one in found)
+
+
+def test_it_imports_no_torch() -> None:
+    import subprocess
+
+    code = "import sys, glassformer.engine.cpu.executor; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

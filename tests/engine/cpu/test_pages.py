@@ -1,0 +1,203 @@
+"""Pages of keys and values: shared by rows that begin alike, copied by who writes, given back by who goes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.engine.cpu.library import PAGE, Store
+from glassformer.engine.cpu.pages import Format, Page, Pages
+from glassformer.engine.protocol import CACHES, Feed, Want
+from tests.engine.executors import Subject
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Tiny = Callable[..., Subject]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Page]:
+    """Every page that is made from now on."""
+    found: list[Page] = []
+
+    class Counted(Page):
+        def __init__(self, size: int) -> None:
+            super().__init__(size)
+            found.append(self)
+
+    monkeypatch.setattr("glassformer.engine.cpu.pages.Page", Counted)
+    return found
+
+
+def used(pages: list[Page]) -> int:
+    assert all(page.users >= 0 for page in pages)
+    return sum(page.users > 0 for page in pages)
+
+
+def alone(executor: Any, ids: list[int], *source: Any) -> Any:
+    """The scores after these ids, of a row that has no history."""
+    row = executor.open(*source)
+    scores = executor.run([Feed(row, ids)])[0].host().copy()
+    executor.close(row)
+    return scores
+
+
+class TestSharing:
+    def test_a_fork_costs_what_differs(self, tiny: Tiny, made: list[Page]) -> None:
+        executor = tiny("qwen3").cpu()
+        prompt = [3 + at % 150 for at in range(2 * PAGE + 10)]
+        row = executor.open()
+        executor.run([Feed(row, prompt)])
+        assert len(made) == 3
+        other = executor.fork(row)
+        assert len(made) == 3
+        executor.run([Feed(other, [7])])
+        assert len(made) == 4  # the last page, copied
+        assert [page.users for page in made] == [2, 2, 1, 1]
+        executor.run([Feed(row, [8])])
+        assert len(made) == 4  # the original is its own again
+        executor.close(row)
+        assert [page.users for page in made] == [1, 1, 0, 1]
+        executor.close(other)
+        assert used(made) == 0
+
+    @pytest.mark.parametrize("cache", CACHES)
+    def test_forks_are_as_if_alone(self, cache: str, tiny: Tiny) -> None:
+        executor = tiny("qwen3").cpu(cache=cache)
+        prompt = [3 + at * 7 % 150 for at in range(PAGE + 20)]
+        row = executor.open()
+        executor.run([Feed(row, prompt)])
+        whole, part, edge = executor.fork(row), executor.fork(row, 30), executor.fork(row, PAGE)
+        found = executor.run([Feed(whole, [5]), Feed(row, [6]), Feed(part, [7]), Feed(edge, [8])])
+        for scores, ids in zip(found, ([*prompt, 5], [*prompt, 6], [*prompt[:30], 7], [*prompt[:PAGE], 8]), strict=True):
+            assert np.array_equal(scores.host(), alone(executor, ids))
+
+    def test_pages_of_the_source(self, tiny: Tiny, made: list[Page]) -> None:
+        executor = tiny("t5").cpu()
+        source = [3 + at % 100 for at in range(PAGE + 1)]
+        row = executor.open(source)
+        executor.run([Feed(row, [2])])
+        held = used(made)
+        assert held == 3  # two of the source, one of its own; the encoder's are gone
+        forks = [executor.fork(row) for _ in range(3)]
+        assert used(made) == held
+        for fork in forks:
+            executor.run([Feed(fork, [5])])
+        assert used(made) == held + 3
+        for one in (row, *forks):
+            executor.close(one)
+        assert used(made) == 0
+
+
+class TestMoves:
+    def test_rewind_gives_back(self, tiny: Tiny, made: list[Page]) -> None:
+        executor = tiny("qwen3").cpu()
+        prompt = [3 + at % 150 for at in range(3 * PAGE)]
+        row = executor.open()
+        executor.run([Feed(row, prompt)])
+        assert executor.rewind(row, PAGE + 1) == PAGE + 1
+        assert used(made) == 2
+        assert np.array_equal(executor.run([Feed(row, [9])])[0].host(), alone(executor, [*prompt[: PAGE + 1], 9]))
+        executor.rewind(row, 0)
+        assert used(made) == 0
+
+    def test_rewind_beside_a_fork(self, tiny: Tiny) -> None:
+        executor = tiny("qwen3").cpu()
+        prompt = [3 + at % 150 for at in range(PAGE + 5)]
+        row = executor.open()
+        executor.run([Feed(row, prompt)])
+        fork = executor.fork(row)
+        executor.rewind(row, 10)
+        one, other = executor.run([Feed(row, [9] * 3), Feed(fork, [9])])
+        assert np.array_equal(one.host(), alone(executor, [*prompt[:10], 9, 9, 9]))
+        assert np.array_equal(other.host(), alone(executor, [*prompt, 9]))
+
+    def test_select(self, tiny: Tiny, made: list[Page]) -> None:
+        executor = tiny("qwen3").cpu()
+        texts = [[3 + at * step % 150 for at in range(PAGE + step)] for step in (1, 5, 11)]
+        rows = [executor.open() for _ in texts]
+        executor.run([Feed(row, text) for row, text in zip(rows, texts, strict=True)])
+        executor.select(rows, [2, 2, 0])
+        assert used(made) == 4  # of the first and the last
+        found = executor.run([Feed(row, [9 + at]) for at, row in enumerate(rows)])
+        for at, (scores, parent) in enumerate(zip(found, (2, 2, 0), strict=True)):
+            assert np.array_equal(scores.host(), alone(executor, [*texts[parent], 9 + at]))
+        for row in rows:
+            executor.close(row)
+        assert used(made) == 0
+
+    def test_trees_over_a_page_s_edge(self, tiny: Tiny) -> None:
+        executor = tiny("qwen3").cpu(threads=2)
+        prompt = [3 + at % 150 for at in range(PAGE - 3)]
+        row = executor.open()
+        executor.run([Feed(row, prompt, Want.NONE)])
+        tokens, parents = [10, 11, 12, 13, 14, 15, 16], [-1, 0, 0, -1, 3, 1, 4]
+        (found,) = executor.run([Feed(row, tokens, Want.ALL, parents)])
+        paths = [[10], [10, 11], [10, 12], [13], [13, 14], [10, 11, 15], [13, 14, 16]]
+        for at, path in enumerate(paths):
+            assert np.allclose(found.host(at), alone(executor, prompt + path), atol=1e-4)
+
+    @pytest.mark.parametrize("what", ["qwen3", "t5"])
+    def test_a_long_life_leaks_nothing(self, what: str, tiny: Tiny, made: list[Page]) -> None:
+        draw, executor = random.Random(2), tiny(what).cpu()
+        source = [[4, 5, 6]] if what == "t5" else []
+        held: list[tuple[Any, list[int]]] = []
+        for _ in range(60):
+            move = draw.choice(["open", "run", "run", "fork", "rewind", "close", "select"])
+            if move == "open" or not held:
+                held.append((executor.open(*source), []))
+            at = draw.randrange(len(held))
+            row, ids = held[at]
+            if move == "run":
+                new = [draw.randrange(3, 130) for _ in range(min(draw.choice([1, 5, 40]), 200 - len(ids)))]
+                if new:
+                    (scores,) = executor.run([Feed(row, new)])
+                    ids += new
+                    assert np.array_equal(scores.host(), alone(executor, ids, *source))
+            elif move == "fork":
+                length = draw.choice([None, len(ids) // 2])
+                held.append((executor.fork(row, length), ids[:length]))
+            elif move == "rewind":
+                del ids[executor.rewind(row, len(ids) // 3) :]
+            elif move == "close":
+                executor.close(row)
+                del held[at]
+            elif move == "select":
+                parents = [draw.randrange(len(held)) for _ in held]
+                before = [list(ids) for _, ids in held]
+                executor.select([row for row, _ in held], parents)
+                held = [(row, before[parent]) for (row, _), parent in zip(held, parents, strict=True)]
+            owned = {id(page) for row, _ in held for page in [*row.own.held, *(row.source_pages.held if source else [])]}
+            assert used(made) == len(owned)
+        for row, _ in held:
+            executor.close(row)
+        assert used(made) == 0
+
+
+class TestPages:
+    @pytest.mark.parametrize("store", Store)
+    def test_written_and_read(self, store: Store) -> None:
+        draw = np.random.default_rng(1)
+        pages = Pages(Format(2, 3, 10, store))
+        length = PAGE + 7
+        pages.reserve(0, length)
+        keys, values = (draw.standard_normal((3, length, 10)).astype(np.float32) for _ in range(2))
+        keys[:, 3] = 0
+        pages.write(1, keys, values)
+        wanted = {Store.F32: 0.0, Store.F16: 1e-3, Store.BF16: 8e-3, Store.Q8: 2e-2}[store]
+        for found, given in zip(pages.read(1, length), (keys, values), strict=True):
+            assert found.shape == given.shape
+            assert np.abs(found - given).max() <= wanted * np.abs(given).max()
+
+    def test_many(self) -> None:
+        pages = Pages(Format(1, 1, 2, Store.F32))
+        pages.reserve(0, 40 * PAGE)
+        assert len(pages.held) == 40
+        assert pages.addresses[:40].tolist() == [page.address for page in pages.held]
+        pages.keep(3 * PAGE)
+        pages.reserve(3 * PAGE, 5 * PAGE)
+        assert pages.addresses[:5].tolist() == [page.address for page in pages.held]

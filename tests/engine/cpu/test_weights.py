@@ -1,0 +1,286 @@
+"""Weights on their way to native code: the cached file of tiles, and files whose tensors are not what their config says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType
+from safetensors.numpy import load_file, save_file
+
+from glassformer.checkpoint.packing import pack
+from glassformer.engine.cpu import weights
+from glassformer.engine.cpu.executor import Cpu
+from glassformer.engine.cpu.library import Engine, Kind, Source, row_of
+from glassformer.engine.protocol import Feed
+from glassformer.errors import CheckpointError
+from tests.checkpoint.files import refused, write_gguf
+from tests.engine.cpu.packed import KEPT, RARE, VOCABULARY, metadata, packed_model, tensors
+from tests.engine.executors import Subject, written
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh place for cached files."""
+    monkeypatch.setattr(weights, "home", lambda: tmp_path / "home")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the files that are made from now on."""
+    found: list[int] = []
+    make = weights._make
+    monkeypatch.setattr(weights, "_make", lambda path, size, fill: (found.append(size), make(path, size, fill)))
+    return found
+
+
+def scores(executor: Any) -> np.ndarray:
+    found: np.ndarray = executor.run([Feed(executor.open(), [4, 8, 15])])[0].host()
+    return found
+
+
+def files(home: Path) -> list[str]:
+    return sorted(path.name for path in (home / "packed").iterdir())
+
+
+class TestTheCachedFile:
+    def test_made_once_and_found_again(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+        subject = packed_model(tmp_path / "x.gguf", "Q4_K")
+        first = scores(subject.cpu())
+        (name,) = files(home)
+        assert name.endswith(".tiles")
+        assert np.array_equal(scores(Subject(tmp_path / "x.gguf").cpu()), first)
+        assert made == [(home / "packed" / name).stat().st_size]
+
+    def test_nothing_is_made_of_floats(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+        written(tmp_path / "model", "llama").cpu()
+        assert not made
+        assert not (home / "packed").exists()
+
+    def test_made_anew_when_the_checkpoint_changes(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+        path = tmp_path / "x.gguf"
+        before = scores(packed_model(path, "Q8_0").cpu())
+        path.unlink()
+        write_gguf(path, "llama", metadata(), tensors("Q8_0", seed=4))
+        subject = Subject(path)
+        after = scores(subject.cpu())
+        assert len(made) == 2
+        assert not np.allclose(before, after, atol=1e-2)
+        assert subject.verdict(subject.cpu()).agrees(1e-3)
+
+    def test_made_anew_when_any_shard_does(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+        """GPT-2's matrices lie across, and so are made; here one of them is in a file of its own."""
+        folder = written(tmp_path / "model", "gpt2").folder
+        whole = load_file(folder / "model.safetensors")
+        apart = "transformer.h.1.mlp.c_fc.weight"
+        (folder / "model.safetensors").unlink()
+        shards = {"a.safetensors": {n: v for n, v in whole.items() if n != apart}, "b.safetensors": {apart: whole[apart]}}
+        index = {name: shard for shard, held in shards.items() for name in held}
+        (folder / "model.safetensors.index.json").write_text('{"weight_map": ' + repr(index).replace("'", '"') + "}")
+        for name, held in shards.items():
+            save_file(held, folder / name, {"format": "pt"})
+        before = scores(Subject(folder).cpu())
+        (folder / "b.safetensors").unlink()
+        save_file({apart: whole[apart] * 2}, folder / "b.safetensors", {"format": "pt"})
+        assert not np.allclose(scores(Subject(folder).cpu()), before, atol=1e-2)
+        assert len(made) == 2
+
+    @pytest.mark.parametrize("size", [0, 100])
+    def test_not_trusted_at_another_size(self, size: int, tmp_path: Path, home: Path, made: list[int]) -> None:
+        subject = packed_model(tmp_path / "x.gguf", "Q4_0")
+        wanted = scores(subject.cpu())
+        (name,) = files(home)
+        path = home / "packed" / name
+        whole = path.read_bytes()
+        path.unlink()
+        path.write_bytes(whole[:size])
+        assert np.array_equal(scores(subject.cpu()), wanted)
+        assert path.read_bytes() == whole
+        assert len(made) == 2
+
+    def test_made_in_memory_where_nothing_can_be_written(
+        self, tmp_path: Path, home: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        subject = packed_model(tmp_path / "x.gguf", "Q4_0")
+        home.write_text("not a folder")
+        found = scores(subject.cpu())
+        assert "the packed weights cannot be kept in" in caplog.text
+        assert "each start makes them in memory" in caplog.text
+        home.unlink()
+        assert np.array_equal(found, scores(subject.cpu()))
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, CheckpointError("bad"), MemoryError])
+    def test_broken_off_it_leaves_nothing(
+        self, error: Any, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        subject = packed_model(tmp_path / "x.gguf", "Q4_0")
+        pack_one, calls = Engine.pack, []
+
+        def fails(self: Any, *given: Any) -> None:
+            calls.append(given)
+            if len(calls) == 3:
+                raise error
+            pack_one(self, *given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "pack", fails)
+            with pytest.raises(error if isinstance(error, type) else type(error)):
+                subject.cpu()
+        assert files(home) == []
+        scores(subject.cpu())
+        assert len(files(home)) == 1
+
+    def test_gone_before_it_is_mapped(self, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Somebody else may clear the cache at any time."""
+        subject = packed_model(tmp_path / "x.gguf", "Q4_0")
+        wanted = scores(subject.cpu())
+        shutil.rmtree(home)
+        make = weights._make
+        monkeypatch.setattr(weights, "_make", lambda path, *given: (make(path, *given), path.unlink()))
+        assert np.array_equal(scores(subject.cpu()), wanted)
+
+    def test_what_nobody_uses_goes(self, tmp_path: Path, home: Path) -> None:
+        subject = packed_model(tmp_path / "x.gguf", "Q4_0")
+        subject.cpu()
+        (name,) = files(home)
+        days = {"old.tiles": 31, "new.tiles": 29, ".making-old": 2, ".making-new": 0, name: 29, "old.other": 99}
+        for file, age in days.items():
+            path = home / "packed" / file
+            path.touch()
+            os.utime(path, (0, time.time() - age * weights.DAY))
+        subject.cpu()  # uses its own once more
+        os.utime(home / "packed" / "new.tiles", (0, 0))
+        packed_model(tmp_path / "y.gguf", "Q8_0").cpu()  # makes another
+        assert {".making-new", name, "old.other"} == {file for file in files(home) if file in days}
+
+
+class TestTiles:
+    @pytest.mark.parametrize("kind", [kind for kind in KEPT if kind in Source.__members__])
+    def test_no_number_changes(self, kind: str) -> None:
+        """Back from tiles, each row is what the file's bytes mean; also where rows are no multiple of sixteen."""
+        from glassformer.checkpoint.packed import dequantise
+        from glassformer.engine.cpu.library import Matrix, packed_kind, packed_size
+
+        rows, columns = 37, 512
+        values = np.random.default_rng(1).standard_normal((rows, columns)).astype(np.float32)
+        raw = pack(values, kind)
+        wanted = dequantise(raw.reshape(-1), kind, (rows, columns), "")
+        order = np.random.default_rng(2).permutation(rows).astype(np.int32)
+        for given in (None, order):
+            out = np.empty(packed_size(Source[kind], rows, columns), np.uint8)
+            Engine(threads=2).pack(Source[kind], raw.reshape(-1), rows, columns, given, out)
+            matrix = Matrix(out.ctypes.data, None, packed_kind(Source[kind]), rows, columns)
+            for number in range(rows):
+                one = row_of(matrix, number)
+                assert np.allclose(one, wanted[number if given is None else given[number]], rtol=1e-6, atol=1e-7)
+
+    @pytest.mark.parametrize("kind", RARE)
+    def test_rare_kinds_are_kept_as_floats(self, kind: str, tmp_path: Path) -> None:
+        held = packed_model(tmp_path / "x.gguf", kind).cpu()._weights._made.values()
+        assert {one.kind for one in held} == {Kind.F32}
+
+    def test_halves_that_lie_across_stay_halves(self, tmp_path: Path) -> None:
+        import torch
+
+        held = written(tmp_path, "gpt2", dtype=torch.bfloat16).cpu()._weights._made.values()
+        assert {one.kind for one in held} == {Kind.BF16}
+
+    def test_rows_of_three_blocks(self, tmp_path: Path) -> None:
+        subject = packed_model(tmp_path / "x.gguf", "Q8_0", hidden=96)
+        assert subject.verdict(subject.cpu()).agrees(1e-3)
+
+
+class TestHostileTables:
+    """Native code reads as many numbers as the config says, so nothing may come to it that has fewer."""
+
+    def refuse(self, path: Path, changes: dict[str, Any], *words: object, **sizes: Any) -> None:
+        write_gguf(path, "llama", metadata(**sizes), {**tensors("Q8_0"), **changes})
+        refused(lambda: Subject(path).cpu(), path, *words)
+
+    @pytest.mark.parametrize(
+        ("name", "shape"),
+        [
+            ("blk.0.attn_v.weight", (96, 256)),
+            ("blk.0.attn_v.weight", (128, 128)),
+            ("blk.1.ffn_down.weight", (256, 256)),
+            ("blk.1.ffn_up.weight", (32, 256)),
+            ("blk.0.attn_output.weight", (256, 512)),
+            ("output.weight", (VOCABULARY - 1, 256)),
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["Q8_0", "F32"])
+    def test_matrices_of_another_shape(self, name: str, shape: tuple[int, int], kind: str, tmp_path: Path) -> None:
+        values = np.ones(shape, np.float32)
+        tensor = (pack(values, kind), GGMLQuantizationType[kind]) if kind != "F32" else values
+        self.refuse(tmp_path / "x.gguf", {name: tensor}, f"has shape {shape}, but the config makes")
+
+    @pytest.mark.parametrize("name", ["output_norm", "blk.0.attn_norm", "blk.1.ffn_norm"])
+    @pytest.mark.parametrize("size", [1, 255, 257])
+    def test_norms_of_another_length(self, name: str, size: int, tmp_path: Path) -> None:
+        changes = {f"{name}.weight": np.ones(size, np.float32)}
+        self.refuse(tmp_path / "x.gguf", changes, f"has shape ({size},), but the config makes", "(256,)")
+
+    def test_biases_of_another_length(self, tmp_path: Path) -> None:
+        folder = written(tmp_path, "qwen2").folder
+        whole = load_file(folder / "model.safetensors")
+        name = "model.layers.1.self_attn.k_proj.bias"
+        save_file({**whole, name: whole[name][:-1].copy()}, folder / "model.safetensors", {"format": "pt"})
+        refused(lambda: Subject(folder).cpu(), folder, f"{name!r} has shape (23,), but the config makes", "(24,)")
+
+    def test_a_table_of_distances_of_another_shape(self, tmp_path: Path) -> None:
+        folder = written(tmp_path, "t5").folder
+        whole = load_file(folder / "model.safetensors")
+        name = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        save_file({**whole, name: whole[name][:-1].copy()}, folder / "model.safetensors", {"format": "pt"})
+        refused(lambda: Subject(folder).cpu(), folder, "has shape (7, 4), but the config makes", "(8, 4)")
+
+    def test_fewer_positions_than_the_context(self, tmp_path: Path) -> None:
+        folder = written(tmp_path, "gpt2").folder
+        whole = load_file(folder / "model.safetensors")
+        name = "transformer.wpe.weight"
+        save_file({**whole, name: whole[name][:100].copy()}, folder / "model.safetensors", {"format": "pt"})
+        refused(lambda: Subject(folder).cpu(), folder, "has shape (100, 48), but the config makes", "(256, 48)")
+
+    def test_fewer_vectors_than_ids(self, tmp_path: Path) -> None:
+        """A folder's config may promise a vocabulary that its table does not have."""
+        folder = written(tmp_path, "llama").folder
+        text = (folder / "config.json").read_text()
+        (folder / "config.json").write_text(text.replace('"vocab_size": 160', '"vocab_size": 170'))
+        refused(lambda: Subject(folder).cpu(), folder, "has shape (160, 48), but the config makes", "(170, 48)")
+
+    def test_what_is_missing(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.gguf"
+        held = tensors("Q8_0")
+        del held["blk.1.ffn_norm.weight"]
+        write_gguf(path, "llama", metadata(), held)
+        refused(lambda: Subject(path).cpu(), "the weights lack", "Is this the config of these weights?")
+
+    def test_nothing_at_all(self, tmp_path: Path) -> None:
+        self.refuse(tmp_path / "x.gguf", {"blk.0.ffn_up.weight": np.ones((0, 256), np.float32)}, "ffn_up")
+
+    def test_a_size_that_is_not_its_own(self, tmp_path: Path) -> None:
+        subject = packed_model(tmp_path / "x.gguf", "Q8_0")
+        held = dict(subject.opened.tensors)
+        name = next(name for name in held if name.endswith("up_proj.weight"))
+        for changes in ({"size": held[name].size - 34}, {"kind": "Q4_K"}, {"kind": "F32"}):
+            wrong = {**held, name: replace(held[name], **changes)}
+            words = ("bytes, which do not make", "Fetch the file again.")
+            refused(lambda wrong=wrong: Cpu(subject.config, subject.blueprint, wrong), tmp_path, name, *words)  # type: ignore[misc]
+
+    def test_a_bias_of_scores_may_be_missing(self, tmp_path: Path) -> None:
+        """BART's is zero then, as it is in the plain executor."""
+        folder = written(tmp_path, "bart").folder
+        whole = load_file(folder / "model.safetensors")
+        del whole["final_logits_bias"]
+        save_file(whole, folder / "model.safetensors", {"format": "pt"})
+        subject = Subject(folder)
+        assert subject.verdict(subject.cpu()).agrees(1e-5)

@@ -1,0 +1,127 @@
+"""Executors over a checkpoint, by name: what tests of the protocol, and of one engine against another, begin with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from glassformer import auto
+from glassformer.blueprints import Blueprint
+from glassformer.engine.cpu.executor import Cpu
+from glassformer.engine.cpu.library import Engine
+from glassformer.engine.plain import Plain
+from glassformer.engine.protocol import Executor, Feed, Want
+from glassformer.engine.verify import Verdict, verify_all
+from glassformer.opening import Opened, open_model
+from glassformer.quantising import requantised
+from glassformer.runtime import Model
+from glassformer.sites import Watch
+from tests.parity import reference
+
+EXECUTORS = ("plain", "cpu")
+LENGTHS = (1, 9, 4, 20)  # of prompts
+
+
+@dataclass
+class Subject:
+    """A checkpoint, the PyTorch model of it in float32, and executors over both."""
+
+    folder: Path
+    name: str = "plain"  # the executor that is looked at
+
+    @cached_property
+    def opened(self) -> Opened:
+        return open_model(self.folder)
+
+    @cached_property
+    def blueprint(self) -> Blueprint:
+        return self.opened.blueprint()
+
+    @property
+    def config(self) -> Any:
+        return self.opened.config
+
+    @cached_property
+    def model(self) -> Any:
+        ending = "Seq2SeqLM" if self.blueprint.encoder else "CausalLM"
+        loaded = getattr(auto, f"AutoModelFor{ending}").from_pretrained(self.folder, dtype=torch.float32)
+        return loaded.requires_grad_(False)
+
+    def under(self, name: str) -> Subject:
+        """The same, with another executor to look at."""
+        _ = self.model, self.blueprint  # loaded once for all
+        found = copy(self)
+        found.name = name
+        return found
+
+    def executor(self) -> Any:
+        return self.plain() if self.name == "plain" else self.cpu()
+
+    def plain(self) -> Plain:
+        return Plain(self.model)
+
+    def cpu(self, cache: str | None = "f32", level: str | None = None, threads: int | None = None) -> Cpu:
+        engine = Engine(level, threads)
+        return Cpu(self.config, self.blueprint, self.opened.tensors, cache=cache, engine=engine)
+
+    def rows(self, lengths: Sequence[int] = LENGTHS, seed: int = 1) -> tuple[list[list[int]], list[list[int]] | None]:
+        """Prompts of random ids of several lengths, and sources for them where the model has an encoder."""
+        draw, room = random.Random(seed), self.config.context
+
+        def ids(length: int) -> list[int]:
+            return [draw.randrange(3, self.config.vocab_size) for _ in range(min(length, room))]
+
+        prompts = [ids(length) for length in lengths]
+        return prompts, [ids(length) for length in reversed(lengths)] if self.blueprint.encoder else None
+
+    def watch(self, *patterns: str, **changes: Any) -> Watch:
+        return Watch.of(*patterns, blocks=self.blueprint.blocks, encoder=self.blueprint.encoder, **changes)
+
+    def verdict(self, other: Executor, lengths: Sequence[int] = LENGTHS) -> Verdict:
+        """Another executor beside the plain one in float32."""
+        return self.verdicts([other], lengths)[0]
+
+    def verdicts(self, others: Sequence[Executor], lengths: Sequence[int] = LENGTHS) -> list[Verdict]:
+        prompts, sources = self.rows(lengths)
+        return verify_all(self.plain(), others, prompts, self.blueprint.blocks, self.blueprint.encoder, sources)
+
+
+@dataclass
+class Requantised(Subject):
+    """A folder whose weights are packed in another kind, as `load(…, weights=…)` does it."""
+
+    kind: str = "q8_0"
+
+    @cached_property
+    def opened(self) -> Opened:
+        opened = open_model(self.folder)
+        return replace(opened, given=requantised(opened, self.kind))
+
+    @cached_property
+    def model(self) -> Any:
+        return Model(self.opened, "float32", "plain").module
+
+
+def written(folder: Path, family: str, **changes: Any) -> Subject:
+    """A tiny model of a family, written by the reference."""
+    reference.write(folder, family, "seq2seq" if family in reference.PAIRS else "causal", **changes)
+    return Subject(folder)
+
+
+def open_all(executor: Any, prompts: Sequence[Any], sources: Sequence[Sequence[int]] | None) -> list[Any]:
+    """A row for each prompt."""
+    return [executor.open() for _ in prompts] if sources is None else [executor.open(source) for source in sources]
+
+
+def scored(executor: Any, rows: Sequence[Any], ids: Sequence[Sequence[int]], watch: Watch | None = None) -> list[Any]:
+    """The scores of every position of every row after one pass over all: (positions, vocabulary) each."""
+    found = executor.run([Feed(row, some, Want.ALL, watch=watch) for row, some in zip(rows, ids, strict=True)])
+    return [np.stack([one.host(at) for at in range(len(some))]) for one, some in zip(found, ids, strict=True)]
