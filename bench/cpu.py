@@ -4,8 +4,8 @@
     python bench/cpu.py [--rounds 5] [--only smollm2 qwen3 rows watched start] [--chart docs/cpu.svg]
 
 Everybody streams text through the public face, greedy, and all take turns, round by round; figures are medians. A prompt's
-rate is its tokens by the time to the first token; the rate of writing is what the tokens after the first take. A ratio above 1
-means that ours is faster. Without llama.cpp its columns are left out.
+rate is its tokens by the time to the first token; the rate of writing is what the tokens after the first take. A ratio
+above 1 means that ours is faster. Without llama.cpp its columns are left out.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from glassformer.checkpoint import packing
-from glassformer.checkpoint.packed import block
+from glassformer.checkpoint.packed import block, dequantise
 from glassformer.checkpoint.packing import BITS, known_kind, pack, packed_size
 from glassformer.errors import InputError
 from tests.checkpoint.files import refused
@@ -158,3 +158,12 @@ def test_what_no_half_float_can_hold(kind: str, number: float, words: str) -> No
     values = drawn(2, 256)
     values[1, 7] = number
     refused(lambda: pack(values, kind), words, f"which {kind} cannot hold", "Use BF16 or F32.", kind=InputError)
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize("number", [45223.188, 1.0, 0.37, -2800.5])
+def test_rows_of_one_number(kind: str, number: float) -> None:
+    """There is no spread to fit a scale to, but for rounding."""
+    rows = np.full((2, 256), number, np.float32)
+    found = dequantise(pack(rows, kind).reshape(-1), kind, rows.shape, "here")
+    assert np.abs(found - rows).max() < 0.01 * abs(number)

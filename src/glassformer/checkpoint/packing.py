@@ -29,6 +29,7 @@ BITS: Mapping[str, float] = {  # per number, scales included
 }  # fmt: skip
 PIECE = 1 << 18  # numbers that are packed in one go: few enough for the caches, enough for numpy
 LARGEST = float(np.finfo(np.float16).max)  # scales are half floats
+ALIKE = np.float32(2e-6)  # below this share, numbers differ by rounding only
 TINY = 1e-30  # as good as zero, and its inverse is still a number
 SUPER = 256
 NEIGHBOURS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1))  # of a scale and a minimum
@@ -164,7 +165,7 @@ def _fitted(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> tuple[Floa
         np.multiply(whole, weights, out=product)
         numbers, squares, meets = product.sum(axis=0), _dot(product, whole), _dot(weighted, whole)
         spread = total * squares - numbers * numbers
-        some = spread > 0
+        some = spread > ALIKE * total * squares
         slope = np.divide(total * meets - first * numbers, spread, out=np.zeros_like(low), where=some)
         start = np.divide(squares * first - numbers * meets, spread, out=np.zeros_like(low), where=some)
         above = start > 0  # no part can begin above zero

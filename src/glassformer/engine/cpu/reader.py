@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint import Stored
-from glassformer.engine.cpu.executor import Cpu, Floats, Share
 from glassformer.engine.cpu.library import Engine
 from glassformer.engine.cpu.pages import CpuRow, Pages
+from glassformer.engine.cpu.passes import Floats, Native, Share
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError
 from glassformer.sites import Watch
@@ -24,7 +24,7 @@ TOGETHER = 256  # tokens of several texts that go through together
 STATES = frozenset({"final"})
 
 
-class Reader(Cpu):
+class Reader(Native):
     """Token ids to states, by the base of a model: whatever head it has is left out."""
 
     def __init__(
@@ -36,6 +36,10 @@ class Reader(Cpu):
 
     def read(self, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Floats]:
         """The states of each row's tokens; `types`: which of two texts each token belongs to."""
+        with self._turn:
+            return self._read(rows, types)
+
+    def _read(self, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None) -> list[Floats]:
         found: list[Floats] = []
         ready = self._ready("", STATES, frozenset())
         for numbers in _together([self._checked(row) for row in rows]):

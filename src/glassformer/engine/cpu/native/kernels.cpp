@@ -138,7 +138,8 @@ void quantise(const float* in, int count, int8_t* codes, float* scales, float* s
         }
         const float scale = highest(high) / 8159.0f + sum(zero), inverse = inverse_of(scale);
         float rounded[BLOCK];
-        int32_t code[BLOCK], totals[2] = {0, 0};
+        int32_t code[BLOCK];
+        uint32_t totals[2] = {0, 0};  // of what is no number they may run over
         for (int i = 0; i < BLOCK; ++i) rounded[i] = in[i] * inverse + 12582912.0f;  // a whole number in the low bits
         std::memcpy(code, rounded, sizeof code);
         for (int i = 0; i < BLOCK; ++i) {
@@ -147,13 +148,13 @@ void quantise(const float* in, int count, int8_t* codes, float* scales, float* s
             codes[BLOCK + i] = int8_t(code[i] - 0x4b400000 - upper * 64);
         }
         for (int i = 0; i < BLOCK / 2; ++i) {
-            totals[0] += code[i] - 0x4b400000;
-            totals[1] += code[BLOCK / 2 + i] - 0x4b400000;
+            totals[0] += uint32_t(code[i]) - 0x4b400000u;
+            totals[1] += uint32_t(code[BLOCK / 2 + i]) - 0x4b400000u;
         }
         *scales++ = scale;
-        sums[0] = scale * float(totals[0] + totals[1]);
-        sums[1] = scale * float(totals[0]);
-        sums[2] = scale * float(totals[1]);
+        sums[0] = scale * float(int32_t(totals[0] + totals[1]));
+        sums[1] = scale * float(int32_t(totals[0]));
+        sums[2] = scale * float(int32_t(totals[1]));
     }
 }
 

@@ -1,0 +1,94 @@
+"""The CPU engine over encoders: the states of texts, beside the PyTorch model's own."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.engine.cpu import reader
+from glassformer.engine.cpu.library import Engine, levels
+from glassformer.engine.cpu.reader import Reader
+from glassformer.engine.verify import difference
+from glassformer.errors import InputError
+from glassformer.opening import open_model
+from tests.parity import reference
+from tests.parity.compare import load
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LENGTHS = (1, 5, 17, 3)
+
+
+def opened(folder: Path, **engine: Any) -> Reader:
+    found = open_model(folder)
+    return Reader(found.config, found.blueprint(), found.tensors, engine=Engine(**engine))
+
+
+def texts(vocabulary: int, lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
+    draw = random.Random(1)
+    return [[draw.randrange(3, vocabulary) for _ in range(length)] for length in lengths]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bert")
+    reference.write(folder, "bert", "base")
+    return folder
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(2, 10))])
+@pytest.mark.parametrize("head", ["base", "masked", "sequence"])
+@pytest.mark.parametrize("family", reference.ENCODERS)
+def test_every_family(family: str, head: str, seed: int, tmp_path: Path) -> None:
+    """Whatever head it has is left out."""
+    reference.write(tmp_path, family, head, **reference.random_changes(family, seed))
+    model = load(tmp_path, "base")
+    for level in levels() if head == "base" else levels()[:1]:
+        rows = texts(model.config.vocab_size)
+        for ids, found in zip(rows, opened(tmp_path, level=level, threads=2).read(rows), strict=True):
+            wanted = model(torch.tensor([ids])).last_hidden_state[0]
+            assert difference("final", {"final": wanted}, {"final": found}).error <= 1e-5
+
+
+@torch.no_grad()
+def test_two_texts_in_one(bert: Path) -> None:
+    model, rows = load(bert, "base"), texts(150)
+    types = [[int(at > len(ids) // 2) for at in range(len(ids))] for ids in rows]
+    for ids, kinds, found in zip(rows, types, opened(bert).read(rows, types), strict=True):
+        wanted = model(torch.tensor([ids]), token_type_ids=torch.tensor([kinds])).last_hidden_state[0]
+        assert difference("final", {"final": wanted}, {"final": found}).error <= 1e-5
+
+
+def test_company_changes_no_bit(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, rows = opened(bert, threads=2), texts(150, (9, 1, 33, 2, 64, 17, 3, 5))
+    together = one.read(rows)
+    monkeypatch.setattr(reader, "TOGETHER", 20)
+    for other in (one.read(rows), [one.read([ids])[0] for ids in rows], opened(bert, threads=4).read(rows)):
+        assert all(np.array_equal(mine, yours) for mine, yours in zip(together, other, strict=True))
+
+
+def test_nothing_to_read(bert: Path) -> None:
+    assert opened(bert).read([]) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "types", "said"),
+    [
+        ([[5], []], None, "a text has no tokens. Give at least one"),
+        ([[5] * 65], None, "a text of 65 tokens does not fit into the model's context of 64. Shorten it"),
+        ([[5, 150]], None, "token id 150 is outside the vocabulary of 150"),
+        ([[5, 6]], [[0]], "token types are one number below 2 for each of a text's 2 tokens"),
+        ([[5, 6]], [[0, 2]], "token types are one number below 2"),
+        ([[5, 6]], [[0, -1]], "token types are one number below 2"),
+    ],
+)
+def test_what_cannot_be_read(rows: Any, types: Any, said: str, bert: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        opened(bert).read(rows, types)
+    assert len(opened(bert).read([[5] * 64])[0]) == 64
