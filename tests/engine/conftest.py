@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +15,17 @@ from tests.engine.executors import Subject, written
 from tests.parity import reference
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _packed_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+@pytest.fixture(scope="session")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _packed_elsewhere(elsewhere: Path) -> Iterator[None]:
     """What is packed of tiny models is not worth a place in anybody's cache."""
-    home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         for module in (weights, cached):
-            patch.setattr(module, "home", lambda: home)
+            patch.setattr(module, "home", lambda: elsewhere)
         yield
 
 

@@ -49,7 +49,7 @@ def scores(executor: Any) -> np.ndarray:
 
 
 def files(home: Path) -> list[str]:
-    return sorted(path.name for path in (home / "packed").iterdir())
+    return sorted(path.name for path in (home / "tiles").iterdir())
 
 
 class TestTheCachedFile:
@@ -59,12 +59,12 @@ class TestTheCachedFile:
         (name,) = files(home)
         assert name.endswith(".tiles")
         assert np.array_equal(scores(Subject(tmp_path / "x.gguf").cpu()), first)
-        assert made == [(home / "packed" / name).stat().st_size]
+        assert made == [(home / "tiles" / name).stat().st_size]
 
     def test_nothing_is_made_of_floats(self, tmp_path: Path, home: Path, made: list[int]) -> None:
         written(tmp_path / "model", "llama").cpu()
         assert not made
-        assert not (home / "packed").exists()
+        assert not (home / "tiles").exists()
 
     def test_made_anew_when_the_checkpoint_changes(self, tmp_path: Path, home: Path, made: list[int]) -> None:
         path = tmp_path / "x.gguf"
@@ -99,7 +99,7 @@ class TestTheCachedFile:
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
         wanted = scores(subject.cpu())
         (name,) = files(home)
-        path = home / "packed" / name
+        path = home / "tiles" / name
         whole = path.read_bytes()
         path.unlink()
         path.write_bytes(whole[:size])
@@ -154,11 +154,11 @@ class TestTheCachedFile:
         (name,) = files(home)
         days = {"old.tiles": 31, "new.tiles": 29, ".making-old": 2, ".making-new": 0, name: 29, "old.other": 99}
         for file, age in days.items():
-            path = home / "packed" / file
+            path = home / "tiles" / file
             path.touch()
             os.utime(path, (0, time.time() - age * weights.DAY))
         subject.cpu()  # uses its own once more
-        os.utime(home / "packed" / "new.tiles", (0, 0))
+        os.utime(home / "tiles" / "new.tiles", (0, 0))
         packed_model(tmp_path / "y.gguf", "Q8_0").cpu()  # makes another
         assert {".making-new", name, "old.other"} == {file for file in files(home) if file in days}
 

@@ -205,7 +205,7 @@ def _fill(into: Bytes, made: Iterable[Made], offsets: Sequence[int]) -> None:
 
 def _cached(key: str, size: int, fill: Callable[[Bytes], None]) -> Bytes:
     """A file of the cache, mapped; made first if it is not there. Where nothing can be written, memory."""
-    path = home() / "packed" / f"{key}.tiles"
+    path = home() / "tiles" / f"{key}.tiles"
     if (found := _mapped(path, size)) is not None:
         return found
     try:
