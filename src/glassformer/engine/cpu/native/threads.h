@@ -69,7 +69,7 @@ class Team {
     }
 
   private:
-    static constexpr int AWAKE = 20000;  // turns, about a millisecond
+    static constexpr int AWAKE = 150000;  // turns, a few milliseconds
 
     void serve(int thread) {
         for (int seen = 0;;) {
