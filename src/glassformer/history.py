@@ -13,13 +13,13 @@ from typing import TypeAlias
 from torch import Tensor
 
 from glassformer.checkpoint import Stored
+from glassformer.checkpoint.naming import renamed
 from glassformer.errors import InputError
 from glassformer.families import Base
 from glassformer.heads import WithHead
 
 Model: TypeAlias = Base | WithHead
 
-RENAMED = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # what old files call a norm's
 FORGOTTEN = re.compile(  # what old files carry along, and nothing reads
     r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias|position_ids|token_type_ids|version|_float_tensor"
     r"|heads\.\d+\.mask|EncDecAttention\.relative_attention_bias\.weight)$"
@@ -38,8 +38,7 @@ def named(model: Model, stored: dict[str, Stored], mapping: Mapping[str, str]) -
             stored = {re.sub(pattern, replacement, name): one for name, one in stored.items()}
         except re.error as error:
             raise InputError(f"key_mapping has {pattern!r}, which is not a regular expression: {error}.") from error
-    for old, new in RENAMED:
-        stored = {old.sub(new, name): one for name, one in stored.items()}
+    stored = renamed(stored)
     kinds = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
     expected = {name for name, _ in kinds}
     prefix = (model.base_class if isinstance(model, WithHead) else type(model)).prefix

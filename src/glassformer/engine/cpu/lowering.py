@@ -27,7 +27,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": Activation.GELU_TANH, "relu": Activation.RELU, "tanh": Activation.TANH,
 }  # fmt: skip
 PRODUCTS = ("heads", "linear", "gate", "scores")
-ANYWHERE = -1  # a buffer's width that depends on the pass: a pattern's
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Program:
     mixed: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
     ropes: list[tuple[Rope, int]] = field(default_factory=list)  # with the size of a head
     scores: int | None = None  # the buffer of the scores
-    final: int | None = None  # the buffer of what the last step of a stack gives
 
     def __post_init__(self) -> None:
         self._native: Any = None
