@@ -211,6 +211,22 @@ def test_interrupted_while_loading(tiny_qwen3: Path, after: float) -> None:
     assert b"AttributeError" not in said
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals work otherwise there")
+def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
+    """A native library broken off in the middle of its import aborts the whole process, or loses the interrupt."""
+    (tmp_path / "interrupted.py").write_text(
+        "import os, signal, sys\nos.kill(os.getpid(), signal.SIGINT)\nprint('whole', file=sys.stderr)\n"
+    )
+    code = (
+        "import glassformer.cli.app, time\n"
+        "from glassformer.cli import main\n"
+        "def app(**_):\n    import interrupted\n    time.sleep(30)\n"
+        "glassformer.cli.app.app = app\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (130, "whole\n\n")
+
+
 def test_wrong_calls() -> None:
     assert "No such option" in failed(glass("run", "Hi", "--temprature", "1"), 2)
     assert "No such command" in failed(glass("rum", "Hi"), 2)

@@ -9,17 +9,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+from types import FrameType
+
+_AGAIN = 0.05  # seconds after which an interrupt that had to wait is tried again
 
 
 def main() -> None:
     """The entry point of `glass`: runs the verb, and turns every expected error into one sentence."""
-    from glassformer.cli.app import app
     from glassformer.errors import GlassError
 
     if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was begun is cleaned up
+    signal.signal(signal.SIGINT, _interrupt)
     try:
+        from glassformer.cli.app import app
+
         app(prog_name="glass")
     except GlassError as error:
         print(f"glass: {error}", file=sys.stderr)
@@ -34,3 +40,22 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"glass: {error.strerror or error}.", file=sys.stderr)
         sys.exit(1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Stop, but never inside an import: a library's native part that is broken off half-way may take the process along."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            later = threading.Timer(_AGAIN, _signal, (number,))
+            later.daemon = True
+            return later.start()
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _signal(number: int) -> None:
+    """Send this process a signal that also wakes its sleeping main thread."""
+    if sys.platform == "win32":
+        signal.raise_signal(number)
+    else:
+        os.kill(os.getpid(), number)
