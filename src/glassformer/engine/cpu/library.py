@@ -64,6 +64,10 @@ class Do(IntEnum):
     EMBED, NORMALISE, PRODUCT, TURN, REMEMBER, PLACE, ATTEND, PATTERN, MIX, ADD, ACTIVATE, COPY = range(12)
 
 
+class Over(IntEnum):
+    ALL, SCORED, GATHERED = range(3)
+
+
 def _numbers(*names: str) -> list[tuple[str, Any]]:
     return [(name, c_int32) for name in names]
 
@@ -78,7 +82,7 @@ class Norm(Structure):
 
 class Step(Structure):
     _fields_ = [
-        *_numbers("kind", "input", "output", "other", "wanted", "after", "activation", "count"),
+        *_numbers("kind", "input", "output", "other", "over", "after", "activation", "count"),
         ("matrices", Matrix * 3),
         ("norm", Norm),
         ("query_norm", Norm),
@@ -94,7 +98,7 @@ class Step(Structure):
 class Feed(Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("pages", "source", "tree", "places")),
-        *_numbers("start", "fed", "offset", "first", "count", "sources"),
+        *_numbers("start", "fed", "offset", "first", "count", "sources", "scored"),
     ]
 
 
@@ -108,7 +112,7 @@ class Pass(Structure):
         ("feeds", POINTER(Feed)),
         ("turns", POINTER(Turns)),
         *((name, c_void_p) for name in ("ids", "positions", "wanted", "types", "buffers", "widths")),
-        *_numbers("step_count", "feed_count", "turn_count", "token_count", "wanted_count", "layers", "store", "begin"),
+        *_numbers("step_count", "feed_count", "turn_count", "token_count", "wanted_count", "store", "begin"),
     ]
 
 

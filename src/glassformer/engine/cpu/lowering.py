@@ -18,7 +18,7 @@ import numpy as np
 
 from glassformer.blueprints import Blueprint, Op, Rope
 from glassformer.blueprints.positions import bucket_table, waves
-from glassformer.engine.cpu.library import Activation, After, Do, How, Matrix, Norm, Step
+from glassformer.engine.cpu.library import Activation, After, Do, How, Matrix, Norm, Over, Step
 from glassformer.engine.cpu.weights import Weights
 from glassformer.errors import ExecutorError
 
@@ -97,6 +97,7 @@ class Lowering:
         self._holders: dict[int, set[int]] = {}  # buffer: ops whose results it holds
         self._norms: dict[int, Op] = {}  # put off: the product that reads it does it
         self._done: set[int] = set()
+        self._looked_at = 0  # the steps after which a site was last seen
         self._now = 0
 
     # The walk ---------------------------------------------------------------------------------------------------
@@ -110,7 +111,17 @@ class Lowering:
             self._release(number)
         if self.stack:
             self._sources()
+        if self.program.scores is not None:
+            self._narrow()
         return self.program
+
+    def _narrow(self) -> None:
+        """Once the last keys and values are remembered, go on with the tokens that are scored, unless somebody looks."""
+        steps = self.program.steps
+        last = max(number for number, step in enumerate(steps) if step.kind in (Do.PLACE, Do.REMEMBER))
+        if self._looked_at <= last + 1:
+            for step in steps[last + 1 :]:
+                step.over = step.over or Over.SCORED
 
     def _sources(self) -> None:
         """What the decoder's cross-attention sees of this encoder, computed once, when it is read."""
@@ -191,6 +202,7 @@ class Lowering:
         if site is None or site not in self.touched:
             return
         self.program.sites[site] = place
+        self._looked_at = len(self.program.steps)
         self._holders[place.buffer].add(-2)  # it stays
         if site in self.changes:
             self.program.breaks.setdefault(len(self.program.steps), []).append(site)
@@ -301,7 +313,9 @@ class Lowering:
         norm, source = self._input(op.reads[0])
         buffer = self._take(self._width(op))
         scale = op.options.get("scale", 1.0)
-        self._emit(Do.PRODUCT, input=source, output=buffer, norm=norm, matrices=[self._matrix(op)], wanted=1, scale=scale)
+        self._emit(
+            Do.PRODUCT, input=source, output=buffer, norm=norm, matrices=[self._matrix(op)], scale=scale, over=Over.GATHERED
+        )
         self._holders[buffer].add(-2)
         self.program.scores = buffer
 

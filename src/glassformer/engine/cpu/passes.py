@@ -69,7 +69,7 @@ class Native:
         key = (stack, _belonging(reads, stack), _belonging(changes, stack))
         if key not in self._programs:
             program = Lowering(self.blueprint, self._weights, *key, self.config).lower()
-            self._programs[key] = Ready(program, self._store, self.blueprint.blocks)
+            self._programs[key] = Ready(program, self._store)
         return self._programs[key]
 
     def _pass(self, ready: Ready, shares: Sequence[Share], keys: int) -> list[Found]:
@@ -117,10 +117,9 @@ class Share:
 class Ready:
     """A program and the memory that its passes use, taken again by each."""
 
-    def __init__(self, program: Program, store: Store, layers: int) -> None:
+    def __init__(self, program: Program, store: Store) -> None:
         self.program = program
         self.store = store
-        self.layers = layers
         self.turns = (Turns * max(1, len(program.ropes)))()
         self.frequencies: list[Floats] = []
         self.tables: list[Floats] = []
@@ -182,7 +181,7 @@ class Laid:
         seen, places = (None, None) if tree is None else (one.ctypes.data for one in tree)
         return library.Feed(
             addresses(row.own), addresses(source), seen, places, share.start, len(share.feed.ids), share.offset,
-            share.first, share.count, len(row.source),
+            share.first, share.count, len(row.source), len(share.wanted()),
         )  # fmt: skip
 
     def upto(self, begin: int, end: int) -> Pass:
@@ -191,7 +190,7 @@ class Laid:
             ctypes.cast(ready.program.native, ctypes.POINTER(library.Step)), self.feeds, ready.turns, self.ids.ctypes.data,
             self.positions.ctypes.data, self.wanted.ctypes.data, None if self.types is None else self.types.ctypes.data,
             ready.addresses.ctypes.data, ready.widths.ctypes.data, end, len(self.shares), len(ready.program.ropes),
-            self.tokens, len(self.wanted), ready.layers, ready.store, begin,
+            self.tokens, len(self.wanted), ready.store, begin,
         )  # fmt: skip
 
     def value(self, site: str, share: Share) -> Floats:

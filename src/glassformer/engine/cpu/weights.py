@@ -30,7 +30,7 @@ from glassformer.engine.cpu.library import Engine, Kind, Matrix, Source, packed_
 from glassformer.errors import CheckpointError
 
 note = logging.getLogger("glassformer").warning
-VERSION = 1  # of the tiles' layout
+VERSION = 2  # of the tiles' layout
 ALIGNED = 64  # bytes
 DAY = 86_400  # seconds
 SILENT = ("final_logits_bias",)  # zeros where a file lacks them

@@ -340,7 +340,11 @@ struct Tiles {
         const uint8_t* codes = block + layout.first;
         int code = codes[group / 2 * 64 + place] >> (group % 2 * 4) & 15;
         if (layout.bits == 5) code |= (codes[256 + place] >> group & 1) << 4;
-        if (layout.bits == 6) code |= (codes[256 + group / 4 * 64 + place] >> (group % 4 * 2) & 3) << 4;
+        if (layout.bits == 6) {
+            const uint8_t* three = codes + group / 4 * 192 + place;
+            code = three[group % 4 * 64 % 192] & 63;
+            if (group % 4 == 3) code = (three[0] & 192) / 64 + (three[64] & 192) / 16 + (three[128] & 192) / 4;
+        }
         if (layout.bits == 8) code = int8_t(codes[group * 64 + place]);
         const double first = from_half(half_at((layout.head ? outer : block) + 2 * r));
         switch (layout.kind) {

@@ -197,6 +197,11 @@ class Engine {
         }
     }
 
+    // A step's tokens, by number, and where each one's results lie.
+    int tokens_of(const Step& s) const { return s.over == ALL ? pass_->token_count : pass_->wanted_count; }
+    int token_of(const Step& s, int number) const { return s.over == ALL ? number : pass_->wanted[number]; }
+    int place_of(const Step& s, int number) const { return s.over == SCORED ? pass_->wanted[number] : number; }
+
     float* row(int buffer, int number) { return pass_->buffers[buffer] + size_t(number) * pass_->widths[buffer]; }
 
     void turns() {
@@ -232,14 +237,16 @@ class Engine {
     }
 
     void normalise(int number, const Step& s) {
-        share(counter(number), pass_->token_count, [&](int token) {
+        share(counter(number), tokens_of(s), [&](int which) {
+            const int token = token_of(s, which);
             k.norm(s.norm, row(s.input, token), pass_->widths[s.input], row(s.output, token));
         });
     }
 
     void simple(int number, const Step& s) {
         const int width = pass_->widths[s.output];
-        share(counter(number), pass_->token_count, [&](int token) {
+        share(counter(number), tokens_of(s), [&](int which) {
+            const int token = token_of(s, which);
             float* out = row(s.output, token);
             const float* in = row(s.input, token);
             if (s.kind == ADD) {
@@ -262,7 +269,7 @@ class Engine {
 
     struct Needs {  // what a step's matrices want of their input
         bool packed = false, plain = false, direct;
-        explicit Needs(const Step& s) : direct(s.norm.how == NO_NORM && !s.wanted) {
+        explicit Needs(const Step& s) : direct(s.norm.how == NO_NORM && s.over == ALL) {
             for (int i = 0; i < s.count; ++i) (s.matrices[i].kind > BF16 ? packed : plain) = true;
         }
         bool prepared() const { return packed || !direct; }
@@ -270,7 +277,7 @@ class Engine {
 
     void prepare(const Step& s, const Needs& needs, int token, Prepared& into) {
         const int columns = s.matrices[0].columns;
-        const float* from = row(s.input, s.wanted ? pass_->wanted[token] : token);
+        const float* from = row(s.input, token_of(s, token));
         float* values = into.values.data() + size_t(token) * columns;
         if (s.norm.how != NO_NORM) {
             k.norm(s.norm, from, columns, values);
@@ -285,7 +292,7 @@ class Engine {
     }
 
     void product(int number, const Step& s, int thread) {
-        const int tokens = s.wanted ? pass_->wanted_count : pass_->token_count, columns = s.matrices[0].columns;
+        const int tokens = tokens_of(s), columns = s.matrices[0].columns;
         if (!tokens) return;
         const Needs needs(s);
         const bool alone = tokens <= FEW;  // each thread prepares for itself, rather than wait for the others
@@ -328,28 +335,28 @@ class Engine {
         const Quantised packed = {in.packed.codes + size_t(first) * 2 * m.columns,
                                   in.packed.scales + size_t(first) * (m.columns / BLOCK),
                                   in.packed.sums + size_t(first) * (m.columns / BLOCK) * 3};
-        k.product(m, tile, tokens, values, in.stride, packed, out);
         const int rows = std::min(TILE, m.rows - tile * TILE);
+        if (rows < TILE) std::fill_n(out, FLOATS, 0.0f), std::fill_n(gates, FLOATS, 0.0f);
         if (s.after == GATED) {
-            k.product(s.matrices[1], tile, tokens, values, in.stride, packed, gates);
-            for (int token = 0; token < tokens; ++token) {
-                k.activate(s.activation, gates + token * TILE, out + token * TILE, rows);
-                std::memcpy(out + token * TILE, gates + token * TILE, size_t(rows) * 4);
-            }
+            k.product(m, tile, tokens, values, in.stride, packed, gates);
+            k.product(s.matrices[1], tile, tokens, values, in.stride, packed, out);
+            k.activate(s.activation, out, gates, tokens * TILE);
+        } else {
+            k.product(m, tile, tokens, values, in.stride, packed, out);
         }
+        if (s.scale != 1.0f)
+            for (int i = 0; i < tokens * TILE; ++i) out[i] *= s.scale;
+        if (s.after == ACTIVATED) k.activate(s.activation, out, nullptr, tokens * TILE);
         for (int token = 0; token < tokens; ++token) {
-            float* from = out + token * TILE;
-            float* to = row(s.output, first + token) + column + tile * TILE;
-            if (s.scale != 1.0f)
-                for (int i = 0; i < rows; ++i) from[i] *= s.scale;
-            if (s.after == ACTIVATED) k.activate(s.activation, from, nullptr, rows);
-            if (s.after == ADDED) {
-                const float* other = row(s.other, first + token) + column + tile * TILE;
-                for (int i = 0; i < rows; ++i) to[i] = other[i] + from[i];
-            } else {
-                std::memcpy(to, from, size_t(rows) * 4);
-            }
+            const int place = place_of(s, first + token), at = column + tile * TILE;
+            const float* other = s.after == ADDED ? row(s.other, place) + at : nullptr;
+            if (rows == TILE) written(out + token * TILE, other, row(s.output, place) + at, TILE);
+            else written(out + token * TILE, other, row(s.output, place) + at, rows);
         }
+    }
+
+    static inline void written(const float* from, const float* other, float* to, int count) {
+        for (int i = 0; i < count; ++i) to[i] = other ? other[i] + from[i] : from[i];
     }
 
     // Attention ---------------------------------------------------------------------------------------------------
@@ -418,7 +425,7 @@ class Engine {
         int number = 0;
         for (int feed = 0; feed < pass_->feed_count; ++feed) {
             const Feed& f = pass_->feeds[feed];
-            for (int token = 0; token < f.count; token += tokens)
+            for (int token = s.over == ALL ? 0 : f.count - f.scored; token < f.count; token += tokens)
                 for (int group = 0; group < s.groups; ++group)
                     for (int head = 0; head < per; head += heads)
                         each(number++, Item{&f, group, group * per + head, std::min(heads, per - head), f.first + token,
@@ -494,7 +501,7 @@ class Engine {
                 seen_at(item_number, first / CHUNK, queries, s.size, some);
                 k.attend(plane(*item.feed, s, item.group), queries, q, first, some, worker.scores.data());
                 for (int i = 0; i < queries; ++i)
-                    measures_[place_of(item_number, first / CHUNK) + i] = {some[i].maximum, some[i].total};
+                    measures_[seen_place(item_number, first / CHUNK) + i] = {some[i].maximum, some[i].total};
                 ++pieces;
                 next = take(counter(number));
             }
@@ -512,7 +519,7 @@ class Engine {
             for (int first = low; first < high; first += CHUNK) {
                 seen_at(item_number, first / CHUNK, queries, s.size, some);
                 for (int i = 0; i < queries; ++i) {
-                    const auto& measure = measures_[place_of(item_number, first / CHUNK) + i];
+                    const auto& measure = measures_[seen_place(item_number, first / CHUNK) + i];
                     some[i].maximum = measure.first;
                     some[i].total = measure.second;
                     joined(all[i], some[i], s.size);
@@ -525,10 +532,10 @@ class Engine {
         finish(beside(number), done, count);
     }
 
-    size_t place_of(int item, int chunk) const { return (size_t(item) * chunks_ + chunk) * QUERIES; }
+    size_t seen_place(int item, int chunk) const { return (size_t(item) * chunks_ + chunk) * QUERIES; }
 
     void seen_at(int item, int chunk, int queries, int size, Seen* seen) {
-        for (int i = 0; i < queries; ++i) seen[i] = {-INFINITY, 0.0f, partial_.data() + (place_of(item, chunk) + i) * size};
+        for (int i = 0; i < queries; ++i) seen[i] = {-INFINITY, 0.0f, partial_.data() + (seen_place(item, chunk) + i) * size};
     }
 
     void joined(Seen& into, const Seen& more, int size) {

@@ -19,6 +19,7 @@ enum How : int32_t { NO_NORM, RMS, LAYER };
 enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH };
 enum After : int32_t { NOTHING, ADDED, ACTIVATED, GATED };  // what follows a product
 enum Do : int32_t { EMBED, NORMALISE, PRODUCT, TURN, REMEMBER, PLACE, ATTEND, PATTERN, MIX, ADD, ACTIVATE, COPY };
+enum Over : int32_t { ALL, SCORED, GATHERED };  // a step's tokens: all, those that are scored, or those, one after another
 // PLACE is TURN (norms and RoPE of queries and keys) and REMEMBER (keys and values into their pages) in one
 
 struct Matrix {
@@ -37,7 +38,7 @@ struct Norm {
 struct Step {
     int32_t kind;
     int32_t input, output, other;  // numbers of buffers; other: the residual to add, or a pattern
-    int32_t wanted;                // over the tokens that are scored, instead of all
+    int32_t over;                  // which tokens
     int32_t after, activation;
     int32_t count;                 // of matrices
     Matrix matrices[3];            // products of one input, side by side; or the tables of an embedding
@@ -64,6 +65,7 @@ struct Feed {                      // one row's share of a pass
     int32_t offset;                // tokens of the feed in earlier passes
     int32_t first, count;          // tokens of this pass
     int32_t sources;               // tokens of the source
+    int32_t scored;                // the last tokens of this pass, that are scored
 };
 
 struct Turns {                     // RoPE
@@ -85,7 +87,6 @@ struct Pass {
     const int32_t* widths;         // of the buffers
     int32_t step_count, feed_count, turn_count;
     int32_t token_count, wanted_count;
-    int32_t layers;                // of a page
     int32_t store;
     int32_t begin;                 // the first step to run: a pass may stop for somebody to look, and go on
 };

@@ -67,13 +67,11 @@ inline void store_brain(float x, uint16_t* p) {
 
 // Functions of vectors --------------------------------------------------------------------------------------------
 
-// e^x within two units of the last place; what is below the smallest normal number gives 0.
-inline F exponential(F x) {
-    const F magic = set(12582912.0f);  // adding it rounds to a whole number
-    F bounded = max(x, set(-88.0f));
-    bounded = sub(set(0.0f), max(sub(set(0.0f), bounded), set(-88.0f)));
-    const F n = sub(fma(bounded, set(1.44269504f), magic), magic);
-    F r = fma(n, set(-0.693359375f), bounded);
+// e^x within two units of the last place, for x from -88 to 88. Adding 1.5 · 2^23 rounds to a whole number, which then lies in
+// the lowest bits; with 127 more, those are the exponent of its power of two.
+inline F power(F x) {
+    const F raised = set(12582912.0f + 127.0f), whole = fma(x, set(1.44269504f), raised), n = sub(whole, raised);
+    F r = fma(n, set(-0.693359375f), x);
     r = fma(n, set(2.12194440e-4f), r);
     F p = set(1.9875691500e-4f);
     p = fma(p, r, set(1.3981999507e-3f));
@@ -82,11 +80,17 @@ inline F exponential(F x) {
     p = fma(p, r, set(1.6666665459e-1f));
     p = fma(p, r, set(5.0000001201e-1f));
     p = fma(mul(r, r), p, add(r, set(1.0f)));
-    return above(x, -87.0f, mul(p, power_of_two(n)));
+    return mul(p, low_bits_as_exponent(whole));
+}
+
+// e^x; what is below the smallest normal number gives 0.
+inline F exponential(F x) {
+    const F high = sub(set(0.0f), max(sub(set(0.0f), x), set(-88.0f)));
+    return above(x, -87.0f, power(max(high, set(-88.0f))));
 }
 
 // The same of what is not above 0, as a softmax has it; what is no number stays none.
-inline F falling(F x) { return above(x, -87.0f, fma(x, set(0.0f), exponential(x))); }
+inline F falling(F x) { return above(x, -87.0f, fma(x, set(0.0f), power(max(x, set(-88.0f))))); }
 
 inline float falling(float x) {
     float lanes[W];
@@ -176,7 +180,13 @@ template <int S> inline B moved(B x) {  // to the left, or to the right; strange
 
 inline F scale_at(const uint8_t* p, int vector) { return load_half(reinterpret_cast<const uint16_t*>(p) + vector * W); }
 
-struct Outer { F scale, minimum; };  // what 256 inputs of W rows share, in K kinds
+// What 256 inputs of W rows share, in K kinds: a factor for each block's bytes.
+struct Factor {
+    F by, less;  // less takes off that they are raised, and nothing is rounded on the way, as that is a power of two
+    static inline Factor of(F by) { return {by, mul(by, -RAISED)}; }
+    inline F operator()(F raised) const { return fma(raised, by, less); }
+};
+struct Outer { Factor scale, minimum; };
 
 struct Packed4 {  // what kinds of four bits share
     static constexpr int bits = 4, halves = 1;  // halves: parts of a block that have a scale each
@@ -208,12 +218,14 @@ struct Q8_0Tile {
 
 struct Q4_KTile : Packed4 {
     static constexpr int head = 64, bytes = 288, first = 32;
-    static inline Outer open(const uint8_t* p, int vector) { return {scale_at(p, vector), scale_at(p + 32, vector)}; }
+    static inline Outer open(const uint8_t* p, int vector) {
+        return {Factor::of(scale_at(p, vector)), Factor::of(scale_at(p + 32, vector))};
+    }
     static inline F scale(const Outer& outer, const uint8_t* block, int vector, int) {
-        return mul(outer.scale, load_bytes(block + vector * W));
+        return outer.scale(raised_bytes(block, vector));
     }
     static inline F minimum(const Outer& outer, const uint8_t* block, int vector, F) {  // the outer one is stored negated
-        return mul(outer.minimum, load_bytes(block + 16 + vector * W));
+        return outer.minimum(raised_bytes(block + 16, vector));
     }
 };
 
@@ -228,13 +240,15 @@ struct Q5_KTile : Q4_KTile {
 struct Q6_KTile {
     static constexpr int head = 32, bytes = 416, first = 32, bits = 6, halves = 2;
     static constexpr bool lifted = true;
+    // Of four groups, three lie in the lower six bits of a byte each, and the fourth in what is left above them.
     template <int G> static inline B codes(const uint8_t* p, int vector) {
-        const B upper = both(moved<4 - G % 4 * 2>(load_codes(p + 256 + G / 4 * 64 + vector * 4 * W)), 48);
-        return either(nibbles<G>(p + vector * 4 * W), upper);
+        const uint8_t* three = p + G / 4 * 192 + vector * 4 * W;
+        if constexpr (G % 4 < 3) return both(load_codes(three + G % 4 * 64), 63);
+        else return tops(load_codes(three), load_codes(three + 64), load_codes(three + 128));
     }
-    static inline Outer open(const uint8_t* p, int vector) { return {scale_at(p, vector), set(0.0f)}; }
+    static inline Outer open(const uint8_t* p, int vector) { return {Factor::of(scale_at(p, vector)), Factor::of(set(0.0f))}; }
     static inline F scale(const Outer& outer, const uint8_t* block, int vector, int half) {
-        return mul(outer.scale, load_signed(reinterpret_cast<const int8_t*>(block) + half * 16 + vector * W));
+        return mul(outer.scale.by, signed_bytes(block + half * 16, vector));
     }
     static inline F minimum(const Outer&, const uint8_t*, int, F scale) { return mul(scale, set(-32.0f)); }
 };
@@ -254,17 +268,13 @@ template <int BITS, int G, int E> FLAT I dots(I total, const B* four, const Bloc
 
 template <class Tile> constexpr bool small = Tile::bits == 4;  // sums of 32 products are below 2^22
 
-// Upper and lower sums as one.
-template <class Tile> inline F total(I upper, I lower) {
-    const I both = plus64(lower, upper);
-    return small<Tile> ? floats_lifted(both) : floats(both);
-}
+template <class Tile> inline I start() { return small<Tile> ? nought_lifted() : nought(); }
+template <class Tile> inline F ended(I total) { return small<Tile> ? floats_lifted(total) : floats(total); }
 
-// The dot products of groups [G, E) with an input's upper and lower parts.
+// The dot products of groups [G, E) with an input's upper parts, and from there with its lower ones.
 template <class Tile, int G, int E> inline F dotted(const B* four, const int8_t* inputs) {
-    const I upper = dots<Tile::bits, G, E>(nought(), four, load_block(inputs));
-    const I start = small<Tile> ? nought_lifted() : nought();
-    return total<Tile>(upper, dots<Tile::bits, G, E>(start, four, load_block(inputs + BLOCK)));
+    const I upper = dots<Tile::bits, G, E>(start<Tile>(), four, load_block(inputs));
+    return ended<Tile>(dots<Tile::bits, G, E>(plus64(nought(), upper), four, load_block(inputs + BLOCK)));
 }
 
 // Groups [G, E) of all rows of a tile with one token, side by side, so that many sums are under way at once.
@@ -295,19 +305,21 @@ FLAT void add_block(const uint8_t* tile, const Outer* outer, int vector, const I
     B four[8];
     I ups[N], lows[N];
     if constexpr (T == 1) {
-        for (int v = 0; v < N; ++v) ups[v] = nought(), lows[v] = small<Tile> ? nought_lifted() : nought();
+        UNROLLED for (int v = 0; v < N; ++v) ups[v] = start<Tile>(), lows[v] = nought();
         group<Tile, G, E, N>(codes, load_block(in.codes), load_block(in.codes + BLOCK), ups, lows);
     }
-    for (int v = 0; v < N; ++v) {
+    UNROLLED for (int v = 0; v < N; ++v) {
         if constexpr (T > 1) unpack<Tile, G, E>(codes, vector + v, four);
         const F scale = Tile::scale(outer[v], tile, vector + v, H);
         const F minimum = Tile::minimum(outer[v], tile, vector + v, scale);
-        for (int t = 0; t < T; ++t) {
-            const F dot = T == 1 ? total<Tile>(ups[v], lows[v]) : dotted<Tile, G, E>(four, in.codes + t * 2 * in.columns);
-            value[t][v] = fma(dot, mul(scale, set(in.scales[t * blocks])), value[t][v]);
+        UNROLLED for (int t = 0; t < T; ++t) {
+            F dot;
+            if constexpr (T == 1) dot = ended<Tile>(plus64(lows[v], ups[v]));
+            else dot = dotted<Tile, G, E>(four, in.codes + t * 2 * in.columns);
+            value[t][v] = fma(dot, mul(scale, in.scales[t * blocks]), value[t][v]);
             if constexpr (Tile::lifted) {
                 const float sum = in.sums[t * blocks * 3 + (Tile::halves == 2 ? 1 + H : 0)];
-                value[t][v] = fma(minimum, set(sum), value[t][v]);
+                value[t][v] = fma(minimum, sum, value[t][v]);
             }
         }
     }
@@ -317,30 +329,32 @@ FLAT void add_block(const uint8_t* tile, const Outer* outer, int vector, const I
 template <class Tile, int T, int N>
 APART void packed(const uint8_t* tile, int vector, int columns, const Quantised& in, int token, float* out) {
     F value[T][N];
-    for (int t = 0; t < T; ++t)
-        for (int v = 0; v < N; ++v) value[t][v] = set(0.0f);
+    UNROLLED for (int t = 0; t < T; ++t)
+        UNROLLED for (int v = 0; v < N; ++v) value[t][v] = set(0.0f);
     const int blocks = columns / BLOCK;
     Inputs block = {in.codes + size_t(token) * 2 * columns, in.scales + size_t(token) * blocks,
                     in.sums + size_t(token) * blocks * 3, columns};
-    Outer outer[N];
-    for (int v = 0; v < N; ++v) outer[v] = {set(0.0f), set(0.0f)};
-    for (int at = 0; at < blocks; ++at, tile += Tile::bytes) {
+    constexpr int RUN = SUPER / BLOCK;
+    for (int left = blocks; left > 0; left -= RUN) {
+        Outer outer[N];
         if constexpr (Tile::head > 0) {
-            if (at % (SUPER / BLOCK) == 0) {
-                for (int v = 0; v < N; ++v) outer[v] = Tile::open(tile, vector + v);
-                tile += Tile::head;
-            }
+            UNROLLED for (int v = 0; v < N; ++v) outer[v] = Tile::open(tile, vector + v);
+            tile += Tile::head;
         }
-        add_block<Tile, 0, T, N>(tile, outer, vector, block, value);
-        if constexpr (Tile::halves == 2) add_block<Tile, 1, T, N>(tile, outer, vector, block, value);
-        block.codes += 2 * BLOCK, block.scales += 1, block.sums += 3;
+        const int run = Tile::head > 0 ? RUN : left < RUN ? left : RUN;
+        for (int at = 0; at < run; ++at, tile += Tile::bytes) {
+            add_block<Tile, 0, T, N>(tile, outer, vector, block, value);
+            if constexpr (Tile::halves == 2) add_block<Tile, 1, T, N>(tile, outer, vector, block, value);
+            block.codes += 2 * BLOCK, block.scales += 1, block.sums += 3;
+        }
     }
-    for (int t = 0; t < T; ++t)
-        for (int v = 0; v < N; ++v) store(out + (token + t) * TILE + (vector + v) * W, value[t][v]);
+    UNROLLED for (int t = 0; t < T; ++t)
+        UNROLLED for (int v = 0; v < N; ++v) store(out + (token + t) * TILE + (vector + v) * W, value[t][v]);
 }
 
+// One token takes all rows of a tile side by side; several share what is unpacked of a few rows.
 template <class Tile, int T> void packed_rows(const uint8_t* tile, int columns, const Quantised& in, int token, float* out) {
-    constexpr int N = T == 1 ? VECTORS : VECTORS > 2 ? 2 : VECTORS;
+    constexpr int N = T == 1 ? VECTORS : 1;
     for (int vector = 0; vector < VECTORS; vector += N) packed<Tile, T, N>(tile, vector, columns, in, token, out);
 }
 
@@ -348,13 +362,15 @@ template <class Tile> constexpr size_t tile_bytes(int columns) {
     return size_t(columns / BLOCK) * Tile::bytes + size_t(columns / SUPER) * Tile::head;
 }
 
+// As many tokens at once as a level can hold, then what is left of them in halves.
+template <class Tile, int T>
+void packed_tokens(const uint8_t* tile, int columns, const Quantised& in, int token, int tokens, float* out) {
+    for (; token + T <= tokens; token += T) packed_rows<Tile, T>(tile, columns, in, token, out);
+    if constexpr (T > 1) packed_tokens<Tile, T / 2>(tile, columns, in, token, tokens, out);
+}
+
 template <class Tile> void packed_product(const Matrix& m, int tile, int tokens, const Quantised& in, float* out) {
-    const uint8_t* data = m.data + size_t(tile) * tile_bytes<Tile>(m.columns);
-    int token = 0;
-    for (; token + TOKENS <= tokens; token += TOKENS) packed_rows<Tile, TOKENS>(data, m.columns, in, token, out);
-    if constexpr (TOKENS > 2)
-        for (; token + 2 <= tokens; token += 2) packed_rows<Tile, 2>(data, m.columns, in, token, out);
-    for (; token < tokens; ++token) packed_rows<Tile, 1>(data, m.columns, in, token, out);
+    packed_tokens<Tile, TOKENS>(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, 0, tokens, out);
 }
 
 // Products with matrices of floats --------------------------------------------------------------------------------
@@ -641,8 +657,8 @@ template <int R> APART void score(const float* keys, int size, const Query* quer
         F k[AT_ONCE];
         UNROLLED for (int v = 0; v < AT_ONCE; ++v) k[v] = load(keys + v * W);
         UNROLLED for (int r = 0; r < R; ++r) {
-            const F q = set(vectors[r][i]);
-            UNROLLED for (int v = 0; v < AT_ONCE; ++v) total[r][v] = fma(q, k[v], total[r][v]);
+            const float q = vectors[r][i];
+            UNROLLED for (int v = 0; v < AT_ONCE; ++v) total[r][v] = fma(k[v], q, total[r][v]);
         }
     }
     UNROLLED for (int r = 0; r < R; ++r)
@@ -660,8 +676,8 @@ APART void gather(const float* values, int size, int count, const float* weights
         F x[D];
         UNROLLED for (int d = 0; d < D; ++d) x[d] = load(values + d * W);
         UNROLLED for (int r = 0; r < R; ++r) {
-            const F w = set(weights[r * CHUNK + i]);
-            UNROLLED for (int d = 0; d < D; ++d) total[r][d] = fma(w, x[d], total[r][d]);
+            const float w = weights[r * CHUNK + i];
+            UNROLLED for (int d = 0; d < D; ++d) total[r][d] = fma(x[d], w, total[r][d]);
         }
     }
     UNROLLED for (int r = 0; r < R; ++r)

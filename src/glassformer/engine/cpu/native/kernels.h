@@ -50,6 +50,6 @@ struct Kernels {
     float (*join)(Seen& into, const Seen& more, int size);
 };
 
-constexpr int QUERIES = 16;  // at most, in one call of attend
+constexpr int QUERIES = 24;  // at most, in one call of attend
 
 }  // namespace glass

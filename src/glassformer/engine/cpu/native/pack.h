@@ -115,9 +115,15 @@ inline void place_codes(int kind, const uint8_t* codes, int row, uint8_t* out) {
             out[group * 64 + at] = codes[i];
             continue;
         }
+        if (kind == Q6_K) {  // three groups below, the fourth in the upper bits of those
+            uint8_t* three = out + group / 4 * 192 + at;
+            if (group % 4 < 3) three[group % 4 * 64] |= codes[i];
+            else
+                for (int part = 0; part < 3; ++part) three[part * 64] |= uint8_t((codes[i] >> (2 * part) & 3) << 6);
+            continue;
+        }
         out[group / 2 * 64 + at] |= uint8_t((codes[i] & 15) << (group % 2 * 4));
         if (kind == Q5_K) out[256 + at] |= uint8_t((codes[i] >> 4) << group);
-        if (kind == Q6_K) out[256 + group / 4 * 64 + at] |= uint8_t((codes[i] >> 4) << (group % 4 * 2));
     }
 }
 
@@ -218,7 +224,9 @@ inline void row_of(const Matrix& m, int number, float* out) {
                     break;
                 }
                 default: {
-                    const int code = low | (codes[256 + group / 4 * 64 + near] >> (group % 4 * 2) & 3) << 4;
+                    const uint8_t* three = codes + group / 4 * 192 + near;
+                    const int fourth = three[0] >> 6 | three[64] >> 6 << 2 | three[128] >> 6 << 4;
+                    const int code = group % 4 < 3 ? three[group % 4 * 64] & 63 : fourth;
                     out[i] = half_to_float(outer + 2 * row) * float(int8_t(tile[16 * half + row])) * float(code - 32);
                 }
             }

@@ -25,6 +25,8 @@ inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm256_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm256_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+inline F mul(F a, float b) { return mul(a, set(b)); }
+inline F fma(F a, float b, F c) { return fma(a, set(b), c); }
 inline F max(F a, F b) { return _mm256_max_ps(a, b); }
 inline float sum(F a) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -44,11 +46,16 @@ inline F load_brain(const uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight_words(p)), 16));
 }
 inline void load_brains(const uint16_t* p, F* two) { two[0] = load_brain(p), two[1] = load_brain(p + W); }
-inline F load_bytes(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight_bytes(p))); }
 inline F load_signed(const int8_t* p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(eight_bytes(p))); }
-inline F power_of_two(F n) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+constexpr float RAISED = 0.0f;
+inline F raised_bytes(const uint8_t* tile, int vector) {
+    const uint8_t* p = tile + vector * W;
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight_bytes(p)));
 }
+inline F signed_bytes(const uint8_t* tile, int vector) {
+    return load_signed(reinterpret_cast<const int8_t*>(tile) + vector * W);
+}
+inline F low_bits_as_exponent(F x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23)); }
 inline F above(F x, float least, F value) { return _mm256_and_ps(_mm256_cmp_ps(x, set(least), _CMP_NLT_UQ), value); }
 
 inline I nought() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
@@ -67,6 +74,7 @@ template <int S> inline B right(B x) { return _mm256_srli_epi16(x, S); }
 template <int S> inline B left(B x) { return _mm256_slli_epi16(x, S); }
 inline B either(B x, B y) { return _mm256_or_si256(x, y); }
 inline B upper(B x) { return both(right<4>(x), 15); }
+inline B tops(B a, B b, B c) { return either(both(right<6>(a), 3), either(both(right<4>(b), 12), both(right<2>(c), 48))); }
 inline Block load_block(const int8_t* codes) { return {codes}; }
 
 // A sum as it stands: compilers would put sums off to add in another order, and run out of registers.

@@ -8,7 +8,7 @@
 namespace {
 
 constexpr int W = 16;
-constexpr int TOKENS = 6;
+constexpr int TOKENS = 8;
 constexpr int ROWS = 4;
 constexpr bool SIGNED = false;
 
@@ -25,6 +25,8 @@ inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
 inline F mul(F a, F b) { return _mm512_mul_ps(a, b); }
 inline F div(F a, F b) { return _mm512_div_ps(a, b); }
 inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+inline F mul(F a, float b) { return mul(a, set(b)); }
+inline F fma(F a, float b, F c) { return fma(a, set(b), c); }
 inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 inline __m256 low_half(F a) { return _mm512_castps512_ps256(a); }
 inline __m256 high_half(F a) { return _mm512_extractf32x8_ps(a, 1); }
@@ -48,11 +50,16 @@ inline F load_brain(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words(p)), 16));
 }
 inline void load_brains(const uint16_t* p, F* two) { two[0] = load_brain(p), two[1] = load_brain(p + W); }
-inline F load_bytes(const uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p))); }
 inline F load_signed(const int8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p))); }
-inline F power_of_two(F n) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+constexpr float RAISED = 0.0f;
+inline F raised_bytes(const uint8_t* tile, int vector) {
+    const uint8_t* p = tile + vector * W;
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p)));
 }
+inline F signed_bytes(const uint8_t* tile, int vector) {
+    return load_signed(reinterpret_cast<const int8_t*>(tile) + vector * W);
+}
+inline F low_bits_as_exponent(F x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23)); }
 inline F above(F x, float least, F value) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(least), _CMP_NLT_UQ), value);
 }
@@ -70,6 +77,7 @@ template <int S> inline B right(B x) { return _mm512_srli_epi16(x, S); }
 template <int S> inline B left(B x) { return _mm512_slli_epi16(x, S); }
 inline B either(B x, B y) { return _mm512_or_si512(x, y); }
 inline B upper(B x) { return both(right<4>(x), 15); }
+inline B tops(B a, B b, B c) { return either(both(right<6>(a), 3), either(both(right<4>(b), 12), both(right<2>(c), 48))); }
 inline Block load_block(const int8_t* codes) { return {codes}; }
 
 // Unsigned codes with signed inputs, summed in 32 bits.

@@ -7,7 +7,7 @@
 namespace {
 
 constexpr int W = 4;
-constexpr int TOKENS = 4;
+constexpr int TOKENS = 8;
 constexpr int ROWS = 4;
 constexpr bool SIGNED = true;
 
@@ -24,6 +24,8 @@ inline F sub(F a, F b) { return vsubq_f32(a, b); }
 inline F mul(F a, F b) { return vmulq_f32(a, b); }
 inline F div(F a, F b) { return vdivq_f32(a, b); }
 inline F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
+inline F mul(F a, float b) { return vmulq_n_f32(a, b); }
+inline F fma(F a, float b, F c) { return vfmaq_n_f32(c, a, b); }
 inline F max(F a, F b) { return vmaxnmq_f32(a, b); }
 inline float sum(F a) { return vaddvq_f32(a); }
 inline float highest(F a) { return vmaxnmvq_f32(a); }
@@ -35,21 +37,29 @@ inline void load_brains(const uint16_t* p, F* two) {
     two[0] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(eight), 16));
     two[1] = vreinterpretq_f32_u32(vshll_high_n_u16(eight, 16));
 }
-// Four bytes as floats: each above the bits of 2^23, which is a float but for that number. (A conversion is slower.)
-inline F spread(const void* p, uint8_t turned, float less) {
-    static const uint8_t places[16] = {0, 255, 255, 255, 1, 255, 255, 255, 2, 255, 255, 255, 3, 255, 255, 255};
+// Bytes as floats: each above the bits of 2^23, which is a float but for that number. (A conversion is slower.)
+constexpr float RAISED = 8388608.0f;
+inline F spread(uint8x16_t bytes, int vector) {
+    static const uint8_t places[4][16] = {
+        {0, 16, 16, 17, 1, 16, 16, 17, 2, 16, 16, 17, 3, 16, 16, 17},
+        {4, 16, 16, 17, 5, 16, 16, 17, 6, 16, 16, 17, 7, 16, 16, 17},
+        {8, 16, 16, 17, 9, 16, 16, 17, 10, 16, 16, 17, 11, 16, 16, 17},
+        {12, 16, 16, 17, 13, 16, 16, 17, 14, 16, 16, 17, 15, 16, 16, 17},
+    };
+    const uint8x16x2_t table = {{bytes, vreinterpretq_u8_u16(vdupq_n_u16(0x4b00))}};
+    return vreinterpretq_f32_u8(vqtbl2q_u8(table, vld1q_u8(places[vector])));
+}
+inline F raised_bytes(const uint8_t* tile, int vector) { return spread(vld1q_u8(tile), vector); }
+inline F lowered(uint8x16_t bytes, int vector) {
+    return vsubq_f32(spread(veorq_u8(bytes, vdupq_n_u8(0x80)), vector), vdupq_n_f32(RAISED + 128.0f));
+}
+inline F signed_bytes(const uint8_t* tile, int vector) { return lowered(vld1q_u8(tile), vector); }
+inline F load_signed(const int8_t* p) {
     float four;
     __builtin_memcpy(&four, p, 4);
-    uint8x16_t bytes = vreinterpretq_u8_f32(vsetq_lane_f32(four, vdupq_n_f32(0.0f), 0));
-    if (turned) bytes = veorq_u8(bytes, vdupq_n_u8(turned));
-    const uint32x4_t bits = vorrq_u32(vreinterpretq_u32_u8(vqtbl1q_u8(bytes, vld1q_u8(places))), vdupq_n_u32(0x4b000000));
-    return vsubq_f32(vreinterpretq_f32_u32(bits), vdupq_n_f32(less));
+    return lowered(vreinterpretq_u8_f32(vsetq_lane_f32(four, vdupq_n_f32(0.0f), 0)), 0);
 }
-inline F load_bytes(const uint8_t* p) { return spread(p, 0, 8388608.0f); }
-inline F load_signed(const int8_t* p) { return spread(p, 0x80, 8388736.0f); }
-inline F power_of_two(F n) {
-    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23));
-}
+inline F low_bits_as_exponent(F x) { return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(x), 23)); }
 inline F above(F x, float least, F value) {
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value), vcltq_f32(x, vdupq_n_f32(least))));
 }
@@ -57,9 +67,9 @@ inline F above(F x, float least, F value) {
 inline I nought() { return vdupq_n_s32(0); }
 inline F floats(I x) { return vcvtq_f32_s32(x); }
 inline I plus64(I x, I y) { return vaddq_s32(x, vshlq_n_s32(y, 6)); }
-// Small sums are counted from the bits of 1.5 · 2^23, so that they are a float but for that number: a subtraction is four times
-// as fast as a conversion, and as exact.
-inline I nought_lifted() { return vdupq_n_s32(0x4b400000); }
+// Small sums are counted from the bits of 1.5 · 2^23 (the upper parts, which are yet to be multiplied, from a 64th of them), so
+// that they are a float but for that number: a subtraction is four times as fast as a conversion, and as exact.
+inline I nought_lifted() { return vdupq_n_s32(0x4b400000 >> 6); }
 inline F floats_lifted(I x) { return vsubq_f32(vreinterpretq_f32_s32(x), vdupq_n_f32(12582912.0f)); }
 inline B load_codes(const uint8_t* p) { return vld1q_u8(p); }
 inline B lift(B x) { return x; }
@@ -68,6 +78,7 @@ template <int S> inline B left(B x) { return vshlq_n_u8(x, S); }
 inline B both(B x, uint8_t mask) { return vandq_u8(x, vdupq_n_u8(mask)); }
 inline B either(B x, B y) { return vorrq_u8(x, y); }
 inline B upper(B x) { return vshrq_n_u8(x, 4); }
+inline B tops(B a, B b, B c) { return vsriq_n_u8(vsriq_n_u8(vshrq_n_u8(c, 2), b, 4), a, 6); }
 inline Block load_block(const int8_t* codes) { return {vld1q_s8(codes), vld1q_s8(codes + 16)}; }
 
 template <int G, int BITS> inline I dot(I r, B x, const Block& a) {

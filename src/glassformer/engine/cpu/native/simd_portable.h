@@ -24,6 +24,8 @@ inline F sub(F a, F b) { return a - b; }
 inline F mul(F a, F b) { return a * b; }
 inline F div(F a, F b) { return a / b; }
 inline F fma(F a, F b, F c) { return a * b + c; }
+inline F mul(F a, float b) { return a * b; }
+inline F fma(F a, float b, F c) { return a * b + c; }
 inline F max(F a, F b) { return a > b ? a : b; }
 inline float sum(F a) { return (a[0] + a[1]) + (a[2] + a[3]); }
 inline float highest(F a) {
@@ -50,15 +52,23 @@ inline F load_brain(const uint16_t* p) {
     return F(bits);
 }
 inline void load_brains(const uint16_t* p, F* two) { two[0] = load_brain(p), two[1] = load_brain(p + W); }
-inline F load_bytes(const uint8_t* p) { return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
 inline F load_signed(const int8_t* p) { return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
-inline F power_of_two(F n) { return F((__builtin_convertvector(n, I) + 127) << 23); }  // for whole n from -126 to 127
+// The bytes of W of a tile's 16 rows; unsigned ones raised by a power of two, if that is quicker
+constexpr float RAISED = 0.0f;
+inline F raised_bytes(const uint8_t* tile, int vector) {
+    const uint8_t* p = tile + vector * W;
+    return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])};
+}
+inline F signed_bytes(const uint8_t* tile, int vector) {
+    return load_signed(reinterpret_cast<const int8_t*>(tile) + vector * W);
+}
+inline F low_bits_as_exponent(F x) { return F(I(x) << 23); }
 inline F above(F x, float least, F value) { return F(~(x < set(least)) & I(value)); }    // 0 where x is below
 
 inline I nought() { return I{0, 0, 0, 0}; }                        // what dot() starts from
 inline F floats(I x) { return __builtin_convertvector(x, F); }     // what it comes to
 inline I plus64(I x, I y) { return x + y * 64; }
-inline I nought_lifted() { return nought(); }                      // the same for sums below 2^22, where that is faster
+inline I nought_lifted() { return nought(); }                      // the same for upper parts of sums below 2^22
 inline F floats_lifted(I x) { return floats(x); }
 inline B load_codes(const uint8_t* p) { B r; std::memcpy(&r, p, sizeof r); return r; }
 inline B lift(B x) { return x; }                                   // signed codes as dot() takes them
@@ -67,6 +77,7 @@ template <int S> inline B left(B x) { return x << S; }
 inline B both(B x, uint8_t mask) { return x & mask; }
 inline B either(B x, B y) { return x | y; }
 inline B upper(B x) { return x >> 4; }                             // the upper half of each byte
+inline B tops(B a, B b, B c) { return a >> 6 | (b >> 4 & 12) | (c >> 2 & 48); }  // the upper two bits of each
 inline Block load_block(const int8_t* codes) { return {codes}; }
 template <int G, int BITS> inline I dot(I r, B x, const Block& a) {          // each row's four codes with inputs 4G to 4G+3
     int8_t codes[16];
