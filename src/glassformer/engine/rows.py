@@ -67,7 +67,9 @@ def once(rows: Sequence[object]) -> None:
 def wanted(feed: Feed) -> range:
     """The columns of a feed that are to be scored."""
     length = len(feed.ids)
-    return {Want.NONE: range(0), Want.LAST: range(length - 1, length), Want.ALL: range(length)}[feed.want]
+    if feed.want is Want.LAST:
+        return range(length - 1, length)
+    return range(length) if feed.want is Want.ALL else range(length, length)
 
 
 STRANGE = "the row is closed, or belongs to another executor."

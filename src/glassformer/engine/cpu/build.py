@@ -41,7 +41,10 @@ LEVELS: dict[str, dict[str, Flags]] = {  # portable is no goal where there are o
     "aarch64": {
         "portable": ("-march=armv8-a", "-O2"),
         "neon": ("-march=armv8-a",),
-        "dotprod": ("-march=armv8.2-a+dotprod+fp16",),
+        "dotprod": (
+            "-march=armv8.2-a+dotprod+fp16",
+            "-mtune=cortex-a76",
+        ),  # the order of instructions is a tenth of the speed
     },
 }
 ELSEWHERE: dict[str, Flags] = {"portable": ()}  # on machines without a row

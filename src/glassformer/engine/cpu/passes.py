@@ -8,8 +8,8 @@ Shapes: buffers (tokens, width); scores (wanted positions, vocabulary).
 
 from __future__ import annotations
 
-import ctypes
 import threading
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,10 +108,10 @@ class Share:
     def start(self) -> int:
         return self.row.length
 
-    def wanted(self) -> list[int]:
-        """Its tokens that are scored, by their number in the pass."""
+    def scored(self) -> int:
+        """How many of its tokens are scored: always the last ones."""
         columns = checking.wanted(self.feed)
-        return [self.first + column - self.offset for column in columns if 0 <= column - self.offset < self.count]
+        return max(0, min(columns.stop, self.offset + self.count) - max(columns.start, self.offset))
 
 
 class Ready:
@@ -119,34 +119,45 @@ class Ready:
 
     def __init__(self, program: Program, store: Store) -> None:
         self.program = program
-        self.store = store
         self.turns = (Turns * max(1, len(program.ropes)))()
-        self.frequencies: list[Floats] = []
-        self.tables: list[Floats] = []
-        for rope, size in program.ropes:
-            self.frequencies.append(np.ascontiguousarray(rope.frequencies(size)))
-            self.tables.append(np.empty(0, np.float32))
+        self._tables: list[Floats] = [np.empty(0, np.float32) for _ in program.ropes]
+        self._frequencies = [np.ascontiguousarray(rope.frequencies(size)) for rope, size in program.ropes]
         self._buffers: list[Floats] = [np.empty(0, np.float32) for _ in program.widths]
-        self.addresses = np.zeros(max(1, len(program.widths)), np.uint64)
+        self._addresses = np.zeros(max(1, len(program.widths)), np.uint64)
         self.widths = np.array([max(width, 0) for width in program.widths] or [0], np.int32)
+        self._patterns = any(width < 0 for width in program.widths)
+        self._dynamic = any(rope.kind == "dynamic" for rope, _ in program.ropes)
+        self._room = (0, 0)  # of tokens, and of scores
+        self.native = Pass(
+            steps=program.native, turns=self.turns, buffers=self._addresses.ctypes.data, widths=self.widths.ctypes.data,
+            turn_count=len(program.ropes), store=store,
+        )  # fmt: skip
 
-    def lay(self, tokens: int, wanted: int, keys: int, reach: int) -> None:
+    def lay(self, tokens: int, scored: int, keys: int, reach: int) -> None:
         """Make room for so many tokens, scores and keys; `reach`: the furthest position, for RoPE that looks at it."""
+        if self._patterns or self._dynamic or tokens > self._room[0] or scored > self._room[1]:
+            self._room = (max(tokens, self._room[0]), max(scored, self._room[1]))
+            self._lay_buffers(keys)
+            self._lay_turns(reach)
+
+    def _lay_buffers(self, keys: int) -> None:
+        tokens, scored = self._room
         for number, width in enumerate(self.program.widths):
-            rows = wanted if number == self.program.scores else tokens
+            rows = scored if number == self.program.scores else tokens
             wide = -width * keys if width < 0 else width
             self.widths[number] = wide
             if self._buffers[number].size < rows * wide:
                 self._buffers[number] = np.empty(rows * wide, np.float32)
-                self.addresses[number] = self._buffers[number].ctypes.data
+                self._addresses[number] = self._buffers[number].ctypes.data
+
+    def _lay_turns(self, reach: int) -> None:
         for number, (rope, size) in enumerate(self.program.ropes):
             if rope.kind == "dynamic":
-                self.frequencies[number] = np.ascontiguousarray(rope.frequencies(size, reach))
-            if self.tables[number].size < tokens * size:
-                self.tables[number] = np.empty(tokens * size, np.float32)
-            turns = self.turns[number]
-            turns.frequencies, turns.table = self.frequencies[number].ctypes.data, self.tables[number].ctypes.data
-            turns.scale, turns.size = rope.scale, size
+                self._frequencies[number] = np.ascontiguousarray(rope.frequencies(size, reach))
+            if self._tables[number].size < self._room[0] * size:
+                self._tables[number] = np.empty(self._room[0] * size, np.float32)
+            table, frequencies = self._tables[number].ctypes.data, self._frequencies[number].ctypes.data
+            self.turns[number] = Turns(frequencies, table, rope.scale, size)
 
     def buffer(self, number: int, rows: int) -> Floats:
         wide = int(self.widths[number])
@@ -161,37 +172,43 @@ class Laid:
         self.shares = shares
         self.tokens = sum(share.count for share in shares)
         self.trees = [_tree(share) if share.feed.parents is not None else None for share in shares]
-        self.ids = np.array([token for share in shares for token in _own(share)], np.int32)
-        self.positions = np.concatenate([_positions(share, tree) for share, tree in zip(shares, self.trees, strict=True)])
-        self.wanted = np.array([token for share in shares for token in share.wanted()], np.int32)
+        self.scored = [share.scored() for share in shares]
+        ids, positions, wanted = self._numbers = (array("i"), array("i"), array("i"))
+        for share, tree, scored in zip(shares, self.trees, self.scored, strict=True):
+            end = share.offset + share.count
+            ids.extend(share.feed.ids[share.offset : end])
+            positions.extend(
+                range(share.start + share.offset, share.start + end) if tree is None else tree[1][share.offset : end]
+            )
+            wanted.extend(range(share.first + share.count - scored, share.first + share.count))
         typed = [share.types for share in shares if share.types is not None]
         self.types = np.concatenate(typed).astype(np.int32) if typed else None
         memory = max((len(share.row.source) for share in shares), default=0)
-        self.keys = max(keys, memory)
         planted = any(tree is not None for tree in self.trees)
-        ready.lay(self.tokens, len(self.wanted), self.keys, int(self.positions.max()) + 1 if planted else keys)
+        ready.lay(self.tokens, len(wanted), max(keys, memory), max(positions) + 1 if planted else keys)
         decoding = ready.program.scores is not None  # an encoder writes what is changed later
         self.sources = [_changed_source(share) if decoding else share.row.source_pages for share in shares]
         self.feeds = (library.Feed * len(shares))(
-            *(self._feed(*each) for each in zip(shares, self.sources, self.trees, strict=True))
+            *(self._feed(*each) for each in zip(shares, self.sources, self.trees, self.scored, strict=True))
         )
+        native = ready.native
+        native.feeds, native.feed_count = self.feeds, len(shares)
+        native.ids, native.positions, native.wanted = (numbers.buffer_info()[0] for numbers in self._numbers)
+        native.types = None if self.types is None else self.types.ctypes.data
+        native.token_count, native.wanted_count = self.tokens, len(wanted)
 
-    def _feed(self, share: Share, source: Pages | None, tree: tuple[Any, Any] | None) -> library.Feed:
+    def _feed(self, share: Share, source: Pages | None, tree: tuple[Any, Any] | None, scored: int) -> library.Feed:
         row = share.row
         seen, places = (None, None) if tree is None else (one.ctypes.data for one in tree)
         return library.Feed(
             addresses(row.own), addresses(source), seen, places, share.start, len(share.feed.ids), share.offset,
-            share.first, share.count, len(row.source), len(share.wanted()),
+            share.first, share.count, len(row.source), scored,
         )  # fmt: skip
 
     def upto(self, begin: int, end: int) -> Pass:
-        ready = self.ready
-        return Pass(
-            ctypes.cast(ready.program.native, ctypes.POINTER(library.Step)), self.feeds, ready.turns, self.ids.ctypes.data,
-            self.positions.ctypes.data, self.wanted.ctypes.data, None if self.types is None else self.types.ctypes.data,
-            ready.addresses.ctypes.data, ready.widths.ctypes.data, end, len(self.shares), len(ready.program.ropes),
-            self.tokens, len(self.wanted), ready.store, begin,
-        )  # fmt: skip
+        """The pass from one step to another."""
+        self.ready.native.begin, self.ready.native.step_count = begin, end
+        return self.ready.native
 
     def value(self, site: str, share: Share) -> Floats:
         """What lies at a site for one share, with the site's own axes."""
@@ -224,10 +241,9 @@ class Laid:
 
     def results(self) -> list[Found]:
         scores = self.ready.program.scores
-        all_scores = np.empty((0, 0), np.float32) if scores is None else self.ready.buffer(scores, len(self.wanted))
+        all_scores = np.empty((0, 0), np.float32) if scores is None else self.ready.buffer(scores, sum(self.scored))
         found, at = [], 0
-        for share, source in zip(self.shares, self.sources, strict=True):
-            count = len(share.wanted())
+        for share, source, count in zip(self.shares, self.sources, self.scored, strict=True):
             reads = share.feed.watch.reads if share.feed.watch is not None else ()
             seen = {site: self.value(site, share).copy() for site in self.ready.program.sites if site in reads}
             if source is not None and self.ready.program.scores is not None:
@@ -246,18 +262,6 @@ def _store(asked: str | None, kind: str) -> Store:
 def _belonging(sites: frozenset[str], stack: str) -> frozenset[str]:
     """The sites that a stack's program gives."""
     return frozenset(site for site in sites if site.startswith(ENCODER) == bool(stack) and not site.endswith(SOURCED))
-
-
-def _own(share: Share) -> Sequence[int]:
-    return share.feed.ids[share.offset : share.offset + share.count]
-
-
-def _positions(share: Share, tree: tuple[Any, Any] | None) -> npt.NDArray[np.int32]:
-    if tree is not None:
-        places: npt.NDArray[np.int32] = tree[1][share.offset : share.offset + share.count]
-        return places
-    first = share.start + share.offset
-    return np.arange(first, first + share.count, dtype=np.int32)
 
 
 def _tree(share: Share) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:

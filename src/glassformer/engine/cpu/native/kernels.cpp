@@ -38,6 +38,7 @@ constexpr int VECTORS = TILE / W;  // of a tile's rows
 #else
 #define UNROLLED _Pragma("GCC unroll 16")
 #endif
+#define THEN __asm__ __volatile__("" ::: "memory")  // what follows is loaded later, not all at once into too few registers
 #define APART __attribute__((noinline))  // inner loops keep their sums in registers if nothing else is around them
 
 inline void store_half(float x, uint16_t* p) {
@@ -290,6 +291,8 @@ FLAT void group(const uint8_t* codes, const Block& upper, const Block& lower, I*
     }
 }
 
+constexpr int BESIDE = 4;  // tokens whose sums are under way at once
+
 struct Inputs {  // a block of some tokens' inputs, and how far apart the tokens are
     const int8_t* codes;
     const float *scales, *sums;
@@ -313,6 +316,7 @@ FLAT void add_block(const uint8_t* tile, const Outer* outer, int vector, const I
         const F scale = Tile::scale(outer[v], tile, vector + v, H);
         const F minimum = Tile::minimum(outer[v], tile, vector + v, scale);
         UNROLLED for (int t = 0; t < T; ++t) {
+            if (t && t % BESIDE == 0) THEN;
             F dot;
             if constexpr (T == 1) dot = ended<Tile>(plus64(lows[v], ups[v]));
             else dot = dotted<Tile, G, E>(four, in.codes + t * 2 * in.columns);
@@ -352,9 +356,9 @@ APART void packed(const uint8_t* tile, int vector, int columns, const Quantised&
         UNROLLED for (int v = 0; v < N; ++v) store(out + (token + t) * TILE + (vector + v) * W, value[t][v]);
 }
 
-// One token takes all rows of a tile side by side; several share what is unpacked of a few rows.
+// One token takes all rows of a tile side by side, two half of them; more share what is unpacked of a few rows.
 template <class Tile, int T> void packed_rows(const uint8_t* tile, int columns, const Quantised& in, int token, float* out) {
-    constexpr int N = T == 1 ? VECTORS : 1;
+    constexpr int N = T == 1 ? VECTORS : T == 2 && VECTORS > 1 ? 2 : 1;
     for (int vector = 0; vector < VECTORS; vector += N) packed<Tile, T, N>(tile, vector, columns, in, token, out);
 }
 
