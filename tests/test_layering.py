@@ -56,8 +56,10 @@ ALLOWED: dict[str, set[str]] = {
     "generating": GROUND | {"decoding", "engine", "families", "heads", "outputs"},
     "auto": GROUND | {"opening", "loading", "generating", "blueprints", "families", "heads"},
     "running": GROUND | {"decoding", "observe", "text"},
+    "executing": GROUND | {"opening", "blueprints", "engine"},
     "runtime": GROUND
     | {
+        "executing",
         "running",
         "opening",
         "checkpoint",

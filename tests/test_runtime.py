@@ -23,7 +23,7 @@ from glassformer.errors import (
     TemplateError,
     UnknownArgument,
 )
-from glassformer.runtime import EXECUTORS
+from glassformer.executing import EXECUTORS
 from tests.parity import reference
 
 

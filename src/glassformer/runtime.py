@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,26 +24,23 @@ from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, p
 from glassformer.decoding.remedies import remedy
 from glassformer.decoding.settings import FAMILIAR, LIKELIHOODS, empty_prompt
 from glassformer.decoding.stopping import cancelled
-from glassformer.engine.protocol import CACHES, Executor
+from glassformer.engine.protocol import Executor
 from glassformer.errors import (
-    CheckpointError,
-    ExecutorError,
     InputError,
     InputTypeError,
     SettingError,
     TemplateError,
-    nearest,
     refuse,
 )
+from glassformer.executing import Choice
 from glassformer.observe.journey import TOP, Candidate, Journey, candidates, journey, next_token
 from glassformer.observe.vocabulary import Vocabulary
-from glassformer.opening import DTYPES, Opened, open_model
+from glassformer.opening import Opened, open_model
 from glassformer.running import Growing, Run
 from glassformer.text import Tokenizer
 
 note = logging.getLogger("glassformer").warning
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
-EXECUTORS = ("auto", "plain", "cpu")
 
 
 def load(
@@ -67,28 +64,17 @@ def load(
         progress: called as (what, bytes so far, bytes in all) while something is fetched.
     """
     refuse(unknown, load)
-    if executor not in EXECUTORS:
-        raise ExecutorError(
-            f"there is no executor {executor!r}.{nearest(str(executor), EXECUTORS)} Known: {', '.join(EXECUTORS)}."
-        )
     if not isinstance(name, (str, os.PathLike)):
         raise InputTypeError(f"a model's name is text or a path, not {type(name).__name__}.")
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 is as good as its name
-    if dtype is not None and dtype not in DTYPES:
-        raise InputError(f"there is no dtype {dtype!r}.{nearest(dtype, DTYPES)} Known: {', '.join(DTYPES)}.")
-    if executor == "cpu" and dtype is not None:
-        raise InputError("dtype is what PyTorch computes in; the CPU engine takes weights as they are. Leave one out.")
-    if (executor == "plain" or dtype is not None) and cache is not None:  # a dtype means PyTorch
-        raise InputError("cache is the CPU engine's: PyTorch keeps keys and values as it computes. Leave one out.")
-    if cache is not None and cache not in CACHES:
-        raise InputError(f"there is no cache {cache!r}.{nearest(str(cache), CACHES)} Known: {', '.join(CACHES)}.")
+    choice = Choice(executor, dtype, cache)
     opened = open_model(name, progress=progress)
     if weights is not None:
         from glassformer.quantising import requantised
 
         opened = replace(opened, given=requantised(opened, weights, progress))
     _ = opened.config, opened.tensors  # what is broken is said now, not at the first word
-    return Model(opened, dtype, executor, cache)
+    return Model(opened, choice)
 
 
 def _flat(ids: Any) -> tuple[int, ...]:
@@ -139,13 +125,9 @@ class Given:
 class Model:
     """A loaded model: tokenizer, executor, settings. Made by `load`."""
 
-    def __init__(
-        self, opened: Opened | Given, dtype: str | None = None, executor: str = "auto", cache: str | None = None
-    ) -> None:
+    def __init__(self, opened: Opened | Given, choice: Choice | None = None) -> None:
         self.opened = opened
-        self._dtype = dtype
-        self._asked = executor
-        self._cache = cache
+        self._choice = choice or Choice()
         self._tokenizer: Tokenizer | None = None  # another than its own
 
     @classmethod
@@ -224,58 +206,24 @@ class Model:
         from glassformer.loading import chosen_dtype, load
 
         cls = made_for(self.config.model_type, self.head)
-        return load(cls, self.opened, chosen_dtype(self._dtype)).requires_grad_(False)
+        return load(cls, self.opened, chosen_dtype(self._choice.dtype)).requires_grad_(False)
 
     @cached_property
     def executor(self) -> Executor:
         """What runs the model; made when first needed."""
         self._check_writes()
-        native = self._native()
+        native = None if isinstance(self.opened, Given) else self._choice.engine(self.opened, self.blueprint)
         if native is not None:
             return native
         from glassformer.engine.plain import Plain
 
         return Plain(self.module)
 
-    def _native(self) -> Executor | None:
-        """The CPU engine over this model; None where PyTorch is asked for, or must do."""
-        if isinstance(self.opened, Given) or self._asked == "plain" or self._dtype is not None:
-            return None
-        opened = self.opened
-
-        def made() -> Executor:
-            from glassformer.engine.cpu.executor import Cpu
-
-            return Cpu(self.config, self.blueprint, opened.tensors, cache=self._cache)
-
-        found: Executor | None = self._unless_impossible(made)
-        return found
-
     @cached_property
     def reader(self) -> Any:
-        """The CPU engine over the model's base, which turns texts to states; None where PyTorch is asked for, or must do."""
-        if isinstance(self.opened, Given) or self._asked == "plain" or self._dtype is not None or "module" in vars(self):
-            return None
-        if self.config.encoder_layers:
-            return None  # what an encoder-decoder's states are is PyTorch's to say
-        opened = self.opened
-
-        def made() -> Any:
-            from glassformer.engine.cpu.reader import Reader
-
-            return Reader(self.config, opened.blueprint("base"), opened.tensors)
-
-        return self._unless_impossible(made)
-
-    def _unless_impossible(self, make: Callable[[], Any]) -> Any:
-        """What the CPU engine makes; where it cannot, None and a word, unless it was asked for by name."""
-        try:
-            return make()
-        except (ExecutorError, CheckpointError) as error:
-            if self._asked == "cpu":
-                raise
-            note(f"{self.name} runs on PyTorch: {error}")
-            return None
+        """The CPU engine over the model's base, which turns texts to states; None where PyTorch runs it."""
+        known = isinstance(self.opened, Given) or "module" in vars(self)
+        return None if known else self._choice.reader(cast(Opened, self.opened))
 
     def _check_writes(self) -> None:
         if not self.writes:

@@ -20,6 +20,7 @@ from glassformer.engine.cpu.library import Engine
 from glassformer.engine.plain import Plain
 from glassformer.engine.protocol import Executor, Feed, Want
 from glassformer.engine.verify import Verdict, verify_all
+from glassformer.executing import Choice
 from glassformer.opening import Opened, open_model
 from glassformer.quantising import requantised
 from glassformer.runtime import Model
@@ -107,7 +108,7 @@ class Requantised(Subject):
 
     @cached_property
     def model(self) -> Any:
-        return Model(self.opened, "float32", "plain").module
+        return Model(self.opened, Choice("plain", "float32")).module
 
 
 def written(folder: Path, family: str, **changes: Any) -> Subject:
