@@ -61,7 +61,7 @@ def load(
         dtype: 'float32', 'bfloat16', …, which PyTorch is to compute in; by default as stored.
         weights: a kind to pack the weights of a folder in: 'q8_0', 'q4_1', 'q4_k', …; packed once, and kept in the cache.
         cache: what the CPU engine keeps keys and values in: 'f32', 'f16', 'bf16' or 'q8'; by default as fits the weights.
-        progress: called as (what, bytes so far, bytes in all) while something is fetched.
+        progress: called as (what, bytes so far, bytes in all) while something is fetched or packed.
     """
     refuse(unknown, load)
     if not isinstance(name, (str, os.PathLike)):

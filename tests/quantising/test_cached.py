@@ -97,7 +97,7 @@ class TestTheFile:
         (path,) = files()
         assert path.parent.name.startswith(f"{tmp_path.name}-")
         assert path.name.startswith("q8_0-")
-        assert told[-1][0] == f"{tmp_path.name} as Q8_0"
+        assert told[-1][0] == f"packing {tmp_path.name} as Q8_0"
         assert told[-1][1] == told[-1][2] > 0
         when = path.stat().st_mtime_ns
         again: list[object] = []

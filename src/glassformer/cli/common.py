@@ -137,19 +137,19 @@ def listen() -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A bar that appears when something is fetched; off a terminal, one line when it begins."""
+    """A bar that appears when something is fetched or packed; off a terminal, one line when it begins."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("fetching {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, disable=not console.is_terminal)
     tasks: dict[str, Any] = {}
 
     def progress(what: str, so_far: int, total: int) -> None:
         if what not in tasks:
             if not console.is_terminal:
-                note(f"fetching {what} ({total // 1_000_000} MB)")
+                note(f"{what} ({total // 1_000_000} MB)")
             bar.start()
             tasks[what] = bar.add_task(what, total=total)
         bar.update(tasks[what], completed=min(so_far, total))

@@ -39,7 +39,7 @@ def requantised(opened: Opened, kind: str, progress: Progress | None = None) -> 
         return opened.tensors
     path = _place(label(opened), chosen.values(), kind)
     if not path.exists():
-        said = f"{label(opened)} as {kind}"
+        said = f"packing {label(opened)} as {kind}"
         tell = None if progress is None else lambda _, so_far, total: progress(said, so_far, total)
         _make(path, list(planned.values()), tell)
     raw = Gguf(path).raw
