@@ -221,7 +221,7 @@ def test_what_is_absent_says_something_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ids", "wanted"), [({}, {}), ({"eos": 2}, {"eos_token_id": [2]}),
-                                             ({"eos": 7, "eot": 2}, {"eos_token_id": [2, 7]}),
+                                             ({"eos": 7, "eot": 2, "eom": 9}, {"eos_token_id": [2, 7, 9]}),
                                              ({"eos": 5, "eot": 5}, {"eos_token_id": [5]})])  # fmt: skip
 def test_everything_that_ends_a_text_is_a_setting(tmp_path: Path, ids: dict[str, int], wanted: dict[str, Any]) -> None:
     metadata = {f"tokenizer.ggml.{name}_token_id": (number, Value.UINT32) for name, number in ids.items()}
@@ -492,7 +492,7 @@ def test_whole_files_that_are_no_model_of_ours(tmp_path: Path, what: str) -> Non
     refused(lambda: Gguf(path).tensors, path, *words)
 
 
-@pytest.mark.parametrize("field", ["eos", "eot"])
+@pytest.mark.parametrize("field", ["eos", "eot", "eom"])
 def test_what_ends_a_text_must_be_a_token_id(tmp_path: Path, field: str) -> None:
     key = f"tokenizer.ggml.{field}_token_id"
     path = write_gguf(tmp_path / "x.gguf", metadata=sizes("llama") | {key: ([1, 2], Value.ARRAY)})

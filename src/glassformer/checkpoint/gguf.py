@@ -51,7 +51,8 @@ class Gguf:
     @property
     def settings(self) -> Mapping[str, Any]:
         eos: set[int] = set()
-        for key in ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"):
+        for name in ("eos", "eot", "eom"):  # the end of a text, of a turn, of a message
+            key = f"tokenizer.ggml.{name}_token_id"
             token = self.metadata.get(key)
             if not isinstance(token, int | None):
                 raise CheckpointError(
