@@ -53,14 +53,15 @@ bool has_dot_products() {
 // The levels that this library has and this processor can run, best first.
 std::vector<const Kernels*> levels() {
     std::vector<const Kernels*> found;
+#ifdef LEVEL_avx2
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+                      __builtin_cpu_supports("bmi2");
 #ifdef LEVEL_avx512vnni
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq"))
+    if (avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         found.push_back(&kernels_avx512vnni);
 #endif
-#ifdef LEVEL_avx2
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        found.push_back(&kernels_avx2);
+    if (avx2) found.push_back(&kernels_avx2);
 #endif
 #ifdef LEVEL_dotprod
     if (has_dot_products()) found.push_back(&kernels_dotprod);
