@@ -34,7 +34,8 @@ def test_sizes_and_perplexity(model: Path, text: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.keys() == {
-        "path", "kind", "from", "bytes_before", "bytes_after", "bits", "tokens", "perplexity_before", "perplexity_after",
+        "path", "kind", "from", "bytes_before", "bytes_after", "bits", "kinds", "tokens",
+        "perplexity_before", "perplexity_after",
     }  # fmt: skip
     assert (found["path"], found["kind"], found["from"]) == (str(path), "Q8_0", "F32")
     assert found["bytes_before"] == (model / "model.safetensors").stat().st_size
@@ -49,6 +50,7 @@ def test_sizes_and_perplexity(model: Path, text: Path, tmp_path: Path) -> None:
     assert f"over {found['tokens']} tokens of text.txt" in cost
     assert f"perplexity {found['perplexity_before']:,.2f} → {found['perplexity_after']:,.2f} (" in cost
     assert {one.kind for one in Gguf(path).raw.values()} == {"Q8_0", "F32"}
+    assert list(found["kinds"]) == ["Q8_0"]
 
 
 def test_without_perplexity_under_a_name_of_its_own(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +58,7 @@ def test_without_perplexity_under_a_name_of_its_own(model: Path, tmp_path: Path,
     done = glass("models", "quantize", str(model), "--to", "Q4_K", "--no-perplexity")
     assert done.stdout == "tiny-0.1B-q4_k.gguf\n"
     assert "perplexity" not in done.stderr
+    assert "where a row does not fit Q4_K, the nearest kind" in done.stderr
     assert "packing" not in done.stderr  # no bars off a terminal
     assert "torch" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["tiny-0.1B-q4_k.gguf"]
@@ -79,7 +82,9 @@ def test_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:
     assert "is no text that can be read" in missing
     (tmp_path / "empty").write_text("")
     short = failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", out, "--text", str(tmp_path / "empty")))
-    assert "is too short to measure anything on" in short
+    assert "has 0 tokens; fewer than 32 say nothing about a model" in short
+    wrong = str(tmp_path / "x.bin")
+    assert "End it in .gguf" in failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", wrong))
     (tmp_path / "empty").unlink()
     assert "there is no file or folder './nowhere'" in failed(glass("models", "quantize", "./nowhere", "--to", "q8_0"))
     assert "Missing option '--to'" in failed(glass("models", "quantize", str(model)), code=2)

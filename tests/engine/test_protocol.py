@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,6 +106,40 @@ def test_a_tree_of_tokens(subject: Subject) -> None:
     assert same(plain.host(), alone(subject, [9, 9, 9]))
     with pytest.raises(InputError, match="parent must come before it"):
         executor.run([Feed(executor.open(), [1, 2], parents=[1, -1])])
+
+
+def test_scores_outlive_the_next_pass(subject: Subject) -> None:
+    executor = subject.executor()
+    row = executor.open()
+    (first,) = executor.run([Feed(row, [3, 1, 4])])
+    kept = first.host().copy()
+    executor.run([Feed(row, [1])])
+    assert np.array_equal(first.host(), kept)
+
+
+def test_several_threads_at_once(subject: Subject) -> None:
+    """Each has rows of its own; nobody sees another's numbers."""
+    executor = subject.executor()
+    texts = [[3 + number, 1, 4, 1 + number] for number in range(4)]
+    found: dict[int, list[bool]] = {}
+
+    def live(number: int) -> None:
+        row, ids = executor.open(), texts[number]
+        expected = [alone(subject, ids[: length + 1]) for length in range(len(ids))]
+        found[number] = []
+        for _ in range(10):
+            executor.rewind(row, 0)
+            for token, wanted in zip(ids, expected, strict=True):
+                (scores,) = executor.run([Feed(row, [token])])
+                time.sleep(0.001)  # for the others to run meanwhile
+                found[number].append(same(scores.host(), wanted))
+
+    threads = [threading.Thread(target=live, args=(number,)) for number in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [True] * 40 for number in range(len(texts))}
 
 
 def test_top_candidates(subject: Subject) -> None:

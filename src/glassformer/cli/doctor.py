@@ -10,7 +10,7 @@ import typer
 
 from glassformer import __version__
 from glassformer.cli import common
-from glassformer.errors import ExecutorError
+from glassformer.errors import ExecutorError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.engine.verify import Checked
@@ -31,7 +31,10 @@ def doctor(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare the CPU engine with PyTorch on a model, layer by layer.")
     ] = False,
-    model: common.ModelOption = common.DEFAULT_MODEL,
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", envvar="GLASS_MODEL", help="With --verify: a name, a hub id, or a path."),
+    ] = common.DEFAULT_MODEL,
     as_json: common.JsonOption = False,
 ) -> None:
     """Say what this machine has, what runs on it, and what could run better."""
@@ -133,11 +136,13 @@ def _version(name: str) -> str:
 
 def _executors() -> tuple[list[str], list[str]]:
     """A line for each executor, and what could be better about them."""
-    (plain, faster), (cpu, mend) = _plain(), _cpu()
+    cpu, mend = _cpu()
+    plain, faster = _plain(alone=bool(mend))
     return [plain, cpu], faster + mend
 
 
-def _plain() -> tuple[str, list[str]]:
+def _plain(alone: bool) -> tuple[str, list[str]]:
+    """PyTorch; how it would be faster matters where it is alone."""
     try:
         import torch
     except ImportError as error:
@@ -148,7 +153,7 @@ def _plain() -> tuple[str, list[str]]:
     if torch.cuda.is_available():
         devices.append(torch.cuda.get_device_name())
     advice = []
-    if not multiplies_well(torch.bfloat16):
+    if alone and not multiplies_well(torch.bfloat16):
         advice.append("this CPU has no bfloat16 products, so bfloat16 checkpoints run faster with --dtype float32")
     return f"plain: runs on {', '.join(devices)}", advice
 
@@ -160,9 +165,8 @@ def _cpu() -> tuple[str, list[str]]:
     try:
         before = build.held()
         about = library.describe()
-    except (ExecutorError, OSError) as error:
-        why, _, mend = str(error).partition(". ")
-        return f"cpu: cannot run: {why}", [mend or why]
+    except (ExecutorError, SettingError, OSError) as error:
+        return "cpu: cannot run, see the advice", [str(error)]
     others = [level for level in about["levels"] if level != about["level"]]
     level = about["level"] + (f" (also {', '.join(others)})" if others else "")
     return f"cpu: runs on {about['threads']} threads, level {level}; its library is {_library(new=before is None)}", []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from glassformer.observe.perplexity import Likelihood
     from glassformer.opening import Opened
 
+FEWEST = 32  # tokens that a perplexity is measured on
 app = typer.Typer(help="List, fetch and pack models.", no_args_is_help=True)
 
 
@@ -93,12 +95,16 @@ def quantize(
 
     common.listen()
     kind, words = known_kind(to), _text(text or HELD_OUT)
+    if output is not None and output.suffix.lower() != ".gguf":
+        raise InputError(f"--output {str(output)!r}: by its name nobody would know it for a GGUF file. End it in .gguf.")
     with common.progress_bar() as progress:
         opened = open_model(model, progress=progress)
     measured = perplexity and opened.head == "causal"
     ids = opened.tokenizer(words, add_special_tokens=False)["input_ids"] if measured else []
-    if measured and len(ids) < 2:
-        raise InputError(f"--text {str(text)!r} is too short to measure anything on. Give a longer one.")
+    if measured and len(ids) < FEWEST:
+        raise InputError(
+            f"--text {str(text)!r} has {len(ids)} tokens; fewer than {FEWEST} say nothing about a model. Give a longer one."
+        )
     path = output or Path(f"{label(opened)}-{kind.lower()}.gguf")
     with _packing(path.name) as packing:
         quantise(opened, path, kind, force=force, progress=packing)
@@ -107,6 +113,9 @@ def quantize(
         f"{found['from']} {found['bytes_before'] / 1e6:,.1f} MB → {kind} {found['bytes_after'] / 1e6:,.1f} MB, "
         f"{found['bits']:.2f} bits for each weight"
     )
+    if len(found["kinds"]) > 1:
+        said = ", ".join(f"{count} as {name}" for name, count in found["kinds"].items())
+        common.note(f"matrices: {said} (tables get eight bits or more; where a row does not fit {kind}, the nearest kind)")
     if measured:
         before, after = (_likelihood(str(name), ids) for name in (model, path))
         found |= {
@@ -139,6 +148,7 @@ def _sizes(opened: Opened, path: Path) -> dict[str, Any]:
         "bytes_before": sum(source.stat().st_size for source in sources),
         "bytes_after": path.stat().st_size,
         "bits": round(8 * sum(one.size for one in packed) / sum(one.elements for one in packed), 4),
+        "kinds": dict(Counter(one.kind for one in packed if len(one.shape) > 1).most_common()),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,7 +168,9 @@ def summary(run: Run, why: bool = False) -> dict[str, Any]:
         "seed": run.seed,
         "settings": {name: {"value": _data(value), "from": where} for name, (value, where) in run.settings.in_force.items()},
         "remedy": run.remedy,
+        "seconds_to_first": round(run.seconds_to_first, 4),
         "tokens_per_second": round(run.tokens_per_second, 2),
+        "executor": asdict(run.model.executor.describe()),
     }
     if run.settings.logprobs is not None:
         found["logprobs"] = [likelihoods(step) for step in run.steps]

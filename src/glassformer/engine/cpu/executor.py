@@ -104,7 +104,7 @@ class Cpu(Native):
         passes = _pieces(whole)
         for shares in passes:
             for share, one in zip(shares, self._pass(ready, shares, keys), strict=True):
-                found[share.number].append(one if len(passes) == 1 else _copied(*one))
+                found[share.number].append(one)
         for share in whole:
             share.row.length += share.count
         return [
@@ -161,10 +161,6 @@ def _pieces(whole: Sequence[Share]) -> list[list[Share]]:
 def _entire(feed: Feed) -> bool:
     """Whether a feed cannot be cut: a changed pattern may look ahead."""
     return feed.watch is not None and any(site.endswith(".attention.pattern") for site in feed.watch.changes)
-
-
-def _copied(scores: Floats, seen: dict[str, Any]) -> Found:
-    return scores.copy(), seen
 
 
 def _joined(parts: Sequence[Found]) -> Found:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import ExecutorError, nearest
+from glassformer.errors import ExecutorError, SettingError, nearest
 
 PAGE = 64  # tokens of a page of keys and values
 BLOCK = 32  # inputs that are quantised together
@@ -156,28 +155,25 @@ def levels() -> tuple[str, ...]:
 def chosen_level() -> str:
     """The best level, or the one that GLASS_LEVEL names."""
     known, asked = levels(), os.environ.get("GLASS_LEVEL")
-    if asked is None:
+    if not asked:
         return known[0]
     if asked not in known:
-        raise ExecutorError(
-            f"GLASS_LEVEL is {asked!r}, which cannot run here.{nearest(asked, known)} Levels: {', '.join(known)}."
+        raise SettingError(
+            f"GLASS_LEVEL is {asked!r}, which cannot run here.{nearest(asked, known)} Here can run: {', '.join(known)}."
         )
     return asked
 
 
 def chosen_threads() -> int:
     """As many threads as there are cores, or as GLASS_THREADS says, or OMP_NUM_THREADS, which others go by."""
-    if (asked := os.environ.get("GLASS_THREADS")) is not None:
-        return _threads("GLASS_THREADS", asked, MOST_THREADS)
-    if asked := os.environ.get("OMP_NUM_THREADS"):  # a list: a number for each level of nesting
-        return min(_threads("OMP_NUM_THREADS", asked.split(",")[0].strip(), sys.maxsize), MOST_THREADS)
+    if asked := os.environ.get("GLASS_THREADS"):
+        if not asked.isdecimal() or not 1 <= int(asked) <= MOST_THREADS:
+            raise SettingError(f"GLASS_THREADS is {asked!r}; it must be a number from 1 to {MOST_THREADS}.")
+        return int(asked)
+    others = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list: a number for each level of nesting
+    if others.isdecimal() and int(others) > 0:
+        return min(int(others), MOST_THREADS)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _threads(name: str, asked: str, most: int) -> int:
-    if not asked.isdecimal() or not 1 <= int(asked) <= most:
-        raise ExecutorError(f"{name} is {asked!r}; it must be a number from 1 to {MOST_THREADS}.")
-    return int(asked)
 
 
 def describe() -> dict[str, Any]:

@@ -248,7 +248,7 @@ class Laid:
             seen = {site: self.value(site, share).copy() for site in self.ready.program.sites if site in reads}
             if source is not None and self.ready.program.scores is not None:
                 seen |= {site: _of_source(source, site, len(share.row.source)) for site in reads if site.endswith(SOURCED)}
-            found.append((all_scores[at : at + count], seen))
+            found.append((all_scores[at : at + count].copy(), seen))  # the next pass takes the buffer again
             at += count
         return found
 
