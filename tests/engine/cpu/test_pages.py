@@ -170,7 +170,7 @@ class TestMoves:
                 parents = [draw.randrange(len(held)) for _ in held]
                 before = [list(ids) for _, ids in held]
                 executor.select([row for row, _ in held], parents)
-                held = [(row, before[parent]) for (row, _), parent in zip(held, parents, strict=True)]
+                held = [(row, list(before[parent])) for (row, _), parent in zip(held, parents, strict=True)]
             owned = {id(page) for row, _ in held for page in [*row.own.held, *(row.source_pages.held if source else [])]}
             assert used(made) == len(owned)
         for row, _ in held:
