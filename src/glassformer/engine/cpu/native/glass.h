@@ -19,8 +19,8 @@ enum How : int32_t { NO_NORM, RMS, LAYER };
 enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH };
 enum After : int32_t { NOTHING, ADDED, ACTIVATED, GATED };  // what follows a product
 enum Do : int32_t { EMBED, NORMALISE, PRODUCT, TURN, REMEMBER, PLACE, ATTEND, PATTERN, MIX, ADD, ACTIVATE, COPY };
-enum Over : int32_t { ALL, SCORED, GATHERED };  // a step's tokens: all, those that are scored, or those, one after another
 // PLACE is TURN (norms and RoPE of queries and keys) and REMEMBER (keys and values into their pages) in one
+enum Over : int32_t { ALL, SCORED, GATHERED };  // a step's tokens: all, those that are scored, or those, one after another
 
 struct Matrix {
     const uint8_t* data;  // floats lie row after row, packed kinds in tiles
