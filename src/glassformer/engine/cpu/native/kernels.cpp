@@ -356,9 +356,10 @@ APART void packed(const uint8_t* tile, int vector, int columns, const Quantised&
         UNROLLED for (int v = 0; v < N; ++v) store(out + (token + t) * TILE + (vector + v) * W, value[t][v]);
 }
 
-// One token takes all rows of a tile side by side, two half of them; more share what is unpacked of a few rows.
+// One token takes all rows of a tile side by side; more share what is unpacked of a few rows, in enough sums to keep going.
 template <class Tile, int T> void packed_rows(const uint8_t* tile, int columns, const Quantised& in, int token, float* out) {
-    constexpr int N = T == 1 ? VECTORS : T == 2 && VECTORS > 1 ? 2 : 1;
+    constexpr bool few = T == 2 || (T == 4 && Tile::bits == 8);  // eight bits need no unpacking that would fill the gaps
+    constexpr int N = T == 1 ? VECTORS : few && VECTORS > 1 ? 2 : 1;
     for (int vector = 0; vector < VECTORS; vector += N) packed<Tile, T, N>(tile, vector, columns, in, token, out);
 }
 
