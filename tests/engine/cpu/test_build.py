@@ -14,18 +14,7 @@ import pytest
 from glassformer.engine.cpu import build
 from glassformer.errors import ExecutorError
 from tests.checkpoint.files import refused
-from tests.conftest import unavailable
 from tests.engine.cpu.workshop import INSTRUCTIONS, Compiler, grow_old, instructions, works, write_sources
-
-
-@pytest.fixture(scope="session")
-def compiler() -> list[str]:
-    """This machine's own."""
-    try:
-        return build.find_compiler()
-    except ExecutorError as error:
-        unavailable(str(error))
-        raise
 
 
 @pytest.fixture(scope="session")

@@ -17,23 +17,11 @@ from pathlib import Path
 import pytest
 
 from glassformer.engine.cpu import build, library
-from glassformer.errors import ExecutorError
-from tests.conftest import unavailable
 
 HERE = Path(__file__).with_name("native")
 SANITISED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 CROSS = {"x86_64": "x86-64-linux-gnu", "aarch64": "aarch64-linux-gnu"}  # Debian's names of the compilers' packages
 BEYOND_QEMU = {"avx512vnni"}
-
-
-@pytest.fixture(scope="module")
-def compiler() -> list[str]:
-    """This machine's own."""
-    try:
-        return build.find_compiler()
-    except ExecutorError as error:
-        unavailable(str(error))
-        raise
 
 
 @pytest.fixture(scope="module")

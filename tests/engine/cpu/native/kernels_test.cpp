@@ -14,22 +14,6 @@
 #include "kernels.h"
 #include "pack.h"
 
-namespace glass {
-extern const Kernels kernels_portable;
-#ifdef LEVEL_neon
-extern const Kernels kernels_neon;
-#endif
-#ifdef LEVEL_dotprod
-extern const Kernels kernels_dotprod;
-#endif
-#ifdef LEVEL_avx2
-extern const Kernels kernels_avx2;
-#endif
-#ifdef LEVEL_avx512vnni
-extern const Kernels kernels_avx512vnni;
-#endif
-}  // namespace glass
-
 namespace {
 
 using namespace glass;

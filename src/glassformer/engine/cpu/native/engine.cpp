@@ -20,20 +20,6 @@
 
 namespace glass {
 
-extern const Kernels kernels_portable;
-#ifdef LEVEL_neon
-extern const Kernels kernels_neon;
-#endif
-#ifdef LEVEL_dotprod
-extern const Kernels kernels_dotprod;
-#endif
-#ifdef LEVEL_avx2
-extern const Kernels kernels_avx2;
-#endif
-#ifdef LEVEL_avx512vnni
-extern const Kernels kernels_avx512vnni;
-#endif
-
 namespace {
 
 #ifdef LEVEL_dotprod

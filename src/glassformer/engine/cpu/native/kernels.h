@@ -52,4 +52,19 @@ struct Kernels {
 
 constexpr int QUERIES = 24;  // at most, in one call of attend
 
+// The tables of the levels that are compiled in.
+extern const Kernels kernels_portable;
+#ifdef LEVEL_neon
+extern const Kernels kernels_neon;
+#endif
+#ifdef LEVEL_dotprod
+extern const Kernels kernels_dotprod;
+#endif
+#ifdef LEVEL_avx2
+extern const Kernels kernels_avx2;
+#endif
+#ifdef LEVEL_avx512vnni
+extern const Kernels kernels_avx512vnni;
+#endif
+
 }  // namespace glass
