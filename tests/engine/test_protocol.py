@@ -118,21 +118,22 @@ def test_scores_outlive_the_next_pass(subject: Subject) -> None:
 
 
 def test_several_threads_at_once(subject: Subject) -> None:
-    """Each has rows of its own; nobody sees another's numbers."""
+    """Each opens, forks and closes rows of its own while the others do; nobody sees another's numbers."""
     executor = subject.executor()
     texts = [[3 + number, 1, 4, 1 + number] for number in range(4)]
-    found: dict[int, list[bool]] = {}
+    expected = [[alone(subject, ids[: length + 1]) for length in range(len(ids))] for ids in texts]
+    found: dict[int, list[bool]] = {number: [] for number in range(len(texts))}
 
     def live(number: int) -> None:
-        row, ids = executor.open(), texts[number]
-        expected = [alone(subject, ids[: length + 1]) for length in range(len(ids))]
-        found[number] = []
         for _ in range(10):
-            executor.rewind(row, 0)
-            for token, wanted in zip(ids, expected, strict=True):
+            row = executor.open()
+            for token, wanted in zip(texts[number], expected[number], strict=True):
                 (scores,) = executor.run([Feed(row, [token])])
                 time.sleep(0.001)  # for the others to run meanwhile
                 found[number].append(same(scores.host(), wanted))
+                old, row = row, executor.fork(row)
+                executor.close(old)
+            executor.close(row)
 
     threads = [threading.Thread(target=live, args=(number,)) for number in range(len(texts))]
     for thread in threads:

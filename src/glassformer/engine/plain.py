@@ -5,6 +5,7 @@ Shapes: ids (rows, length), short rows filled up at the end; logits (wanted posi
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,10 +56,13 @@ class Plain:
             config.context, self.base.table.num_embeddings, config.num_hidden_layers, config.encoder_layers
         )
         self._memory = Memory(config.num_hidden_layers)
+        self._turn = threading.Lock()
 
+    @checking.in_turn
     def open(self, source: Sequence[int] | None = None) -> PlainRow:
         return self._memory.add(self._checks.source(source))
 
+    @checking.in_turn
     @torch.inference_mode()
     def run(self, feeds: Sequence[Feed]) -> list[PlainScores]:
         rows = [self._mine(feed.row) for feed in feeds]
@@ -171,6 +175,7 @@ class Plain:
         mask.given(seen, places, positions)
         return positions
 
+    @checking.in_turn
     @torch.inference_mode()
     def fork(self, row: Row, length: int | None = None) -> PlainRow:
         mine = self._mine(row)
@@ -180,6 +185,7 @@ class Plain:
         self._memory.copy([new.slot], [mine])
         return new
 
+    @checking.in_turn
     @torch.inference_mode()
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
         mine = [self._mine(row) for row in rows]
@@ -189,11 +195,13 @@ class Plain:
         for row, state in zip(mine, states, strict=True):
             row.length, row.source, row.encoded = state
 
+    @checking.in_turn
     def rewind(self, row: Row, length: int) -> int:
         mine = self._mine(row)
         mine.length = max(0, min(mine.length, length))
         return mine.length
 
+    @checking.in_turn
     @torch.inference_mode()
     def close(self, row: Row) -> None:
         self._memory.remove(self._mine(row))

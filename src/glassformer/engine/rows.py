@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError
 from glassformer.sites import Watch
+
+P = ParamSpec("P")
+Found = TypeVar("Found")
+
+
+class Shared(Protocol):
+    """What several threads may use."""
+
+    _turn: threading.Lock
+
+
+Own = TypeVar("Own", bound=Shared)
+
+
+def in_turn(move: Callable[Concatenate[Own, P], Found]) -> Callable[Concatenate[Own, P], Found]:
+    """A move of the protocol that one thread makes at a time: rows of different threads share their executor's memory."""
+
+    @functools.wraps(move)
+    def waiting(self: Own, /, *args: P.args, **kwargs: P.kwargs) -> Found:
+        with self._turn:
+            return move(self, *args, **kwargs)
+
+    return waiting
 
 
 class Checks:

@@ -47,10 +47,12 @@ class Cpu(Native):
         read = self._checks.source(source)
         return CpuRow(Pages(self._format), Pages(self._format) if read else None, source=read)
 
+    @checking.in_turn
     def fork(self, row: Row, length: int | None = None) -> CpuRow:
         mine = self._mine(row)
         return mine.fork(mine.length if length is None else max(0, min(length, mine.length)))
 
+    @checking.in_turn
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
         mine = [self._mine(row) for row in rows]
         chosen = [mine[parent].fork(mine[parent].length) for parent in parents]
@@ -59,12 +61,14 @@ class Cpu(Native):
             row.own, row.source_pages = other.own, other.source_pages
             row.length, row.source, row.encoded = other.length, other.source, other.encoded
 
+    @checking.in_turn
     def rewind(self, row: Row, length: int) -> int:
         mine = self._mine(row)
         mine.length = max(0, min(mine.length, length))
         mine.own.keep(mine.length)
         return mine.length
 
+    @checking.in_turn
     def close(self, row: Row) -> None:
         mine = self._mine(row)
         mine.open = False
@@ -83,11 +87,8 @@ class Cpu(Native):
 
     # Passes -----------------------------------------------------------------------------------------------------
 
+    @checking.in_turn
     def run(self, feeds: Sequence[Feed]) -> list[CpuScores]:
-        with self._turn:
-            return self._run(feeds)
-
-    def _run(self, feeds: Sequence[Feed]) -> list[CpuScores]:
         rows = [self._mine(feed.row) for feed in feeds]
         feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
         checking.once(rows)

@@ -17,6 +17,7 @@ from glassformer.engine.cpu.library import Engine
 from glassformer.engine.cpu.pages import CpuRow, Pages
 from glassformer.engine.cpu.passes import Floats, Native, Share
 from glassformer.engine.protocol import Feed, Want
+from glassformer.engine.rows import in_turn
 from glassformer.errors import InputError
 from glassformer.sites import Watch
 
@@ -34,12 +35,9 @@ class Reader(Native):
         super().__init__(config, replace(blueprint, ops=blueprint.ops[: last + 1]), tensors, cache="f32", engine=engine)
         self._types: int = getattr(config, "type_vocab_size", 1)
 
+    @in_turn
     def read(self, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Floats]:
         """The states of each row's tokens; `types`: which of two texts each token belongs to."""
-        with self._turn:
-            return self._read(rows, types)
-
-    def _read(self, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None) -> list[Floats]:
         found: list[Floats] = []
         ready = self._ready("", STATES, frozenset())
         for numbers in _together([self._checked(row) for row in rows]):
