@@ -15,7 +15,7 @@ from rich.console import Console
 
 from glassformer.observe.tokens import cut
 from glassformer.opening import AutoTokenizer
-from glassformer.show.tokens import cut as picture
+from glassformer.show.terminal import Drawn
 from tests.cli.test_cli import failed, glass
 
 
@@ -165,7 +165,7 @@ def test_it_fits(width: int, smollm2: Path) -> None:
     found = cut(
         AutoTokenizer.from_pretrained(smollm2), "internationalisation " + "=" * 64 + "<|im_start|> 农夫山泉\x1b[2J 👋"
     )
-    lines = drawn(picture(found), width)
+    lines = drawn(Drawn(found.page()), width)
     assert max(map(cell_len, lines)) <= width
     assert not any("\x1b" in line for line in lines)
     assert sum("special" in line for line in lines) == 1

@@ -69,7 +69,7 @@ def test_the_journey_tells_them(tiny_qwen3: Path) -> None:
     assert journey.vocabulary == model.vocabulary == Vocabulary(151_643, 151_669, 151_936, 151_936)
     picture = str(journey)
     assert "2 · 16 tokens, out of 151,669 ─" in picture
-    assert f"  vocabulary: {model.vocabulary.words()}" in picture
-    assert f"  {model.vocabulary.why()}" in picture
+    assert f"\nvocabulary: {model.vocabulary.words()}" in picture
+    assert f"\n{model.vocabulary.why()}" in picture
     told = json.loads(json.dumps(journey.to_dict()))["vocabulary"]
     assert (told["trained"], told["listed"], told["scored"]) == (151_643, 151_669, 151_936)

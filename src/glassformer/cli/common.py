@@ -16,6 +16,7 @@ from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.checkpoint.locate import Progress
+    from glassformer.observe.seen import Seen
     from glassformer.runtime import Model
 
 ModelOption = Annotated[
@@ -111,6 +112,18 @@ def open_model(name: str, **how: Any) -> Model:
     listen()
     with progress_bar() as progress:
         return load(name, progress=progress, **how)
+
+
+def show(found: Seen, *, as_json: bool = False, everything: bool = False) -> None:
+    """Print a view: for people, or as JSON."""
+    if as_json:
+        print(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
+        return
+    from rich.console import Console
+
+    from glassformer.show.terminal import Drawn
+
+    Console().print(Drawn(found.page(everything)))
 
 
 @contextmanager

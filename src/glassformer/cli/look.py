@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -26,15 +25,8 @@ def look(
     as_json: common.JsonOption = False,
 ) -> None:
     """Show how a text becomes the next token: prompt, ids, every shape, scores, choice."""
-    from rich.console import Console
-
-    from glassformer.show.terminal import journey
-
     text = common.read_prompt(prompt)
     loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
     with common.waiting(f"loading {model} and reading the prompt"):
         found = loaded.look(text, raw=raw, system=system, template=common.variables(template))
-    if as_json:
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
-    else:
-        Console().print(journey(found, everything=everything))
+    common.show(found, as_json=as_json, everything=everything)

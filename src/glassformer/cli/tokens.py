@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -35,14 +34,7 @@ def tokens(
         raise InputError("the text is empty. Give at least one character.")
     tokenizer, blueprint = opened(model)
     found = cut(tokenizer, given, pair, special=special, name=model, blueprint=blueprint)
-    if as_json:
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
-        return
-    from rich.console import Console
-
-    from glassformer.show.tokens import cut as shown
-
-    Console().print(shown(found, everything=everything))
+    common.show(found, as_json=as_json, everything=everything)
 
 
 def opened(name: str) -> tuple[Tokenizer, Blueprint | None]:

@@ -10,17 +10,21 @@ from a real pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from glassformer.blueprints import Blueprint, Op, Weight
 from glassformer.candidates import Candidates
 from glassformer.engine.protocol import Executor, Feed
 from glassformer.errors import InputError
+from glassformer.observe.seen import Seen
 from glassformer.observe.tokens import Token
 from glassformer.observe.vocabulary import Vocabulary
 from glassformer.text import Tokenizer
 from glassformer.text.pieces import shown_bytes
+
+if TYPE_CHECKING:
+    from glassformer.show.page import Page
 
 TOP = 10
 
@@ -47,7 +51,9 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Journey:
+class Journey(Seen):
+    SCHEMA = "glassformer.journey/1"
+
     model: str
     prompt: str
     tokens: tuple[Token, ...]
@@ -68,19 +74,10 @@ class Journey:
         """The shape of each stage, by its name; equal blocks under the first one's names."""
         return {stage.name: stage.shape for stage in self.stages}
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.journey import page
 
-    def __rich__(self) -> Any:
-        from glassformer.show.terminal import journey
-
-        return journey(self)
-
-    def __str__(self) -> str:
-        """The whole picture, without colours."""
-        from glassformer.show.terminal import plain
-
-        return plain(self)
+        return page(self, everything)
 
     def __repr__(self) -> str:
         return f"Journey({len(self.tokens)} tokens → {self.next.text if self.candidates else 'states'!r})"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from glassformer.blueprints import Blueprint
+from glassformer.observe.seen import Seen
 from glassformer.observe.vocabulary import Vocabulary
 from glassformer.text import Tokenizer
 from glassformer.text.pieces import shown_bytes
+
+if TYPE_CHECKING:
+    from glassformer.show.page import Page
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,10 @@ class Piece(Token):
 
 
 @dataclass(frozen=True)
-class Cut:
+class Cut(Seen):
     """A text, or two, as tokens."""
+
+    SCHEMA = "glassformer.tokens/1"
 
     model: str
     text: str
@@ -43,8 +49,10 @@ class Cut:
     tokens: tuple[Piece, ...]
     vocabulary: Vocabulary
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.tokens import page
+
+        return page(self, everything)
 
 
 def cut(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from glassformer.decoding import Step
 from glassformer.decoding.waterfall import Waterfall
 from glassformer.errors import InputError
+from glassformer.observe.seen import Seen
 from glassformer.text import Tokenizer
 from glassformer.text.pieces import shown_bytes
+
+if TYPE_CHECKING:
+    from glassformer.show.page import Page
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,9 @@ class Fated:
 
 
 @dataclass(frozen=True)
-class Why:
+class Why(Seen):
+    SCHEMA = "glassformer.why/1"
+
     number: int  # which token it was: 0 is the first after the prompt
     text: str
     rules: tuple[str, ...]
@@ -37,24 +43,15 @@ class Why:
     finish: str | None
     beams: int = 1  # how many texts were compared: above 1, a token is chosen for the text that it is part of
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @property
     def entropy(self) -> float:
         """How open the choice was to the model, in bits."""
         return self.entropies[0]
 
-    def __rich__(self) -> Any:
-        from glassformer.show.why import Picture
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.why import page
 
-        return Picture(self)
-
-    def __str__(self) -> str:
-        """The whole picture, without colours."""
-        from glassformer.show.terminal import plain
-
-        return plain(self)
+        return page(self, everything)
 
     def __repr__(self) -> str:
         return f"Why(token {self.number}: {self.text!r} out of {self.counts[-1]:,} candidates)"

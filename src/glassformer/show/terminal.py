@@ -1,27 +1,32 @@
-"""The terminal's view, with rich. Fits 80 columns and reads without colour."""
+"""Pages in the terminal, with rich. They fit the width there is, and read without colour."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import singledispatch
+from itertools import zip_longest
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.rule import Rule
-from rich.table import Table
+from rich.segment import Segment
 from rich.text import Text
 
-from glassformer.observe.journey import Candidate, Journey, Stage
-from glassformer.observe.tokens import Token
-from glassformer.observe.vocabulary import Vocabulary
+from glassformer.show.page import Branch, Cell, Fold, Grid, Heading, Long, Page, Passage, Strip, Table, Words
 
-MOST_TOKENS = 96
-MOST_CHARACTERS = 1200
+STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
+KINDS = {"code": "cyan", "bar": "green"}
+SHADES = " ·░▒▓█"  # of a value from 0 to 1
+BETWEEN = "  "
 BAR = 20
-NARROW = 20  # characters: less than that is no room for a line of Python
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+LEAST = {"bar": 6, "code": 20}  # characters that these need at least
+NARROW = 6  # characters that a column is left with when nothing else helps
+CELLS = 10  # characters of a grid's cell that holds a text
+
+Spans = list[tuple[str, str]]  # one line: texts and their styles
 
 
 def plain(what: RenderableType, width: int = 100) -> str:
@@ -32,151 +37,219 @@ def plain(what: RenderableType, width: int = 100) -> str:
     return captured.get()
 
 
-def journey(j: Journey, everything: bool = False) -> RenderableType:
-    """A journey from top to bottom; long prompts are shortened in the middle unless `everything` is wanted."""
-    special = [token.text for token in j.tokens if token.special]
-    return Group(
-        Rule(f"1 · the prompt, as {j.model} sees it", align="left"),
-        Padding(prompt(j.prompt, special, everything), (0, 2)),
-        Rule(f"2 · {len(j.tokens)} tokens, out of {j.vocabulary.listed:,}", align="left"),
-        tokens(j.tokens, everything),
-        Rule("3 · shapes on the way", align="left"),
-        Stages(j.stages),
-        *(answer(j) if j.candidates else [Text(f"  {j.answer}", "dim")]),
-    )
-
-
-def answer(j: Journey) -> list[RenderableType]:
-    """What the model scores, and the best of it."""
-    best = Text.assemble((visible(j.next.text), "bold reverse"), f"  id {j.next.id}, {j.next.probability:.1%} likely")
-    return [
-        Rule(f"4 · scores of {j.answer}", align="left"),
-        *([Padding(vocabulary(j.vocabulary), (0, 2))] if j.vocabulary.scored else []),
-        candidates(j.candidates, j.answer.split()[-1]),
-        Rule(f"5 · {j.answer}", align="left"),
-        Padding(best, (0, 2)),
-    ]
-
-
-def vocabulary(sizes: Vocabulary) -> Text:
-    """Its sizes in a line, and why they differ."""
-    why = sizes.why()
-    return Text(f"vocabulary: {sizes.words()}" + (f"\n{why}" if why else ""), "dim")
-
-
-def prompt(text: str, special: Sequence[str], everything: bool = False) -> Text:
-    """The prompt with its special tokens marked."""
-    if len(text) > MOST_CHARACTERS and not everything:
-        half = MOST_CHARACTERS // 2
-        text = f"{text[:half]}\n… {len(text) - 2 * half} more characters (--all) …\n{text[-half:]}"
-    shown = Text(tame(text.rstrip("\n")))
-    for token in set(special):
-        shown.highlight_regex(re.escape(token), "bold magenta")
-    return shown
-
-
-def visible(text: str) -> str:
-    """Spaces and line breaks that can be seen."""
-    return tame(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")) or "∅"
-
-
-def tame(text: str) -> str:
-    r"""Control characters by their numbers, for they would act on the terminal; line breaks and tabs stay.
-
-    >>> tame("a\x1b[2J\n")
-    'a\\x1b[2J\n'
-    """
-    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
-
-
-def tokens(rows: Sequence[Token], everything: bool = False) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
-    table.add_column("position", justify="right", style="dim")
-    table.add_column("id", justify="right")
-    table.add_column("token")
-    table.add_column("text")
-    half = MOST_TOKENS // 2
-    whole = everything or len(rows) <= MOST_TOKENS
-    for number, row in enumerate(rows if whole else [*rows[:half], *rows[-half:]]):
-        if not whole and number == half:
-            table.add_row("…", f"{len(rows) - 2 * half} more", "(--all)", "…")
-        style = "bold magenta" if row.special else ""
-        table.add_row(str(row.position), str(row.id), Text(tame(row.token), style), Text(visible(row.text), style))
-    return table
-
-
 @dataclass(frozen=True)
-class Stages:
-    """The shapes on the way, each with its line of Python.
+class Drawn:
+    """A page for rich to print."""
 
-    Where a block's lines do not fit, its heading says once how they begin; where there is no room at all, they go.
-    """
-
-    rows: Sequence[Stage]
+    page: Page
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column("what", no_wrap=True)
-        table.add_column("shape", no_wrap=True)
-        table.add_column("weights", justify="right", no_wrap=True)
-        told = [(self.name(row), size(row.shape), count(row.parameters)) for row in self.rows]
-        left = options.max_width - sum(max(map(len, column)) + 2 for column in zip(*told, strict=True))
-        brief = any(len(row.python) > left for row in self.rows if row.blocks)
-        if left >= NARROW:
-            table.add_column("Python", style="cyan", overflow="fold")
-        said: tuple[str, tuple[int, int] | None] = ("", None)
-        for row, columns in zip(self.rows, told, strict=True):
-            if (row.stack, row.blocks) != said:
-                said = row.stack, row.blocks
-                if row.blocks is not None:
-                    begins = f'at["{row.stack}blocks.{row.blocks[0]}.…"]' if brief else ""
-                    table.add_row(Text(self.heading(row), "bold"), "", "", *([begins] if left >= NARROW else []))
-            python = "" if brief and row.blocks else row.python
-            table.add_row(*columns, *([python] if left >= NARROW else []))
-        yield table
-
-    def heading(self, row: Stage) -> str:
-        assert row.blocks is not None
-        first, last = row.blocks
-        stack = row.stack.replace(".", " ") or ("decoder " if any(one.stack for one in self.rows) else "")
-        return f"{stack}block {first}" if first == last else f"{stack}blocks {first}–{last}, each"
-
-    @staticmethod
-    def name(row: Stage) -> str:
-        return row.name if row.blocks is None else "  " + re.sub(r"^(encoder\.)?blocks\.\d+\.", "", row.name)
+        for part in self.page.parts:
+            for line in draw(part, options.max_width):
+                if not isinstance(line, list):
+                    yield line
+                    continue
+                for text, style in line:
+                    yield Segment(text, console.get_style(style) if style else None)
+                yield Segment.line()
 
 
-def count(parameters: int) -> str:
-    """
-    >>> count(576), count(17_280), count(28_311_552), count(0)
-    ('576', '17.3k', '28.3M', '')
-    """
-    for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if parameters >= unit:
-            return f"{parameters / unit:.1f}{name}"
-    return str(parameters or "")
+@singledispatch
+def draw(part: object, width: int) -> Iterator[RenderableType | Spans]:
+    """A part's lines, or what rich makes lines of."""
+    raise NotImplementedError(type(part).__name__)
 
 
-def share(probability: float) -> str:
-    """
-    >>> share(0.25), share(0.0001)
-    ('25.0%', '<0.1%')
-    """
-    return f"{probability:.1%}" if probability >= 0.0005 else "<0.1%"
+@draw.register
+def _(part: Heading, width: int) -> Iterator[RenderableType | Spans]:
+    yield Rule(part.text, align="left")
 
 
-def size(shape: Sequence[int]) -> str:
-    return "[" + ", ".join(str(one) for one in shape) + "]"
+@draw.register
+def _(part: Words, width: int) -> Iterator[RenderableType | Spans]:
+    yield Text(part.text, STYLES[part.style])
 
 
-def candidates(rows: Sequence[Candidate], what: str) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=True)
-    table.add_column(what)
-    table.add_column("id", justify="right")
-    table.add_column("score", justify="right")
-    table.add_column("probability", justify="right")
-    table.add_column("")
-    for row in rows:
-        bar = "█" * round(row.probability * BAR)
-        table.add_row(Text(visible(row.text)), str(row.id), f"{row.score:.2f}", share(row.probability), Text(bar, "green"))
-    return table
+@draw.register
+def _(part: Passage, width: int) -> Iterator[RenderableType | Spans]:
+    shown = Text(part.text)
+    for piece in set(part.marked):
+        shown.highlight_regex(re.escape(piece), STYLES["special"])
+    yield Padding(shown, (0, 2))
+
+
+@draw.register
+def _(part: Fold, width: int) -> Iterator[RenderableType | Spans]:
+    yield Rule(part.title, align="left")
+    for inner in part.parts:
+        yield from draw(inner, width)
+
+
+# Tables -------------------------------------------------------------------------------------------------------------
+
+
+@draw.register
+def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
+    """Laid out here, since a text may have a hundred thousand tokens."""
+    shown, short, widths = fitted(part, width)
+    columns = [part.columns[at] for at in shown]
+    if any(column.name for column in columns):
+        names = [told(column.name, size, column.kind == "number") for column, size in zip(columns, widths, strict=True)]
+        yield [(BETWEEN.join(names).rstrip(), "dim")]
+    for row in part.rows:
+        cells = [lines(spelt(row.cells[at], short, size), size, column.kind)
+                 for at, column, size in zip(shown, columns, widths, strict=True)]  # fmt: skip
+        styles = [STYLES[row.style] or KINDS.get(column.kind, "") for column in columns]
+        for line in zip_longest(*cells, fillvalue=""):
+            spans = [told(text, size, column.kind == "number") + BETWEEN
+                     for text, size, column in zip(line, widths, columns, strict=True)]  # fmt: skip
+            yield stripped(list(zip(spans, styles, strict=True)))
+    gone = [column.name for at, column in enumerate(part.columns) if at not in shown and column.name]
+    if gone:
+        yield [(f"no room for: {', '.join(gone)}"[:width], "dim")]
+
+
+def lines(text: str, width: int, kind: str) -> list[str]:
+    """A cell's lines: code is folded where it does not fit, all else is one line."""
+    if kind != "code" or len(text) <= width:
+        return [text]
+    return [text[at : at + width] for at in range(0, len(text), width)]
+
+
+def stripped(line: Spans) -> Spans:
+    """Without blanks at its end."""
+    while line and not line[-1][0].rstrip():
+        line.pop()
+    if line:
+        line[-1] = (line[-1][0].rstrip(), line[-1][1])
+    return line
+
+
+def fitted(table: Table, width: int) -> tuple[list[int], bool, list[int]]:
+    """Which columns are shown, whether in their short forms, and how wide each is."""
+    shown = list(range(len(table.columns)))
+    while True:
+        for short in (False, True):
+            widths = [natural(table, at, short) for at in shown]
+            for number in sorted(range(len(shown)), key=lambda number: -widths[number]):
+                over = max(0, spread(widths) - width)
+                widths[number] -= min(over, max(0, widths[number] - least(table, shown[number], short)))
+            if spread(widths) <= width:
+                return shown, short, widths
+        last = min(shown, key=lambda at: (table.columns[at].keep, -at))
+        if table.columns[last].keep >= 9:  # nothing can go: all give way
+            while spread(widths) > width and max(widths) > NARROW:
+                widths[widths.index(max(widths))] -= 1
+            return shown, True, widths
+        shown.remove(last)
+
+
+def least(table: Table, at: int, short: bool) -> int:
+    """How narrow a column may become. What has a short form takes that before it is folded."""
+    column = table.columns[at]
+    found = column.least or LEAST.get(column.kind, 1000)
+    long = (len(cell.text) for row in table.rows if isinstance(cell := row.cells[at], Long))
+    return found if short else max(found, *long, 0)
+
+
+def spread(widths: Sequence[int]) -> int:
+    return sum(widths) + len(BETWEEN) * (len(widths) - 1)
+
+
+def natural(table: Table, at: int, short: bool) -> int:
+    """How wide a column would like to be."""
+    if table.columns[at].kind == "bar":
+        return BAR
+    sizes = (cell_len(spelt(row.cells[at], short, BAR)) for row in table.rows)
+    return max(cell_len(table.columns[at].name), *sizes, 0)
+
+
+def spelt(cell: Cell, short: bool, width: int) -> str:
+    if isinstance(cell, Long):
+        return cell.short if short else cell.text
+    return cell if isinstance(cell, str) else "█" * round(cell * width)
+
+
+def told(text: str, width: int, right: bool = False) -> str:
+    """A text in exactly so many columns of the terminal."""
+    size = cell_len(text)
+    if size > width:
+        return set_cell_size(text, width - 1) + "…" if width > 1 else "…"[:width]
+    return " " * (width - size) + text if right else text + " " * (width - size)
+
+
+# Pictures -----------------------------------------------------------------------------------------------------------
+
+
+@draw.register
+def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
+    labels = min(max(map(cell_len, part.down), default=0), 16)
+    cell = CELLS if part.texts else 2
+    fit = max(1, (width - labels - 1) // cell)
+    first = max(0, len(part.across) - fit)
+    if first:
+        yield [(f"the last {len(part.across) - first} of {len(part.across)} columns"[:width], "dim")]
+    yield from _across(part.across[first:], labels, cell)
+    for number, name in enumerate(part.down):
+        line: Spans = [(told(name, labels, right=True) + " ", "dim")]
+        for at in range(first, len(part.across)):
+            value = part.values[number][at]
+            text = part.texts[number][at] if part.texts else ""
+            line.append((_shaded(value, text, cell), "" if value is None else _strength(value)))
+        yield stripped(line)
+
+
+def _across(names: Sequence[str], labels: int, cell: int) -> Iterator[Spans]:
+    """The columns' names; where cells are narrow, down the page."""
+    if cell > 2:
+        yield [(" " * (labels + 1) + "".join(told(name, cell - 1) + " " for name in names).rstrip(), "dim")]
+        return
+    letters = [[*name[:8]] for name in names]
+    for line in range(max(map(len, letters), default=0)):
+        found = (letter[line] if line < len(letter) else "" for letter in letters)
+        yield [((" " * (labels + 1) + "".join(told(one, cell) for one in found)).rstrip(), "dim")]
+
+
+def _shaded(value: float | None, text: str, cell: int) -> str:
+    if value is None:
+        return " " * cell
+    shade = SHADES[min(len(SHADES) - 1, int(value * len(SHADES)))]
+    return told(shade + text, cell - 1) + " " if text else shade * 2
+
+
+def _strength(value: float) -> str:
+    return "dim" if value < 0.2 else "" if value < 0.6 else "bold"
+
+
+@draw.register
+def _(part: Strip, width: int) -> Iterator[RenderableType | Spans]:
+    """One token a line, strongest marked by its bar."""
+    sizes = [cell_len(token) for token in part.tokens]
+    labels = min(max(sizes, default=0), max(NARROW, width // 3))
+    notes = max(map(cell_len, part.notes), default=0)
+    room = max(0, min(BAR * 2, width - labels - notes - 2 * len(BETWEEN)))
+    for token, value, note in zip(part.tokens, part.values, part.notes, strict=True):
+        yield [
+            (told(token, labels) + BETWEEN, _strength(value)),
+            (told(note, notes, right=True) + BETWEEN, "dim"),
+            ("█" * round(value * room), "green"),
+        ]
+
+
+@draw.register
+def _(part: Branch, width: int) -> Iterator[RenderableType | Spans]:
+    yield _twig(part, "", width)
+    yield from _boughs(part, "", width)
+
+
+def _boughs(branch: Branch, before: str, width: int) -> Iterator[Spans]:
+    for number, child in enumerate(branch.children):
+        last = number == len(branch.children) - 1
+        yield _twig(child, before + ("└─ " if last else "├─ "), width)
+        yield from _boughs(child, before + ("   " if last else "│  "), width)
+
+
+def _twig(branch: Branch, before: str, width: int) -> Spans:
+    room = max(NARROW, width - cell_len(before) - cell_len(branch.note) - len(BETWEEN))
+    text = told(branch.text, min(room, cell_len(branch.text)))
+    return [(before, "dim"), (text, STYLES[branch.style]), (BETWEEN + branch.note if branch.note else "", "dim")]

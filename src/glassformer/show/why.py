@@ -1,18 +1,10 @@
-"""One choice in the terminal: candidates down, rules across."""
+"""One choice: candidates down, rules across."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
-
 from glassformer.observe.why import Fated, Why
-from glassformer.show.terminal import share, visible
+from glassformer.show.page import Column, Page, Part, Row, Table, Words
+from glassformer.show.words import share, visible
 
 MOST = 12  # candidates that are shown
 SHORT = {  # rules' names where columns are narrow
@@ -21,63 +13,58 @@ SHORT = {  # rules' names where columns are narrow
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Picture:
+def page(found: Why, everything: bool = False) -> Page:
+    said = sentence(found)
+    idle = [rule for at, rule in enumerate(found.rules, 1) if _idle(found, at)]
+    parts: list[Part] = [Words(said), table(found, everything)]
+    if idle:
+        parts.append(Words(f"changed nothing here: {', '.join(idle)}", "dim"))
+    return Page(said, tuple(parts))
+
+
+def table(found: Why, everything: bool = False) -> Table:
     """The best candidates and the chosen one; what is out stays blank from the rule on that took it out.
 
     Rules that changed nothing of this have no column, and where there is little room, the first ones have none.
     """
+    rows = _rows(found, everything)
+    names = ("log-prob" if found.beams > 1 else "model", *(SHORT.get(name, name) for name in found.rules))
+    stages = [at for at in range(len(names)) if not at or not _idle(found, at)]
+    ranks = {at: 9 if at in (0, stages[-1]) else min(8, 2 + number) for number, at in enumerate(stages)}
+    columns = (
+        Column(), Column("candidate", "token", least=10), *(Column(names[at], "number", keep=ranks[at]) for at in stages),
+        Column("chance", "number"), Column("", "bar", keep=1), Column("out by", keep=8),
+    )  # fmt: skip
+    lines = [
+        Row(
+            (
+                "→" if row.chosen else "",
+                visible(row.text),
+                *("" if (score := row.scores[at]) is None else f"{score:.2f}" for at in stages),
+                share(row.probability) if row.probability else "",
+                float(row.probability),
+                row.removed_by or "",
+            ),
+            "chosen" if row.chosen else "out" if row.removed_by else "",
+        )
+        for row in rows
+    ]
+    foot = [
+        Row(("", "in play", *(f"{found.counts[at]:,}" for at in stages), "", 0.0, ""), "dim"),
+        Row(("", "bits", *(f"{found.entropies[at]:.2f}" for at in stages), "", 0.0, ""), "dim"),
+    ]
+    return Table(columns, (*lines, *foot))
 
-    found: Why
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        found, rows = self.found, self.rows
-        told = ("log-prob" if found.beams > 1 else "model", *(SHORT.get(name, name) for name in found.rules))
-        columns = [self.column(at, told[at]) for at in range(len(told))]
-        idle = [at for at in range(1, len(told)) if self.idle(at)]
-        shown = [at for at in range(len(told)) if at not in idle]
-        names = [visible(row.text) for row in rows]
-        outs = [row.removed_by or "" for row in rows]
-        fixed = 4 + 8 + max(map(cell_len, [*names, "candidate"])) + 2 + max(map(len, [*outs, "out by"])) + 3
-        while len(shown) > 2 and fixed + sum(max(map(len, columns[at])) + 1 for at in shown) > options.max_width:
-            shown.pop(1)
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column("")
-        table.add_column("candidate", no_wrap=True)
-        for at in shown:
-            table.add_column(told[at], justify="right")
-        table.add_column("chance", justify="right")
-        table.add_column("out by", style="dim")
-        for number, row in enumerate(rows):
-            chance = share(row.probability) if row.probability else ""
-            scores = (columns[at][number + 1] for at in shown)
-            style = "bold green" if row.chosen else ""
-            table.add_row("→" if row.chosen else "", Text(names[number]), *scores, chance, outs[number], style=style)
-        table.add_row("", "in play", *(columns[at][-2] for at in shown), "", "", style="dim")
-        table.add_row("", "bits", *(columns[at][-1] for at in shown), "", "", style="dim")
-        yield Text(sentence(found))
-        yield table
-        for word, left_out in (("changed nothing here", idle), ("no room for", self.hidden(shown, idle))):
-            if left_out:
-                yield Text(f"{word}: {', '.join(found.rules[at - 1] for at in left_out)}", "dim")
+def _rows(found: Why, everything: bool) -> list[Fated]:
+    most = len(found.candidates) if everything else MOST
+    return [*found.candidates[:most], *(one for one in found.candidates[most:] if one.chosen)]
 
-    @property
-    def rows(self) -> list[Fated]:
-        first = list(self.found.candidates[:MOST])
-        return [*first, *(one for one in self.found.candidates[MOST:] if one.chosen)]
 
-    def column(self, at: int, name: str) -> list[str]:
-        """A stage's heading, scores, count and entropy."""
-        scores = ("" if (score := row.scores[at]) is None else f"{score:.2f}" for row in self.rows)
-        return [name, *scores, f"{self.found.counts[at]:,}", f"{self.found.entropies[at]:.2f}"]
-
-    def idle(self, at: int) -> bool:
-        """Whether a rule changed nothing that is shown."""
-        same = self.found.counts[at] == self.found.counts[at - 1]
-        return same and all(row.scores[at] == row.scores[at - 1] for row in self.rows)
-
-    def hidden(self, shown: Sequence[int], idle: Sequence[int]) -> list[int]:
-        return [at for at in range(1, len(self.found.counts)) if at not in shown and at not in idle]
+def _idle(found: Why, at: int) -> bool:
+    """Whether a rule changed nothing that is shown."""
+    same = found.counts[at] == found.counts[at - 1]
+    return same and all(row.scores[at] == row.scores[at - 1] for row in _rows(found, everything=False))
 
 
 def sentence(found: Why) -> str:

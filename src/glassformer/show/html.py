@@ -1,0 +1,146 @@
+"""Pages for a browser or a notebook: one piece of HTML that needs nothing from anywhere.
+
+Every text is escaped, whatever tokens it is made of; the only script is the one below, and a file says so to the browser.
+What can be opened, scrolled or followed is reached with the keyboard too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import singledispatch
+from html import escape
+from pathlib import Path
+
+from glassformer.show.page import Branch, Cell, Fold, Grid, Heading, Long, Page, Passage, Row, Strip, Table, Words
+
+STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
+WHOLE = (
+    "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # a file has the window to itself
+)
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def fragment(page: Page) -> str:
+    """For a notebook's cell."""
+    return f'<div class="glass"><style>{STYLE}</style>{body(page)}</div>'
+
+
+def document(page: Page) -> str:
+    """A file of its own."""
+    title = escape(page.title)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>\n{STYLE}{WHOLE}</style>\n</head>\n<body>\n"
+        f'<main class="glass">\n<h1>{title}</h1>\n{body(page)}\n</main>\n</body>\n</html>\n'
+    )
+
+
+def body(page: Page) -> str:
+    return "\n".join(draw(part) for part in page.parts)
+
+
+@singledispatch
+def draw(part: object) -> str:
+    """A part as HTML."""
+    raise NotImplementedError(type(part).__name__)
+
+
+@draw.register
+def _(part: Heading) -> str:
+    return f"<h2>{escape(part.text)}</h2>"
+
+
+@draw.register
+def _(part: Words) -> str:
+    return f"<p{_class(part.style)}>{escape(part.text)}</p>"
+
+
+@draw.register
+def _(part: Passage) -> str:
+    if not part.marked:
+        return f"<pre>{escape(part.text)}</pre>"
+    pieces = re.split(
+        f"({'|'.join(re.escape(piece) for piece in sorted(set(part.marked), key=len, reverse=True))})", part.text
+    )
+    shown = (f"<mark>{escape(piece)}</mark>" if number % 2 else escape(piece) for number, piece in enumerate(pieces))
+    return f"<pre>{''.join(shown)}</pre>"
+
+
+@draw.register
+def _(part: Fold) -> str:
+    inside = "\n".join(draw(inner) for inner in part.parts)
+    return (
+        f'<details{" open" if part.open else ""}><summary class="title">{escape(part.title)}</summary>\n{inside}\n</details>'
+    )
+
+
+@draw.register
+def _(part: Table) -> str:
+    heads = "".join(f"<th{_class(column.kind)}>{escape(column.name)}</th>" for column in part.columns)
+    kinds = [_class(column.kind) for column in part.columns]
+    rows = "\n".join(f"<tr{_class(row.style)}>{_cells(row, kinds)}</tr>" for row in part.rows)
+    return f'<div class="wide" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _cells(row: Row, kinds: Sequence[str]) -> str:
+    return "".join(f"<td{kind}>{_cell(cell)}</td>" for kind, cell in zip(kinds, row.cells, strict=True))
+
+
+def _cell(cell: Cell) -> str:
+    if isinstance(cell, float):
+        return f'<span class="bar" style="width:{cell * 10:.2f}rem"></span>'
+    return escape(cell.text if isinstance(cell, Long) else cell)
+
+
+def _class(name: str) -> str:
+    return f' class="{name}"' if name and name != "text" else ""
+
+
+@draw.register
+def _(part: Grid) -> str:
+    heads = "".join(f"<th>{escape(name)}</th>" for name in part.across)
+    rows = []
+    for number, name in enumerate(part.down):
+        texts = part.texts[number] if part.texts else ("",) * len(part.across)
+        cells = (
+            _shade(value, f"{name} · {at}", text)
+            for value, at, text in zip(part.values[number], part.across, texts, strict=True)
+        )
+        rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
+    kind = "grid texts" if part.texts else "grid"
+    table = f"<thead><tr><th></th>{heads}</tr></thead><tbody>\n{chr(10).join(rows)}\n</tbody>"
+    return f'<div class="wide" tabindex="0"><table class="{kind}">{table}</table></div>'
+
+
+def _shade(value: float | None, where: str, text: str) -> str:
+    if value is None:
+        return "<td></td>"
+    shade = f"background: rgba(var(--tint), {value:.3f})"
+    return f'<td style="{shade}" title="{escape(where)} · {value:.1%}">{escape(text)}</td>'
+
+
+@draw.register
+def _(part: Strip) -> str:
+    tokens = (
+        f'<span style="background:rgba(var(--tint),{value:.3f})" title="{escape(note)}">{escape(token)}</span>'
+        for token, value, note in zip(part.tokens, part.values, part.notes, strict=True)
+    )
+    return f'<p class="strip">{"".join(tokens)}</p>'
+
+
+@draw.register
+def _(part: Branch) -> str:
+    return f"<ul>{_node(part)}</ul>"
+
+
+def _node(branch: Branch) -> str:
+    bar = "" if branch.value is None else f'<span class="bar" style="width:{branch.value * 6:.2f}rem"></span> '
+    note = f' <span class="dim">{escape(branch.note)}</span>' if branch.note else ""
+    said = f"{bar}<span{_class(branch.style)}>{escape(branch.text)}</span>{note}"
+    if not branch.children:
+        return f"<li>{said}</li>"
+    children = "".join(map(_node, branch.children))
+    return f"<li><details open><summary>{said}</summary><ul>{children}</ul></details></li>"

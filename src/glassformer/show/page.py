@@ -1,0 +1,129 @@
+"""What a picture consists of, before it is known where it will be seen.
+
+    observe's data ── show/<view>.py ──▶ Page ── terminal.py ▶ lines of text · html.py ▶ a page of a browser
+
+Numbers become words in a view's module, once, so that every form shows the same ones. Widths, colours and characters are
+the renderers' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Style: TypeAlias = Literal["", "strong", "dim", "special", "chosen", "out"]
+Kind: TypeAlias = Literal["text", "token", "number", "code", "bar"]
+
+
+@dataclass(frozen=True, slots=True)
+class Long:
+    """Something that has a shorter form; where a column has no room, all of its cells take theirs."""
+
+    text: str
+    short: str
+
+
+Cell: TypeAlias = str | float | Long  # a float: the length of a bar, from 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A sentence or a few; line breaks are kept."""
+
+    text: str
+    style: Style = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text as it is, with some of its pieces marked."""
+
+    text: str
+    marked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str = ""
+    kind: Kind = "text"
+    keep: int = 9  # where there is no room, the column with the lowest goes first; 9 stays
+    least: int = 0  # characters that it may be cut down to; 0: it is never cut
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    cells: tuple[Cell, ...]
+    style: Style = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Values from 0 to 1 in rows and columns, as shades; with texts, if there are any, in the cells.
+
+    Where not all columns fit, the last ones are shown.
+    """
+
+    down: tuple[str, ...]
+    across: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]  # None: there is nothing, and nothing is shown
+    texts: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A text, token by token, each as strong as its value from 0 to 1, with a word on it."""
+
+    tokens: tuple[str, ...]
+    values: tuple[float, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A node of a tree, and what hangs on it."""
+
+    text: str
+    note: str = ""
+    style: Style = ""
+    value: float | None = None  # how strong its bar is, from 0 to 1
+    children: tuple[Branch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Parts under a heading of their own, which a page in a browser can open and close."""
+
+    title: str
+    parts: tuple[Part, ...]
+    open: bool = False
+
+
+Part: TypeAlias = Heading | Words | Passage | Table | Grid | Strip | Branch | Fold
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    title: str
+    parts: tuple[Part, ...]
+
+
+def middle(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
+    """Rows without those in the middle that are too many, and with a word on how many these are."""
+    if len(rows) <= most:
+        return tuple(rows)
+    half = most // 2
+    blank = ("",) * max(0, len(rows[0].cells) - 3)
+    said = Row(("…", f"{len(rows) - 2 * half:,} more", "(--all)", *blank)[: len(rows[0].cells)], "dim")
+    return (*rows[:half], said, *rows[-half:])
