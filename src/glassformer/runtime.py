@@ -9,38 +9,26 @@ import logging
 import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, cast
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
-from glassformer.blueprints import Blueprint, Head, blueprint
-from glassformer.candidates import top
 from glassformer.checkpoint.locate import Progress
-from glassformer.checkpoint.sentence import Sentence
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, policies, write
 from glassformer.decoding.remedies import remedy
 from glassformer.decoding.settings import FAMILIAR, LIKELIHOODS, empty_prompt
 from glassformer.decoding.stopping import cancelled
 from glassformer.engine.protocol import Executor
-from glassformer.errors import (
-    InputError,
-    InputTypeError,
-    SettingError,
-    TemplateError,
-    refuse,
-)
+from glassformer.errors import InputError, InputTypeError, SettingError, refuse
 from glassformer.executing import Choice
-from glassformer.observe.journey import TOP, Candidate, Journey, candidates, journey, next_token
-from glassformer.observe.vocabulary import Vocabulary
-from glassformer.opening import Opened, open_model
+from glassformer.loaded import Prompt
+from glassformer.looking import Looking
+from glassformer.observe.journey import TOP
+from glassformer.opening import open_model
 from glassformer.running import Growing, Run
-from glassformer.text import Tokenizer
 
 note = logging.getLogger("glassformer").warning
-Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 
 
 def load(
@@ -85,199 +73,8 @@ def _flat(ids: Any) -> tuple[int, ...]:
     return tuple(found.reshape(-1).tolist())
 
 
-@dataclass(frozen=True)
-class Given:
-    """A model that is in memory already, where a checkpoint would be."""
-
-    module: Any
-    tokenizer: Tokenizer
-    sentence: Sentence = field(default_factory=Sentence)
-
-    @property
-    def name(self) -> str:
-        return type(self.module).__name__
-
-    @property
-    def config(self) -> Any:
-        return self.module.config
-
-    @property
-    def settings(self) -> GenerationConfig:
-        found: GenerationConfig = self.module.generation_config
-        return found
-
-    @property
-    def head(self) -> Head:
-        return getattr(self.module, "head", "base")
-
-    @property
-    def kind(self) -> str:
-        return str(self.module.dtype).removeprefix("torch.")
-
-    @property
-    def packed(self) -> bool:
-        return False
-
-    def blueprint(self) -> Blueprint:
-        return blueprint(self.config, self.head)
-
-
-class Model:
+class Model(Looking):
     """A loaded model: tokenizer, executor, settings. Made by `load`."""
-
-    def __init__(self, opened: Opened | Given, choice: Choice | None = None) -> None:
-        self.opened = opened
-        self._choice = choice or Choice()
-        self._tokenizer: Tokenizer | None = None  # another than its own
-
-    @classmethod
-    def around(cls, module: Any, tokenizer: Tokenizer) -> Model:
-        """A model of an Auto class, and its tokenizer, as one of these."""
-        return cls(Given(module.eval(), tokenizer))
-
-    def with_tokenizer(self, tokenizer: Tokenizer) -> Model:
-        """The same model, reading with another tokenizer."""
-        other = copy(self)  # whatever is loaded is shared
-        other._tokenizer = tokenizer
-        return other
-
-    @property
-    def name(self) -> str:
-        return self.opened.name
-
-    @property
-    def config(self) -> Any:
-        return self.opened.config
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.opened.tokenizer if self._tokenizer is None else self._tokenizer
-
-    @property
-    def head(self) -> Head:
-        """What its last layer is for."""
-        return self.opened.head
-
-    @property
-    def sentence(self) -> Sentence:
-        """How its states become one vector per text."""
-        return self.opened.sentence
-
-    def label(self, number: int) -> str:
-        """What a classifier's label is called."""
-        names: Mapping[int, str] = self.config.id2label or {}
-        return names.get(number, f"LABEL_{number}")
-
-    @property
-    def settings(self) -> GenerationConfig:
-        """The model's own generation settings."""
-        return self.opened.settings
-
-    @cached_property
-    def blueprint(self) -> Blueprint:
-        return self.opened.blueprint()
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """How many tokens were trained, are listed, and are scored."""
-        return Vocabulary.of(self.tokenizer, self.blueprint)
-
-    @property
-    def writes(self) -> bool:
-        """Whether it generates text; an encoder only reads."""
-        return self.head in ("causal", "seq2seq")
-
-    @property
-    def start(self) -> int | None:
-        """What an encoder-decoder's target begins with; None for a model without an encoder."""
-        if self.head != "seq2seq":
-            return None
-        start = self.settings.decoder_start_token_id  # or its config's
-        if start is None:
-            raise InputError(f"{self.name}: neither its config nor its settings have a decoder_start_token_id.")
-        return start
-
-    @cached_property
-    def module(self) -> Any:
-        """The PyTorch model behind the plain executor, with the familiar face."""
-        if isinstance(self.opened, Given):
-            return self.opened.module
-        from glassformer.auto import made_for
-        from glassformer.loading import chosen_dtype, load
-
-        cls = made_for(self.config.model_type, self.head)
-        return load(cls, self.opened, chosen_dtype(self._choice.dtype)).requires_grad_(False)
-
-    @cached_property
-    def executor(self) -> Executor:
-        """What runs the model; made when first needed."""
-        self._check_writes()
-        native = None if isinstance(self.opened, Given) else self._choice.engine(self.opened, self.blueprint)
-        if native is not None:
-            return native
-        from glassformer.engine.plain import Plain
-
-        return Plain(self.module)
-
-    @cached_property
-    def reader(self) -> Any:
-        """The CPU engine over the model's base, which turns texts to states; None where PyTorch runs it."""
-        known = isinstance(self.opened, Given) or "module" in vars(self)
-        return None if known else self._choice.reader(cast(Opened, self.opened))
-
-    def _check_writes(self) -> None:
-        if not self.writes:
-            encoder = self.config.natural == "masked"
-            what = "an encoder" if encoder else f"a model with a {self.head} head"
-            raise InputError(
-                f"{self.name} is {what} ({self.config.model_type}): it reads text and writes none. "
-                "Look at what it makes of a text: glass look."
-            )
-
-    # Prompts ----------------------------------------------------------------------------------------------------
-
-    def render(self, prompt: Prompt, *, raw: bool = False, system: str | None = None, **variables: Any) -> str:
-        """The text that the model will see: through the chat template if it has one, unless `raw`."""
-        messages: Sequence[Mapping[str, Any]]
-        if isinstance(prompt, str):
-            if not prompt:
-                raise InputError("the prompt is empty. Say something.")
-            if raw and system is not None:
-                raise InputError("a raw prompt has no place for a system message. Leave one of the two out.")
-            if raw:
-                return prompt
-            messages = [{"role": "user", "content": prompt}]
-        elif isinstance(prompt, Sequence):
-            messages = cast(Sequence[Mapping[str, Any]], prompt)
-        else:
-            raise InputTypeError(f"a prompt is text, or a list of messages, not {type(prompt).__name__}.")
-        if raw:
-            raise InputTypeError("a raw prompt is text; messages need the chat template.")
-        if system is not None and any(message.get("role") == "system" for message in messages):
-            raise InputError("the conversation has a system message already. Leave out system=….")
-        if system is not None:
-            messages = [{"role": "system", "content": system}, *messages]
-        if self.tokenizer.chat_template is None:
-            if isinstance(prompt, str) and system is None:
-                return prompt
-            raise TemplateError(f"{self.name} has no chat template, so it takes plain text only.")
-        if "enable_thinking" in self.tokenizer.template().variables:
-            variables.setdefault("enable_thinking", False)
-        rendered: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **variables)
-        return rendered
-
-    def encode(
-        self, prompt: Prompt, *, raw: bool = False, system: str | None = None, **variables: Any
-    ) -> tuple[str, tuple[int, ...]]:
-        """The rendered prompt and its ids."""
-        text = self.render(prompt, raw=raw, system=system, **variables)
-        templated = not raw and self.tokenizer.chat_template is not None
-        ids = tuple(self.tokenizer(text, add_special_tokens=not templated)["input_ids"])
-        if not ids:
-            raise InputError("the prompt has no tokens. Say something.")
-        return text, ids
-
-    # Answers ----------------------------------------------------------------------------------------------------
 
     def chat(
         self,
@@ -449,53 +246,9 @@ class Model:
                 run, policy = runs[number], written[number]
                 run.remedy, run.score, run.prompt_steps = remedy(policy), policy.score, policy.behind
 
-    def look(
-        self, prompt: Prompt, *, raw: bool = False, system: str | None = None, template: Mapping[str, Any] | None = None
-    ) -> Journey:
-        """A prompt's journey to the next token, without generating more than that."""
-        return self.journey_of(*self.encode(prompt, raw=raw, system=system, **(template or {})))
-
-    def journey_of(self, text: str, ids: Sequence[int]) -> Journey:
-        """The journey of an encoded prompt; one pass."""
-        start, answer = self.start, "the next token"
-        if start is not None:
-            answer = "the target's first token"
-        if self.writes:
-            found = next_token(self.tokenizer, self.executor, ids, start)
-        else:
-            answer, found = self._read(ids)
-        return journey(self.tokenizer, self.blueprint, text, ids, found, name=self.name, answer=answer, start=start)
-
-    def _read(self, ids: Sequence[int]) -> tuple[str, tuple[Candidate, ...]]:
-        """What a head that does not write says of a text: of its first masked token, or of the whole.
-
-        Where there is nothing to choose from, a word on where the answer is.
-        """
-        import torch
-
-        head, mask = self.head, self.tokenizer.mask_token_id
-        with torch.inference_mode():
-            scores: Any = getattr(self.module(torch.tensor([list(ids)])), "logits", None)
-        if head == "masked" and mask in ids:
-            hidden = scores[0, list(ids).index(mask)]
-            return "the masked token", candidates(self.tokenizer, top(hidden.float().numpy(), TOP))
-        if head == "masked":
-            return f"Put {self.tokenizer.mask_token} into the text to see what this model would fill in.", ()
-        if head == "sequence":
-            best = top(scores[0].float().numpy(), TOP)
-            rows = zip(best.ids, best.scores, best.probabilities, strict=True)
-            return "the label", tuple(
-                Candidate(int(n), self.label(int(n)), float(score), float(share)) for n, score, share in rows
-            )
-        where = "the states of its tokens" if head == "base" else 'scores for every token: at["scores"]'
-        return f"This model ends with {where}.", ()
-
     def room(self, settings: GenerationConfig, ids: Sequence[int]) -> None:
         """Refuse a prompt that leaves no room; an encoder-decoder's has the encoder to itself."""
         context = self.config.context
         settings.room(len(ids) if self.start is None else 1, context)
         if len(ids) > context:
             raise InputError(f"a text of {len(ids)} tokens does not fit into the model's context of {context}. Shorten it.")
-
-    def __repr__(self) -> str:
-        return f"Model({self.name!r}, {self.config.model_type}, {self.blueprint.parameters:,} parameters)"
