@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from glassformer.errors import GlassError as GlassError
     from glassformer.generating import TextStreamer as TextStreamer
     from glassformer.observe.journey import Journey as Journey
+    from glassformer.observe.plan import plan as plan
     from glassformer.opening import AutoConfig as AutoConfig
     from glassformer.opening import AutoTokenizer as AutoTokenizer
     from glassformer.outputs import ModelOutput as ModelOutput
@@ -56,6 +57,7 @@ _HOMES = {
     "errors": ("GlassError",),
     "generating": ("TextStreamer",),
     "observe.journey": ("Journey",),
+    "observe.plan": ("plan",),
     "opening": ("AutoConfig", "AutoTokenizer"),
     "outputs": ("ModelOutput",),
     "running": ("Run",),
@@ -96,6 +98,7 @@ __all__ = [
     "__version__",
     "load",
     "pipeline",
+    "plan",
 ]
 
 

@@ -36,6 +36,13 @@ class Candidates:
         return f"Candidates({best}{', …' if len(self) > 3 else ''})"
 
 
+def log_softmax(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Log-probabilities among the whole vocabulary, along the last axis."""
+    depths = scores.astype(np.float64) - scores.max(-1, keepdims=True)
+    found: npt.NDArray[np.float64] = depths - np.log(np.exp(depths).sum(-1, keepdims=True))
+    return found
+
+
 def top(scores: npt.NDArray[np.float32], k: int) -> Candidates:
     """The best k of a score vector, with their softmax probabilities."""
     k = min(k, scores.size)

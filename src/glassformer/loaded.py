@@ -11,16 +11,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self, TypeAlias, cast
 
+import numpy as np
+import numpy.typing as npt
+
 from glassformer.blueprints import Blueprint, Head, blueprint
 from glassformer.checkpoint.sentence import Sentence
 from glassformer.decoding import GenerationConfig
+from glassformer.engine.changed import Changed
 from glassformer.engine.protocol import Executor
-from glassformer.errors import InputError, InputTypeError, TemplateError
+from glassformer.errors import InputError, InputTypeError, SiteError, TemplateError
 from glassformer.executing import Choice
 from glassformer.observe.vocabulary import Vocabulary
 from glassformer.opening import Opened
+from glassformer.sites import Change, Watch
 from glassformer.text import Tokenizer
 
+Floats: TypeAlias = npt.NDArray[np.float32]
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 
 
@@ -68,6 +74,7 @@ class Loaded:
         self.opened = opened
         self._choice = choice or Choice()
         self._tokenizer: Tokenizer | None = None  # another than its own
+        self.changes: Mapping[str, Change] = {}  # what is changed inside it, by site
 
     @classmethod
     def around(cls, module: Any, tokenizer: Tokenizer) -> Self:
@@ -78,6 +85,21 @@ class Loaded:
         """The same model, reading with another tokenizer."""
         other = copy(self)  # whatever is loaded is shared
         other._tokenizer = tokenizer
+        return other
+
+    def changed(self, changes: Mapping[str, Change]) -> Self:
+        """The same model with some of its values zeroed, scaled or replaced, in all that it does from here on.
+
+        Sites may be patterns: `{"blocks.*.attention.heads": Change(scale=0, heads=[3])}`. Weights are shared, not copied.
+        """
+        if not isinstance(changes, Mapping):
+            raise SiteError(
+                f"changes map sites to a Change each, such as {{'blocks.3.residual': Change(scale=0)}}; not {changes!r}."
+            )
+        _ = self._executor if self.writes else self.module  # loaded now, and once
+        other = copy(self)
+        asked = Watch.asked(changes, self.blueprint.blocks, self.blueprint.encoder).changes
+        other.changes = {**self.changes, **asked}
         return other
 
     @property
@@ -147,9 +169,14 @@ class Loaded:
         cls = made_for(self.config.model_type, self.head)
         return load(cls, self.opened, chosen_dtype(self._choice.dtype)).requires_grad_(False)
 
-    @cached_property
+    @property
     def executor(self) -> Executor:
-        """What runs the model; made when first needed."""
+        """What runs the model, under its changes if it has any."""
+        return Changed(self._executor, self.changes) if self.changes else self._executor
+
+    @cached_property
+    def _executor(self) -> Executor:
+        """Made when first needed."""
         self._check_writes()
         native = None if isinstance(self.opened, Given) else self._choice.engine(self.opened, self.blueprint)
         if native is not None:
@@ -161,8 +188,39 @@ class Loaded:
     @cached_property
     def reader(self) -> Any:
         """The CPU engine over the model's base, which turns texts to states; None where PyTorch runs it."""
-        known = isinstance(self.opened, Given) or "module" in vars(self)
+        known = isinstance(self.opened, Given) or "module" in vars(self) or bool(self.changes)
         return None if known else self._choice.reader(cast(Opened, self.opened))
+
+    def weight(self, name: str, row: int | None = None) -> Floats | None:
+        """A weight in float32, or one row of it; None where the checkpoint leaves it out."""
+        if isinstance(self.opened, Given):
+            found = self.opened.module.state_dict().get(name)
+            return None if found is None else (found if row is None else found[row]).float().cpu().numpy()
+        stored = self.opened.tensors.get(name)
+        return None if stored is None else stored.expand() if row is None else stored.row(row)
+
+    def unembed(self, states: Floats) -> Floats:
+        """What the head makes of states (rows, hidden) as they leave a block, after the last norm; (rows, vocabulary)."""
+        if self.writes:
+            return self.executor.unembed(states)
+        if self.head != "masked":
+            raise InputError(f"{self.name} scores no tokens ({self.head}), so there is nothing to read its states out as.")
+        import torch
+
+        with torch.inference_mode():
+            found: Floats = self.module.head_part(self.module.base_model.finish(torch.from_numpy(states))).float().numpy()
+        return found
+
+    def encoded(self, ids: Sequence[int], watch: Watch) -> tuple[Floats | None, dict[str, Floats]]:
+        """One pass of a model that only reads: what its head says of each token or of the text, and what the watch saw."""
+        import torch
+
+        watch = Watch(watch.reads, {**self.changes, **watch.changes})
+        with torch.inference_mode():
+            found = self.module(torch.tensor([list(ids)]), watch=watch)
+        scores: Any = getattr(found, "logits", None)
+        seen = {site: value[0].float().numpy() for site, value in (found.sites or {}).items()}
+        return None if scores is None else scores[0].float().numpy(), seen
 
     def _check_writes(self) -> None:
         if not self.writes:

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from glassformer.decoding import Finish, GenerationConfig, Recipe, Step
 from glassformer.decoding.settings import strings
 from glassformer.errors import InputError
+from glassformer.observe.attention import Attention, Heads, Kind
+from glassformer.observe.attribution import Attribution
 from glassformer.observe.journey import Journey
-from glassformer.observe.why import Why, why
+from glassformer.observe.lens import POSITIONS, Lens
+from glassformer.observe.reading import Reading
+from glassformer.observe.receipt import Receipt, receipt
+from glassformer.observe.seen import written as written_to
+from glassformer.observe.sweep import Sweep, sweep
+from glassformer.observe.trace import Trace, written
+from glassformer.observe.why import Why, Whys, why
 from glassformer.text import Tokenizer
 from glassformer.text.held import Held
 
 if TYPE_CHECKING:
     from glassformer.runtime import Model
+    from glassformer.show.page import Page
 
 
 @dataclass
@@ -63,9 +76,87 @@ class Run:
 
     def why(self, number: int = 0) -> Why:
         """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
+        self._check(number)
+        return why(self.model.tokenizer, self.steps[number], number % len(self.steps), self.settings.num_beams)
+
+    @property
+    def whys(self) -> Whys:
+        """Why each token was chosen, and the settings that were in force."""
+        settings = {name: f"{value} ({where})" for name, (value, where) in self.settings.in_force.items()}
+        return Whys(self.model.name, settings, tuple(self.why(number) for number in range(len(self.steps))))
+
+    def sweep(self, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
+        """One step's scores under each value of a setting: what each makes of the same choice."""
+        return sweep(self, setting, values, step)
+
+    @property
+    def receipt(self) -> Receipt:
+        """Everything that is needed to write this text again, and to notice when it is not the same."""
+        return receipt(self)
+
+    def page(self, everything: bool = False) -> Page:
+        """The whole run as one picture."""
+        from glassformer.show.run import page
+
+        return page(self, everything)
+
+    def _repr_html_(self) -> str:
+        from glassformer.show.html import fragment
+
+        return fragment(self.page())
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it: .json is a receipt that can be replayed, .html the whole run as one page, .txt the same as text."""
+        from glassformer.show.html import document
+        from glassformer.show.terminal import Drawn, plain
+
+        forms = {
+            ".json": lambda: json.dumps(self.receipt.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n",
+            ".html": lambda: document(self.page(everything=True)),
+            ".txt": lambda: plain(Drawn(self.page(everything=True))),
+        }
+        return written_to(path, forms)
+
+    def _check(self, number: int) -> None:
         if not -len(self.steps) <= number < len(self.steps):
             raise InputError(f"there is no token {number} in a text of {len(self.steps)}.")
-        return why(self.model.tokenizer, self.steps[number], number % len(self.steps), self.settings.num_beams)
+
+    @cached_property
+    def reading(self) -> Reading:
+        """Prompt and text under the glass: passes over all of it, for whatever is asked."""
+        ids = tuple(step.id for step in self.steps)
+        if self.model.start is None:
+            return Reading(self.model, (*self.ids, *ids), None, len(self.ids))
+        return Reading(self.model, (self.model.start, *ids), self.ids, 1)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Each step's candidates, what was chosen, how open it was and how surprising."""
+        return written(self)
+
+    def attention(
+        self, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False
+    ) -> Attention:
+        """Who looked at whom, in prompt and text: a head, a layer's mean, all layers' mean, or their rollout."""
+        return self.reading.attention(layer, head, kind=kind, rollout=rollout)
+
+    def heads(self, *, kind: Kind = "self") -> Heads:
+        """All heads of all layers, each in a few numbers."""
+        return self.reading.heads(kind=kind)
+
+    def lens(self, positions: Sequence[int | str] | None = None) -> Lens:
+        """What each layer would have said, before each of the text's last tokens, or at the positions named."""
+        if positions is None:
+            last = self.reading.given + len(self.steps) - 1
+            positions = range(max(0, last - min(len(self.steps), POSITIONS)), last) if self.steps else None
+        return self.reading.lens(positions)
+
+    def attribution(self, number: int = 0, token: int | str | None = None) -> Attribution:
+        """What each block and head added to the score of a token of the text, or of another in its place."""
+        self._check(number)
+        number %= len(self.steps)
+        chosen = self.steps[number].id if token is None else token
+        return self.reading.attribution(self.reading.given + number - 1, chosen)
 
     @cached_property
     def journey(self) -> Journey:

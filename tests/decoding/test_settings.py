@@ -280,7 +280,13 @@ class TestOrigins:
 
 
 def test_settings_that_name_texts_need_a_tokenizer() -> None:
-    for change in ({"stop_strings": "x"}, {"bad_words": ["x"]}, {"regex": "x"}, {"logit_bias": {"x": 1.0}}):
+    for change in (
+        {"stop_strings": "x"},
+        {"bad_words": ["x"]},
+        {"regex": "x"},
+        {"logit_bias": {"x": 1.0}},
+        {"forced_tokens": {0: "x"}},
+    ):
         with pytest.raises(SettingError, match="names texts, so a tokenizer is needed. Pass tokenizer=tokenizer"):
             Recipe.of(GenerationConfig().merged(change))
 
@@ -300,6 +306,10 @@ class Letters:
     [
         ({"stop_strings": [""]}, "each must be a text of at least one character"),
         ({"logit_bias": {"ab": 1.0}}, "logit_bias names 'ab', which is 2 tokens, not one. Use sequence_bias"),
+        ({"forced_tokens": {0: "ab"}}, "forced_tokens names 'ab', which is 2 tokens, not one. Give each its step"),
+        ({"forced_tokens": {"first": 5}}, "forced_tokens has the step 'first'; steps are whole numbers, 0 the first"),
+        ({"forced_tokens": {0: 1.5}}, "forced_tokens at step 0 is 1.5; it must be a token id, or a token's text"),
+        ({"forced_tokens": [[5]]}, "forced_tokens is .*; it must be a dictionary, or a list of pairs of a step and a token"),
         ({"logit_bias": {5: "much"}}, "logit_bias for 5 is 'much'; it must be a number"),
         ({"logit_bias": {5: float("inf")}}, "logit_bias for 5 is inf; it must be a number, or minus infinity"),
         ({"sequence_bias": {5: 1.0}}, "sequence_bias is .*; it must be a dictionary from tuples"),
@@ -319,6 +329,7 @@ def test_what_only_shows_when_it_is_made_ready(changes: dict[str, Any], message:
     "changes",
     [
         {"logit_bias": {99: 1.0}},
+        {"forced_tokens": {0: 99}},
         {"sequence_bias": {(5, 99): 1.0}},
         {"bad_words_ids": [[5, -2]]},
         {"allowed_tokens": [99]},

@@ -40,7 +40,7 @@ PAGE = Page(
                 Column("score", "number"),
                 Column("", "bar", keep=6),
                 Column("note", keep=2),
-                Column("Python", "code", keep=3),
+                Column("Python", "code", keep=5),
             ),
             (
                 Row((NASTY, "1.25", 0.5, "a long note that nobody needs", Long('at["blocks.0.residual"]', "at")), "chosen"),
@@ -96,10 +96,11 @@ def test_a_page_fits_every_width(width: int) -> None:
 def test_a_page_at_80_columns() -> None:
     lines = plain(Drawn(PAGE), 80).splitlines()
     assert lines[0].startswith("a heading ───")
-    table = lines.index("token   score             note                           Python")
-    assert lines[table + 1 : table + 3] == [
-        '<scri…   1.25  ████       a long note that nobody needs  at["blocks.0.residual"]',
-        "你好    -3.00                                            short",
+    table = lines.index("token                       score                        Python")
+    assert lines[table + 1 : table + 4] == [
+        '<script>alert("x")</scrip…   1.25  ██████████            at["blocks.0.residual"]',
+        "你好                        -3.00                        short",
+        "no room for: note",
     ]
     assert [line for line in lines if "─ " in line][-3:] == [f"├─ {NASTY}  50%", "│  └─ leaf  10%", "└─ other  20%"]
 

@@ -78,12 +78,28 @@ def pull(name: str, progress: Progress | None = None) -> Path:
 
 
 def held(name: str) -> Path | None:
-    """Where a catalogue model already lies on this machine, or None."""
-    for source in CATALOGUE[name].sources:
+    """Where a model of the catalogue, or of the hub, already lies on this machine, or None."""
+    for source in CATALOGUE[name].sources if name in CATALOGUE else (Hub(name),):
         found = _cached(source, "model") if isinstance(source, Hub) else _kept(source)
         if found is not None and found.exists():
             return found
     return None
+
+
+def places(name: str) -> tuple[Path, ...]:
+    """Where a catalogue model's own files are kept, or would be, and the parts that a fetch leaves if it is broken off."""
+    found: list[Path] = []
+    for source in CATALOGUE[name].sources:
+        if not isinstance(source, Hub):
+            found += [_kept(source), *(_kept(part) for part in (source.wheels if isinstance(source, Joined) else ()))]
+    return tuple(found)
+
+
+def repositories(name: str) -> tuple[str, ...]:
+    """Which repositories of the hub a name may mean: a catalogue model's, or itself."""
+    if name in CATALOGUE:
+        return tuple(source.repository for source in CATALOGUE[name].sources if isinstance(source, Hub))
+    return (name,) if HUB_ID.fullmatch(name) else ()
 
 
 def fetch(name: str, progress: Progress | None = None) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -174,6 +174,16 @@ class Stored:
         shape = self.shape if self.layout is None else self.layout.stored(self.shape)
         values = dequantise(self.bytes, self.kind, shape, f"{self.file.path}: tensor {self.name!r}")
         return values if self.layout is None else self.layout.arrange(values)
+
+    def row(self, number: int) -> Floats:
+        """One row of a matrix in float32, without reading the others."""
+        if self.layout is not None:
+            found: Floats = self.expand()[number]
+            return found
+        size = self.size // self.shape[0]
+        one = replace(self, shape=(1, *self.shape[1:]), offset=self.offset + number * size, size=size)
+        first: Floats = one.expand()[0]
+        return first
 
 
 PLAIN: dict[str, int] = {  # kind: bytes per element

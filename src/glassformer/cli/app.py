@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from glassformer import __version__
-from glassformer.cli import doctor, look, models, run, task, tokens
+from glassformer.cli import attention, chat, compare, doctor, lens, look, models, run, task, tokens, trace, tree
 
 app = typer.Typer(
     help="A transformer runtime in a glass case: run a model, and see every step that made each token.",
@@ -16,8 +16,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command("chat", epilog=chat.EXAMPLE)(chat.chat)
 app.command("task", epilog=task.EXAMPLE)(task.task)
 app.command("look", epilog=look.EXAMPLE)(look.look)
+app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
+app.command("tree", epilog=tree.EXAMPLE)(tree.tree)
+app.command("attention", epilog=attention.EXAMPLE)(attention.attention)
+app.command("lens", epilog=lens.EXAMPLE)(lens.lens)
+app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
 app.command("tokens", epilog=tokens.EXAMPLE)(tokens.tokens)
 app.add_typer(models.app, name="models")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)

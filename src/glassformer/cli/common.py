@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +16,7 @@ from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.checkpoint.locate import Progress
+    from glassformer.observe.reading import Reading
     from glassformer.observe.seen import Seen
     from glassformer.runtime import Model
 
@@ -41,12 +42,27 @@ CacheOption = Annotated[str | None, typer.Option("--cache", help="What keys and 
 PromptArgument = Annotated[
     str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)
 ]
+AllOption = Annotated[bool, typer.Option("--all", help="Show all of it, however long.")]
+SaveOption = Annotated[
+    Path | None, typer.Option("--save", metavar="FILE", help="Write it instead: .html for a browser, .json, or .txt.")
+]
 DEFAULT_MODEL = "smollm2"
 
 
 def note(text: str) -> None:
     """A line for the person, beside the data."""
     print(text, file=sys.stderr)
+
+
+def say(piece: str, lay: Callable[[str], str] = str) -> None:
+    """A piece of an answer, at once. On a terminal its control characters are told, not obeyed, and `lay` puts it into
+    lines; elsewhere it is as it is."""
+    if sys.stdout.isatty():
+        from glassformer.show.words import tame
+
+        piece = lay(tame(piece))
+    sys.stdout.write(piece)
+    sys.stdout.flush()
 
 
 def read_text(given: str | None, name: str) -> str:
@@ -58,7 +74,12 @@ def read_text(given: str | None, name: str) -> str:
     try:
         return sys.stdin.read().rstrip("\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"the input is not {error.encoding} text ({error.reason}). Convert it first.") from error
+        raise no_text(error) from error
+
+
+def no_text(error: UnicodeDecodeError) -> InputError:
+    """What is said of bytes that came in and are no text."""
+    return InputError(f"the input is not {error.encoding} text ({error.reason}). Convert it first.")
 
 
 def read_prompt(given: str | None) -> str:
@@ -114,8 +135,11 @@ def open_model(name: str, **how: Any) -> Model:
         return load(name, progress=progress, **how)
 
 
-def show(found: Seen, *, as_json: bool = False, everything: bool = False) -> None:
-    """Print a view: for people, or as JSON."""
+def show(found: Seen, *, as_json: bool = False, everything: bool = False, save: Path | None = None) -> None:
+    """Print a view, for people or as JSON; or write it to a file in the form that its name asks for."""
+    if save is not None:
+        print(found.save(save))
+        return
     if as_json:
         print(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
         return
@@ -124,6 +148,29 @@ def show(found: Seen, *, as_json: bool = False, everything: bool = False) -> Non
     from glassformer.show.terminal import Drawn
 
     Console().print(Drawn(found.page(everything)))
+
+
+def reading(model: Model, text: str, target: str | None, new: int, **how: Any) -> Reading:
+    """A text under the glass, with so many tokens that the model wrote after it."""
+    if not new:
+        return model.read(text, target, **how)
+    if target is not None:
+        raise SettingError("--target is what is to be written; -n lets the model write. Leave one out.")
+    with waiting(f"writing {new} tokens"):
+        return model.watch(text, max_new_tokens=new, **how).reading
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar while something is counted up, on a terminal; it goes when it is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli import common
-from glassformer.errors import SettingError
+from glassformer.cli import common, settings
 
 if TYPE_CHECKING:
     from glassformer.decoding import Step
     from glassformer.engine.protocol import Description
     from glassformer.running import Run
 
-SHOWN = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
-ENDS = {
-    "eos": "finished", "length": "cut at the limit", "stop": "ended at the stop string", "complete": "complete",
-    "time": "out of time", "criterion": "ended by a criterion", "cancelled": "cancelled",
-}  # fmt: skip
 EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40'
 
 
@@ -31,26 +24,17 @@ def run(
     model: common.ModelOption = common.DEFAULT_MODEL,
     raw: common.RawOption = False,
     system: common.SystemOption = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option("--max-new-tokens", "-n", help="At most so many tokens; 256 unless the model says.")
-    ] = None,
-    sample: Annotated[
-        bool | None, typer.Option("--sample/--greedy", help="Draw, or take the best; by default as the model says.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Below 1 sharpens, above 1 flattens, 0 is greedy; implies --sample.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the best so many; implies --sample.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the best with this probability; implies --sample.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same draws.")] = None,
+    max_new_tokens: settings.NewTokensOption = None,
+    sample: settings.SampleOption = None,
+    temperature: settings.TemperatureOption = None,
+    top_k: settings.TopKOption = None,
+    top_p: settings.TopPOption = None,
+    seed: settings.SeedOption = None,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
     schema: Annotated[str | None, typer.Option(help="Answer in JSON that this schema allows: a file, or the JSON.")] = None,
     regex: Annotated[str | None, typer.Option(help="Answer with a text that matches this as a whole.")] = None,
     choice: Annotated[list[str] | None, typer.Option(help="Answer with one of these; given several times.")] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any other setting, such as num_beams=4."),
-    ] = None,
+    option: settings.OtherOption = None,
     why: Annotated[bool, typer.Option("--why", help="Show for each token what the rules did to its candidates.")] = False,
     template: common.TemplateOption = None,
     executor: common.ExecutorOption = "auto",
@@ -61,16 +45,12 @@ def run(
 ) -> None:
     """Answer one prompt, word by word."""
     text = common.read_prompt(prompt)
-    grammar = given(json_schema=common.json_or_file(schema, "--schema"), regex=regex, choices=choice)
-    settings = {**chosen(max_new_tokens, sample, temperature, top_k, top_p, seed), **given(stop_strings=stop), **grammar}
+    chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
+    allowed = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     others = common.pairs(option, "--option", "num_beams=4")
-    if twice := settings.keys() & others.keys():
-        raise SettingError(f"{min(twice)} is said twice, once with -o. Leave one out.")
-    if not as_json and (vain := {"logprobs", "prompt_logprobs"} & others.keys()):
-        raise SettingError(f"{min(vain)} is told as JSON only. Pass --json too.")
-    settings |= others
+    wanted = settings.with_others({**chosen, **settings.given(stop_strings=stop, **allowed)}, others, as_json=as_json)
     loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
-    begun = loaded.begin(text, raw=raw, system=system, template=common.variables(template), **settings)
+    begun = loaded.begin(text, raw=raw, system=system, template=common.variables(template), **wanted)
     with common.waiting(f"loading {model}"):
         about = loaded.executor.describe()
     interrupted = False
@@ -80,15 +60,13 @@ def run(
             first = next(pieces, "")
         for piece in chain([first], pieces):
             if not as_json:
-                sys.stdout.write(piece)
-                sys.stdout.flush()
+                common.say(piece)
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
         print(json.dumps({**summary(begun, why), **({"finish": "cancelled"} if interrupted else {})}, ensure_ascii=False))
     else:
-        sys.stdout.write("\n")
-        sys.stdout.flush()
+        common.say("\n")
     if why and not as_json:
         reasons(begun)
     if begun.remedy is not None:
@@ -96,11 +74,6 @@ def run(
     common.note(told(begun, about, raw))
     if interrupted:
         raise typer.Exit(130)
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """Those that were given."""
-    return {name: value for name, value in options.items() if value not in (None, [])}
 
 
 def reasons(run: Run) -> None:
@@ -113,47 +86,13 @@ def reasons(run: Run) -> None:
         console.print(run.why(number))
 
 
-def chosen(
-    max_new_tokens: int | None,
-    sample: bool | None,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int | None,
-) -> dict[str, Any]:
-    """The options that were given, as settings. Temperature 0 is how many people say greedy."""
-    greedy = "--greedy"
-    if temperature == 0 and not sample:
-        sample, temperature, greedy = False, None, "--temperature 0"
-    shaping = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    given = [f"--{name.replace('_', '-')}" for name, value in shaping.items() if value is not None]
-    if given and sample is False:
-        raise SettingError(f"{greedy} takes the best token each time, so {given[0]} would change nothing. Leave one out.")
-    settings = {**shaping, "max_new_tokens": max_new_tokens, "seed": seed, "do_sample": True if given else sample}
-    return {name: value for name, value in settings.items() if value is not None}
-
-
 def told(run: Run, about: Description, raw: bool) -> str:
     """One line: model, template, strategy, executor, speed."""
-    chat = "raw text" if raw or run.model.tokenizer.chat_template is None else "chat template"
-    s = run.settings
-    strategy = s.strategy
-    if s.do_sample:
-        rules = [f"{name.replace('_', '-')} {_brief(getattr(s, name))}" for name in SHOWN if s.on(name)]
-        strategy += f" ({', '.join([*rules, f'seed {run.seed}'])})"
-    opened = run.model.opened
-    weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
-    where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
-    end = "stopped by you" if run.finish is None else ENDS[run.finish.value]
+    how = settings.manner(run.model, run.settings, about, raw=raw, seed=run.seed)
     speed = f" · {run.tokens_per_second:.1f} tokens/s" if run.tokens_per_second else ""
     return (
-        f"{run.model.name} · {chat} · {strategy} · {where}, {weights} · "
-        f"{len(run.ids)} → {len(run.steps)} token{'' if len(run.steps) == 1 else 's'}, {end}{speed}"
+        f"{how} · {len(run.ids)} → {len(run.steps)} token{'' if len(run.steps) == 1 else 's'}, {settings.ending(run)}{speed}"
     )
-
-
-def _brief(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def summary(run: Run, why: bool = False) -> dict[str, Any]:

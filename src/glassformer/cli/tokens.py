@@ -1,40 +1,78 @@
-"""`glass tokens`: a text as its model's tokens. Only the tokenizer and the config are read."""
+"""`glass tokens`: a text as its model's tokens, or several as a padded batch. Only the tokenizer and the config are read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from glassformer.cli import common
-from glassformer.errors import ConfigError, InputError
+from glassformer.errors import ConfigError, InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.blueprints import Blueprint
     from glassformer.text import Tokenizer
 
-EXAMPLE = 'Example: glass tokens "how are you?"   ·   glass tokens -m minilm "a question" --pair "an answer" --json'
+EXAMPLE = (
+    'Example: glass tokens "how are you?"   ·   glass tokens "how are you?" "Hi!" --left   ·   '
+    'glass tokens -m minilm "a question" --pair "an answer" --json'
+)
 
 
 def tokens(
-    text: common.PromptArgument = None,
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT]...",
+            help="The text, or several for a batch; '-' or nothing reads one from stdin.",
+            show_default=False,
+        ),
+    ] = None,
     model: common.ModelOption = common.DEFAULT_MODEL,
     pair: Annotated[str | None, typer.Option("--pair", help="A second text, as some models take two.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a text of a batch.")] = False,
+    left: Annotated[
+        bool | None,
+        typer.Option("--left/--right", help="Where a batch's shorter texts are filled up.", show_default="the tokenizer's"),
+    ] = None,
     special: Annotated[
         bool, typer.Option("--special/--no-special", help="With the tokens around a text that the model was trained with.")
     ] = True,
-    everything: Annotated[bool, typer.Option("--all", help="Show all tokens of a long text.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show all tokens of a long text, all texts of a batch.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Show the tokens of a text: ids, spelling, what each stands for, where it stands; and the vocabulary's sizes."""
-    from glassformer.observe.tokens import cut
+    """Show the tokens of a text: ids, spelling, what each stands for, where it stands; or of several, as a padded batch."""
+    from glassformer.observe.seen import Seen
+    from glassformer.observe.tokens import batch, cut
 
-    given = common.read_text(text, "TEXT")
-    if not given:  # blanks are tokens too
+    given = read(texts or [], lines)
+    several = lines or len(given) > 1
+    if several and pair is not None:
+        raise SettingError("--pair is a second text beside one, not beside several. Leave it out, or give one text.")
+    if not several and left is not None:
+        raise SettingError(
+            f"--{'left' if left else 'right'} says where a batch is filled up. Give several texts, or leave it out."
+        )
+    if not several and not given[0]:  # blanks are tokens too
         raise InputError("the text is empty. Give at least one character.")
     tokenizer, blueprint = opened(model)
-    found = cut(tokenizer, given, pair, special=special, name=model, blueprint=blueprint)
+    found: Seen
+    if several:
+        side = None if left is None else "left" if left else "right"
+        found = batch(tokenizer, given, side=side, special=special, name=model, blueprint=blueprint)
+    else:
+        found = cut(tokenizer, given[0], pair, special=special, name=model, blueprint=blueprint)
     common.show(found, as_json=as_json, everything=everything)
+
+
+def read(texts: Sequence[str], lines: bool) -> list[str]:
+    """The texts that were given, or what stdin holds: one text, or one on each line that is not empty."""
+    if not lines:
+        return [common.read_text(text, "TEXT") for text in texts or (None,)]
+    if texts and list(texts) != ["-"]:
+        raise SettingError("--lines reads the texts from stdin. Leave it out, or the texts.")
+    return [line for line in common.read_text("-", "TEXT").splitlines() if line]
 
 
 def opened(name: str) -> tuple[Tokenizer, Blueprint | None]:

@@ -23,6 +23,7 @@ class Terms(NamedTuple):
     biases: Mapping[int, float] = {}
     bad_words: Sequence[Sequence[int]] = ()
     breakers: frozenset[int] = frozenset()
+    forced: Mapping[int, int] = {}  # by step
     least: int = 1
 
 
@@ -58,6 +59,7 @@ ORDER: Mapping[str, Maker] = {
     "begin_suppress_tokens": lambda s, t: tokens.suppressed_first(
         sure(s.begin_suppress_tokens), s.forced_bos_token_id is not None
     ),
+    "forced_tokens": lambda s, t: tokens.forced(t.forced),
     "logits_processor": lambda s, t: [Named(own.called(one), own.familiar(one)) for one in sure(s.logits_processor)],
     "temperature": lambda s, t: shaping.temperature(s.temperature),
     "top_k": lambda s, t: shaping.top_k(sure(s.top_k), t.least),

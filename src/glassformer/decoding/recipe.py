@@ -28,12 +28,15 @@ class Recipe:
         named = [name for name in (*TEXTS, *GRAMMARS) if settings.on(name)]
         if settings.on("logit_bias") and any(isinstance(key, str) for key, _ in _pairs(settings)):
             named.append("logit_bias")
+        if settings.on("forced_tokens") and any(isinstance(value, str) for _, value in _pairs(settings, "forced_tokens")):
+            named.append("forced_tokens")
         if named and tokenizer is None:
             raise SettingError(f"{named[0]} names texts, so a tokenizer is needed. Pass tokenizer=tokenizer too.")
         terms = Terms(
             biases=_biases(settings, tokenizer),
             bad_words=_bad_words(settings, tokenizer),
             breakers=_breakers(settings, tokenizer),
+            forced=_forced(settings, tokenizer),
             least=len(settings.eos) + 1 if settings.num_beams > 1 else 1,
         )
         if any(not ids for ids in settings.bad_words_ids or ()):
@@ -53,20 +56,40 @@ def _biases(settings: GenerationConfig, tokenizer: Any) -> dict[int, float]:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not value < float("inf"):
             raise SettingError(f"logit_bias for {key!r} is {value!r}; it must be a number, or minus infinity.")
         if isinstance(key, str):
-            ids = tokenizer.encode(key, add_special_tokens=False)
-            if len(ids) != 1:
-                raise SettingError(f"logit_bias names {key!r}, which is {len(ids)} tokens, not one. Use sequence_bias.")
-            key = ids[0]
+            key = _one(tokenizer, "logit_bias", key, "Use sequence_bias.")
         found[int(key)] = float(value)
     return found
 
 
-def _pairs(settings: GenerationConfig) -> list[tuple[Any, Any]]:
-    """Biases, of a dictionary or of a list of pairs, as JSON must write ids."""
-    given = settings.logit_bias or {}
+def _forced(settings: GenerationConfig, tokenizer: Any) -> dict[int, int]:
+    """By step; a step may be told as JSON must tell a key, in digits."""
+    found: dict[int, int] = {}
+    for step, token in _pairs(settings, "forced_tokens"):
+        if not str(step).isdecimal():
+            raise SettingError(f"forced_tokens has the step {step!r}; steps are whole numbers, 0 the first.")
+        if isinstance(token, str):
+            token = _one(tokenizer, "forced_tokens", token, "Give each its step.")
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise SettingError(f"forced_tokens at step {step} is {token!r}; it must be a token id, or a token's text.")
+        found[int(step)] = token
+    return found
+
+
+def _one(tokenizer: Any, name: str, text: str, mend: str) -> int:
+    """The one token that a text is."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    if len(ids) != 1:
+        raise SettingError(f"{name} names {text!r}, which is {len(ids)} tokens, not one. {mend}")
+    return int(ids[0])
+
+
+def _pairs(settings: GenerationConfig, name: str = "logit_bias") -> list[tuple[Any, Any]]:
+    """Pairs, of a dictionary or of a list, as JSON must write ids."""
+    given = getattr(settings, name) or {}
     pairs = list(given.items() if isinstance(given, Mapping) else given)
     if any(len(pair) != 2 for pair in pairs):
-        raise SettingError(f"logit_bias is {given!r}; it must be a dictionary, or a list of pairs of a token and a number.")
+        what = "a token and a number" if name == "logit_bias" else "a step and a token"
+        raise SettingError(f"{name} is {given!r}; it must be a dictionary, or a list of pairs of {what}.")
     return [(key, value) for key, value in pairs]
 
 
@@ -82,6 +105,7 @@ def _check_ids(settings: GenerationConfig, terms: Terms, size: int) -> None:
         "begin_suppress_tokens": (one for one in s.begin_suppress_tokens or () if one != -1),
         "forced_bos_token_id": several(s.forced_bos_token_id),
         "forced_eos_token_id": several(s.forced_eos_token_id),
+        "forced_tokens": terms.forced.values(),
     }
     for name, ids in named.items():
         for token in ids:

@@ -139,6 +139,11 @@ class GenerationConfig:
     forced_eos_token_id: int | Sequence[int] | None = setting(
         None, "the last token, when the text reaches its limit", words=IDS
     )
+    forced_tokens: Mapping[Any, Any] | Sequence[Sequence[Any]] | None = setting(
+        None,
+        "this token at this step, whatever its score: {step: id or its text}, or a list of pairs",
+        words="a dictionary from steps, 0 the first, to token ids or texts of one token, or a list of pairs",
+    )
 
     # Against repetition
     repetition_penalty: float = setting(1.0, "above 1: what was said, prompt included, becomes less likely", above=0)

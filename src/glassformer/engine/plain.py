@@ -206,9 +206,18 @@ class Plain:
     def close(self, row: Row) -> None:
         self._memory.remove(self._mine(row))
 
-    def describe(self) -> Description:
+    @torch.inference_mode()
+    def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         weight = self.base.table.weight
-        return Description("plain", str(weight.device), str(weight.dtype).removeprefix("torch."), torch.get_num_threads())
+        given = torch.from_numpy(checking.stream(states, self.model.config.hidden_size)).to(weight.device, weight.dtype)
+        found: npt.NDArray[np.float32] = self.model.head_part(self.base.finish(given)).float().cpu().numpy()
+        return found
+
+    def describe(self) -> Description:
+        weight, config = self.base.table.weight, self.model.config
+        kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * weight.element_size()
+        dtype = str(weight.dtype).removeprefix("torch.")
+        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), kept)
 
 
 def _scores(feed: Feed, logits: Tensor, view: View | None, start: int, columns: range) -> PlainScores:

@@ -70,6 +70,7 @@ class Description:
     device: str
     dtype: str
     threads: int
+    remembers: int = 0  # bytes, of each token
     notes: tuple[str, ...] = ()
 
 
@@ -95,6 +96,12 @@ class Executor(Protocol):
 
     def close(self, row: Row) -> None:
         """Give a row's memory back."""
+
+    def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """What the scores would be if a stream left the last block like this: the last norm and the head alone.
+
+        States (rows, hidden) to scores (rows, vocabulary).
+        """
 
     def describe(self) -> Description:
         """What this executor is, what it could not use and why."""

@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError
 from glassformer.sites import Watch
@@ -82,6 +85,13 @@ class Checks:
         for token in ids:
             if not 0 <= token < self.vocabulary:
                 raise InputError(f"token id {token} is outside the vocabulary of {self.vocabulary}.")
+
+
+def stream(states: npt.NDArray[np.float32], hidden: int) -> npt.NDArray[np.float32]:
+    """States that are to be read out, refused if they are not the model's."""
+    if states.ndim != 2 or states.shape[1] != hidden:
+        raise InputError(f"states of shape {states.shape} were to be read out; they must be (rows, {hidden}).")
+    return np.ascontiguousarray(states, np.float32)
 
 
 def once(rows: Sequence[object]) -> None:

@@ -72,6 +72,10 @@ class Base(Part):
         """The family itself: embedded tokens to final states."""
         raise NotImplementedError
 
+    def finish(self, x: Tensor) -> Tensor:
+        """The last norm, of families that have one behind their blocks."""
+        return x
+
     def begin(
         self,
         positions: Tensor,

@@ -77,7 +77,10 @@ class Gemma3TextModel(Decoder):
         x = self.touch("embedding", x, p)
         for layer in self.layers:
             x = layer(x, p)
-        return self.touch("final", self.norm(x), p)
+        return self.touch("final", self.finish(x), p)
+
+    def finish(self, x: Tensor) -> Tensor:
+        return self.norm(x)
 
 
 Model = Gemma3TextModel

@@ -118,10 +118,14 @@ class ScratchModel(Decoder):
 
     def compute(self, x: Tensor, p: Pass) -> Tensor:
         x = self.touch("embedding", x + waves(p.positions, x.shape[-1], x.dtype), p)
-        *blocks, norm = self.transformer_blocks
+        *blocks, _ = self.transformer_blocks
         for block in blocks:
             x = block(x, p)
-        return self.touch("final", norm(x), p)
+        return self.touch("final", self.finish(x), p)
+
+    def finish(self, x: Tensor) -> Tensor:
+        norm = self.transformer_blocks[-1]
+        return norm(x)
 
 
 Model = ScratchModel

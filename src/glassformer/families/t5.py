@@ -157,6 +157,9 @@ class T5Model(EncoderDecoder):
         self.ready(self.decoder.block)
         christen(self.encoder, self.family, self.encoder.block, ENCODER)
 
+    def finish(self, x: Tensor) -> Tensor:
+        return self.decoder.final_layer_norm(x)
+
     @property
     def table(self) -> Embedding:
         return self.shared

@@ -1,14 +1,17 @@
-"""A text cut into its tokens: what each is, where it stands in the text, and which word it belongs to. No model is run."""
+"""A text cut into its tokens: what each is, where it stands in the text, and which word it belongs to; or several texts, as
+the padded batch that a model takes. No model is run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from glassformer.blueprints import Blueprint
+from glassformer.errors import InputError
 from glassformer.observe.seen import Seen
 from glassformer.observe.vocabulary import Vocabulary
-from glassformer.text import Tokenizer
+from glassformer.text import BatchEncoding, Tokenizer
 from glassformer.text.pieces import shown_bytes
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ class Piece(Token):
     word: int | None  # the number of its word
     added: bool  # put into the vocabulary after it was trained
     second: bool = False  # of the second text of two
+    bytes: str = ""  # what it adds to the text, in hexadecimal
 
 
 @dataclass(frozen=True)
@@ -66,22 +70,118 @@ def cut(
 ) -> Cut:
     """The tokens of a text; `special` puts those around it that the model was trained with."""
     found = tokenizer(text, pair, add_special_tokens=special, return_offsets_mapping=True)
+    return Cut(name, text, pair or None, _pieces(tokenizer, found), Vocabulary.of(tokenizer, blueprint))
+
+
+def _pieces(tokenizer: Tokenizer, found: BatchEncoding, row: int = 0) -> tuple[Piece, ...]:
+    """The tokens of one row of what a tokenizer gave."""
     added = tokenizer.backend.get_added_tokens_decoder()
     signs = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
-    rows = zip(found["input_ids"], found["offset_mapping"], found.word_ids(), found.sequence_ids(), strict=True)
-    pieces = tuple(
+    encoded = found[row]
+    rows = zip(encoded.ids, encoded.offsets, encoded.word_ids, encoded.sequence_ids, strict=True)
+    return tuple(
         Piece(
             position,
             number,
             tokenizer.convert_ids_to_tokens(number),
-            shown_bytes(tokenizer.token_bytes(number)),
+            shown_bytes(raw := tokenizer.token_bytes(number)),
             number in signs,
             None if owner is None else start,
             None if owner is None else end,
             word,
             number in added,
             owner == 1,
+            raw.hex(" "),
         )
         for position, (number, (start, end), word, owner) in enumerate(rows)
     )
-    return Cut(name, text, pair or None, pieces, Vocabulary.of(tokenizer, blueprint))
+
+
+# Several texts ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Batch(Seen):
+    """Several texts as a model takes them at once: filled up to one length, with a mask that says what is text."""
+
+    SCHEMA = "glassformer.batch/1"
+
+    model: str
+    texts: tuple[str, ...]
+    ids: tuple[tuple[int, ...], ...]  # (texts, longest)
+    attention_mask: tuple[tuple[int, ...], ...]  # 1: a token, 0: padding
+    token_type_ids: tuple[tuple[int, ...], ...] | None  # which of two texts each is of; None: the model has no use for it
+    tokens: tuple[tuple[Piece, ...], ...]  # of each text, without the padding
+    padding_side: Literal["left", "right"]
+    pad_token: str | None  # None: all are of one length, and there is no such token
+    pad_token_id: int | None
+    borrowed: bool  # the tokenizer has no token for padding, so that which ends a text stands in
+    python: str  # what gives the same
+    vocabulary: Vocabulary
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.ids), len(self.ids[0])
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.batch import page
+
+        return page(self, everything)
+
+    def __repr__(self) -> str:
+        return f"Batch({self.shape[0]} texts, filled up to {self.shape[1]} tokens)"
+
+
+def batch(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    side: str | None = None,
+    special: bool = True,
+    name: str = "",
+    blueprint: Blueprint | None = None,
+) -> Batch:
+    """Several texts as one batch; `side`: where the shorter ones are filled up, by default as the tokenizer has it.
+
+    A tokenizer without a padding token takes the one that ends a text: the mask says that it is none.
+    """
+    side = tokenizer.padding_side if side is None else side
+    if side not in ("left", "right"):
+        raise InputError(f"side={side!r} is not known. Use 'left' or 'right'.")
+    if not texts:
+        raise InputError("a batch has at least one text.")
+    if (empty := next((number for number, text in enumerate(texts, 1) if not text), None)) is not None:
+        raise InputError(f"text {empty} is empty. Give at least one character.")
+    found = tokenizer(list(texts), add_special_tokens=special, return_offsets_mapping=True)
+    width = max(map(len, found["input_ids"]))
+    borrowed = tokenizer.pad_token is None
+    token = tokenizer.eos_token if borrowed else tokenizer.pad_token
+    if token is None and any(len(row) < width for row in found["input_ids"]):
+        raise InputError(
+            "this tokenizer has no token for padding, and none that ends a text and could stand in. Give one text at a time."
+        )
+    number = None if token is None else tokenizer.convert_tokens_to_ids(token)
+
+    def filled(rows: Sequence[Sequence[int]], filler: int) -> tuple[tuple[int, ...], ...]:
+        around = [(filler,) * (width - len(row)) for row in rows]
+        both = zip(rows, around, strict=True)
+        return tuple((*row, *rest) if side == "right" else (*rest, *row) for row, rest in both)
+
+    types = found.get("token_type_ids")
+    set_ = "tokenizer.pad_token = tokenizer.eos_token\n" if borrowed else ""
+    more = "" if special else ", add_special_tokens=False"
+    more += "" if side == tokenizer.padding_side else f', padding_side="{side}"'
+    return Batch(
+        model=name,
+        texts=tuple(texts),
+        ids=filled(found["input_ids"], number or 0),
+        attention_mask=filled([[1] * len(row) for row in found["input_ids"]], 0),
+        token_type_ids=None if types is None else filled(types, 0),
+        tokens=tuple(_pieces(tokenizer, found, row) for row in range(len(texts))),
+        padding_side="left" if side == "left" else "right",
+        pad_token=token,
+        pad_token_id=number,
+        borrowed=borrowed and token is not None,
+        python=f'{set_}tokenizer(texts{more}, padding=True, return_tensors="pt")',
+        vocabulary=Vocabulary.of(tokenizer, blueprint),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,22 @@ class Why(Seen):
 
     def __repr__(self) -> str:
         return f"Why(token {self.number}: {self.text!r} out of {self.counts[-1]:,} candidates)"
+
+
+@dataclass(frozen=True)
+class Whys(Seen):
+    """Why each token of a text was chosen."""
+
+    SCHEMA = "glassformer.whys/1"
+
+    model: str
+    settings: Mapping[str, str]  # those in force
+    whys: tuple[Why, ...]
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.why import several
+
+        return several(self, everything)
 
 
 def why(tokenizer: Tokenizer, step: Step, number: int, beams: int = 1) -> Why:

@@ -72,9 +72,9 @@ def _(part: Passage) -> str:
 @draw.register
 def _(part: Fold) -> str:
     inside = "\n".join(draw(inner) for inner in part.parts)
-    return (
-        f'<details{" open" if part.open else ""}><summary class="title">{escape(part.title)}</summary>\n{inside}\n</details>'
-    )
+    opened = " open" if part.open else ""
+    anchor = f'<a id="{escape(part.name)}"></a>' if part.name else ""  # inside, so that going there opens it
+    return f'<details{opened}><summary class="title">{escape(part.title)}</summary>{anchor}\n{inside}\n</details>'
 
 
 @draw.register
@@ -91,7 +91,7 @@ def _cells(row: Row, kinds: Sequence[str]) -> str:
 
 def _cell(cell: Cell) -> str:
     if isinstance(cell, float):
-        return f'<span class="bar" style="width:{cell * 10:.2f}rem"></span>'
+        return f'<span class="fill" style="width:{cell * 10:.2f}rem"></span>'
     return escape(cell.text if isinstance(cell, Long) else cell)
 
 
@@ -124,11 +124,14 @@ def _shade(value: float | None, where: str, text: str) -> str:
 
 @draw.register
 def _(part: Strip) -> str:
-    tokens = (
-        f'<span style="background:rgba(var(--tint),{value:.3f})" title="{escape(note)}">{escape(token)}</span>'
-        for token, value, note in zip(part.tokens, part.values, part.notes, strict=True)
-    )
+    links = part.links or ("",) * len(part.tokens)
+    tokens = (_linked(*each) for each in zip(part.tokens, part.values, part.notes, links, strict=True))
     return f'<p class="strip">{"".join(tokens)}</p>'
+
+
+def _linked(token: str, value: float, note: str, link: str) -> str:
+    tag, where = ("a", f' href="#{escape(link)}"') if link else ("span", "")
+    return f'<{tag}{where} style="background: rgba(var(--tint), {value:.3f})" title="{escape(note)}">{escape(token)}</{tag}>'
 
 
 @draw.register
@@ -137,7 +140,7 @@ def _(part: Branch) -> str:
 
 
 def _node(branch: Branch) -> str:
-    bar = "" if branch.value is None else f'<span class="bar" style="width:{branch.value * 6:.2f}rem"></span> '
+    bar = "" if branch.value is None else f'<span class="fill" style="width:{branch.value * 6:.2f}rem"></span> '
     note = f' <span class="dim">{escape(branch.note)}</span>' if branch.note else ""
     said = f"{bar}<span{_class(branch.style)}>{escape(branch.text)}</span>{note}"
     if not branch.children:

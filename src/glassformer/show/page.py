@@ -54,6 +54,7 @@ class Column:
     kind: Kind = "text"
     keep: int = 9  # where there is no room, the column with the lowest goes first; 9 stays
     least: int = 0  # characters that it may be cut down to; 0: it is never cut
+    ends: bool = False  # where it is cut, its end is what stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Strip:
     tokens: tuple[str, ...]
     values: tuple[float, ...]
     notes: tuple[str, ...]
+    links: tuple[str, ...] = ()  # the names of the folds that the tokens lead to
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class Fold:
     title: str
     parts: tuple[Part, ...]
     open: bool = False
+    name: str = ""  # what leads to it
 
 
 Part: TypeAlias = Heading | Words | Passage | Table | Grid | Strip | Branch | Fold

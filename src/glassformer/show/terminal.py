@@ -21,6 +21,7 @@ STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "ch
 KINDS = {"code": "cyan", "bar": "green"}
 SHADES = " ·░▒▓█"  # of a value from 0 to 1
 BETWEEN = "  "
+LUXURY = 3  # columns that are kept no more than this go before any other is cut
 BAR = 20
 LEAST = {"bar": 6, "code": 20}  # characters that these need at least
 NARROW = 6  # characters that a column is left with when nothing else helps
@@ -101,7 +102,7 @@ def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
                  for at, column, size in zip(shown, columns, widths, strict=True)]  # fmt: skip
         styles = [STYLES[row.style] or KINDS.get(column.kind, "") for column in columns]
         for line in zip_longest(*cells, fillvalue=""):
-            spans = [told(text, size, column.kind == "number") + BETWEEN
+            spans = [told(text, size, column.kind == "number", column.ends) + BETWEEN
                      for text, size, column in zip(line, widths, columns, strict=True)]  # fmt: skip
             yield stripped(list(zip(spans, styles, strict=True)))
     gone = [column.name for at, column in enumerate(part.columns) if at not in shown and column.name]
@@ -126,17 +127,21 @@ def stripped(line: Spans) -> Spans:
 
 
 def fitted(table: Table, width: int) -> tuple[list[int], bool, list[int]]:
-    """Which columns are shown, whether in their short forms, and how wide each is."""
+    """Which columns are shown, whether in their short forms, and how wide each is.
+
+    Where it is narrow, luxuries go first; then what can be cut is cut, then short forms are taken, then columns go.
+    """
     shown = list(range(len(table.columns)))
     while True:
+        last = min(shown, key=lambda at: (table.columns[at].keep, -at))
+        luxury = table.columns[last].keep <= LUXURY
         for short in (False, True):
             widths = [natural(table, at, short) for at in shown]
-            for number in sorted(range(len(shown)), key=lambda number: -widths[number]):
+            for number in sorted(range(len(shown)), key=lambda number: -widths[number]) if not luxury else ():
                 over = max(0, spread(widths) - width)
                 widths[number] -= min(over, max(0, widths[number] - least(table, shown[number], short)))
             if spread(widths) <= width:
                 return shown, short, widths
-        last = min(shown, key=lambda at: (table.columns[at].keep, -at))
         if table.columns[last].keep >= 9:  # nothing can go: all give way
             while spread(widths) > width and max(widths) > NARROW:
                 widths[widths.index(max(widths))] -= 1
@@ -170,9 +175,12 @@ def spelt(cell: Cell, short: bool, width: int) -> str:
     return cell if isinstance(cell, str) else "█" * round(cell * width)
 
 
-def told(text: str, width: int, right: bool = False) -> str:
+def told(text: str, width: int, right: bool = False, ends: bool = False) -> str:
     """A text in exactly so many columns of the terminal."""
     size = cell_len(text)
+    if size > width and ends:
+        text = text[-max(1, width - 1) :]
+        return told("…" + text[cell_len(text) - width + 1 :] if width > 1 else "…", width)
     if size > width:
         return set_cell_size(text, width - 1) + "…" if width > 1 else "…"[:width]
     return " " * (width - size) + text if right else text + " " * (width - size)
@@ -214,7 +222,7 @@ def _shaded(value: float | None, text: str, cell: int) -> str:
     if value is None:
         return " " * cell
     shade = SHADES[min(len(SHADES) - 1, int(value * len(SHADES)))]
-    return told(shade + text, cell - 1) + " " if text else shade * 2
+    return told(shade + text, cell - 1) + " " if cell > 2 else shade * 2
 
 
 def _strength(value: float) -> str:

@@ -9,7 +9,7 @@ from glassformer.show.words import many, tame, visible
 
 COLUMNS = (
     Column("", "number"), Column("id", "number"), Column("token", "token", least=6), Column("text", "token", least=6),
-    Column("characters", "number"), Column("word", "number"),
+    Column("characters", "number"), Column("word", "number"), Column("bytes", keep=2),
 )  # fmt: skip
 
 
@@ -38,5 +38,6 @@ def row(piece: Piece, two: bool) -> Row:
         visible(piece.text),
         "" if piece.start is None else f"{which}{piece.start}–{piece.end}",
         kind or ("" if piece.word is None else str(piece.word)),
+        piece.bytes,
     )
     return Row(cells, "special" if kind else "")

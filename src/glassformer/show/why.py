@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from glassformer.observe.why import Fated, Why
-from glassformer.show.page import Column, Page, Part, Row, Table, Words
+from glassformer.observe.why import Fated, Why, Whys
+from glassformer.show.page import Column, Heading, Page, Part, Row, Table, Words
 from glassformer.show.words import share, visible
 
 MOST = 12  # candidates that are shown
@@ -20,6 +20,15 @@ def page(found: Why, everything: bool = False) -> Page:
     if idle:
         parts.append(Words(f"changed nothing here: {', '.join(idle)}", "dim"))
     return Page(said, tuple(parts))
+
+
+def several(found: Whys, everything: bool = False) -> Page:
+    """One choice after the other."""
+    settings = "\n".join(f"{name}: {value}" for name, value in found.settings.items())
+    parts: list[Part] = [Heading("the settings in force"), Words(settings, "dim")]
+    for one in found.whys:
+        parts += [Heading(sentence(one)), *page(one, everything).parts[1:]]
+    return Page(f"{found.model}: why each token", tuple(parts))
 
 
 def table(found: Why, everything: bool = False) -> Table:

@@ -76,6 +76,12 @@ def forced_last(ids: Collection[int]) -> Rule:
     return lambda field, past: _forced(field, tokens) if past.step == past.room - 1 else field
 
 
+def forced(steps: Mapping[int, int]) -> Rule:
+    """At these steps these tokens, whatever they score."""
+    tokens = {step: _ids([token]) for step, token in steps.items()}
+    return lambda field, past: _forced(field, tokens[past.step]) if past.step in tokens else field
+
+
 def min_length(count: int, eos: Collection[int]) -> Rule:
     """No end before the text, prompt included, has so many tokens."""
     tokens = _ids(eos)

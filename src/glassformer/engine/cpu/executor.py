@@ -13,8 +13,9 @@ import numpy as np
 
 from glassformer.candidates import Candidates, top
 from glassformer.engine import rows as checking
+from glassformer.engine.cpu.library import PAGE
 from glassformer.engine.cpu.pages import CpuRow, Pages
-from glassformer.engine.cpu.passes import STORES, Floats, Found, Native, Share, in_numpy
+from glassformer.engine.cpu.passes import STORES, Floats, Found, Laid, Native, Share, in_numpy
 from glassformer.engine.protocol import Description, Feed, Row, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes
@@ -74,11 +75,29 @@ class Cpu(Native):
         mine.open = False
         mine.release()
 
+    @checking.in_turn
+    def unembed(self, states: Floats) -> Floats:
+        """The program whose last stream can be changed, from there on, over that many tokens which nobody computed."""
+        site = f"blocks.{self.blueprint.blocks - 1}.residual"
+        ready = self._ready("", frozenset(), frozenset({site}))
+        (begin,) = (step for step, changed in ready.program.breaks.items() if site in changed)
+        states = checking.stream(states, self.config.hidden_size)
+        found = [np.empty((0, self.config.vocab_size), np.float32)]
+        for at in range(0, len(states), SCORED):
+            part = states[at : at + SCORED]
+            row = CpuRow(Pages(self._format))
+            share = Share(0, Feed(row, [0] * len(part), Want.ALL), row, 0, len(part))
+            laid = Laid(ready, [share], len(part))
+            laid.value(site, share)[...] = part
+            self._engine.run(laid.upto(begin, len(ready.program.steps)))
+            found.append(laid.results()[0][0])
+        return np.concatenate(found)
+
     def describe(self) -> Description:
         kept = next(name for name, store in STORES.items() if store is self._store)
         threads = f"{self._engine.threads} thread{'' if self._engine.threads == 1 else 's'}"
         notes = (f"{self._engine.level}, {threads}", f"keys and values in {kept}")
-        return Description("cpu", "cpu", self._kind, self._engine.threads, notes)
+        return Description("cpu", "cpu", self._kind, self._engine.threads, self._format.bytes // PAGE, notes)
 
     def _mine(self, row: Row) -> CpuRow:
         if not isinstance(row, CpuRow) or not row.open:

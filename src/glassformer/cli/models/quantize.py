@@ -1,76 +1,26 @@
-"""`glass models`: what can be run, fetching it, and packing its weights."""
+"""`glass models quantize`: a model's weights packed into one GGUF file, and what that costs."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glassformer.cli import common
+from glassformer.cli.models.working import working
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
-    from glassformer.checkpoint.locate import Progress
     from glassformer.observe.perplexity import Likelihood
     from glassformer.opening import Opened
 
+EXAMPLE = "Example: glass models quantize ./my-model --to q4_k -o my-model.gguf"
 FEWEST = 32  # tokens that a perplexity is measured on
-app = typer.Typer(help="List, fetch and pack models.", no_args_is_help=True)
 
 
-@app.command("list", epilog="Example: glass models list --json")
-def list_models(as_json: common.JsonOption = False) -> None:
-    """The catalogue, and what of it is here."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from glassformer.checkpoint.catalogue import CATALOGUE
-    from glassformer.checkpoint.locate import held
-
-    rows = [(name, entry, held(name)) for name, entry in CATALOGUE.items()]
-    if as_json:
-        listed = [
-            {
-                "name": name,
-                "kind": entry.kind,
-                "about": entry.about,
-                "licence": entry.licence,
-                "from": entry.origin,
-                "path": str(path) if path else None,
-            }
-            for name, entry, path in rows
-        ]
-        print(json.dumps(listed, ensure_ascii=False))
-        return
-    table = Table("name", "about", "licence", "from", "here", box=None, pad_edge=False)
-    for name, entry, path in rows:
-        table.add_row(name, entry.about, entry.licence, entry.origin, "yes" if path else "")
-    Console().print(table)
-    common.note("Any hub id ('Qwen/Qwen3-0.6B') or path (a folder, a .gguf or .ckpt file) works too.")
-
-
-@app.command("pull", epilog="Example: glass models pull smollm2")
-def pull(
-    name: Annotated[str, typer.Argument(help="A catalogue name or a hub id.")], as_json: common.JsonOption = False
-) -> None:
-    """Fetch a model into the cache, or check the one that is there, and say where it lies."""
-    from glassformer.checkpoint import ranks
-    from glassformer.checkpoint.locate import pull
-
-    common.listen()
-    with common.progress_bar() as progress:
-        path = pull(name, progress)
-    if name == ranks.NAME and (copy := ranks.place()):
-        common.note(f"tiktoken finds it as {copy}")
-    print(json.dumps({"name": name, "path": str(path)}) if as_json else path)
-
-
-@app.command("quantize", epilog="Example: glass models quantize ./my-model --to q4_k -o my-model.gguf")
 def quantize(
     model: Annotated[str, typer.Argument(help="A catalogue name, a hub id, or a path.")],
     to: Annotated[
@@ -106,7 +56,7 @@ def quantize(
             f"--text {str(text)!r} has {len(ids)} tokens; fewer than {FEWEST} say nothing about a model. Give a longer one."
         )
     path = output or Path(f"{label(opened)}-{kind.lower()}.gguf")
-    with _packing(path.name) as packing:
+    with working(f"packing {path.name}") as packing:
         quantise(opened, path, kind, force=force, progress=packing)
     found: dict[str, Any] = {"path": str(path), "kind": kind, "from": opened.kind, **_sizes(opened, path)}
     common.note(
@@ -159,16 +109,3 @@ def _likelihood(name: str, ids: list[int]) -> Likelihood:
     model = load(name)
     with common.waiting(f"measuring the perplexity of {name}"):
         return likelihood(model.executor, ids, begin=begins_with(model.tokenizer))
-
-
-@contextmanager
-def _packing(name: str) -> Iterator[Progress]:
-    """A bar while weights are packed; none off a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("packing {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
-        yield lambda what, so_far, total: bar.update(task, completed=so_far, total=total)

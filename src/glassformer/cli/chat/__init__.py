@@ -1,0 +1,121 @@
+"""`glass chat`: a conversation, in a terminal or piped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glassformer.cli import common, settings
+from glassformer.errors import GlassError
+
+if TYPE_CHECKING:
+    from glassformer.cli.chat.session import Session
+
+EXAMPLE = "Example: glass chat --system 'You answer in rhymes.'   ·   printf 'Hi!\\nAnd you?\\n' | glass chat"
+
+
+def chat(
+    context: typer.Context,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    system: common.SystemOption = None,
+    max_new_tokens: settings.NewTokensOption = None,
+    sample: settings.SampleOption = None,
+    temperature: settings.TemperatureOption = None,
+    top_k: settings.TopKOption = None,
+    top_p: settings.TopPOption = None,
+    seed: settings.SeedOption = None,
+    option: settings.OtherOption = None,
+    template: common.TemplateOption = None,
+    load: Annotated[str | None, typer.Option("--load", help="Go on with a conversation that /save wrote as .json.")] = None,
+    executor: common.ExecutorOption = "auto",
+    weights: common.WeightsOption = None,
+    cache: common.CacheOption = None,
+    dtype: common.DtypeOption = None,
+    as_json: common.JsonOption = False,
+) -> None:
+    """Talk with a model. Lines are messages; /help lists the commands, Ctrl-D leaves."""
+    chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
+    others = common.pairs(option, "--option", "num_beams=4")
+    wanted = settings.with_others(chosen, others, as_json=as_json)
+    variables = common.variables(template)
+    from glassformer.cli.chat.conversation import Conversation, Message
+    from glassformer.cli.chat.kept import Keeping
+    from glassformer.cli.chat.session import Session
+
+    saved = None if load is None else Conversation.load(load)
+    source = context.get_parameter_source("model")
+    if saved is not None and source is not None and source.name == "DEFAULT":
+        model = saved.model
+    loaded = Keeping(common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache))
+    first = () if system is None else (Message("system", system),)
+    session = Session(loaded, Conversation(loaded.name), terminal=sys.stdin.isatty(), as_json=as_json)
+    if saved is not None:
+        session.take_up(saved)
+    begun = session.conversation
+    session.change(
+        settings={**begun.settings, **wanted},
+        template={**begun.template, **variables},
+        messages=(*first, *begun.said) if first else begun.messages,
+    )
+    with common.waiting(f"loading {model}"):
+        about = loaded.executor.describe()
+    if session.terminal:
+        common.note(settings.manner(loaded, session.check(session.conversation), about, raw=False))
+        common.note("/help lists the commands, Ctrl-D leaves.")
+    if session.manner:
+        common.note(session.manner)
+    raise typer.Exit(typed(session) if session.terminal else piped(session))
+
+
+def typed(session: Session) -> int:
+    """Talk with somebody at a terminal, whom no error sends away; the exit code."""
+    from glassformer.checkpoint.locate import home
+    from glassformer.cli.chat.commands import completed
+    from glassformer.cli.chat.lines import Typed, message
+
+    lines, told = Typed(home() / "chat-history.jsonl", completed), False
+    while not session.over:
+        try:
+            common.note("")
+            text = message(lines)
+            if text is None:
+                break
+            if text.strip():
+                lines.remember(text)
+                heard(session, text)
+        except KeyboardInterrupt:
+            common.note("" if told else "\nCtrl-D or /quit leaves.")
+            told = True
+        except GlassError as error:
+            common.note(f"glass: {error}")
+    return 0
+
+
+def piped(session: Session) -> int:
+    """Answer line by line; the exit code says whether there was an answer to each."""
+    from glassformer.cli.chat.lines import Piped, message
+
+    code, lines = 0, Piped()
+    while not session.over and (text := message(lines)) is not None:
+        try:
+            if text.strip():
+                heard(session, text)
+        except GlassError as error:
+            common.note(f"glass: {error}")
+            if session.as_json:
+                print(json.dumps({"message": text, "error": str(error)}, ensure_ascii=False), flush=True)
+            code = 1
+    return code
+
+
+def heard(session: Session, text: str) -> None:
+    """A command is obeyed, a message answered."""
+    from glassformer.cli.chat.commands import obey
+
+    if text.startswith("/"):
+        obey(session, text)
+    else:
+        session.say(text[1:] if text.startswith(" /") else text)

@@ -1,0 +1,161 @@
+"""`glass compare`: two texts, two ways of writing, or two models, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glassformer.cli import common, settings
+from glassformer.errors import InputError, SettingError
+
+if TYPE_CHECKING:
+    from glassformer.observe.seen import Seen
+    from glassformer.runtime import Model
+    from glassformer.sites import Change
+
+NEW = 40  # tokens, unless it is said
+EXAMPLE = (
+    'Example: glass compare --raw "Hi dog" "Hello dog" --token dog   ·   '
+    'glass compare "how are you?" --with temperature=1.5   ·   '
+    'glass compare "how are you?" --change "blocks.5.attention.heads:2=0"   ·   '
+    "glass compare --file text.txt --other-weights q4_k"
+)
+
+
+def compare(
+    prompt: common.PromptArgument = None,
+    second: Annotated[str | None, typer.Argument(help="A second text.", show_default=False)] = None,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    token: Annotated[str | None, typer.Option("--token", "-t", help="Two texts: the token to follow in both.")] = None,
+    other: Annotated[
+        str | None, typer.Option("--other", help="Another model, or 'transformers', over the same text.")
+    ] = None,
+    other_weights: Annotated[str | None, typer.Option(help="The same model in another packing: q8_0, q4_k, ….")] = None,
+    other_executor: Annotated[str | None, typer.Option(help="The same model on another executor.")] = None,
+    file: Annotated[Path | None, typer.Option("--file", help="Two models: the text to compare them on.")] = None,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="Another setting on the second side.")
+    ] = None,
+    other_template: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Another variable of the chat template there.")
+    ] = None,
+    other_raw: Annotated[bool, typer.Option("--other-raw", help="No chat template there.")] = False,
+    other_system: Annotated[str | None, typer.Option(help="Another system message there.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--change",
+            metavar="SITE[:HEADS]=FACTOR",
+            help="What if? Scale a site there, or some of its heads: 0 zeroes them.",
+        ),
+    ] = None,
+    max_new_tokens: settings.NewTokensOption = None,
+    seed: settings.SeedOption = None,
+    option: settings.OtherOption = None,
+    raw: common.RawOption = False,
+    system: common.SystemOption = None,
+    template: common.TemplateOption = None,
+    executor: common.ExecutorOption = "auto",
+    weights: common.WeightsOption = None,
+    cache: common.CacheOption = None,
+    dtype: common.DtypeOption = None,
+    everything: common.AllOption = False,
+    as_json: common.JsonOption = False,
+    save: common.SaveOption = None,
+) -> None:
+    """Compare two texts in one model, two ways of writing, or two models over one text: where they part, and how far."""
+    from glassformer.observe.comparing import compare as compared
+
+    models = settings.given(other=other, other_weights=other_weights, other_executor=other_executor)
+    ways = settings.given(
+        **{"--with": with_, "--other-template": other_template, "--other-raw": other_raw or None,
+           "--other-system": other_system, "--change": change}
+    )  # fmt: skip
+    asked = [
+        name for name, wanted in (("a second text", second), ("another model", models), ("another way", ways)) if wanted
+    ]
+    if len(asked) != 1:
+        said = f"{asked[0]} and {asked[1]}" if asked else "nothing"
+        raise SettingError(f"compare with what? Here is {said}. Give one: a second text, --other…, --with or --change.")
+    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
+    how: dict[str, Any] = {"raw": raw, "system": system, "template": common.variables(template)}
+    found: Seen
+    with common.counting(f"{model} reads") as tell:
+        if models:
+            text = _text(prompt, file)
+            against = _other(model, models, {"dtype": dtype, "cache": cache})
+            found = compared(loaded, against, text=text, tell=tell)
+        elif second is not None:
+            found = compared(loaded.read(common.read_prompt(prompt), **how), loaded.read(second, **how), token=token)
+        else:
+            changed = {**how, "raw": raw or other_raw}
+            changed["system"] = system if other_system is None else other_system
+            changed["template"] = {
+                **how["template"],
+                **common.pairs(other_template, "--other-template", "enable_thinking=true"),
+            }
+            chosen: dict[str, Any] = {"max_new_tokens": max_new_tokens or NEW, **settings.given(seed=seed)}
+            chosen |= common.pairs(option, "--option", "num_beams=4")
+            more = {**chosen, **common.pairs(with_, "--with", "temperature=1.5")}
+            found = _ways(loaded, common.read_prompt(prompt), (how, chosen), (changed, more), changes(change), _name(ways))
+    common.show(found, as_json=as_json, everything=everything, save=save)
+
+
+def _ways(
+    model: Model, text: str, first: tuple[dict[str, Any], dict[str, Any]], second: tuple[dict[str, Any], dict[str, Any]],
+    change: dict[str, Change], name: str,
+) -> Seen:  # fmt: skip
+    from glassformer.observe.comparing import compare as compared
+    from glassformer.observe.sweep import DRAWN
+
+    runs = []
+    for number, (how, chosen) in enumerate((first, second)):
+        drawn = {"do_sample": True} if set(chosen) & set(DRAWN) and "do_sample" not in chosen else {}
+        seeded = {"seed": 0} if "seed" not in chosen else {}
+        changed = change if change and number else None
+        runs.append(model.watch(text, **how, change=changed, **{**seeded, **drawn, **chosen}))
+    return compared(*runs, names=("as it is", name))
+
+
+def _name(ways: dict[str, Any]) -> str:
+    told = [" ".join(value) if isinstance(value, list) else ("" if value is True else str(value)) for value in ways.values()]
+    return ", ".join(f"{name} {value}".strip() for name, value in zip(ways, told, strict=True))
+
+
+def _other(name: str, models: dict[str, Any], how: dict[str, Any]) -> Any:
+    """The second model: another one, or this one otherwise."""
+    if models.get("other") == "transformers":
+        return "transformers"
+    more = {"weights": models.get("other_weights"), "executor": models.get("other_executor") or "auto"}
+    return common.open_model(models.get("other") or name, **how, **more)
+
+
+def _text(prompt: str | None, file: Path | None) -> str:
+    if file is None:
+        return common.read_prompt(prompt)
+    if prompt is not None:
+        raise SettingError("a text and --file: give one of them.")
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--file {str(file)!r} is no text that can be read: {error}") from error
+
+
+def changes(given: list[str] | None) -> dict[str, Change]:
+    """What to change, as it is written: SITE[:HEADS]=FACTOR."""
+    from glassformer.sites import Change
+
+    found: dict[str, Change] = {}
+    for one in given or []:
+        where, equals, factor = one.rpartition("=")
+        site, _, heads = where.partition(":")
+        try:
+            numbers = [int(head) for head in heads.split(",")] if heads else None
+            found[site] = Change(scale=float(factor), heads=numbers)
+        except ValueError:
+            equals = ""
+        if not equals or not site:
+            raise SettingError(f"--change {one!r} is not SITE[:HEADS]=FACTOR, such as blocks.5.attention.heads:2=0.")
+    return found

@@ -1,0 +1,131 @@
+"""`glass trace`: at each place of a text, what was expected, what came, and why."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from glassformer.cli import common, settings
+from glassformer.errors import SettingError
+
+if TYPE_CHECKING:
+    from glassformer.observe.seen import Seen
+    from glassformer.runtime import Model
+
+NEW = 20  # tokens, unless it is said
+EXAMPLE = (
+    'Example: glass trace "how are you?" -n 5   ·   glass trace --raw --given "Hi, how are you doing today?"   ·   '
+    'glass trace "how are you?" --sweep temperature=0.2,0.7,1.2'
+)
+
+
+def trace(
+    prompt: common.PromptArgument = None,
+    model: common.ModelOption = common.DEFAULT_MODEL,
+    raw: common.RawOption = False,
+    given: Annotated[
+        bool, typer.Option("--given", help="Write nothing: the text itself is scored, token by token.")
+    ] = False,
+    target: Annotated[
+        str | None, typer.Option("--target", help="With --given: what an encoder-decoder is to write of the text.")
+    ] = None,
+    whole: Annotated[bool, typer.Option("--prompt", help="Also the prompt's own tokens.")] = False,
+    waterfall: Annotated[
+        bool, typer.Option("--waterfall", help="What each rule did to each candidate, step by step.")
+    ] = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option("--sweep", metavar="NAME=A,B,…", help="One step's scores under several values of a setting."),
+    ] = None,
+    step: Annotated[int, typer.Option("--step", help="With --sweep: which token, 0 the first.")] = 0,
+    strategies: Annotated[bool, typer.Option("--strategies", help="The customary strategies side by side.")] = False,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="With the cache and without: tokens, time and bytes.")
+    ] = False,
+    best: Annotated[int, typer.Option("--best", min=1, max=1000, help="How many candidates of each place are kept.")] = 5,
+    max_new_tokens: settings.NewTokensOption = None,
+    sample: settings.SampleOption = None,
+    temperature: settings.TemperatureOption = None,
+    top_k: settings.TopKOption = None,
+    top_p: settings.TopPOption = None,
+    seed: settings.SeedOption = None,
+    option: settings.OtherOption = None,
+    system: common.SystemOption = None,
+    template: common.TemplateOption = None,
+    executor: common.ExecutorOption = "auto",
+    weights: common.WeightsOption = None,
+    cache: common.CacheOption = None,
+    dtype: common.DtypeOption = None,
+    everything: common.AllOption = False,
+    as_json: common.JsonOption = False,
+    save: common.SaveOption = None,
+) -> None:
+    """Show at each place of a text what the model expected, what came, and how surprising that was."""
+    kinds = {
+        "--given": given,
+        "--waterfall": waterfall,
+        "--sweep": sweep,
+        "--strategies": strategies,
+        "--no-cache": no_cache,
+    }
+    asked = [name for name, wanted in kinds.items() if wanted]
+    if len(asked) > 1:
+        raise SettingError(f"{' and '.join(asked[:2])} are two different views. Ask for one at a time.")
+    if target is not None and not given:
+        raise SettingError("--target is what is scored of a given text. Pass --given too.")
+    text = common.read_prompt(prompt)
+    chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
+    chosen = settings.with_others(chosen, common.pairs(option, "--option", "num_beams=4"), as_json=True)
+    swept = _swept(sweep)
+    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
+    how: dict[str, Any] = {"raw": raw, "system": system, "template": common.variables(template)}
+    with common.counting(f"{model} reads") as tell:
+        found: Seen
+        if given or not loaded.writes:
+            found = loaded.read(text, target, **how).trace(best, tell=tell)
+        else:
+            found = _written(loaded, text, how, {"max_new_tokens": NEW, **chosen}, asked, best, whole, swept, step, tell)
+    common.show(found, as_json=as_json, everything=everything, save=save)
+
+
+def _written(
+    model: Model, text: str, how: dict[str, Any], chosen: dict[str, Any], asked: list[str], best: int, whole: bool,
+    swept: tuple[str, list[Any]] | None, step: int, tell: Any,
+) -> Seen:  # fmt: skip
+    """The view of a text that is written first."""
+    from glassformer.observe.caching import caching
+    from glassformer.observe.sweep import STRATEGIES, strategies
+    from glassformer.observe.trace import whole as all_of
+
+    if asked == ["--strategies"]:
+        return strategies(partial(model.watch, text, **how), STRATEGIES, {"seed": 0, **chosen})
+    if swept is not None:
+        chosen = {**chosen, "max_new_tokens": max(1, step)}
+    run = model.watch(text, look=max(best, 10), **how, **chosen)
+    if swept is not None:
+        return run.sweep(*swept, step=step)
+    if asked == ["--waterfall"]:
+        return run.whys
+    if asked == ["--no-cache"]:
+        return caching(run, tell)
+    return all_of(run, best) if whole else run.trace
+
+
+def _swept(sweep: str | None) -> tuple[str, list[Any]] | None:
+    """A setting and its values."""
+    if sweep is None:
+        return None
+    name, equals, values = sweep.partition("=")
+    if not equals or not name or not values:
+        raise SettingError(f"--sweep {sweep!r} is not NAME=A,B,…, such as temperature=0.2,0.7,1.2.")
+    return name.strip(), [_value(one) for one in values.split(",")]
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()

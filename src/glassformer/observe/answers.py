@@ -1,0 +1,111 @@
+"""Answers: what a model's scores say, in the words of its task.
+
+next token · each gap of a text · the label of a text · the label of each token · the passage that answers a question
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.candidates import Candidates, top
+from glassformer.text import Tokenizer
+from glassformer.text.pieces import shown_bytes
+
+TOP = 10  # candidates that are kept
+LONGEST = 15  # tokens of a passage
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token, a label or a passage."""
+
+    id: int  # of the token or the label; of a passage, the position of its first token
+    text: str
+    score: float
+    probability: float  # not a number where a score is all there is
+    last: int | None = None  # of a passage: the position of its last token
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The candidates for one thing that was asked."""
+
+    about: str  # "the next token", "the masked token", "the label", "the passage", …
+    candidates: tuple[Candidate, ...]  # best first
+    position: int | None = None  # of the token that it is about; None: the whole text
+    how: str = "softmax"  # what makes the probabilities: softmax: one of all; sigmoid: each by itself; none
+
+
+def candidates(tokenizer: Tokenizer, best: Candidates) -> tuple[Candidate, ...]:
+    """Tokens with their texts."""
+    return tuple(
+        Candidate(int(i), shown_bytes(tokenizer.token_bytes(int(i))), float(score), float(probability))
+        for i, score, probability in zip(best.ids, best.scores, best.probabilities, strict=True)
+    )
+
+
+def gaps(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats) -> tuple[Answer, ...]:
+    """What would stand in each gap; scores (length, vocabulary)."""
+    mask = tokenizer.mask_token_id
+    return tuple(
+        Answer("the masked token", candidates(tokenizer, top(scores[at], TOP)), at)
+        for at, token in enumerate(ids)
+        if token == mask
+    )
+
+
+def label(scores: Floats, name: Callable[[int], str], problem: str | None) -> Answer:
+    """All labels of a text; scores (labels,). `problem`: what the model was trained for, where its config says."""
+    kind = problem or ("single" if scores.size > 1 else "multi")
+    how = "none" if kind == "regression" else "softmax" if kind.startswith("single") else "sigmoid"
+    if how == "softmax":
+        return Answer("the label", _labels(top(scores, scores.size), name))
+    order = np.argsort(-scores, kind="stable").tolist()
+    shares = [math.nan if how == "none" else float(1 / (1 + np.exp(-np.float64(scores[at])))) for at in order]
+    found = (Candidate(at, name(at), float(scores[at]), share) for at, share in zip(order, shares, strict=True))
+    return Answer("the label", tuple(found), how=how)
+
+
+def tags(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats, name: Callable[[int], str]) -> tuple[Answer, ...]:
+    """The label of each token that is not put around the text; scores (length, labels)."""
+    around = {tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}
+    return tuple(
+        Answer("the label", _labels(top(scores[at], TOP), name), at) for at, token in enumerate(ids) if token not in around
+    )
+
+
+def passage(own: Sequence[bool], starts: Floats, ends: Floats, text: Callable[[int, int], str]) -> Answer:
+    """The best passages; `own`: the tokens that may be part of one; starts and ends (length,).
+
+    A passage's probability is that of its beginning times that of its end, among the tokens that may be either.
+    """
+    mine = np.array(own)
+    begin, stop = (_softmax(np.where(mine, scores, -np.inf)) for scores in (starts, ends))
+    shares = np.tril(np.triu(np.outer(begin, stop)), LONGEST - 1)  # ends at or behind its beginning
+    places = np.argsort(-shares.ravel(), kind="stable")[:TOP].tolist()
+    spans = [divmod(at, len(mine)) for at in places if shares.ravel()[at] > 0]
+    return Answer(
+        "the passage",
+        tuple(
+            Candidate(first, text(first, last), float(starts[first] + ends[last]), float(shares[first, last]), last)
+            for first, last in spans
+        ),
+        how="begin × end",
+    )
+
+
+def _labels(best: Candidates, name: Callable[[int], str]) -> tuple[Candidate, ...]:
+    return tuple(Candidate(at, name(at), score, share) for at, score, share in best)
+
+
+def _softmax(scores: Floats) -> Floats:
+    shifted = np.exp(scores - scores.max())
+    found: Floats = shifted / shifted.sum()
+    return found

@@ -1,0 +1,266 @@
+"""Attention: how much each token took from each other one, in one head, on average, or all the way down.
+
+Rollout follows the ways through all layers: each layer's mean over heads, half of it the stream itself, multiplied up
+(Abnar and Zuidema, 2020). These are weights, not reasons: a token can be looked at hard and change nothing. What changes the
+answer is found by changing something: see `changed`.
+
+Shapes: weights (queries, keys), each row summing to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from glassformer.errors import InputError, nearest
+from glassformer.observe.passes import Floats, Passes, Tell
+from glassformer.observe.seen import Seen
+from glassformer.sites import ENCODER
+
+if TYPE_CHECKING:
+    from glassformer.observe.tokens import Token
+    from glassformer.show.page import Page
+
+Kind: TypeAlias = Literal["self", "cross", "encoder"]
+SITES = {
+    "self": "blocks.{}.attention.pattern",
+    "cross": "blocks.{}.cross.pattern",
+    "encoder": ENCODER + "blocks.{}.attention.pattern",
+}
+NOTE = "Attention is what was looked at, not why: a token can be looked at hard and change nothing. To find out, change it."
+MOST = 2_000_000_000  # bytes that a rollout may hold
+
+
+@dataclass(frozen=True)
+class Glance:
+    """One token that was looked at."""
+
+    position: int
+    text: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Row(Seen):
+    """What one token looked at."""
+
+    SCHEMA = "glassformer.attention-row/1"
+
+    model: str
+    what: str  # which layer and head
+    position: int
+    text: str
+    glances: tuple[Glance, ...]  # in the order of the text
+    note: str = NOTE
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.attention import row
+
+        return row(self, everything)
+
+    @property
+    def best(self) -> list[Glance]:
+        """Most looked at first."""
+        return sorted(self.glances, key=lambda one: -one.weight)
+
+
+@dataclass(frozen=True)
+class Attention(Seen):
+    """One map."""
+
+    SCHEMA = "glassformer.attention/1"
+
+    model: str
+    kind: Kind
+    layer: int | None  # None: all of them
+    head: int | None  # None: their mean
+    rollout: bool
+    queries: tuple[str, ...]  # the tokens that look
+    keys: tuple[str, ...]  # the tokens that are looked at
+    weights: Floats = field(compare=False)
+    note: str = NOTE
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.attention import page
+
+        return page(self, everything)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.weights.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.weights, dtype=dtype, copy=bool(copy))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.weights[index]
+
+    def what(self) -> str:
+        """Which map it is, in words."""
+        kind = {"self": "", "cross": "cross-attention, ", "encoder": "the encoder's "}[self.kind]
+        if self.rollout:
+            return f"{kind}all layers, rolled out"
+        layer = "mean of all layers" if self.layer is None else f"layer {self.layer}"
+        return f"{kind}{layer}, {'mean of its heads' if self.head is None else f'head {self.head}'}"
+
+    def of(self, token: int | str) -> Row:
+        """What one token looked at: by its position (-1 is the last), or by its text."""
+        at = place(token, self.queries)
+        causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
+        seen = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
+        glances = tuple(Glance(number, text, weight) for number, (text, weight) in enumerate(seen))
+        return Row(self.model, self.what(), at, self.queries[at], glances)
+
+    def __repr__(self) -> str:
+        return f"Attention({self.what()}: {len(self.queries)} × {len(self.keys)})"
+
+
+@dataclass(frozen=True)
+class Habit:
+    """What a head mostly does, over all tokens: shares of its weight, and how widely it looks."""
+
+    layer: int
+    head: int
+    first: float  # the share that goes to the first token
+    previous: float
+    itself: float
+    entropy: float  # in bits, mean over the tokens that look
+
+
+@dataclass(frozen=True)
+class Heads(Seen):
+    """All heads of all layers, each in a few numbers."""
+
+    SCHEMA = "glassformer.heads/1"
+
+    model: str
+    kind: Kind
+    tokens: tuple[str, ...]
+    layers: int
+    heads: int
+    habits: tuple[Habit, ...]
+    note: str = NOTE
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.attention import heads
+
+        return heads(self, everything)
+
+    def __repr__(self) -> str:
+        return f"Heads({self.layers} layers × {self.heads} heads)"
+
+
+def attention(
+    reading: Passes, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False,
+    tell: Tell | None = None,
+) -> Attention:  # fmt: skip
+    """One map of a text: a head's, a layer's mean, the mean of all layers, or their rollout."""
+    layers, heads = extent(reading, kind)
+    layer, head = within(layer, layers, "layer"), within(head, heads, "head")
+    if head is not None and layer is None:
+        raise InputError(f"head {head} of which layer? Name one of 0 to {layers - 1}.")
+    if rollout and (layer is not None or kind == "cross"):
+        raise InputError(
+            "a rollout goes through all layers of one stack. Leave out the layer, the head and cross-attention."
+        )
+    if layer is not None:
+        weights = reading.at(SITES[kind].format(layer))
+        found = weights.mean(0) if head is None else weights[head]
+    else:
+        found = _through(reading, kind, layers, rollout, tell)
+    queries, keys = sides(reading, kind)
+    looking, seen = (tuple(token.text for token in side) for side in (queries, keys))
+    return Attention(reading.model.name, kind, layer, head, rollout, looking, seen, found)
+
+
+def _through(reading: Passes, kind: Kind, layers: int, rollout: bool, tell: Tell | None) -> Floats:
+    """All layers' means over heads, averaged, or rolled out."""
+    queries, keys = (len(side) for side in sides(reading, kind))
+    held = layers if rollout else 1
+    if (size := held * queries * keys * 4) > MOST:
+        raise InputError(
+            f"a rollout over {queries:,} tokens would hold {size / 1e9:.1f} GB. Shorten the text, or name a layer."
+        )
+    maps = np.zeros((held, queries, keys), np.float32)
+    for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), tell=tell):
+        for site, value in chunk.sites.items():
+            number = int(site.removeprefix(ENCODER).split(".")[1])
+            start = 0 if kind == "encoder" else chunk.start
+            mean = value.mean(0)
+            maps[number if rollout else 0, start : start + mean.shape[0], : mean.shape[1]] += mean
+    if not rollout:
+        found: Floats = maps[0] / layers
+        return found
+    ways: Floats = np.eye(queries, dtype=np.float32)
+    for one in maps:
+        ways = 0.5 * (one @ ways) + 0.5 * ways
+    return ways
+
+
+def heads(reading: Passes, *, kind: Kind = "self", tell: Tell | None = None) -> Heads:
+    """Every head of every layer in a few numbers; of each chunk, nothing but sums is kept."""
+    layers, count = extent(reading, kind)
+    sums = np.zeros((layers, count, 4))
+    queries, _ = sides(reading, kind)
+    for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), tell=tell):
+        for site, value in chunk.sites.items():
+            sums[int(site.removeprefix(ENCODER).split(".")[1])] += _sums(value, 0 if kind == "encoder" else chunk.start)
+    shares = sums / len(queries)
+    habits = (Habit(layer, head, *shares[layer, head].tolist()) for layer in range(layers) for head in range(count))
+    return Heads(reading.model.name, kind, tuple(token.text for token in queries), layers, count, tuple(habits))
+
+
+def _sums(weights: Floats, start: int) -> Any:
+    """Of (heads, queries, keys): the weight on the first token, the one before, and the same; and the entropy, in bits."""
+    _, queries, keys = weights.shape
+    rows = np.arange(queries)
+    own = np.minimum(rows + start, keys - 1)
+    before = rows + start >= 1
+    previous = weights[:, rows[before], np.minimum(own[before] - 1, keys - 1)].sum(1)
+    entropy = -(weights * np.log2(np.maximum(weights, 1e-12))).sum((1, 2))
+    return np.stack([weights[:, :, 0].sum(1), previous, weights[:, rows, own].sum(1), entropy], axis=1)
+
+
+def extent(reading: Passes, kind: Kind) -> tuple[int, int]:
+    """How many layers and heads there are to look at."""
+    blueprint = reading.model.blueprint
+    if kind not in SITES:
+        raise InputError(f"there is no attention called {kind!r}.{nearest(kind, SITES)} Kinds: {', '.join(SITES)}.")
+    if kind != "self" and not blueprint.encoder:
+        raise InputError(f"{reading.model.name} is no encoder-decoder: it has self-attention only.")
+    layers = blueprint.encoder if kind == "encoder" else blueprint.blocks
+    heads = blueprint.sites[SITES[kind].format(0)][1]
+    assert isinstance(heads, int)
+    return layers, heads
+
+
+def sides(reading: Passes, kind: Kind) -> tuple[Sequence[Token], Sequence[Token]]:
+    """The tokens that look, and those that are looked at."""
+    own, source = reading.tokens, reading.source_tokens
+    return {"self": (own, own), "cross": (own, source), "encoder": (source, source)}[kind]
+
+
+def within(number: int | None, count: int, what: str) -> int | None:
+    """A layer or a head, counted from the end if negative; refused if there is none."""
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
+        raise InputError(f"there is no {what} {number!r}: this model has {count}, 0 to {count - 1}.")
+    return number % count
+
+
+def place(token: int | str, texts: Sequence[str]) -> int:
+    """A token's position, by number or by its text."""
+    if isinstance(token, str) and token.lstrip("-").isdecimal():
+        token = int(token)
+    if isinstance(token, int):
+        if not -len(texts) <= token < len(texts):
+            raise InputError(f"there is no token {token} in a text of {len(texts)}.")
+        return token % len(texts)
+    found = [number for number, text in enumerate(texts) if text.strip() == token.strip()]
+    if not found:
+        raise InputError(f"no token reads {token!r}.{nearest(token, [text.strip() for text in texts])}")
+    return found[-1]

@@ -1,0 +1,131 @@
+"""Two runs side by side: other settings, another template, or something changed inside the model.
+
+What each wrote, where the texts part, and what each thought at that place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from glassformer.errors import InputError
+from glassformer.observe.journey import Candidate, candidates
+from glassformer.observe.seen import Seen
+from glassformer.text.pieces import shown_bytes
+
+if TYPE_CHECKING:
+    from glassformer.decoding import Step
+    from glassformer.running import Run
+    from glassformer.show.page import Page
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that is not the same in both."""
+
+    name: str
+    values: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """One candidate in both runs, at one step: its probability as the model has it, and after the rules."""
+
+    id: int
+    text: str
+    model: tuple[float | None, float | None]  # None: not among those that were kept
+    chance: tuple[float | None, float | None]
+
+
+@dataclass(frozen=True)
+class Runs(Seen):
+    SCHEMA = "glassformer.compare-runs/1"
+
+    names: tuple[str, str]
+    prompts: tuple[str, str]
+    shared_prompt: int  # tokens at the beginning of the prompts that are the same
+    texts: tuple[str, str]
+    tokens: tuple[tuple[str, ...], tuple[str, ...]]
+    settings: tuple[Setting, ...]  # those that differ
+    changes: tuple[tuple[str, ...], tuple[str, ...]]  # sites that were changed inside the model
+    step: int | None  # the first at which the texts differ; None: they are the same
+    shown: int  # the step whose candidates are told: the first difference, or the first step
+    candidates: tuple[Beside, ...]
+    best: tuple[tuple[Candidate, ...], tuple[Candidate, ...]]  # the models' own, at that step
+    entropy: tuple[float | None, float | None]
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.comparing import runs
+
+        return runs(self, everything)
+
+    @property
+    def same(self) -> bool:
+        return self.step is None
+
+    def __repr__(self) -> str:
+        return "Runs(the same text)" if self.same else f"Runs(part at step {self.step})"
+
+
+def runs(first: Run, second: Run, names: tuple[str, str] = ("first", "second")) -> Runs:
+    """Two runs that kept what their rules did: those of `watch`."""
+    both = (first, second)
+    ids = [[step.id for step in run.steps] for run in both]
+    if not ids[0] or not ids[1] or first.steps[0].waterfall is None or second.steps[0].waterfall is None:
+        raise InputError("these runs kept no account of their candidates. Get both with watch(…).")
+    alike = shared(*ids)
+    step = None if ids[0] == ids[1] else alike
+    shown = alike if alike < min(map(len, ids)) else 0
+    steps = first.steps[shown], second.steps[shown]
+    spelt = tuple(tuple(place.text for place in run.trace.places) for run in both)
+    own = [candidates(run.model.tokenizer, one.candidates) for run, one in zip(both, steps, strict=True) if one.candidates]
+    return Runs(
+        names,
+        (first.prompt, second.prompt),
+        shared(first.ids, second.ids),
+        (first.text, second.text),
+        (spelt[0], spelt[1]),
+        _settings(first, second),
+        (tuple(first.model.changes), tuple(second.model.changes)),
+        step,
+        shown,
+        _beside(first, *steps),
+        (own[0], own[1]),
+        (steps[0].entropy, steps[1].entropy),
+    )
+
+
+def shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens at the beginning are the same in both."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _settings(first: Run, second: Run) -> tuple[Setting, ...]:
+    one, other = ({name: str(value) for name, (value, _) in run.settings.in_force.items()} for run in (first, second))
+    names = dict.fromkeys((*one, *other))
+    found = (Setting(name, (one.get(name, "–"), other.get(name, "–"))) for name in names)
+    return tuple(setting for setting in found if setting.values[0] != setting.values[1])
+
+
+def _beside(run: Run, one: Step, other: Step) -> tuple[Beside, ...]:
+    """Every candidate that either run kept, the first run's best first."""
+    model = [_shares(step) for step in (one, other)]
+    falls = [step.waterfall for step in (one, other)]
+    chance = [{fate.id: fate.probability for fate in fall} if fall is not None else {} for fall in falls]
+    ids = dict.fromkeys((*model[0], *model[1], *chance[0], *chance[1]))
+    spell = run.model.tokenizer.token_bytes
+    return tuple(
+        Beside(
+            token,
+            shown_bytes(spell(token)),
+            (model[0].get(token), model[1].get(token)),
+            (chance[0].get(token), chance[1].get(token)),
+        )
+        for token in ids
+    )
+
+
+def _shares(step: Step) -> dict[int, float]:
+    return {} if step.candidates is None else {token: share for token, _, share in step.candidates}

@@ -1,0 +1,157 @@
+"""Two models over one text: another quantisation, executor or change, another model, or another library's run of it.
+
+The text is fed as it is, in windows that begin anew, and each token is scored by what stands before it in its window. Where
+both have the same stream, the states that leave each block are compared too, so that one sees where the difference begins.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.candidates import log_softmax
+from glassformer.errors import InputError
+from glassformer.observe.passes import Floats, Passes, Tell
+from glassformer.observe.seen import Seen
+from glassformer.text import Tokenizer
+from glassformer.text.pieces import shown_bytes
+
+if TYPE_CHECKING:
+    from glassformer.show.page import Page
+
+WORST = 12  # places that are told
+BEFORE = 16  # tokens whose text is shown before a place
+CHUNK = 64  # tokens that go through both at a time
+Logs: TypeAlias = npt.NDArray[np.float64]  # log-probabilities, (vocabulary,)
+
+
+@dataclass(frozen=True)
+class Differing:
+    """One place in the text, as both see it."""
+
+    position: int
+    before: str
+    came: str  # what stands there
+    best: tuple[str, str]  # what each would have said
+    probability: tuple[float, float]  # of what came
+    divergence: float  # of the second from the first, in nats
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How far the streams are apart as they leave one block."""
+
+    layer: str
+    error: float  # the difference's length over the first's, over all tokens
+
+
+@dataclass(frozen=True)
+class Sides(Seen):
+    SCHEMA = "glassformer.compare-models/1"
+
+    names: tuple[str, str]
+    tokens: int  # that were scored
+    perplexity: tuple[float, float]
+    divergence: float  # mean, in nats a token
+    agreement: float  # share of places whose best token is the same
+    first: Differing | None  # the first place whose best token differs
+    worst: tuple[Differing, ...]  # by divergence
+    gaps: tuple[Gap, ...]  # by layer; none where the streams cannot be compared
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.comparing import sides
+
+        return sides(self, everything)
+
+    def __repr__(self) -> str:
+        return f"Sides({self.names[0]} ‖ {self.names[1]}: KL {self.divergence:.2g}, agree {self.agreement:.1%})"
+
+
+def sides(
+    first: Sequence[Passes], second: Sequence[Passes], names: tuple[str, str], tokenizer: Tokenizer, tell: Tell | None = None
+) -> Sides:
+    """Two models over the same windows of a text."""
+    sums = _Sums()
+    done, total = 0, sum(len(one) for one in first)
+    for one, other in zip(first, second, strict=True):
+        if one.ids != other.ids:
+            raise InputError("the two models cut this text into different tokens, so they cannot be compared on it.")
+        for place in _places(one, other, sums, tokenizer, done):
+            sums.add(place)
+        done += len(one)
+        if tell is not None:
+            tell(done, total)
+    if not sums.count:
+        raise InputError("a text needs at least two tokens to compare two models on it. Give a longer one.")
+    perplexity = tuple(math.exp(min(nats / sums.count, 700)) for nats in sums.nats)
+    worst = tuple(sorted(sums.worst(), key=lambda one: -one.divergence))
+    gaps = tuple(Gap(name, math.sqrt(a / b) if b else 0.0) for name, (a, b) in sums.gaps.items())
+    return Sides(
+        names, sums.count, (perplexity[0], perplexity[1]), sums.divergence / sums.count, sums.same / sums.count,
+        sums.first, worst, gaps,
+    )  # fmt: skip
+
+
+class _Sums:
+    """What adds up over a text."""
+
+    def __init__(self) -> None:
+        self.count, self.same, self.divergence = 0, 0, 0.0
+        self.nats = [0.0, 0.0]
+        self.first: Differing | None = None
+        self.gaps: dict[str, tuple[float, float]] = {}
+        self._heap: list[tuple[float, int, Differing]] = []
+
+    def add(self, place: tuple[Differing, bool]) -> None:
+        one, agrees = place
+        self.count += 1
+        self.same += agrees
+        self.divergence += one.divergence
+        self.nats = [nats - math.log(max(p, 1e-300)) for nats, p in zip(self.nats, one.probability, strict=True)]
+        if not agrees and self.first is None:
+            self.first = one
+        heapq.heappush(self._heap, (one.divergence, self.count, one))
+        if len(self._heap) > WORST:
+            heapq.heappop(self._heap)
+
+    def worst(self) -> list[Differing]:
+        return [one for _, _, one in self._heap]
+
+    def apart(self, name: str, one: Floats, other: Floats) -> None:
+        so_far, whole = self.gaps.get(name, (0.0, 0.0))
+        difference = float(((one - other).astype(np.float64) ** 2).sum())
+        self.gaps[name] = (so_far + difference, whole + float((one.astype(np.float64) ** 2).sum()))
+
+
+def _places(one: Passes, other: Passes, sums: _Sums, tokenizer: Tokenizer, offset: int) -> Iterator[tuple[Differing, bool]]:
+    blueprints = one.model.blueprint, other.model.blueprint
+    alike = blueprints[0].blocks == blueprints[1].blocks and one.model.config.hidden_size == other.model.config.hidden_size
+    sites = ["embedding", *(f"blocks.{number}.residual" for number in range(blueprints[0].blocks - 1)), "final"]
+    watched = sites if alike else []
+    pairs = zip(one.chunks(*watched, scored=True, size=CHUNK), other.chunks(*watched, scored=True, size=CHUNK), strict=True)
+    for mine, theirs in pairs:
+        for site in watched:
+            sums.apart(site.removeprefix("blocks.").removesuffix(".residual"), mine.sites[site], theirs.sites[site])
+        assert mine.scores is not None
+        assert theirs.scores is not None
+        size = min(mine.scores.shape[1], theirs.scores.shape[1])
+        for number in range(mine.count):
+            at = mine.start + number + 1
+            if at < len(one.ids):
+                logs = log_softmax(mine.scores[number, :size]), log_softmax(theirs.scores[number, :size])
+                yield _place(one, at, logs, tokenizer, offset)
+
+
+def _place(side: Passes, at: int, logs: tuple[Logs, Logs], tokenizer: Tokenizer, offset: int) -> tuple[Differing, bool]:
+    came, best = side.ids[at], [int(one.argmax()) for one in logs]
+    divergence = max(0.0, float((np.exp(logs[0]) * (logs[0] - logs[1])).sum()))
+    texts = [shown_bytes(tokenizer.token_bytes(token)) for token in (came, *best)]
+    before = tokenizer.decode(side.ids[max(0, at - BEFORE) : at])
+    shares = float(np.exp(logs[0][came])), float(np.exp(logs[1][came]))
+    return Differing(offset + at, before, texts[0], (texts[1], texts[2]), shares, divergence), best[0] == best[1]

@@ -1,0 +1,257 @@
+"""The receipt of a run: everything that is needed to write the same text again, and to notice when it is not the same.
+
+    run.save("run.json")  ·  glass run --replay run.json
+
+It holds the prompt as the model saw it and its ids, the settings and where each came from, the seed and the draws, a hash of
+the weights, versions, and the executor; and what came out. A replay feeds the same ids under the same settings, and compares
+token by token. It runs nothing that a file says: only known settings are read, and what was a function cannot be replayed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glassformer.errors import InputError
+from glassformer.observe.comparing.runs import shared
+from glassformer.observe.seen import Seen, plain_data
+from glassformer.sites import Change
+from glassformer.text.pieces import shown_bytes
+
+if TYPE_CHECKING:
+    from glassformer.loaded import Loaded
+    from glassformer.running import Run
+    from glassformer.show.page import Page
+
+BLOCK = 1 << 22
+SCHEMA = "glassformer.run/1"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One token that was chosen."""
+
+    id: int
+    text: str
+    draw: float | None
+    logprob: float | None
+
+
+@dataclass(frozen=True)
+class Was:
+    """A setting in force, and where it came from."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class Receipt(Seen):
+    SCHEMA = SCHEMA
+
+    model: str  # by name
+    path: str | None  # where its weights lay
+    weights: str | None  # their SHA-256; None for a model that was made in memory
+    versions: Mapping[str, str]
+    executor: Mapping[str, Any]
+    prompt: str  # as the model saw it
+    prompt_ids: tuple[int, ...]
+    settings: Mapping[str, Was]
+    seed: int | None
+    negative_ids: tuple[int, ...] | None  # what guidance led away from
+    changes: Mapping[str, Any]  # what was changed inside the model, by site
+    text: str
+    steps: tuple[Chosen, ...]
+    finish: str | None
+    stop: str | None
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.receipt import page
+
+        return page(self, everything)
+
+    def __repr__(self) -> str:
+        return f"Receipt({self.model}: {len(self.steps)} tokens)"
+
+
+def receipt(run: Run) -> Receipt:
+    model, tokenizer = run.model, run.model.tokenizer
+    about = model.executor.describe()
+    steps = (Chosen(step.id, shown_bytes(tokenizer.token_bytes(step.id)), step.draw, step.logprob) for step in run.steps)
+    path = getattr(model.opened, "path", None)
+    return Receipt(
+        model.name,
+        None if path is None else str(path),
+        weight_hash(model),
+        _versions(),
+        {one.name: plain_data(getattr(about, one.name)) for one in fields(about)},
+        run.prompt,
+        run.ids,
+        {name: Was(_told(value), where) for name, (value, where) in run.settings.in_force.items()},
+        run.seed,
+        run.negative,
+        {site: _written(change) for site, change in model.changes.items()},
+        run.text,
+        tuple(steps),
+        run.finish.value if run.finish else None,
+        run.stop,
+    )
+
+
+def weight_hash(model: Loaded) -> str | None:
+    """The SHA-256 of the files that hold a model's weights, in the order of their names."""
+    tensors = getattr(model.opened, "tensors", None)
+    if tensors is None:
+        return None
+    total = hashlib.sha256()
+    for path in sorted({one.file.path for one in tensors.values()}):
+        with Path(path).open("rb") as file:
+            while block := file.read(BLOCK):
+                total.update(block)
+    return total.hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    from glassformer import __version__
+
+    found = {"glassformer": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    torch: Any = sys.modules.get("torch")
+    return found if torch is None else {**found, "torch": str(torch.__version__)}
+
+
+def _told(value: Any) -> Any:
+    """A setting's value as JSON can hold it; what it cannot hold, as it prints."""
+    try:
+        json.dumps(value)
+    except TypeError:
+        return repr(value)
+    return value
+
+
+def _written(change: Change) -> dict[str, Any]:
+    shift = None if change.shift is None else np.asarray(change.shift, np.float32).tolist()
+    positions, heads = (None if one is None else sorted(one) for one in (change.positions, change.heads))
+    return {"scale": change.scale, "shift": shift, "positions": positions, "heads": heads}
+
+
+# Replaying ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replay(Seen):
+    """What came of writing a text again."""
+
+    SCHEMA = "glassformer.replay/1"
+
+    identical: bool  # every token is the same
+    step: int | None  # the first that is not
+    was: str | None  # what stood there
+    now: str | None  # what came this time
+    logprobs: tuple[float | None, float | None]  # of what stood there and of what came, in the two runs
+    differences: tuple[str, ...]  # of the circumstances: versions, executor
+    text: str
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.receipt import replay
+
+        return replay(self, everything)
+
+    def __repr__(self) -> str:
+        return "Replay(identical)" if self.identical else f"Replay(differs from token {self.step} on)"
+
+
+def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A receipt from a file, checked: its schema, and the kinds of what a replay needs."""
+    name = Path(path).name
+    try:
+        found = json.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} is no receipt that can be read: {error}") from error
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema != SCHEMA:
+        said = f"it is {schema!r}" if isinstance(schema, str) else "it has no schema"
+        raise InputError(f"{name} is no receipt of a run: {said}, not {SCHEMA!r}. Write one with run.save(…) or --save.")
+    kinds = {"model": str, "prompt": str, "prompt_ids": list, "settings": dict, "steps": list, "changes": dict}
+    for field, kind in kinds.items():
+        if not isinstance(found.get(field), kind):
+            raise InputError(f"{name} is damaged: its {field} is not there, or not what it should be. Write it again.")
+    if not all(isinstance(one, int) for one in found["prompt_ids"]) or not all(_is_step(one) for one in found["steps"]):
+        raise InputError(f"{name} is damaged: its ids are not numbers. Write it again.")
+    return dict(found)
+
+
+def _is_step(one: Any) -> bool:
+    return isinstance(one, dict) and isinstance(one.get("id"), int)
+
+
+def check_weights(found: Mapping[str, Any], model: Loaded) -> None:
+    """Refuse a receipt that was written with other weights."""
+    own = weight_hash(model)
+    if found.get("weights") != own:
+        raise InputError(
+            f"this receipt was written with other weights of {found['model']} "
+            f"({str(found.get('weights'))[:12]}…, here {str(own)[:12]}…). Fetch those, or compare: glass compare --other."
+        )
+
+
+def settings_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a receipt, as a call would give them."""
+    given: dict[str, Any] = {}
+    for name, was in found["settings"].items():
+        if name in ("negative_prompt", "negative_prompt_ids"):  # told as ids
+            continue
+        value = was.get("value") if isinstance(was, dict) else None
+        if isinstance(value, str) and value.startswith("<"):
+            raise InputError(f"this receipt cannot be replayed: {name} was {value}, which no file can hold.")
+        given[name] = value
+    if found.get("negative_ids") is not None:
+        given["negative_prompt_ids"] = found["negative_ids"]
+    if found.get("seed") is not None:
+        given["seed"] = found["seed"]
+    return given
+
+
+def changes_of(found: Mapping[str, Any]) -> dict[str, Change]:
+    """What was changed inside the model."""
+    changes = {}
+    for site, one in found["changes"].items():
+        try:
+            shift = None if one["shift"] is None else np.asarray(one["shift"], np.float32)
+            changes[site] = Change(one["scale"], shift, one["positions"], one["heads"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the receipt's change at {site} is damaged: {error}.") from error
+    return changes
+
+
+def compared(found: Mapping[str, Any], run: Run) -> Replay:
+    """A receipt, and the run that was to be the same."""
+    was, now = [one["id"] for one in found["steps"]], [step.id for step in run.steps]
+    step = None if was == now else shared(was, now)
+    tokenizer = run.model.tokenizer
+    texts: list[str | None] = [None, None]
+    logs: list[float | None] = [None, None]
+    if step is not None:
+        if step < len(was):
+            texts[0], logs[0] = shown_bytes(tokenizer.token_bytes(was[step])), found["steps"][step].get("logprob")
+        if step < len(now):
+            texts[1], logs[1] = shown_bytes(tokenizer.token_bytes(now[step])), run.steps[step].logprob
+    return Replay(step is None, step, texts[0], texts[1], (logs[0], logs[1]), _circumstances(found, run), run.text)
+
+
+def _circumstances(found: Mapping[str, Any], run: Run) -> tuple[str, ...]:
+    """What is not as it was: versions, and the executor."""
+    about = run.model.executor.describe()
+    now = {**_versions(), "executor": about.name, "weights in": about.dtype, "notes": " · ".join(about.notes)}
+    executor = found.get("executor") or {}
+    was = {**(found.get("versions") or {}), "executor": executor.get("name"), "weights in": executor.get("dtype"),
+           "notes": " · ".join(executor.get("notes") or ())}  # fmt: skip
+    return tuple(f"{name}: {was[name]} then, {now[name]} now" for name in now if name in was and was[name] != now[name])

@@ -1,0 +1,98 @@
+"""Attention as pictures: a map, one token's row, and all heads at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from glassformer.observe.attention import Attention, Habit, Heads, Row
+from glassformer.show.page import Column, Grid, Heading, Page, Part, Strip, Table, Words
+from glassformer.show.page import Row as Line
+from glassformer.show.words import share, visible
+
+MOST = 48  # tokens each way
+BEST = 12  # tokens of a row
+FEW = 8  # heads of each habit
+HABITS: dict[str, Callable[[Habit], float]] = {
+    "look at the first token": lambda one: one.first,
+    "look at the token before": lambda one: one.previous,
+    "look at the token itself": lambda one: one.itself,
+}
+
+
+def page(found: Attention, everything: bool = False) -> Page:
+    """A map, each row relative to its strongest; long texts by their last tokens."""
+    queries, keys = (len(side) if everything else min(MOST, len(side)) for side in (found.queries, found.keys))
+    weights = found.weights[-queries:, -keys:] if found.kind == "self" else found.weights[-queries:, :keys]
+    strongest = np.maximum(weights.max(1, keepdims=True), 1e-9)
+    hidden = np.triu(np.ones(found.weights.shape, bool), 1)[-queries:, -keys:] if found.kind == "self" else None
+    causal = hidden is not None and not np.any(weights[hidden])
+    values = tuple(
+        tuple(
+            None if causal and hidden is not None and hidden[y, x] else float(weights[y, x] / strongest[y, 0])
+            for x in range(keys)
+        )
+        for y in range(queries)
+    )
+    across = found.keys[-keys:] if found.kind == "self" else found.keys[:keys]
+    parts: list[Part] = [
+        Heading(f"{found.model}: {found.what()}"),
+        Words(
+            "each row is a token that looks, each column one that is looked at; shades are relative to a row's strongest",
+            "dim",
+        ),
+        Grid(tuple(map(visible, found.queries[-queries:])), tuple(map(visible, across)), values),
+        Words(found.note, "dim"),
+    ]
+    if len(found.queries) > queries or len(found.keys) > keys:
+        parts.insert(2, Words(f"{queries} of {len(found.queries)} tokens (--all)", "dim"))
+    return Page(f"{found.model}: attention, {found.what()}", tuple(parts))
+
+
+def row(found: Row, everything: bool = False) -> Page:
+    """One token's row: the text, and the most looked at first."""
+    most = max((one.weight for one in found.glances), default=1.0) or 1.0
+    best = found.best if everything else found.best[:BEST]
+    table = Table(
+        (
+            Column("position", "number"),
+            Column("token", "token", least=8),
+            Column("weight", "number"),
+            Column("", "bar", keep=6),
+        ),
+        tuple(Line((str(one.position), visible(one.text), share(one.weight), one.weight / most)) for one in best),
+    )
+    said = f"what {visible(found.text)} (position {found.position}) looked at: {found.what}"
+    return Page(said, (Heading(f"{found.model}: {said}"), table, Words(found.note, "dim")))
+
+
+def strip(found: Row) -> Strip:
+    """The text, each token as strong as it was looked at."""
+    most = max((one.weight for one in found.glances), default=1.0) or 1.0
+    return Strip(
+        tuple(visible(one.text) for one in found.glances),
+        tuple(one.weight / most for one in found.glances),
+        tuple(share(one.weight) for one in found.glances),
+    )
+
+
+def heads(found: Heads, everything: bool = False) -> Page:
+    """How widely each head looks, layer by layer, and the heads that do one plain thing."""
+    most = max((one.entropy for one in found.habits), default=1.0) or 1.0
+    by = {(one.layer, one.head): one for one in found.habits}
+    values = tuple(tuple(by[layer, head].entropy / most for head in range(found.heads)) for layer in range(found.layers))
+    down = tuple(f"layer {layer}" for layer in range(found.layers))
+    parts: list[Part] = [
+        Heading(f"{found.model}: {found.layers} layers × {found.heads} heads over {len(found.tokens)} tokens"),
+        Words(f"how widely each head looks: blank is at one token, full is {most:.1f} bits", "dim"),
+        Grid(down, tuple(str(head) for head in range(found.heads)), values),
+    ]
+    if found.kind != "cross":
+        for name, habit in HABITS.items():
+            parts.append(Heading(f"heads that mostly {name}"))
+            order = sorted(found.habits, key=lambda one: -habit(one))[: None if everything else FEW]
+            rows = (Line((f"layer {one.layer}", f"head {one.head}", share(habit(one)), float(habit(one)))) for one in order)
+            parts.append(Table((Column(), Column(), Column("", "number"), Column("", "bar", keep=6)), tuple(rows)))
+    parts.append(Words(found.note, "dim"))
+    return Page(f"{found.model}: all heads", tuple(parts))

@@ -1,0 +1,1025 @@
+"""`glass chat`: a conversation at a terminal and through a pipe, its commands, its files, and what is read only once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.checkpoint.locate import home
+from glassformer.cli.chat import heard, lines
+from glassformer.cli.chat.commands import COMMANDS, completed
+from glassformer.cli.chat.conversation import Conversation, Message
+from glassformer.cli.chat.kept import Keeping, Kept
+from glassformer.cli.chat.session import Session, stopping
+from glassformer.cli.chat.wrapping import Wrapping
+from glassformer.engine.protocol import Executor, Feed, Scores, Want
+from glassformer.errors import GlassError, InputError, SettingError, TemplateError
+from glassformer.observe.schema import schema
+from glassformer.runtime import Model, load
+from glassformer.sites import Change, Watch
+from tests.cli.test_cli import failed, glass
+from tests.parity import reference
+from tests.test_views import make
+
+TEMPLATE = (
+    "{% for one in messages %}<{{ one.role }}>{{ one.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}{% if mood is defined %}{{ mood }}{% endif %}"
+)
+ROOT = Path(__file__).parent.parent.parent
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
+
+
+def talker(folder: Path, template: str | None = TEMPLATE, **changes: Any) -> Path:
+    """A tiny model of letters that can be talked with."""
+    make(folder, "gpt2", "causal", **changes)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **({"chat_template": template} if template else {})}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return talker(tmp_path_factory.mktemp("talker"))
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny: Path) -> Model:
+    return load(tiny, executor="plain")
+
+
+@pytest.fixture
+def talk(loaded: Model, one_thread: None) -> Session:
+    return session(loaded)
+
+
+def session(model: Model, **more: Any) -> Session:
+    return Session(Keeping(model), Conversation(model.name, {"max_new_tokens": 8}), terminal=False, **more)
+
+
+def contents(talk: Session) -> list[str]:
+    return [one.content for one in talk.conversation.messages]
+
+
+# What was said --------------------------------------------------------------------------------------------------
+
+
+class Test_a_conversation:
+    def test_everything_so_far_goes_through_the_template(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        talk.say("one")
+        first = capsys.readouterr()
+        talk.say("two")
+        _, one, _, two = talk.conversation.messages
+        assert first.out == one.content + "\n"
+        assert two.run is not None
+        assert two.run.prompt == f"<user>one\n<assistant>{one.content}\n<user>two\n<assistant>"
+        assert re.fullmatch(r"8 tokens, cut at the limit · [\d.]+ tokens/s · context \d+% full\n", first.err)
+
+    def test_the_answers_are_those_of_chat(self, talk: Session, loaded: Model) -> None:
+        said: list[dict[str, str]] = []
+        for text in ("Hi", "And you?", "Why?"):
+            talk.say(text)
+            said.append({"role": "user", "content": text})
+            said.append({"role": "assistant", "content": loaded.chat(said, max_new_tokens=8)})
+        assert [{"role": one.role, "content": one.content} for one in talk.conversation.messages] == said
+
+    def test_a_seed_that_was_drawn_is_told(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        heard(talk, "/set temperature=0.9")
+        talk.say("Hi")
+        answer = talk.conversation.answer
+        assert answer is not None
+        assert f"· seed {answer.seed} ·" in capsys.readouterr().err
+
+    def test_a_model_that_goes_on_with_text(self, tmp_path: Path, one_thread: None) -> None:
+        talk = session(load(talker(tmp_path, None), executor="plain"))
+        assert talk.manner.endswith(
+            "has no chat template: it goes on with the text, yours and its own, instead of answering."
+        )
+        talk.say("Once")
+        talk.say("And then")
+        _, first, _, second = talk.conversation.messages
+        assert second.run is not None
+        assert second.run.prompt == f"Once{first.content}\nAnd then"
+        with pytest.raises(TemplateError, match="has no chat template, so a system message has no place. Leave it out"):
+            heard(talk, "/system Be brief.")
+        with pytest.raises(TemplateError, match="so --template has no place"):
+            talk.change(template={"mood": "gay"})
+
+    def test_a_model_that_reads_each_message_by_itself(self, tmp_path: Path, one_thread: None) -> None:
+        talk = session(load(make(tmp_path, "t5", "seq2seq"), executor="plain"))
+        assert talk.manner.endswith("it reads each message by itself.")
+        talk.say("the cat")
+        talk.say("the dog")
+        answer = talk.conversation.answer
+        assert answer is not None
+        assert answer.run is not None
+        assert answer.run.prompt == "the dog"
+
+    def test_a_model_that_only_reads(self, minilm: Path) -> None:
+        assert "it reads text and writes none" in failed(glass("chat", "-m", "minilm", stdin="Hi\n"))
+
+    def test_the_end_of_the_context(self, tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]) -> None:
+        talk = session(load(talker(tmp_path, n_positions=60), executor="plain"))
+        heard(talk, "/set max_new_tokens=100")
+        heard(talk, "/set min_new_tokens=100")
+        talk.say("Hi")
+        assert "glass: the model's context is full. /undo takes the last exchange back" in capsys.readouterr().err
+        before = talk.conversation
+        with pytest.raises(InputError, match=r"the conversation has \d+ tokens, and the model's context holds 60. /undo"):
+            talk.say("And?")
+        assert talk.conversation is before
+        heard(talk, "/clear")
+        heard(talk, "/set min_new_tokens=")
+        talk.say("Hi")
+        assert len(talk.conversation.messages) == 2
+
+    def test_an_error_in_the_middle(self, talk: Session) -> None:
+        """What is settled at the first token, and cannot be foreseen, leaves the conversation as it was."""
+        talk.say("Hi")
+        before = talk.conversation
+        talk.change(settings={"max_new_tokens": 8, "suppress_tokens": list(range(256))})
+        changed = talk.conversation
+        with pytest.raises(SettingError, match="no token is left at step 0"):
+            talk.say("Hi again")
+        assert talk.conversation is changed
+        assert talk.conversation.messages == before.messages
+
+
+class Test_files:
+    def saved(self, tmp_path: Path) -> Path:
+        said = (Message("system", "Be brief."), Message("user", "Hi"), Message("assistant", "Hello <b>\x1b", "length", 7, 2))
+        return Conversation("smollm2", {"seed": 7}, {"mood": "gay"}, said).save(tmp_path / "talk.json")
+
+    def test_there_and_back(self, tmp_path: Path) -> None:
+        import jsonschema
+
+        file = self.saved(tmp_path)
+        raw = json.loads(file.read_text("utf-8"))
+        assert raw["schema"] == "glassformer.chat/1"
+        assert raw["messages"][2] == {
+            "role": "assistant", "content": "Hello <b>\x1b", "finish": "length", "seed": 7, "tokens": 2,
+        }  # fmt: skip
+        jsonschema.validate(raw, schema(Conversation))
+        found = Conversation.load(file)
+        assert found.to_dict() == raw
+        assert found.system == "Be brief."
+        assert [one.role for one in found.said] == ["user", "assistant"]
+
+    def test_for_people(self, tmp_path: Path) -> None:
+        found = Conversation.load(self.saved(tmp_path))
+        assert found.save(tmp_path / "talk.md").read_text("utf-8") == (
+            "# A conversation with smollm2\n\n## System\n\nBe brief.\n\n## You\n\nHi\n\n## Answer (cut)\n\nHello <b>\x1b\n"
+        )
+        assert (
+            found.save(tmp_path / "talk.txt").read_text("utf-8").startswith("System:\nBe brief.\n\nYou:\nHi\n\nAnswer (cut)")
+        )
+        assert "Hello &lt;b&gt;\\x1b" in found.save(tmp_path / "talk.html").read_text("utf-8")
+        with pytest.raises(InputError, match=r"End it in \.json, \.md, \.txt, \.html"):
+            found.save(tmp_path / "talk.doc")
+
+    def test_by_hand(self, tmp_path: Path) -> None:
+        """Little is needed."""
+        file = tmp_path / "talk.json"
+        file.write_text('{"schema": "glassformer.chat/1", "model": "m", "messages": [{"role": "user", "content": "Hi"}]}')
+        assert Conversation.load(file) == Conversation("m", {}, {}, (Message("user", "Hi"),))
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("{", "is not JSON"),
+            ("\xff", "is not JSON"),
+            ("[]", "is not a saved conversation: its schema must be 'glassformer.chat/1'"),
+            ('{"schema": "glassformer.why/1"}', "is not a saved conversation"),
+            ('{"model": 3}', "its model must be a text"),
+            ('{"messages": {}}', "its messages must be a list"),
+            ('{"settings": []}', "its settings must be an object"),
+            ('{"messages": [3]}', "message 1 must be an object with a role and a content"),
+            ('{"messages": [{"role": "user"}]}', "message 1: its content must be a text"),
+            ('{"messages": [{"role": "user", "content": "", "seed": "x"}]}', "its seed must be a whole number or null"),
+            ('{"messages": [{"role": "judge", "content": ""}]}', "message 1 is by 'judge'; it must be by 'user' or"),
+            (
+                '{"messages": [{"role": "user", "content": ""}, {"role": "system", "content": ""}]}',
+                "message 2 is by 'system'",
+            ),
+        ],
+    )
+    def test_refused(self, text: str, said: str, tmp_path: Path) -> None:
+        file = tmp_path / "talk.json"
+        whole = {"schema": "glassformer.chat/1", "model": "m", "messages": []}
+        raw = text if '{"' not in text or '"schema"' in text else json.dumps({**whole, **json.loads(text)})
+        file.write_bytes(raw.encode("latin-1"))
+        with pytest.raises(InputError, match=re.escape(said)):
+            Conversation.load(file)
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="cannot be read: No such file"):
+            Conversation.load(tmp_path / "nowhere.json")
+
+
+# Commands -----------------------------------------------------------------------------------------------------------
+
+
+class Test_commands:
+    def test_why(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        for nothing in ("/why", "/tokens"):
+            with pytest.raises(InputError, match="there is no answer to look at. Say something first"):
+                heard(talk, nothing)
+        talk.say("Hi")
+        answer = talk.conversation.answer
+        assert answer is not None
+        assert answer.run is not None
+        capsys.readouterr()
+        heard(talk, "/why 2")
+        assert capsys.readouterr().out == str(answer.run.why(2))
+        heard(talk, "/why")
+        assert capsys.readouterr().out.startswith("token 0: ")
+        heard(talk, "/why -1")
+        assert capsys.readouterr().out.startswith("token 7: ")
+        with pytest.raises(InputError, match="there is no token 8 in a text of 8"):
+            heard(talk, "/why 8")
+
+    def test_by_a_word(self, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        talk = session(load("smollm2"))
+        talk.say("What is the capital of France?")
+        capsys.readouterr()
+        for word, number in (("France", 3), ("france", 3), ("capital of", 1), ("Fran", 3), ("is Par", 4)):
+            heard(talk, f"/why {word}")
+            assert capsys.readouterr().out.startswith(f"token {number}: ")
+        heard(talk, "/why i")
+        found = capsys.readouterr()
+        assert found.err.startswith("the first of ")
+        with pytest.raises(InputError, match=r"no token of the last answer has 'London' in it. /tokens lists them"):
+            heard(talk, "/why London")
+        heard(talk, "/tokens")
+        shown = capsys.readouterr().out
+        assert re.search(r"\b3 ␣France +\d+\.\d%", shown)
+        assert max(map(len, shown.splitlines())) <= 80
+
+    def test_seed(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        heard(talk, "/seed")
+        heard(talk, "/seed 7")
+        heard(talk, "/set temperature=2")
+        heard(talk, "/seed")
+        talk.say("Hi")
+        assert talk.conversation.answer is not None
+        assert talk.conversation.answer.seed == 7
+        with pytest.raises(SettingError, match=r"the same again: its seed is fixed. /seed 8 fixes another, /seed - none"):
+            heard(talk, "/retry")
+        heard(talk, "/seed -")
+        heard(talk, "/retry")
+        heard(talk, "/seed")
+        shown = capsys.readouterr()
+        seed = talk.conversation.answer.seed
+        assert "seed 7 from now on, once answers are drawn: /set temperature=0.8." in shown.err
+        assert "drawn for each answer\nfixed to 7\n" in shown.out
+        assert shown.out.endswith(f"drawn for each answer; the last answer's was {seed}\n")
+        with pytest.raises(SettingError, match="seed is 'seven'; it must be a whole number"):
+            heard(talk, "/seed seven")
+
+    def test_system(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        heard(talk, "/system")
+        talk.say("Hi")
+        heard(talk, "/system Be \x1bbrief.")
+        heard(talk, "/system")
+        talk.say("And?")
+        answer = talk.conversation.answer
+        assert answer is not None
+        assert answer.run is not None
+        assert answer.run.prompt.startswith("<system>Be \x1bbrief.\n<user>Hi\n")
+        heard(talk, "/clear")
+        assert contents(talk) == ["Be \x1bbrief."]
+        heard(talk, "/system -")
+        assert contents(talk) == []
+        shown = capsys.readouterr()
+        assert shown.out.startswith("there is no system message.\n")
+        assert "\nBe \\x1bbrief.\n" in shown.out
+        assert "the system message holds from now on." in shown.err
+        assert "the system message is gone." in shown.err
+
+    def test_a_template_that_refuses_a_system_message(self, tmp_path: Path, one_thread: None) -> None:
+        refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
+        talk = session(load(talker(tmp_path, refusing), executor="plain"))
+        with pytest.raises(TemplateError, match="no system"):
+            heard(talk, "/system Be brief.")
+        assert contents(talk) == []
+
+    def test_set(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        heard(talk, "/set top_p=0.5")
+        assert capsys.readouterr().err == "top_p=0.5 from now on.\n"
+        heard(talk, "/set")
+        shown = capsys.readouterr().out
+        assert re.search(r"^do_sample +True +you$", shown, re.M)
+        assert re.search(r"^top_k +50 +default$", shown, re.M)
+        assert "seed" not in shown
+        heard(talk, "/set temperature=0")  # how many people say greedy
+        assert talk.conversation.settings == {"max_new_tokens": 8, "do_sample": False}
+        heard(talk, "/set min_p=0.1")
+        assert talk.conversation.settings == {"max_new_tokens": 8, "min_p": 0.1}
+        heard(talk, "/set min_p=")
+        heard(talk, "/set max_new_tokens =")
+        assert talk.conversation.settings == {}
+        assert capsys.readouterr().err.endswith("max_new_tokens=256 (default) from now on.\n")
+        heard(talk, "/set temperature")
+        assert capsys.readouterr().out == "temperature=1.0 (default): below 1 sharpens, above 1 flattens\n"
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("/set temprature=1", "there is no setting 'temprature'. Did you mean 'temperature'?"),
+            ("/set temprature=", "there is no setting 'temprature'. Did you mean 'temperature'?"),
+            ("/set temprature", "there is no setting 'temprature'. Did you mean 'temperature'?"),
+            ("/set =3", "/set '=3' is not NAME=VALUE, such as temperature=0.8."),
+            ("/set temperature=-1", "temperature is -1; it must be above 0"),
+            ("/set logprobs=2", "logprobs is told as JSON only. Start with --json for that."),
+            ("/set num_return_sequences=2", "num_return_sequences=2 would give the same text each time"),
+            ("/set output_scores=true", "output_scores"),
+            ("/set top_h=0.5", "the setting 'top_h' is not supported. Leave it out."),
+            ("/set use_cache=true", "the setting 'use_cache' changes nothing here. Leave it out."),
+            ("/wy", "there is no command '/wy'. Did you mean '/why'? /help lists them; a blank before the slash sends it."),
+            ("/", "there is no command '/'. /help lists them"),
+            ("/clear all", "/clear takes nothing after it."),
+            ("/save", "/save needs a file's name, such as /save talk.json."),
+            ("/load", "/load needs a file's name"),
+            ("/save talk.doc", "does not say in which form it is to be written. End it in .json"),
+            ("/save /nowhere/talk.json", "cannot be written: No such file or directory."),
+            ("/retry", "there is no message to answer. Say something first."),
+            ("/undo", "there is nothing to take back."),
+        ],
+    )
+    def test_refused(self, line: str, said: str, talk: Session) -> None:
+        before = talk.conversation
+        with pytest.raises(GlassError, match=re.escape(said)):
+            heard(talk, line)
+        assert talk.conversation is before
+
+    def test_retry_and_undo(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        talk.say("Hi")
+        with pytest.raises(SettingError, match=r"the same again: the best token is taken each time. /set temperature=0.8"):
+            heard(talk, "/retry")
+        first = contents(talk)
+        heard(talk, "/set temperature=5")
+        heard(talk, "/retry")
+        assert contents(talk)[0] == "Hi"
+        assert contents(talk) != first
+        talk.say("This is longer than what can be told of it in half a line, certainly.")
+        heard(talk, "/undo")
+        assert len(contents(talk)) == 2
+        assert "taken back: This is longer than what can be told of it in hal…\n" in capsys.readouterr().err
+        heard(talk, "/undo")
+        assert contents(talk) == []
+
+    def test_save_and_load(self, talk: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        heard(talk, "/set temperature=0.7")
+        heard(talk, "/system Be brief.")
+        talk.say("Hi")
+        file = tmp_path / "talk.json"
+        heard(talk, f"/save {file}")
+        before = talk.conversation
+        heard(talk, "/clear")
+        heard(talk, f"/load {file}")
+        assert talk.conversation == before
+        assert "3 messages. The last one: " in capsys.readouterr().err
+        with pytest.raises(InputError, match=r"the last answer is out of a file.* /retry answers anew"):
+            heard(talk, "/why")
+        raw = json.loads(file.read_text("utf-8"))
+        file.write_text(json.dumps({**raw, "model": "another", "messages": raw["messages"][:2]}))
+        heard(talk, f"/load {file}")
+        assert re.search(r"It was held with another, and goes on with .*Hi /retry answers it\.\n$", capsys.readouterr().err)
+        heard(talk, "/retry")
+        assert talk.conversation.answer is not None
+        file.write_text(json.dumps({**raw, "settings": {"temprature": 1}}))
+        before = talk.conversation
+        with pytest.raises(GlassError, match="Did you mean 'temperature'"):
+            heard(talk, f"/load {file}")
+        assert talk.conversation is before
+
+    def test_help_and_quit(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        heard(talk, "/help")
+        shown = capsys.readouterr().out
+        assert [line.split()[0] for line in shown.splitlines()[:-1]] == [f"/{name}" for name in COMMANDS]
+        assert max(map(len, shown.splitlines())) <= 80
+        for word in ("/quit", "/exit"):
+            talk.over = False
+            heard(talk, word)
+            assert talk.over
+
+    def test_what_is_not_a_command(self, talk: Session) -> None:
+        heard(talk, " /etc is a folder")
+        assert contents(talk)[0] == "/etc is a folder"
+
+    def test_completion(self) -> None:
+        assert completed("/s") == ["/seed ", "/system ", "/set ", "/save "]
+        assert completed("/cle") == ["/clear"]
+        assert completed("/set temp") == ["temperature="]
+        assert completed("Hi") == completed("") == []
+
+    def test_the_page_lists_them(self) -> None:
+        page = (ROOT / "docs" / "chat.md").read_text("utf-8")
+        told = re.findall(r"^\| `(/\w+)", page, re.M)
+        assert told == [f"/{name}" for name in COMMANDS]
+
+
+# How it is read and written -----------------------------------------------------------------------------------------
+
+
+class Given:
+    """Lines of a list."""
+
+    def __init__(self, *given: str) -> None:
+        self.left = list(given)
+        self.asked: list[bool] = []
+
+    def line(self, more: bool) -> str | None:
+        self.asked.append(more)
+        return self.left.pop(0) if self.left else None
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (("Hi", "you"), "Hi"),
+        (("one\\", "two\\", "three", "four"), "one\ntwo\nthree"),
+        (("one\\",), "one"),
+        (('"""', "a", "", '  b"', '"""'), 'a\n\n  b"'),
+        (('"""one', 'two"""'), "one\ntwo"),
+        (('"""one"""', "two"), "one"),
+        (('"""', "/* not a command */", '"""'), " /* not a command */"),
+        (("pasted\nat once",), "pasted\nat once"),
+        ((), None),
+    ],
+)
+def test_messages_of_lines(given: tuple[str, ...], found: str | None) -> None:
+    told = Given(*given)
+    assert lines.message(told) == found
+    assert told.asked == [False, *[True] * (len(told.asked) - 1)]
+
+
+def test_a_block_without_an_end() -> None:
+    with pytest.raises(InputError, match='the text after """ has no end. Close it with """.'):
+        lines.message(Given('"""', "text"))
+
+
+def laid(written: str, width: int) -> list[str]:
+    """What a terminal makes of it, as far as it is used here."""
+    rows, column = [""], 0
+    for part in re.findall(r"\x1b\[\d+D|\x1b\[K|\n|.", written, re.S):
+        if part == "\n":
+            rows, column = [*rows, ""], 0
+        elif part == "\x1b[K":
+            rows[-1] = rows[-1][:column]
+        elif part.endswith("D") and len(part) > 1:
+            column -= int(part[2:-1])
+        else:
+            rows[-1] = rows[-1][:column] + part
+            column += 1
+        assert 0 <= column < width
+    return rows
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 400])
+def test_lines_break_between_words(size: int) -> None:
+    text = "In a small village, nestled between two hills, lived a supercalifragilistic-and-more glassmaker  named Elara."
+    wrapping = Wrapping(24)
+    shown = "".join(wrapping.feed(text[at : at + size]) for at in range(0, len(text), size))
+    assert [line.rstrip() for line in laid(shown, 24)] == [
+        "In a small village,", "nestled between two", "hills, lived a", "supercalifragilistic-an", "d-more glassmaker",
+        "named Elara.",
+    ]  # fmt: skip
+    assert Wrapping(24).feed("ab\ncd\n\n") == "ab\ncd\n\n"
+
+
+def test_wide_letters_and_tabs() -> None:
+    shown = Wrapping(10).feed("农夫山泉有点甜")
+    assert shown == "农夫山泉\n有点甜"
+    assert Wrapping(20).feed("\tab\tcd ef") == "\tab\tcd \nef"
+
+
+def test_a_terminal_that_cannot_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.cli.chat.wrapping.Console", lambda: SimpleNamespace(is_dumb_terminal=True))
+    assert Wrapping.here() is str
+
+
+# Read once ------------------------------------------------------------------------------------------------------------
+
+
+class Counting:
+    """An executor that says how much it was fed."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.fed: list[int] = []
+        self.closed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+        self.fed += [len(feed.ids) for feed in feeds]
+        return self.executor.run(feeds)
+
+    def close(self, row: Any) -> None:
+        self.closed += 1
+        self.executor.close(row)
+
+
+@pytest.fixture(scope="module", params=["plain", "cpu"])
+def which(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def counting(tmp_path: Path, family: str, which: str) -> tuple[Kept, Counting]:
+    reference.write(tmp_path, family)
+    spy: Any = Counting(load(tmp_path, executor=which).executor)  # type: ignore[arg-type]
+    return Kept(spy), spy
+
+
+def after(executor: Any, ids: Sequence[int], **more: Any) -> Any:
+    """The scores after these ids, in a row of their own."""
+    row = executor.open()
+    scores = executor.run([Feed(row, ids, **more)])[0].host().copy()
+    executor.close(row)
+    return scores
+
+
+@pytest.mark.usefixtures("one_thread")
+class Test_what_is_kept:
+    @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2"])
+    def test_only_what_is_new_is_read(self, tmp_path: Path, family: str, which: str) -> None:
+        """And the scores are those of a row that read it all; gemma's sliding window is shorter than what is kept."""
+        kept, spy = counting(tmp_path, family, which)
+        draw = np.random.default_rng(3)
+        text = draw.integers(3, 150, 90).tolist()
+        other = [*text[:60], *draw.integers(3, 150, 30).tolist()]
+        fed = []
+        for ids in (text[:40], text, text[:50], other, text[:20], text[:20]):
+            spy.fed.clear()
+            known = kept.known(ids)
+            found = after(kept, ids)
+            fed.append(sum(spy.fed))
+            assert fed[-1] == len(ids) - known
+            np.testing.assert_allclose(found, after(spy.executor, ids), atol=1e-5, rtol=1e-4)
+        assert fed == [40, 50, 1, 40, 1, 1]
+
+    def test_beams_guidance_and_drafts(self, tiny: Path, which: str) -> None:
+        """Whatever drives the rows, answers stay what they are without it."""
+        model = load(tiny, executor=which)  # type: ignore[arg-type]
+        keeping = Keeping(model)
+        said = "<user>Hi, how are you?\n<assistant>"
+        for more in (
+            {"num_beams": 3},
+            {"guidance_scale": 1.5},
+            {"prompt_lookup_num_tokens": 4},
+            {"seed": 3, "do_sample": True},
+        ):
+            for text in (said, said + "So\n<user>And", said):
+                wanted = {"max_new_tokens": 12, "raw": True, **more}
+                assert keeping.chat(text, **wanted) == model.chat(text, **wanted)
+        assert keeping.kept.known(keeping.encode(said, raw=True)[1]) == len(said) - 1
+        assert not keeping.kept.held
+
+    def test_rows_that_others_follow(self, tmp_path: Path) -> None:
+        kept, spy = counting(tmp_path, "llama", "plain")
+        row = kept.open()
+        kept.run([Feed(row, [3, 4, 5, 6])])
+        other = kept.fork(row, 2)
+        assert kept.held[other] == [3, 4]
+        kept.run([Feed(other, [9])])
+        kept.select([row, other], [1, 0])
+        assert (kept.held[row], kept.held[other]) == ([3, 4, 9], [3, 4, 5, 6])
+        assert kept.rewind(other, 1) == 1
+        assert kept.held[other] == [3]
+        kept.close(row)
+        kept.close(other)
+        assert [held for _, held in kept.left] == [[3], [3, 4, 9]]
+        assert kept.context == spy.context
+        assert kept.describe() == spy.describe()
+
+    def test_few_are_kept(self, tmp_path: Path) -> None:
+        kept, spy = counting(tmp_path, "llama", "plain")
+        for first in (3, 4, 5, 6):
+            after(kept, [first, 7, 8])
+        assert len(kept.left) == 2
+        assert spy.closed == 2
+
+    def test_what_does_not_follow_from_the_tokens_alone(self, tmp_path: Path) -> None:
+        """Rows that were changed, or held a tree, or broke off, are not kept; all scores asked for are computed."""
+        kept, spy = counting(tmp_path, "llama", "plain")
+        after(kept, [3, 4, 5], watch=Watch(changes={"blocks.0.residual": Change(scale=0)}))
+        after(kept, [3, 4, 5], parents=[-1, 0, 0])
+        broken = kept.open()
+        with pytest.raises(InputError):
+            kept.run([Feed(broken, [3, 4, 10_000])])
+        kept.close(broken)
+        assert (kept.left, spy.closed) == ([], 3)
+        after(kept, [3, 4, 5])
+        assert len(kept.left) == 1
+        row = kept.open()
+        assert len(kept.run([Feed(row, [3, 4, 5], Want.ALL)])[0].host(0)) == 160
+        assert spy.fed[-1] == 3
+
+
+# Through a pipe -------------------------------------------------------------------------------------------------------
+
+
+class Test_piped:
+    def test_each_line_is_a_message(self, tiny: Path) -> None:
+        model = load(tiny)
+        first = model.chat([{"role": "user", "content": "Hi"}], max_new_tokens=6)
+        said = [("user", "Hi"), ("assistant", first), ("user", "And\nyou?")]
+        second = model.chat([{"role": role, "content": text} for role, text in said], max_new_tokens=6)
+        done = glass("chat", "-m", str(tiny), "-n", "6", stdin='\ufeffHi\n\n   \n"""And\nyou?"""')
+        assert done.returncode == 0
+        assert done.stdout == f"{first}\n{second}\n"
+        assert len(done.stderr.splitlines()) == 2
+        assert ">" not in done.stderr
+
+    def test_options(self, tiny: Path, tmp_path: Path) -> None:
+        words = (
+            "--system",
+            "Be brief.",
+            "--temperature",
+            "0.8",
+            "--seed",
+            "7",
+            "-o",
+            "min_p=0.01",
+            "--template",
+            'mood="?"',
+        )
+        file = tmp_path / "talk.json"
+        done = glass("chat", "-m", str(tiny), "-n", "6", *words, stdin=f"Hi\n/save {file}\n")
+        assert "seed 7" in done.stderr
+        raw = json.loads(file.read_text("utf-8"))
+        assert raw["settings"] == {"max_new_tokens": 6, "temperature": 0.8, "seed": 7, "do_sample": True, "min_p": 0.01}
+        assert raw["template"] == {"mood": "?"}
+        assert [(one["role"], one["seed"]) for one in raw["messages"]] == [
+            ("system", None),
+            ("user", None),
+            ("assistant", 7),
+        ]
+        assert raw["model"] == str(tiny)
+        again = glass("chat", "--load", str(file), "--seed", "8", "--system", "Go on.", stdin=f"And?\n/save {file}\n")
+        assert again.returncode == 0
+        raw = json.loads(file.read_text("utf-8"))
+        assert (raw["settings"]["seed"], len(raw["messages"]), raw["messages"][0]["content"]) == (8, 5, "Go on.")
+
+    def test_as_json(self, tiny: Path) -> None:
+        stdin = "Hi\n/why\n/tokens\n/set\n/help\n/system\n/nothing\nAnd?\n/quit\nnever"
+        done = glass("chat", "-m", str(tiny), "-n", "3", "--json", "-o", "logprobs=2", stdin=stdin)
+        assert done.returncode == 1
+        first, why, tokens, error, second = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(first["ids"]) == len(first["logprobs"]) == 3
+        assert why["schema"] == "glassformer.why/1"
+        assert [one["id"] for one in tokens] == first["ids"]
+        assert tokens[0]["probability"] == pytest.approx(np.exp(first["logprobs"][0]["logprob"]))
+        assert error["error"].startswith("there is no command '/nothing'")
+        assert "<user>Hi" in second["prompt"]
+        assert "there is no system message." in done.stderr
+
+    def test_errors_are_told_and_it_goes_on(self, tiny: Path) -> None:
+        done = glass("chat", "-m", str(tiny), "-n", "3", stdin="/nothing\nHi\n")
+        assert done.returncode == 1
+        assert done.stdout.strip()
+        assert "Traceback" not in done.stderr
+        assert "there is no setting 'temprature'" in failed(
+            glass("chat", "-m", str(tiny), "-o", "temprature=1", stdin="Hi\n")
+        )
+        assert "is said twice" in failed(glass("chat", "-m", str(tiny), "--seed", "1", "-o", "seed=1", stdin="Hi\n"))
+
+    def test_bytes_that_are_no_text(self, tiny: Path) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", "from glassformer.cli import main; main()", "chat", "-m", str(tiny), "-n", "2"],
+            input=b"Hi\n\xff\xfe\nHi\n",
+            capture_output=True,
+        )
+        assert done.returncode == 1
+        assert done.stderr.endswith(b"glass: the input is not utf-8 text (invalid start byte). Convert it first.\n")
+        assert done.stdout.count(b"\n") >= 1  # what came before it was answered
+
+    def test_no_torch(self, smollm2: Path) -> None:
+        code = "import sys, io; sys.argv = ['glass', 'chat', '-n', '2']\n"
+        code += "sys.stdin = io.TextIOWrapper(io.BytesIO(b'Hi\\n/why\\n/tokens\\n'))\nfrom glassformer.cli import main\n"
+        code += "try: main()\nexcept SystemExit as left: assert not left.code\nassert 'torch' not in sys.modules"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "token 0: " in done.stdout
+
+    def test_the_real_one_remembers(self, smollm2: Path) -> None:
+        done = glass("chat", stdin="What is the capital of France?\nAnd of Italy?\n")
+        assert "Paris" in done.stdout.splitlines()[0]
+        assert "Rome" in done.stdout.splitlines()[1]
+
+    def test_help(self) -> None:
+        done = glass("chat", "--help")
+        assert done.returncode == 0
+        assert "--load" in done.stdout
+        assert "Example" in done.stdout
+
+    @POSIX
+    def test_interrupted(self, endless: Path) -> None:
+        words = [sys.executable, "-c", "from glassformer.cli import main; main()", "chat", "-m", str(endless), *ENDLESS]
+        process: Any = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stdin.write(b"Hi\n")
+        process.stdin.flush()
+        assert process.stdout.read1(1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert b"Traceback" not in said
+
+
+# At a terminal ----------------------------------------------------------------------------------------------------------
+
+ENDLESS = ("-n", "30000", "-o", "min_new_tokens=30000")
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whose answers take long enough for anybody to stop them."""
+    return talker(tmp_path_factory.mktemp("endless"), n_positions=40_000)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A home without a history, and with the engine that is built already."""
+    (home() / "native").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "native").symlink_to(home() / "native")
+    return tmp_path
+
+
+class Terminal:
+    """A process at a pseudo-terminal of 80 columns, and what it shows."""
+
+    def __init__(self, *words: str, code: str = "", **environment: str) -> None:
+        import fcntl
+        import pty
+        import struct
+        import termios
+
+        self.main, side = pty.openpty()
+        fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.shown = ""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"{code}\nfrom glassformer.cli import main; main()", "chat", *words],
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            env={**os.environ, "TERM": "xterm", "INPUTRC": "/dev/null", "PYTHONIOENCODING": "utf-8", **environment},
+        )
+        os.close(side)
+
+    def see(self, text: str) -> str:
+        """Wait until this is shown; what was shown before it, since the last time."""
+        end = time.monotonic() + 120
+        while text not in self.shown:
+            assert time.monotonic() < end, f"{text!r} is not in {self.shown!r}"
+            if select.select([self.main], [], [], 1)[0]:
+                try:
+                    self.shown += os.read(self.main, 65536).decode("utf-8", "replace")
+                except OSError:  # it has gone
+                    pytest.fail(f"{text!r} is not in {self.shown!r}")
+        before, _, self.shown = self.shown.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        os.write(self.main, text.encode())
+
+    def interrupt(self, until: str) -> None:
+        """Ctrl-C at the prompt. Python notices it when it waits for a key; a moment earlier, only at the next one."""
+        end = time.monotonic() + 120
+        while until not in self.shown and time.monotonic() < end:
+            self.type("\x03")
+            if select.select([self.main], [], [], 2)[0]:
+                self.shown += os.read(self.main, 65536).decode("utf-8", "replace")
+        self.see(until)
+
+    def left(self) -> int:
+        """How it ended."""
+        while True:
+            try:
+                self.shown += os.read(self.main, 65536).decode("utf-8", "replace")
+            except OSError:
+                break
+        return self.process.wait(timeout=60)
+
+
+@pytest.fixture
+def terminal(place: Path) -> Iterator[Callable[..., Terminal]]:
+    begun: list[Terminal] = []
+
+    def begin(*words: str, **more: str) -> Terminal:
+        begun.append(Terminal(*words, **{"GLASS_HOME": str(place), **more}))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.process.kill()
+        one.process.wait()
+        os.close(one.main)
+
+
+@POSIX
+class Test_at_a_terminal:
+    def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves(
+        self, endless: Path, terminal: Callable[..., Terminal], tmp_path: Path
+    ) -> None:
+        it = terminal("-m", str(endless), *ENDLESS)
+        assert "chat template · greedy" in it.see("/help lists the commands, Ctrl-D leaves.")
+        it.see("> ")
+        it.type("Hi\r")
+        it.see("Hi\r\n")
+        while len(it.shown) < 200:  # it writes
+            it.shown += os.read(it.main, 4096).decode("utf-8", "replace")
+        it.type("\x03")
+        it.see("stopped by you ·")
+        it.see("> ")
+        it.type("abc")
+        it.see("abc")
+        it.interrupt("Ctrl-D or /quit leaves.")
+        it.see("> ")
+        it.type(f"/save {tmp_path / 'talk.json'}\r")  # the line that was begun is gone
+        it.see("2 messages in")
+        it.see("> ")
+        it.type("abc")
+        it.see("abc")
+        it.interrupt("> ")
+        it.type("\x04")
+        assert it.left() == 0
+        assert "leaves" not in it.shown  # that is said once
+        found = Conversation.load(tmp_path / "talk.json")
+        assert (found.messages[0].content, found.messages[1].finish) == ("Hi", "cancelled")
+        assert found.messages[1].tokens
+
+    def test_messages_of_several_lines_commands_and_completion(self, tiny: Path, terminal: Callable[..., Terminal]) -> None:
+        it = terminal("-m", str(tiny), "-n", "3")
+        it.see("> ")
+        it.type("one\\\r")
+        it.see(". ")
+        it.type("two\r")
+        it.see("context")
+        it.see("> ")
+        it.type('"""\r')
+        it.see(". ")
+        it.type("three\r")
+        it.see(". ")
+        it.type('"""\r')
+        it.see("context")
+        it.see("> ")
+        it.type("/nothing\r")
+        it.see("glass: there is no command '/nothing'.")
+        it.see("> ")
+        it.type('"""\r')
+        it.see(". ")
+        it.type("\x04")
+        it.see('glass: the text after """ has no end.')
+        it.see("> ")
+        it.type("/wh\t2\r")
+        it.see("/why 2")
+        it.see("token 2: ")
+        it.see("> ")
+        it.type("/undo\r")
+        it.see("taken back: three")
+        it.see("> ")
+        it.type("/undo\r")
+        it.see("taken back: one two")
+        it.see("> ")
+        it.type("/quit\r")
+        assert it.left() == 0
+
+    def test_what_was_typed_is_remembered(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
+        file = place / "chat-history.jsonl"
+        file.write_text("\n".join(json.dumps(f"old {number}") for number in range(1200)) + "\nno JSON\n")
+        file.chmod(0o600)
+        it = terminal("-m", str(tiny), "-n", "1")
+        it.see("> ")
+        it.type("first\r")
+        it.see("context")
+        it.see("> ")
+        it.type("\x1b[200~pasted\rlines\x1b[201~\r")  # as terminals mark it
+        it.see("context")
+        it.see("> ")
+        it.type("\x1b[A\r")  # once more
+        it.see("context")
+        it.see("> ")
+        it.type("\x04")
+        assert it.left() == 0
+        kept = file.read_text().splitlines()
+        assert len(kept) == 1000
+        assert kept[-2:] == ['"first"', '"pasted\\nlines"']  # the same again is no news
+        assert kept[0] == '"old 203"'
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        it = terminal("-m", str(tiny), "-n", "1")
+        it.see("> ")
+        it.type("\x1b[A\x1b[A\r")
+        it.see("first")
+        it.see("context")
+
+    def test_a_history_of_ones_own(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
+        it = terminal("-m", str(tiny), "-n", "1")
+        it.see("> ")
+        it.type("Hi\r")
+        it.see("context")
+        assert stat.S_IMODE((place / "chat-history.jsonl").stat().st_mode) == 0o600
+
+    def test_a_home_that_cannot_be_written_to(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
+        (place / "chat-history.jsonl").mkdir()
+        it = terminal("-m", str(tiny), "-n", "1")
+        for _ in range(2):
+            it.see("> ")
+            it.type("Hi\r")
+            it.see("context")
+
+    def test_without_readline(self, tiny: Path, terminal: Callable[..., Terminal]) -> None:
+        """Several lines that come at once are one message all the same."""
+        it = terminal("-m", str(tiny), "-n", "1", code="import sys; sys.modules['readline'] = None")
+        it.see("> ")
+        it.type("one\ntwo\nthree\n")
+        it.see("context")
+        it.see("> ")
+        it.type("/undo\n")
+        it.see("taken back: one two three")
+
+    def test_control_characters_are_told_not_obeyed(self, tiny: Path, terminal: Callable[..., Terminal]) -> None:
+        """At a terminal; into a pipe a text goes as it is. `glass run` does the same."""
+        (escape,) = load(tiny).tokenizer.encode("\x1b")
+        only = ("-m", str(tiny), "-n", "3", "-o", f"allowed_tokens=[{escape}]")
+        it = terminal(*only)
+        it.see("> ")
+        it.type("Hi\r")
+        it.see("\\x1b\\x1b\\x1b\r\n")
+        assert glass("chat", *only, stdin="Hi\n").stdout == "\x1b\x1b\x1b\n"
+        assert glass("run", "Hi", *only).stdout == "\x1b\x1b\x1b\n"
+        code = "import sys; sys.argv[1] = 'run'"
+        shown = terminal("Hi", *only, code=code)
+        shown.see("\\x1b\\x1b\\x1b\r\n")
+        assert shown.left() == 0
+
+    def test_answers_into_a_file(self, tiny: Path, terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+        """The prompt is no part of them."""
+        file = tmp_path / "answers.txt"
+        it = terminal(
+            "-m", str(tiny), "-n", "3", code=f"import os; os.dup2(os.open({str(file)!r}, os.O_CREAT | os.O_WRONLY), 1)"
+        )
+        it.see("> ")
+        it.type("Hi\n")
+        it.see("context")
+        it.see("> ")
+        it.type("\x04")
+        assert it.left() == 0
+        answer = load(tiny).chat([{"role": "user", "content": "Hi"}], max_new_tokens=3)
+        assert file.read_text("utf-8") == answer + "\n"
+
+
+@POSIX
+class Test_stopping:
+    def test_before_the_first_word(
+        self, loaded: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The message is taken back, and nothing is left open."""
+        talk = session(loaded)
+        talk.terminal = True
+        talk.say("Hi")
+        kept, before = talk.model.kept, talk.conversation
+
+        def slow(feeds: Sequence[Feed]) -> Any:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(30)
+
+        real = kept.executor.run
+        monkeypatch.setattr(kept.executor, "run", slow)
+        talk.say("And?")
+        assert talk.conversation is before
+        assert "stopped before the first word; the message was taken back." in capsys.readouterr().err
+        assert not kept.held
+        monkeypatch.setattr(kept.executor, "run", real)
+        talk.say("And?")
+        assert len(talk.conversation.messages) == 4
+
+    def test_pressed_twice(self, loaded: Model) -> None:
+        """The first is a wish; the second does not wait."""
+        run = loaded.begin("Hi")
+        handler = signal.getsignal(signal.SIGINT)
+        with stopping(run):
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            run.steps.append(SimpleNamespace(finish=None))  # type: ignore[arg-type]
+            signal.raise_signal(signal.SIGINT)
+            assert run.ending.is_set()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is handler

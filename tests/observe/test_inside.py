@@ -1,0 +1,392 @@
+"""Attention, lens, attribution and trace, of every family on every executor, against the reference."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+from glassformer.errors import GlassError, InputError, SiteError
+from glassformer.observe import passes
+from glassformer.observe.attribution import Attribution
+from glassformer.observe.schema import schema
+from glassformer.observe.seen import Seen
+from glassformer.show.terminal import Drawn, plain
+from tests.observe.models import EXECUTORS, TEXT, WRITERS, Both, both, encoder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CLOSE = {"plain": 1e-4, "cpu": 3e-4}
+
+
+@pytest.fixture(params=[(family, executor) for family in WRITERS for executor in EXECUTORS], ids="-".join)
+def pair(request: pytest.FixtureRequest) -> Both:
+    return both(*request.param)
+
+
+def valid(view: Seen) -> dict[str, Any]:
+    """A view's JSON, as it comes out of a file, held against its schema."""
+    found: dict[str, Any] = json.loads(json.dumps(view.to_dict(), allow_nan=False))
+    jsonschema.validate(found, schema(type(view)))
+    return found
+
+
+def fits(view: Seen) -> str:
+    for width in (80, 120):
+        shown = plain(Drawn(view.page()), width)
+        assert max(map(len, shown.splitlines())) <= width
+    return shown
+
+
+def same(ours: Any, theirs: Any, bound: float = 3e-4) -> None:
+    assert np.abs(np.asarray(ours) - np.asarray(theirs)).max() <= bound
+
+
+class TestAttention:
+    def test_every_map_is_the_references(self, pair: Both) -> None:
+        reading = pair.reading()
+        found = pair.run(reading)
+        sides = {"self": found.decoder_attentions if pair.sourced else found.attentions}
+        if pair.sourced:
+            sides |= {"cross": found.cross_attentions, "encoder": found.encoder_attentions}
+        for kind, layers in sides.items():
+            for layer, weights in enumerate(layers):
+                for head in range(weights.shape[1]):
+                    same(reading.attention(layer, head, kind=kind), weights[0, head])
+                same(reading.attention(layer, kind=kind), weights[0].mean(0))
+            same(reading.attention(kind=kind), torch.stack(layers)[:, 0].mean((0, 1)))
+
+    def test_rollout_by_the_plain_formula(self, pair: Both) -> None:
+        reading = pair.reading()
+        found = pair.run(reading)
+        layers = found.decoder_attentions if pair.sourced else found.attentions
+        ways = torch.eye(len(reading))
+        for weights in layers:
+            ways = (0.5 * weights[0].mean(0) + 0.5 * torch.eye(len(reading))) @ ways
+        rolled = reading.attention(rollout=True)
+        same(rolled, ways)
+        assert np.allclose(rolled.weights.sum(1), 1, atol=1e-4)
+
+    def test_habits_of_all_heads(self, pair: Both) -> None:
+        reading = pair.reading()
+        found = pair.run(reading)
+        layers = found.decoder_attentions if pair.sourced else found.attentions
+        heads = reading.heads()
+        assert len(heads.habits) == len(layers) * layers[0].shape[1]
+        for habit in heads.habits:
+            weights = layers[habit.layer][0, habit.head].numpy()
+            count = len(weights)
+            assert habit.first == pytest.approx(weights[:, 0].mean(), abs=1e-3)
+            assert habit.itself == pytest.approx(np.trace(weights) / count, abs=1e-3)
+            assert habit.previous == pytest.approx(np.trace(weights, -1) / count, abs=1e-3)
+            entropy = -(weights * np.log2(np.maximum(weights, 1e-12))).sum(1).mean()
+            assert habit.entropy == pytest.approx(entropy, abs=5e-3)
+
+    def test_one_row(self, pair: Both) -> None:
+        reading = pair.reading()
+        last = reading.attention(0, 0).of(-1)
+        assert [one.weight for one in last.glances] == pytest.approx(reading.attention(0, 0)[-1].tolist())
+        assert sum(one.weight for one in last.best) == pytest.approx(1, abs=1e-4)
+        first = reading.attention(0, 0).of(0)
+        assert [one.position for one in first.glances] == [0]
+        assert last.best[0].weight == max(one.weight for one in last.glances)
+        assert "no reason" not in fits(last)
+        valid(last)
+
+    def test_an_encoder(self) -> None:
+        pair = encoder()
+        reading = pair.model.read(TEXT)
+        found = pair.run(reading)
+        for layer, weights in enumerate(found.attentions):
+            same(reading.attention(layer, 1), weights[0, 1])
+        assert len(reading.attention(0, 0).of(0).glances) == len(reading)
+        assert reading.heads().layers == len(found.attentions)
+
+    def test_forms(self) -> None:
+        reading = both("qwen3").reading()
+        for view in (reading.attention(0, 1), reading.attention(), reading.attention(rollout=True), reading.heads()):
+            told = valid(view)
+            assert "not why" in told["note"]
+            assert "not why" in fits(view).replace("\n", " ")
+        assert np.asarray(reading.attention(0, 1)).shape == reading.attention(0, 1).shape == (len(reading), len(reading))
+
+    @pytest.mark.parametrize(
+        ("asked", "message"),
+        [
+            ({"layer": 99}, "there is no layer 99: this model has 3, 0 to 2"),
+            ({"layer": 0, "head": 64}, "there is no head 64: this model has"),
+            ({"layer": True}, "there is no layer True"),
+            ({"head": 1}, "head 1 of which layer"),
+            ({"layer": 0, "rollout": True}, "a rollout goes through all layers"),
+            ({"layer": 0, "kind": "cross"}, "is no encoder-decoder: it has self-attention only"),
+            ({"layer": 0, "kind": "crss"}, "no attention called 'crss'. Did you mean 'cross'"),
+        ],
+    )
+    def test_what_is_not_there(self, asked: dict[str, Any], message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            both("qwen3").reading().attention(**asked)
+
+    def test_a_token_that_is_not_there(self) -> None:
+        found = both("qwen3").reading().attention(0, 0)
+        with pytest.raises(InputError, match="there is no token 99 in a text of"):
+            found.of(99)
+        with pytest.raises(InputError, match="no token reads 'xyz'"):
+            found.of("xyz")
+        assert found.of("-1").position == len(found.queries) - 1
+
+    def test_a_rollout_that_would_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from glassformer.observe import attention
+
+        monkeypatch.setattr(attention, "MOST", 1000)
+        with pytest.raises(InputError, match="a rollout over .* tokens would hold"):
+            both("qwen3").reading().attention(rollout=True)
+
+
+class TestLens:
+    def test_every_layer_is_the_references(self, pair: Both) -> None:
+        reading = pair.reading()
+        found = pair.run(reading)
+        states = found.decoder_hidden_states if pair.sourced else found.hidden_states
+        lens = reading.lens(range(len(reading)))
+        end = found.logits[0].log_softmax(-1)
+        for number, layer in enumerate(states[:-1]):
+            logs = pair.unembedded(layer)[0].log_softmax(-1)
+            for said, here, last in zip(lens.said[number], logs, end, strict=True):
+                best = int(last.argmax())
+                assert said.probability == pytest.approx(float(here.max().exp()), abs=2e-3)
+                assert said.final == pytest.approx(float(here[best].exp()), abs=2e-3)
+                assert said.divergence == pytest.approx(float((last.exp() * (last - here)).sum()), abs=1e-2)
+        for said, last in zip(lens.final, end, strict=True):
+            assert said.id == int(last.argmax())
+            assert said.rank == 1
+            assert said.divergence == pytest.approx(0, abs=1e-6)
+
+    def test_forms(self, pair: Both) -> None:
+        lens = pair.reading().lens()
+        assert lens.layers == ("embedding", "0", "1", "2")[: len(lens.layers)]
+        assert lens.settled() in lens.layers
+        valid(lens)
+        shown = fits(lens)
+        assert "KL to the end" in shown
+
+    def test_a_model_that_fills_gaps(self) -> None:
+        pair = encoder()
+        reading = pair.model.read("the [MASK] sat")
+        lens = reading.lens(["[MASK]"])
+        found = pair.run(reading)
+        (at,) = lens.positions
+        assert lens.final[0].id == int(found.logits[0, at].argmax())
+        assert lens.final[0].probability == pytest.approx(float(found.logits[0, at].softmax(-1).max()), abs=1e-4)
+
+    def test_what_is_not_there(self) -> None:
+        with pytest.raises(InputError, match="there is no token 40 in a text of"):
+            both("gpt2").reading().lens([40])
+        with pytest.raises(InputError, match="at least one position"):
+            both("gpt2").reading().lens([])
+        with pytest.raises(InputError, match="scores no tokens"):
+            encoder("bert", "base").model.read(TEXT).lens()
+
+
+class TestAttribution:
+    def test_it_sums_to_the_score(self, pair: Both) -> None:
+        reading = pair.reading()
+        scores = pair.run(reading).logits[0]
+        for position in (0, len(reading) - 1):
+            for token in (None, 3):
+                found = reading.attribution(position, token)
+                wanted = int(scores[position].argmax()) if token is None else token
+                assert found.id == wanted
+                assert found.score == pytest.approx(float(scores[position, wanted]), abs=2e-3)
+                assert sum(part.value for part in found.parts) == pytest.approx(found.score, abs=1e-5)
+                assert abs(rounding(found)) < 2e-3
+
+    def test_heads_sum_to_their_blocks_attention(self, pair: Both) -> None:
+        """But for the bias of the product that mixes them."""
+        found = pair.reading().attribution()
+        model = pair.reference
+        biased = any(name.endswith(("o_proj.bias", "out_proj.bias", "c_proj.bias")) for name, _ in model.named_parameters())
+        for part in found.parts:
+            if part.name in ("attention", "cross"):
+                heads = [one.value for one in found.heads if (one.name, one.block) == (part.name, part.block)]
+                assert heads
+                if not biased:
+                    assert sum(heads) == pytest.approx(part.value, abs=2e-3)
+
+    def test_parts_by_hand(self) -> None:
+        """Of a Llama: each addition, through the last norm held at what it did, times the token's row of the head."""
+        pair = both("llama")
+        reading = pair.reading()
+        found = reading.attribution(-1, 5)
+        seen = pair.run(reading)
+        model = pair.reference
+        last = reading.at("blocks.2.residual")[-1]
+        scale = 1 / math.sqrt(float((last**2).mean()) + model.config.rms_norm_eps)
+        worth = (model.lm_head.weight[5] * model.model.norm.weight).detach().numpy() * scale
+        expected = {("embedding", None): reading.at("embedding")[-1]}
+        for block in range(3):
+            expected["attention", block] = reading.at(f"blocks.{block}.attention.update")[-1]
+            expected["mlp", block] = reading.at(f"blocks.{block}.mlp.update")[-1]
+        for part in found.parts:
+            if part.name not in ("biases", "rounding"):
+                assert part.value == pytest.approx(float(worth @ expected[part.name, part.block]), abs=1e-4)
+        assert found.score == pytest.approx(float(seen.logits[0, -1, 5]), abs=1e-4)
+
+    def test_forms_and_names(self) -> None:
+        pair = both("gpt2")
+        found = pair.reading().attribution(-1, "a")
+        assert found.text == "a"
+        assert "who wrote the score of a" in fits(found)
+        valid(found)
+
+    def test_what_is_not_there(self) -> None:
+        reading = both("gpt2").reading()
+        with pytest.raises(InputError, match="is 2 tokens, not one"):
+            reading.attribution(-1, "ab")
+        with pytest.raises(InputError, match="token id 999 is outside"):
+            reading.attribution(-1, 999)
+        with pytest.raises(InputError, match="does not score the next token"):
+            encoder().model.read(TEXT).attribution()
+
+
+def rounding(found: Attribution) -> float:
+    return next(part.value for part in found.parts if part.name == "rounding")
+
+
+class TestTrace:
+    def test_a_given_text_is_the_references(self, pair: Both) -> None:
+        reading = pair.reading()
+        trace = reading.trace(best=3)
+        logs = pair.run(reading).logits[0].log_softmax(-1)
+        assert [place.position for place in trace.places] == list(range(1, len(reading) + 1))
+        for place, here in zip(trace.places, logs, strict=True):
+            assert [one.id for one in place.candidates] == here.topk(3).indices.tolist()
+            assert place.entropy == pytest.approx(float(-(here.exp() * here).sum() / math.log(2)), abs=1e-3)
+            if place.id is not None:
+                assert place.surprise == pytest.approx(float(-here[place.id] / math.log(2)), abs=1e-3)
+                assert place.probability == pytest.approx(float(here[place.id].exp()), abs=1e-4)
+                assert place.rank == int((here > here[place.id]).sum()) + 1
+        assert trace.places[-1].id is None
+        given = torch.tensor(reading.ids[1:])
+        loss = float(torch.nn.functional.nll_loss(logs[:-1], given))
+        assert trace.loss == pytest.approx(loss, abs=1e-4)
+        assert trace.perplexity == pytest.approx(math.exp(loss), rel=1e-3)
+        valid(trace)
+        assert f"loss {trace.loss:.3f} nats" in fits(trace)
+
+    def test_a_run_is_told_by_its_steps(self, pair: Both) -> None:
+        run = pair.model.watch(TEXT, max_new_tokens=5, do_sample=True, seed=3, eos_token_id=None)
+        again = run.reading.trace(best=10)
+        for place, step, other in zip(run.trace.places, run.steps, again.places[run.reading.given - 1 :], strict=False):
+            assert (place.id, place.draw) == (step.id, step.draw)
+            assert place.written
+            assert other.id == place.id
+            assert place.surprise == pytest.approx(other.surprise, abs=1e-3)
+            assert place.entropy == pytest.approx(other.entropy, abs=1e-3)
+        valid(run.trace)
+
+    def test_a_model_that_fills_gaps_is_asked_at_each_place(self) -> None:
+        pair = encoder()
+        reading = pair.model.read(TEXT)
+        trace = reading.trace()
+        mask = pair.model.tokenizer.mask_token_id
+        for place in trace.places:
+            ids = list(reading.ids)
+            assert place.id == ids[place.position]
+            ids[place.position] = mask
+            with torch.no_grad():
+                logs = pair.reference(torch.tensor([ids])).logits[0, place.position].log_softmax(-1)
+            assert place.surprise == pytest.approx(float(-logs[place.id] / math.log(2)), abs=1e-3)
+        assert len(trace.places) == len(reading) - 2  # all but [CLS] and [SEP]
+
+    def test_what_cannot_be_traced(self) -> None:
+        with pytest.raises(InputError, match="scores no tokens"):
+            encoder("bert", "base").model.read(TEXT).trace()
+        run = both("gpt2").model.runs(TEXT, max_new_tokens=2)[0]
+        with pytest.raises(InputError, match="kept no candidates"):
+            _ = run.trace
+
+    def test_one_token_has_nothing_before_it(self) -> None:
+        model = both("gpt2").model
+        trace = model.read("a").trace()
+        assert (trace.loss, trace.tokens) == (None, 0)
+        assert "nothing here was scored" in str(trace)
+
+
+class TestPasses:
+    def test_small_chunks_give_the_same(self, pair: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+        reading = pair.reading()
+        whole = reading.at("blocks.1.attention.pattern"), reading.trace(), reading.heads()
+        monkeypatch.setattr(passes, "HELD", 2000)
+        assert max(chunk.count for chunk in reading.chunks("blocks.*.residual", scored=True)) < len(reading)
+        same(reading.at("blocks.1.attention.pattern"), whole[0], 1e-5)
+        for one, other in zip(reading.trace().places, whole[1].places, strict=True):
+            assert one.entropy == pytest.approx(other.entropy, abs=1e-4)
+        for one, other in zip(reading.heads().habits, whole[2].habits, strict=True):
+            assert one.first == pytest.approx(other.first, abs=1e-4)
+
+    def test_what_is_held_does_not_grow_with_the_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(passes, "HELD", 20_000)
+        reading = both("gpt2").reading("x" * 60)
+        for pattern in ("blocks.0.attention.pattern", "blocks.*.attention.pattern", "*"):
+            sizes = [sum(value.nbytes for value in chunk.sites.values()) for chunk in reading.chunks(pattern)]
+            assert max(sizes) <= max(20_000, reading.cost(pattern).bytes // len(reading) + 1)
+
+    def test_an_encoder_goes_through_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        reading = encoder().model.read(TEXT)
+        whole = {site: value for chunk in reading.chunks("blocks.*.residual") for site, value in chunk.sites.items()}
+        monkeypatch.setattr(passes, "HELD", 1000)
+        parts = list(reading.chunks("blocks.*.residual"))
+        assert len(parts) > 1
+        for part in parts:
+            assert len(part.sites) == 1
+            for site, value in part.sites.items():
+                assert np.array_equal(value, whole[site])
+
+    def test_recording(self, pair: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        reading = pair.reading()
+        told: list[tuple[int, int]] = []
+        monkeypatch.setattr(passes, "HELD", 4000)
+        cost = reading.cost("*blocks.*.pattern", "embedding")
+        files = reading.record("*blocks.*.pattern", "embedding", folder=tmp_path, tell=lambda *one: told.append(one))
+        assert [file.stem for file in files] == list(cost.sites)
+        assert sum(np.load(file).nbytes for file in files) == cost.bytes
+        for file in files:
+            same(np.load(file), reading.at(file.stem), 1e-5)
+        assert told[-1] == (len(reading), len(reading))
+
+    def test_what_cannot_be_recorded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        reading = both("gpt2").reading()
+        with pytest.raises(SiteError, match="no site matches 'blocks.0.residul' .* Did you mean 'blocks.0.residual'"):
+            reading.at("blocks.0.residul")
+        with pytest.raises(SiteError, match=r"'blocks.\*.residual' means 3 sites"):
+            reading.at("blocks.*.residual")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(InputError, match="cannot be written"):
+            reading.record("embedding", folder=tmp_path / "file" / "inside")
+        monkeypatch.setattr(type(reading), "cost", lambda self, *patterns: passes.Cost(("embedding",), 10**18))
+        with pytest.raises(InputError, match="recording takes 1000000000.0 GB, and .* has .* GB free"):
+            reading.record("embedding", folder=tmp_path)
+
+    def test_texts_that_do_not_fit(self) -> None:
+        model = both("gpt2").model
+        with pytest.raises(InputError, match="does not fit into the model's context"):
+            model.read("x" * (model.config.context + 1))
+        with pytest.raises(InputError, match="is no encoder-decoder, so it has no target"):
+            model.read("x", target="y")
+
+    def test_no_row_stays_open(self) -> None:
+        model = both("gpt2").model
+        reading = model.read(TEXT)
+        before = len(model.executor._memory.rows)
+        next(iter(reading.chunks("embedding"))).sites  # noqa: B018
+        chunks = reading.chunks("embedding")
+        next(chunks)
+        chunks.close()
+        with pytest.raises(GlassError):
+            reading.attention(50)
+        assert len(model.executor._memory.rows) == before
