@@ -801,11 +801,12 @@ class Terminal:
 
     def interrupt(self, until: str) -> None:
         """Ctrl-C at the prompt. Python notices it when it waits for a key; a moment earlier, only at the next one."""
-        end = time.monotonic() + 120
-        while until not in self.shown and time.monotonic() < end:
+        for _ in range(60):
             self.type("\x03")
-            if select.select([self.main], [], [], 2)[0]:
+            while until not in self.shown and select.select([self.main], [], [], 2)[0]:
                 self.shown += os.read(self.main, 65536).decode("utf-8", "replace")
+            if until in self.shown:
+                break
         self.see(until)
 
     def left(self) -> int:

@@ -244,7 +244,7 @@ def test_a_model_goes_and_all_else_stays(cache: Home) -> None:
     done = cache.run("rm", "smollm2", "--yes")
     assert done.stdout == f"{cache.glass / WHEEL}\n"
     assert done.stderr.splitlines() == [
-        "1.0 kB removed.", "Packed weights of all models take 1.1 kB: glass models rm --packed"
+        "1.0 kB removed.", "What was packed from models, this one or others, takes 1.1 kB: glass models rm --packed"
     ]  # fmt: skip
     assert before - cache.files() == {f"glass/{WHEEL}"}
     assert not (cache.glass / WHEEL).parent.exists()
@@ -429,8 +429,8 @@ def test_two_at_once(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
 # The question ---------------------------------------------------------------------------------------------------
 
 
-def asked(cache: Home, *words: str) -> tuple[subprocess.Popen[bytes], int]:
-    """The command with a terminal to ask on, when it has asked."""
+def asked(cache: Home, *words: str) -> tuple[subprocess.Popen[bytes], int, str]:
+    """The command with a terminal to ask on, when it has asked; the terminal, and what was said."""
     ours, theirs = pytest.importorskip("pty").openpty()
     command = [sys.executable, "-c", "from glassformer.cli import main; main()", "models", "rm", *words]
     process = subprocess.Popen(
@@ -443,9 +443,7 @@ def asked(cache: Home, *words: str) -> tuple[subprocess.Popen[bytes], int]:
         piece = process.stderr.read1(1000)  # type: ignore[attr-defined]
         assert piece, text
         text += piece
-    assert b"Remove 1.0 kB? [y/N] " in text
-    assert str(cache.glass / WHEEL).encode() in text
-    return process, ours
+    return process, ours, text.decode()
 
 
 @pytest.mark.parametrize(
@@ -453,7 +451,8 @@ def asked(cache: Home, *words: str) -> tuple[subprocess.Popen[bytes], int]:
 )
 def test_the_question(answer: bytes, code: int, cache: Home) -> None:
     before = cache.files()
-    process, terminal = asked(cache, "smollm2")
+    process, terminal, said = asked(cache, "smollm2")
+    assert said == f"   1.0 kB  {cache.glass / WHEEL}\nRemove 1.0 kB? [y/N] "
     os.write(terminal, answer)
     out, error = process.communicate(timeout=60)
     os.close(terminal)
@@ -466,7 +465,7 @@ def test_the_question(answer: bytes, code: int, cache: Home) -> None:
 
 def test_interrupted_at_the_question(cache: Home) -> None:
     before = cache.files()
-    process, terminal = asked(cache, "smollm2")
+    process, terminal, _ = asked(cache, "smollm2")
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=60)
@@ -474,3 +473,17 @@ def test_interrupted_at_the_question(cache: Home) -> None:
     assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in error
     assert cache.files() == before
+
+
+def test_a_question_about_much(cache: Home) -> None:
+    for number in range(20):
+        cache.put(cache.glass / f"tiles/{number:04}.tiles", 100)
+    process, terminal, said = asked(cache, "--packed")
+    os.write(terminal, b"y\n")
+    out, _ = process.communicate(timeout=60)
+    os.close(terminal)
+    lines = said.splitlines()
+    assert len(lines) == 12
+    assert lines[10:] == ["   2.1 kB  in 12 more files", "Remove 3.1 kB? [y/N] "]
+    assert len(out.splitlines()) == 22
+    assert not list((cache.glass / "tiles").glob("*"))

@@ -90,10 +90,15 @@ def packed_from(files: Iterable[Path]) -> tuple[Kept, ...]:
 def size(path: Path) -> int:
     """How many bytes of files are at a path, or below it; links count for themselves."""
     if path.is_symlink() or not path.is_dir():
+        return _length(path)
+    return sum(_length(Path(folder) / name) for folder, _, names in os.walk(path, followlinks=False) for name in names)
+
+
+def _length(path: Path) -> int:
+    try:
         return path.lstat().st_size
-    return sum(
-        (Path(folder) / name).lstat().st_size for folder, _, names in os.walk(path, followlinks=False) for name in names
-    )
+    except OSError:  # gone since it was listed
+        return 0
 
 
 # Removing -------------------------------------------------------------------------------------------------------

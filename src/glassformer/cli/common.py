@@ -42,9 +42,27 @@ CacheOption = Annotated[str | None, typer.Option("--cache", help="What keys and 
 PromptArgument = Annotated[
     str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)
 ]
+
+
+def _form(path: Path | None) -> Path | None:
+    """Refuse a file whose name does not say what to write, before anything runs."""
+    if path is not None:
+        from glassformer.observe.seen import form
+
+        form(path)
+    return path
+
+
 AllOption = Annotated[bool, typer.Option("--all", help="Show all of it, however long.")]
 SaveOption = Annotated[
-    Path | None, typer.Option("--save", metavar="FILE", help="Write it instead: .html for a browser, .json, or .txt.")
+    Path | None,
+    typer.Option("--save", metavar="FILE", callback=_form, help="Write it instead: .html for a browser, .json, or .txt."),
+]
+KeepOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--save", metavar="FILE", callback=_form, help="Also keep the run: .json can be replayed, .html is one page."
+    ),
 ]
 DEFAULT_MODEL = "smollm2"
 

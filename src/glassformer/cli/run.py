@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glassformer.cli import common, settings
+from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
     from glassformer.decoding import Step
@@ -42,20 +44,28 @@ def run(
     cache: common.CacheOption = None,
     dtype: common.DtypeOption = None,
     as_json: common.JsonOption = False,
+    save: common.KeepOption = None,
+    replay: Annotated[
+        Path | None, typer.Option("--replay", metavar="FILE", help="Write a saved run's text again, and compare it.")
+    ] = None,
 ) -> None:
     """Answer one prompt, word by word."""
+    how = {"dtype": dtype, "executor": executor, "weights": weights, "cache": cache}
+    if replay is not None:
+        again(replay, prompt, how, as_json)
+        return
     text = common.read_prompt(prompt)
     chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
     allowed = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     others = common.pairs(option, "--option", "num_beams=4")
     wanted = settings.with_others({**chosen, **settings.given(stop_strings=stop, **allowed)}, others, as_json=as_json)
-    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
+    loaded = common.open_model(model, **how)
     begun = loaded.begin(text, raw=raw, system=system, template=common.variables(template), **wanted)
     with common.waiting(f"loading {model}"):
         about = loaded.executor.describe()
     interrupted = False
     try:
-        pieces = loaded.follow(begun, look=10 if why else 0)
+        pieces = loaded.follow(begun, look=10 if why or save else 0)
         with common.waiting(f"reading {len(begun.ids)} tokens"):
             first = next(pieces, "")
         for piece in chain([first], pieces):
@@ -69,11 +79,29 @@ def run(
         common.say("\n")
     if why and not as_json:
         reasons(begun)
+    if save is not None and begun.steps:
+        with common.waiting(f"writing {save}"):
+            common.note(f"kept in {begun.save(save)}")
     if begun.remedy is not None:
         common.note(f"glass: {begun.remedy}")
     common.note(told(begun, about, raw))
     if interrupted:
         raise typer.Exit(130)
+
+
+def again(path: Path, prompt: str | None, how: dict[str, Any], as_json: bool) -> None:
+    """Replay a saved run; exit code 1 when a token is not the same."""
+    from glassformer.observe.receipt import read_receipt
+
+    if prompt is not None:
+        raise SettingError("--replay takes its prompt from the file. Leave the other one out.")
+    found = read_receipt(path)
+    loaded = common.open_model(found["model"], **how)
+    with common.waiting(f"replaying {len(found['steps'])} tokens"):
+        replayed = loaded.replay(found)
+    common.show(replayed, as_json=as_json)
+    if not replayed.identical:
+        raise typer.Exit(1)
 
 
 def reasons(run: Run) -> None:

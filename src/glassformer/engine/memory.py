@@ -38,6 +38,11 @@ class Track:
         self._capacity = 0
         self.both: list[Tensor] = []  # keys and values; none before the first ones come and show their shapes
 
+    @property
+    def bytes_each(self) -> int:
+        """What one token takes; 0 before the first one came."""
+        return sum(held.shape[0] * held.shape[2] * held.shape[4] * held.element_size() for held in self.both)
+
     def select(self, targets: Sequence[int], sources: Sequence[int], length: int) -> None:
         """Copy the first tokens of some slots to others, all at once."""
         for held in self.both:

@@ -214,10 +214,9 @@ class Plain:
         return found
 
     def describe(self) -> Description:
-        weight, config = self.base.table.weight, self.model.config
-        kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * weight.element_size()
+        weight = self.base.table.weight
         dtype = str(weight.dtype).removeprefix("torch.")
-        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), kept)
+        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), self._memory.own.bytes_each)
 
 
 def _scores(feed: Feed, logits: Tensor, view: View | None, start: int, columns: range) -> PlainScores:

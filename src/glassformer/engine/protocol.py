@@ -70,7 +70,7 @@ class Description:
     device: str
     dtype: str
     threads: int
-    remembers: int = 0  # bytes, of each token
+    remembers: int = 0  # bytes, of each token; 0 where it is not known before the first one
     notes: tuple[str, ...] = ()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -64,12 +64,20 @@ class Seen:
         return written(path, forms)
 
 
-def written(path: str | os.PathLike[str], forms: Mapping[str, Any]) -> Path:
+FORMS = (".json", ".html", ".txt")
+
+
+def form(path: Path) -> str:
+    """The form that a file's name asks for."""
+    if path.suffix not in FORMS:
+        raise InputError(f"{path.name!r} does not say in which form it is to be written. End it in {', '.join(FORMS)}.")
+    return path.suffix
+
+
+def written(path: str | os.PathLike[str], forms: Mapping[str, Callable[[], str]]) -> Path:
     """Write the form that a file's name asks for."""
     target = Path(path)
-    if target.suffix not in forms:
-        raise InputError(f"{target.name!r} does not say in which form it is to be written. End it in {', '.join(forms)}.")
-    text = forms[target.suffix]()
+    text = forms[form(target)]()
     try:
         target.write_text(text, "utf-8")
     except OSError as error:

@@ -186,7 +186,7 @@ def _weights(blueprint: Blueprint) -> tuple[dict[int, list[Weight]], dict[int, s
 
 def _module(op: Op, own: list[Weight]) -> str:
     """The module that makes a value: that of the weights which go into it, or what is around several of those."""
-    modules = {weight.name.rpartition(".")[0]: None for weight in own}
+    modules = {weight.name.rpartition(".")[0]: None for weight in own if "." in weight.name}
     known = op.module and not op.module.rpartition(".")[2].isdecimal()  # a block by itself says little
     return next(iter(modules)) if len(modules) == 1 or (modules and not known) else op.module
 

@@ -27,6 +27,8 @@ def page(found: Batch, everything: bool = False) -> Page:
         said[0] += f" ({share(padding / (texts * width))}, shown as {PADDING})"
     if found.borrowed and padding:
         said.append("This tokenizer has no token for padding; the one that ends a text stands in, and the mask hides it.")
+    if not everything and (texts > TEXTS or width > PLACES):
+        said.append("What is left out in the middle is shown with --all.")
     return Page(
         f"{found.model}: {many(texts, 'text')} as a batch",
         (
@@ -60,8 +62,8 @@ def _table(lines: Sequence[Line], shown: Sequence[int], ranks: Sequence[int], mo
     if more:
         middle = len(shown) // 2
         columns.insert(middle, Column(f"{more:,} more"))
-        for row in rows:
-            row.insert(1 + middle, "…")
+        for row, (_, cells, _) in zip(rows, lines, strict=True):
+            row.insert(1 + middle, "…" if cells else "")
     styles = [style for _, _, style in lines]
     return Table((Column("text"), *columns), tuple(Row(tuple(row), one) for row, one in zip(rows, styles, strict=True)))
 

@@ -76,9 +76,13 @@ def typed(session: Session) -> int:
     from glassformer.cli.chat.commands import completed
     from glassformer.cli.chat.lines import Typed, message
 
-    lines, told = Typed(home() / "chat-history.jsonl", completed), False
+    lines = Typed(home() / "chat-history.jsonl", completed)
+    interrupted, told = False, False
     while not session.over:
         try:
+            if interrupted:
+                common.note("" if told else "\nCtrl-D or /quit leaves.")
+                interrupted, told = False, True
             common.note("")
             text = message(lines)
             if text is None:
@@ -87,8 +91,7 @@ def typed(session: Session) -> int:
                 lines.remember(text)
                 heard(session, text)
         except KeyboardInterrupt:
-            common.note("" if told else "\nCtrl-D or /quit leaves.")
-            told = True
+            interrupted = True  # no more than this, for the next one may follow at once
         except GlassError as error:
             common.note(f"glass: {error}")
     return 0

@@ -37,10 +37,12 @@ def params(
     """
     from glassformer.observe.parameters import parameters
 
-    read = stats or histogram
-    opened = open_for(model, weights=read)
-    with working(f"reading {model}", sizes=False) as progress:
-        found = parameters(opened, only=only, stats=read, histogram=histogram, progress=progress)
+    if stats or histogram:
+        opened = open_for(model, weights=True)
+        with working(f"reading {model}", sizes=False) as progress:
+            found = parameters(opened, only=only, stats=stats, histogram=histogram, progress=progress)
+    else:
+        found = parameters(open_for(model, weights=False), only=only)
     common.show(found, as_json=as_json, everything=everything)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from glassformer.checkpoint.kept import Kept
 
 EXAMPLE = "Example: glass models rm smollm2   ·   glass models rm --packed --yes"
+SHOWN = 10  # things that are listed before they go
 
 
 def rm(
@@ -44,9 +45,8 @@ def rm(
         kept.remove(found)
         common.note(f"{room} removed.")
         if name is not None and (left := kept.packed()):
-            common.note(
-                f"Packed weights of all models take {storage(sum(one.bytes for one in left))}: glass models rm --packed"
-            )
+            room = storage(sum(one.bytes for one in left))
+            common.note(f"What was packed from models, this one or others, takes {room}: glass models rm --packed")
     if as_json:
         print(json.dumps([{"name": o.name, "kind": o.where, "path": str(o.path), "bytes": o.bytes} for o in found]))
         return
@@ -60,8 +60,10 @@ def _ask(found: Sequence[Kept], question: str) -> None:
 
     if not sys.stdin.isatty():
         raise InputError("removing asks first, and here is no terminal to ask on. Say --yes.")
-    for one in found:
+    for one in found[:SHOWN]:
         common.note(f"{storage(one.bytes) or '0 B':>9}  {one.path}")
+    if len(found) > SHOWN:
+        common.note(f"{storage(sum(one.bytes for one in found[SHOWN:])):>9}  in {len(found) - SHOWN} more files")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise InputError("nothing was removed.")

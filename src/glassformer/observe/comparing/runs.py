@@ -5,6 +5,7 @@ What each wrote, where the texts part, and what each thought at that place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -128,4 +129,9 @@ def _beside(run: Run, one: Step, other: Step) -> tuple[Beside, ...]:
 
 
 def _shares(step: Step) -> dict[int, float]:
-    return {} if step.candidates is None else {token: share for token, _, share in step.candidates}
+    """What the model gave each candidate that was kept: its best, and those whose way through the rules is known."""
+    if step.candidates is None:
+        return {}
+    whole = float(step.candidates.scores[0] - step.candidates.logprobs[0])  # the logarithm of what all add up to
+    fates = {} if step.waterfall is None else {fate.id: math.exp(fate.scores[0] - whole) for fate in step.waterfall}
+    return {token: share for token, _, share in step.candidates} | fates

@@ -1,0 +1,204 @@
+"""Two texts, two models, two runs side by side."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer.errors import InputError, InputTypeError
+from glassformer.observe.comparing import compare
+from glassformer.sites import Change
+from tests.observe.models import TEXT, both, encoder
+from tests.observe.test_inside import fits, valid
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class TestTexts:
+    @pytest.mark.parametrize("executor", ["plain", "cpu"])
+    def test_the_dog_of_the_course(self, smollm2: Any, executor: str) -> None:
+        """After the same beginning the same, whatever follows; after another, another."""
+        model = glassformer.load("smollm2", executor=executor)
+        hi, more, hello = (model.read(text, raw=True) for text in ("Hi dog", "Hi dog how are you?", "Hello dog"))
+        same: Any = compare(hi, more, token="dog")
+        assert same.positions == (1, 1)
+        assert same.shared == 2
+        other: Any = compare(hi, hello, token="dog")
+        assert (other.parts, other.shared) == ("0", 0)
+        assert other.layers[0].largest == 0  # the same row of the table
+        assert other.divergence > 1e-3
+        if executor == "cpu":  # a token's numbers do not depend on its company
+            assert same.same
+            assert same.divergence == 0
+        assert max(one.largest for one in same.layers) < 1e-2
+        valid(other)
+        assert "until block 0" in fits(other)
+
+    def test_layers_are_the_references(self) -> None:
+        pair = both("llama")
+        one, other = pair.model.read("the cat"), pair.model.read("a bat")
+        found: Any = compare(one, other)
+        at = found.positions
+        states = [pair.run(side).hidden_states for side in (one, other)]
+        for layer, (first, second) in zip(found.layers, zip(*states, strict=True), strict=False):
+            if layer.layer == found.layers[-1].layer:
+                break  # the reference's last is after the norm
+            difference = first[0, at[0]] - second[0, at[1]]
+            assert layer.largest == pytest.approx(float(difference.abs().max()), abs=1e-4)
+            cosine = torch.nn.functional.cosine_similarity(first[0, at[0]], second[0, at[1]], dim=0)
+            assert layer.cosine == pytest.approx(float(cosine), abs=1e-4)
+
+    def test_nothing_in_common(self) -> None:
+        model = both("gpt2").model
+        with pytest.raises(InputError, match="no token in common"):
+            compare(model.read("abc"), model.read("xyz"))
+        with pytest.raises(InputError, match="the second text has no token 'b'"):
+            compare(model.read("abc"), model.read("axc"), token="b")
+
+    def test_an_encoder_has_no_next_token(self) -> None:
+        model = encoder("bert", "base").model
+        found: Any = compare(model.read("the cat sat"), model.read("the mat sat"), token="sat")
+        assert found.divergence is None
+        assert found.parts == "0"
+        valid(found)
+
+
+class TestModels:
+    def test_a_model_and_itself(self) -> None:
+        model = both("qwen3").model
+        found: Any = compare(model, model, text="the quick brown fox " * 4)
+        assert (found.divergence, found.agreement, found.first) == (0.0, 1.0, None)
+        assert found.perplexity[0] == found.perplexity[1]
+        assert all(gap.error == 0 for gap in found.gaps)
+        assert found.names[1].endswith("again")
+        valid(found)
+
+    def test_numbers_are_the_plain_ones(self) -> None:
+        """KL, agreement and perplexity by hand, from uncached passes."""
+        pair = both("llama")
+        change = {"blocks.1.mlp.update": Change(scale=0)}
+        reading = pair.model.read("the quick brown fox jumps")
+        found: Any = compare(reading, pair.model.changed(change).read("the quick brown fox jumps"))
+        ids = torch.tensor([reading.ids])
+        with torch.no_grad():
+            runs = (pair.model.module(ids, watch=watch).logits[0, :-1] for watch in (None, change))
+            one, other = (scores.double().log_softmax(-1) for scores in runs)
+        divergence = (one.exp() * (one - other)).sum(-1)
+        assert found.divergence == pytest.approx(float(divergence.mean()), rel=1e-3)
+        assert found.worst[0].divergence == pytest.approx(float(divergence.max()), rel=1e-3)
+        agree = one.argmax(-1) == other.argmax(-1)
+        assert found.agreement == pytest.approx(float(agree.double().mean()))
+        parted = np.flatnonzero(~agree.numpy())
+        assert found.first is not None
+        assert found.first.position == int(parted[0]) + 1
+        given = torch.tensor(reading.ids[1:])
+        for side, logs in zip(found.perplexity, (one, other), strict=True):
+            assert side == pytest.approx(math.exp(float(torch.nn.functional.nll_loss(logs, given))), rel=1e-3)
+        gaps = {gap.layer: gap.error for gap in found.gaps}
+        assert gaps["embedding"] == gaps["0"] == 0
+        assert gaps["1"] > 0
+        assert "worst layers first" in fits(found)
+        valid(found)
+
+    def test_executors_agree(self) -> None:
+        found: Any = compare(both("llama", "plain").model, both("llama", "cpu").model, text=TEXT * 3)
+        assert found.divergence < 1e-5
+        assert found.agreement == 1
+        assert max(gap.error for gap in found.gaps) < 1e-3
+
+    def test_transformers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = both("llama").model
+        found: Any = compare(model, "transformers", text=TEXT * 3)
+        assert found.names[1] == "transformers"
+        assert found.divergence < 1e-6
+        assert max(gap.error for gap in found.gaps) < 1e-4
+        import sys
+
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        with pytest.raises(InputError, match="it must be installed: pip install transformers"):
+            compare(model, "transformers", text=TEXT)
+
+    def test_long_texts_go_window_by_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from glassformer.observe import comparing
+
+        monkeypatch.setattr(comparing, "WINDOW", 16)
+        model = both("gpt2").model
+        told: list[tuple[int, int]] = []
+        found: Any = compare(model, model, text="x" * 40, tell=lambda *one: told.append(one))
+        assert found.tokens == 15 + 15 + 7
+        assert told == [(16, 40), (32, 40), (40, 40)]
+
+    def test_what_cannot_be_compared(self) -> None:
+        gpt2, t5 = both("gpt2").model, both("t5").model
+        with pytest.raises(InputError, match="compared over a text"):
+            compare(gpt2, gpt2)
+        with pytest.raises(InputError, match="cut this text into different tokens"):
+            compare(gpt2, t5, text=TEXT)
+        with pytest.raises(InputError, match="does not continue texts"):
+            compare(t5, t5, text=TEXT)
+        with pytest.raises(InputError, match="at least two tokens"):
+            compare(gpt2, gpt2, text="x")
+        with pytest.raises(InputTypeError, match="int and str cannot be compared"):
+            compare(3, "x")
+        with pytest.raises(InputError, match="cut this text into different tokens"):
+            compare(gpt2.read("ab"), both("llama").model.read("abc"))
+        made = glassformer.load(both("gpt2").model.opened.path)
+        around = type(made).around(made.module, made.tokenizer)
+        with pytest.raises(InputError, match="cannot be compared with transformers: it must be a decoder, from a file"):
+            compare(around, "transformers", text=TEXT)
+
+
+class TestRuns:
+    @pytest.mark.parametrize("executor", ["plain", "cpu"])
+    def test_other_settings(self, executor: str) -> None:
+        model = both("qwen3", executor).model
+        settings = {"max_new_tokens": 6, "eos_token_id": None}
+        one = model.watch(TEXT, **settings)
+        other = model.watch(TEXT, do_sample=True, temperature=5.0, seed=1, **settings)
+        found: Any = compare(one, other, names=("greedy", "hot"))
+        ids = [[step.id for step in run.steps] for run in (one, other)]
+        step = next(at for at, pair in enumerate(zip(*ids, strict=True)) if pair[0] != pair[1])
+        assert found.step == found.shown == step
+        changed = {setting.name: setting.values for setting in found.settings}
+        assert changed["temperature"] == ("–", "5.0")
+        best = {one.id: one for one in found.candidates}
+        for number, run in enumerate((one, other)):
+            chosen = run.steps[step]
+            assert best[chosen.id].chance[number] > 0
+            assert best[chosen.id].model[number] == pytest.approx(math.exp(chosen.logprob), rel=1e-3)
+        assert "hot" in fits(found)
+        valid(found)
+
+    def test_the_same_run_twice(self) -> None:
+        model = both("gpt2").model
+        one, other = (model.watch(TEXT, max_new_tokens=3, eos_token_id=None) for _ in range(2))
+        found: Any = compare(one, other)
+        assert found.same
+        assert found.settings == ()
+        assert "the same, token by token" in str(found)
+
+    def test_one_is_longer(self) -> None:
+        model = both("gpt2").model
+        one, other = (model.watch(TEXT, max_new_tokens=count, eos_token_id=None) for count in (2, 4))
+        found: Any = compare(one, other)
+        assert (found.step, found.shown) == (2, 0)
+
+    def test_another_prompt_and_a_change(self) -> None:
+        model = both("gpt2").model
+        one = model.watch("the cat", max_new_tokens=2, eos_token_id=None)
+        other = model.watch("the bat", max_new_tokens=2, eos_token_id=None, change={"blocks.*.residual": Change(scale=0.9)})
+        found: Any = compare(one, other)
+        assert found.shared_prompt == 4
+        assert found.changes[1] == ("blocks.0.residual", "blocks.1.residual", "blocks.2.residual")
+        assert "second: changed at blocks.0.residual" in str(found)
+
+    def test_runs_that_kept_nothing(self) -> None:
+        model = both("gpt2").model
+        runs = [model.runs(TEXT, max_new_tokens=2)[0] for _ in range(2)]
+        with pytest.raises(InputError, match="kept no account of their candidates"):
+            compare(*runs)

@@ -1,0 +1,158 @@
+"""Receipts: what they hold, that they can be replayed, and that what has changed since is noticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glassformer
+from glassformer.errors import InputError, UnknownArgument
+from glassformer.observe.receipt import SCHEMA
+from glassformer.sites import Change
+from tests.observe.models import EXECUTORS, TEXT, WRITERS, both
+from tests.observe.test_inside import fits, valid
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SETTINGS: dict[str, Any] = {"max_new_tokens": 6, "do_sample": True, "temperature": 0.9, "seed": 5, "eos_token_id": None}
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("family", WRITERS)
+def test_a_replay_is_identical(family: str, executor: str, tmp_path: Path) -> None:
+    model = both(family, executor).model
+    run = model.watch(TEXT, **SETTINGS)
+    path = run.save(tmp_path / "run.json")
+    replay = model.replay(path)
+    assert replay.identical
+    assert replay.text == run.text
+    assert replay.differences == ()
+    assert "identical: every token" in fits(replay)
+    valid(replay)
+    told = valid(run.receipt)
+    assert told == json.loads(path.read_text("utf-8"))
+    assert told["prompt_ids"] == list(run.ids)
+    assert [step["draw"] for step in told["steps"]] == [step.draw for step in run.steps]
+    assert told["settings"]["temperature"] == {"value": 0.9, "origin": "this call"}
+    assert told["executor"]["name"] == executor
+    assert told["versions"]["glassformer"] == glassformer.__version__
+    assert len(told["weights"]) == 64
+
+
+def test_every_strategy_is_replayed(tmp_path: Path) -> None:
+    model = both("qwen3", "cpu").model
+    ways: list[dict[str, Any]] = [
+        {"num_beams": 3},
+        {"guidance_scale": 1.7, "negative_prompt": "a dog"},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
+        {"do_sample": True, "seed": 3, "top_k": 4, "min_p": 0.01},
+        {"forced_tokens": {1: 5}},
+        {"logit_bias": {"a": 4.0}},
+        {"stop_strings": ["t"]},
+    ]
+    for settings in ways:
+        run = model.watch(TEXT, max_new_tokens=5, **settings)
+        assert model.replay(run.save(tmp_path / "run.json")).identical, settings
+
+
+def test_a_changed_model_is_replayed_changed(tmp_path: Path) -> None:
+    model = both("qwen3").model
+    shift = np.linspace(-1, 1, model.config.hidden_size).astype(np.float32)
+    change = {"blocks.1.residual": Change(scale=0.5, shift=shift, positions=[2, 3]),
+              "blocks.0.attention.heads": Change(scale=0, heads=[1])}  # fmt: skip
+    run = model.watch(TEXT, change=change, **SETTINGS)
+    path = run.save(tmp_path / "run.json")
+    assert model.replay(path).identical
+    told = json.loads(path.read_text("utf-8"))
+    told["changes"] = {}
+    assert not model.replay(told).identical
+
+
+@pytest.mark.parametrize("field", ["temperature", "max_new_tokens", "seed"])
+def test_other_settings_are_caught(field: str, tmp_path: Path) -> None:
+    model = both("qwen3").model
+    run = model.watch(TEXT, **SETTINGS)
+    told = json.loads(run.save(tmp_path / "run.json").read_text("utf-8"))
+    told["settings"][field]["value"] = {"temperature": 9.0, "max_new_tokens": 3, "seed": 77}[field]
+    told["seed"] = told["settings"]["seed"]["value"]
+    replay = model.replay(told)
+    assert not replay.identical
+    assert replay.step is not None
+    assert "not identical: at token" in fits(replay)
+    assert repr(replay).startswith("Replay(differs from token")
+    valid(replay)
+
+
+def test_other_weights_are_refused(tmp_path: Path) -> None:
+    model = both("qwen3").model
+    path = model.watch(TEXT, **SETTINGS).save(tmp_path / "run.json")
+    folder = shutil.copytree(model.opened.path, tmp_path / "other")
+    (weights,) = folder.glob("*.safetensors")
+    held = bytearray(weights.read_bytes())
+    held[-1] ^= 1
+    weights.write_bytes(held)
+    with pytest.raises(InputError, match="written with other weights of"):
+        glassformer.load(folder).replay(path)
+
+
+def test_other_circumstances_are_told(tmp_path: Path) -> None:
+    one, other = (both("qwen3", executor).model for executor in EXECUTORS)
+    path = one.watch(TEXT, max_new_tokens=3, eos_token_id=None).save(tmp_path / "run.json")
+    told = json.loads(path.read_text("utf-8"))
+    told["versions"]["numpy"] = "0.1"
+    replay = other.replay(told)
+    assert any(line.startswith("numpy: 0.1 then, ") for line in replay.differences)
+    assert "executor: plain then, cpu now" in replay.differences
+
+
+def test_what_is_no_receipt(tmp_path: Path) -> None:
+    model = both("gpt2").model
+    good = json.loads(model.watch(TEXT, max_new_tokens=2).save(tmp_path / "good.json").read_text("utf-8"))
+
+    def refused(what: Any, message: str) -> None:
+        path = tmp_path / "bad.json"
+        path.write_text(what if isinstance(what, str) else json.dumps(what))
+        with pytest.raises(InputError, match=message):
+            model.replay(path)
+
+    refused("{", "is no receipt that can be read")
+    refused("[]", "is no receipt of a run: it has no schema")
+    refused({"schema": "glassformer.lens/1"}, f"it is 'glassformer.lens/1', not '{SCHEMA}'")
+    refused({"schema": SCHEMA}, "is damaged: its model is not there")
+    refused({**good, "prompt_ids": ["x"]}, "its ids are not numbers")
+    refused({**good, "steps": [{"id": "x"}]}, "its ids are not numbers")
+    refused({**good, "changes": {"blocks.0.residual": {"scale": 1}}}, "the receipt's change at blocks.0.residual is damaged")
+    refused({**good, "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}, "stop_when was <function f>")
+    with pytest.raises(InputError, match="is no receipt that can be read"):
+        model.replay(tmp_path / "missing.json")
+    with pytest.raises(UnknownArgument, match="there is no setting 'no_such_setting'"):
+        model.replay({**good, "settings": {"no_such_setting": {"value": 1, "origin": ""}}})
+    with pytest.raises(InputError, match="outside the vocabulary"):
+        model.replay({**good, "prompt_ids": [10**9]})
+
+
+def test_a_run_as_a_page(tmp_path: Path) -> None:
+    run = both("gpt2").model.watch("<script>alert(1)</script>", max_new_tokens=4, eos_token_id=None)
+    page = run.save(tmp_path / "run.html").read_text("utf-8")
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    for words in ("the trace", "why each token", "the lens", "who wrote", "all heads", "the journey", "the receipt"):
+        assert words in page
+    assert page.count('href="#token-') == page.count('<a id="token-') == 4
+    assert "http" not in page.replace("http-equiv", "")
+    text = run.save(tmp_path / "run.txt").read_text("utf-8")
+    assert "the receipt" in text
+    assert run._repr_html_().startswith('<div class="glass">')
+    with pytest.raises(InputError, match=r"'run.pdf' does not say in which form .* \.json, \.html, \.txt"):
+        run.save(tmp_path / "run.pdf")
+    with pytest.raises(InputError, match="cannot be written"):
+        run.save(tmp_path / "missing" / "run.json")
+
+
+def test_an_encoder_decoder_as_a_page(tmp_path: Path) -> None:
+    run = both("t5").model.watch(TEXT, max_new_tokens=3, eos_token_id=None)
+    assert "the lens" in run.save(tmp_path / "run.html").read_text("utf-8")
