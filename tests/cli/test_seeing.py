@@ -1,0 +1,193 @@
+"""The seeing verbs, run as people run them: trace, attention, lens, compare, and runs that are kept and replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from glassformer.cli.app import app
+from glassformer.observe.attention import Attention, Heads, Row
+from glassformer.observe.attribution import Attribution
+from glassformer.observe.caching import Caching
+from glassformer.observe.comparing import Runs, Sides, Texts
+from glassformer.observe.lens import Lens
+from glassformer.observe.schema import schema
+from glassformer.observe.sweep import Strategies, Sweep
+from glassformer.observe.trace import Trace
+from glassformer.observe.why import Whys
+from tests.cli.test_cli import failed, glass
+from tests.observe.models import TEXT, folder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def ran(*words: str, width: int = 80, code: int = 0) -> str:
+    """A verb, in this process; every line fits."""
+    done = CliRunner().invoke(app, [*words], env={"COLUMNS": str(width), "GLASS_MODEL": ""})
+    assert done.exit_code == code, (done.output, done.exception)
+    assert max(map(len, done.stdout.splitlines()), default=0) <= width or "--json" in words
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> str:
+    return str(folder("gpt2", "causal")[0])
+
+
+@pytest.fixture(scope="module")
+def t5() -> str:
+    return str(folder("t5", "seq2seq")[0])
+
+
+VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
+    (Trace, ("trace", TEXT, "-n", "3")),
+    (Trace, ("trace", TEXT, "-n", "3", "--prompt", "--temperature", "0.8", "--seed", "1")),
+    (Trace, ("trace", TEXT, "--given")),
+    (Whys, ("trace", TEXT, "-n", "2", "--waterfall", "-o", "repetition_penalty=1.2")),
+    (Sweep, ("trace", TEXT, "--sweep", "temperature=0.2,0.7,1.2")),
+    (Sweep, ("trace", TEXT, "--sweep", "top_p=0.5,0.9", "--step", "2")),
+    (Strategies, ("trace", TEXT, "--strategies", "-n", "3")),
+    (Caching, ("trace", TEXT, "--no-cache", "-n", "3")),
+    (Heads, ("attention", TEXT)),
+    (Attention, ("attention", TEXT, "--layer", "1", "--head", "0")),
+    (Attention, ("attention", TEXT, "--layer", "-1")),
+    (Attention, ("attention", TEXT, "--mean", "-n", "2")),
+    (Attention, ("attention", TEXT, "--rollout")),
+    (Row, ("attention", TEXT, "--layer", "0", "--token", "-1")),
+    (Lens, ("lens", TEXT)),
+    (Lens, ("lens", TEXT, "--token", "2", "--token", "-1")),
+    (Attribution, ("lens", TEXT, "--wrote", "best")),
+    (Texts, ("compare", "the cat", "the bat", "--token", "t")),
+    (Runs, ("compare", TEXT, "--with", "temperature=2.0", "-n", "3")),
+    (
+        Runs,
+        ("compare", TEXT, "--change", "blocks.1.attention.heads:0,1=0", "--change", "blocks.*.mlp.update=0.5", "-n", "3"),
+    ),
+    (Sides, ("compare", TEXT, "--other-executor", "plain")),
+    (Sides, ("compare", TEXT, "--other", "transformers")),
+]
+
+
+@pytest.mark.parametrize(
+    ("view", "words"), VIEWS, ids=lambda one: one.__name__ if isinstance(one, type) else " ".join(one[:4])
+)
+def test_every_view_has_every_form(view: type[Any], words: tuple[str, ...], gpt2: str, tmp_path: Path) -> None:
+    shown = ran(*words, "-m", gpt2)
+    assert len(shown.splitlines()) > 3
+    assert ran(*words, "-m", gpt2, width=120)
+    told = json.loads(ran(*words, "-m", gpt2, "--json"))
+    jsonschema.validate(told, schema(view))
+    assert told["schema"] == view.SCHEMA
+    for form in ("html", "json", "txt"):
+        path = tmp_path / f"view.{form}"
+        assert ran(*words, "-m", gpt2, "--save", str(path), width=1000).strip() == str(path)
+        assert path.stat().st_size > 100
+    assert "<script" not in (tmp_path / "view.html").read_text("utf-8")
+
+
+def test_an_encoder_decoder(t5: str) -> None:
+    assert "perplexity" in ran("trace", TEXT, "--given", "--target", "a dog", "-m", t5)
+    assert "→" in ran("trace", TEXT, "-n", "2", "-m", t5)
+    assert "cross-attention" in ran("attention", TEXT, "--target", "a dog", "--kind", "cross", "--layer", "0", "-m", t5)
+    assert "the encoder's" in ran("attention", TEXT, "--kind", "encoder", "--layer", "0", "-m", t5)
+    assert "what each layer would have said" in ran("lens", TEXT, "--target", "a dog", "-m", t5)
+
+
+def test_an_encoder() -> None:
+    bert = str(folder("bert", "masked")[0])
+    assert "perplexity" in ran("trace", TEXT, "-m", bert)
+    assert "layers × " in ran("attention", TEXT, "-m", bert)
+    assert "what each layer would have said" in ran("lens", "the [MASK] sat", "--token", "[MASK]", "-m", bert)
+
+
+def test_recording_says_first_what_it_takes(gpt2: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["attention", TEXT, "--record", str(tmp_path / "maps"), "-m", gpt2])
+    assert done.exit_code == 0
+    assert "3 maps of 22 tokens: 0.0 MB" in done.stderr
+    files = done.stdout.split()
+    assert [Path(file).name for file in files] == [f"blocks.{layer}.attention.pattern.npy" for layer in range(3)]
+    assert np.allclose(np.load(files[0]).sum(-1), 1, atol=1e-4)
+
+
+def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run = ("run", TEXT, "-m", gpt2, "-n", "5", "--temperature", "0.9", "--seed", "3")
+    done = glass(*run, "--save", str(path))
+    assert f"kept in {path}" in done.stderr
+    again = glass("run", "--replay", str(path))
+    assert (again.returncode, again.stdout) == (0, "identical: every token is the same\n")
+    told = json.loads(path.read_text("utf-8"))
+    told["settings"]["temperature"]["value"] = 30.0
+    path.write_text(json.dumps(told), "utf-8")
+    changed = glass("run", "--replay", str(path), "--json")
+    assert changed.returncode == 1
+    assert json.loads(changed.stdout)["identical"] is False
+    told["weights"] = "0" * 64
+    path.write_text(json.dumps(told), "utf-8")
+    assert "was written with other weights" in failed(glass("run", "--replay", str(path)))
+    html = tmp_path / "run.html"
+    assert glass(*run, "--save", str(html)).returncode == 0
+    assert "why each token" in html.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("trace", "x", "--given", "--waterfall"), "--given and --waterfall are two different views"),
+        (("trace", "x", "--target", "y"), "Pass --given too"),
+        (("trace", "x", "--sweep", "temperature"), "is not NAME=A,B,…"),
+        (("trace", "x", "--sweep", "nothing=1"), "there is no setting 'nothing'"),
+        (("trace", "x", "--save", "x.pdf"), "does not say in which form"),
+        (("attention", "x", "--mean", "--rollout"), "--mean is over all layers"),
+        (("attention", "x", "--layer", "99"), "there is no layer 99: this model has 3, 0 to 2"),
+        (("attention", "x", "--layer", "0", "--head", "99"), "there is no head 99"),
+        (("attention", "x", "--kind", "nothing"), "no attention called 'nothing'"),
+        (("attention", "x", "--record", "maps", "--kind", "cross"), "it has self-attention only"),
+        (("attention", "x", "-n", "2", "--target", "y"), "Leave one out"),
+        (("lens", "x", "--token", "77"), "there is no token 77 in a text of 1"),
+        (("lens", "x", "--wrote", "best", "--token", "0", "--token", "1"), "Give --token once"),
+        (("lens", "x", "--wrote", "ab"), "is 2 tokens, not one"),
+        (("compare", "x"), "compare with what? Here is nothing"),
+        (("compare", "x", "y", "--with", "top_k=1"), "Here is a second text and another way"),
+        (("compare", "x", "--change", "blocks.0.residual"), "is not SITE[:HEADS]=FACTOR"),
+        (("compare", "x", "--change", "blocks.0.residul=0"), "Did you mean 'blocks.0.residual'"),
+        (("compare", "x", "--file", "y", "--other", "transformers"), "give one of them"),
+        (("compare", "--file", "missing.txt", "--other", "transformers"), "is no text that can be read"),
+        (("run", "x", "--replay", "y.json"), "takes its prompt from the file"),
+        (("run", "--replay", "missing.json"), "is no receipt that can be read"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
+)
+def test_one_clear_sentence(words: tuple[str, ...], message: str, gpt2: str) -> None:
+    from glassformer.errors import GlassError
+
+    done = CliRunner().invoke(app, [*words, "-m", gpt2])
+    assert isinstance(done.exception, GlassError), done.output
+    assert message in str(done.exception)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("verb", ["trace", "attention", "lens", "compare", "tree", "chat", "look", "tokens", "run"])
+def test_every_verbs_help_has_an_example(verb: str) -> None:
+    shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "80"}).output
+    assert "Example: glass " in shown
+
+
+def test_shells_complete_verbs() -> None:
+    done = glass(_GLASS_COMPLETE="complete_bash", COMP_WORDS="glass tra", COMP_CWORD="1")
+    assert done.stdout.split() == ["trace"]
+
+
+def test_no_colour_and_no_terminal(gpt2: str) -> None:
+    """Off a terminal there are no escape sequences and no bars."""
+    done = glass("lens", TEXT, "-m", gpt2, TERM="xterm-256color")
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""
+    assert os.environ.get("FORCE_COLOR") is None
