@@ -148,6 +148,8 @@ class Looking(Loaded):
         if self.head == "question":
             own = [owner == int(second) for owner in found.sequence_ids()]
             places = found["offset_mapping"]
+            if not any(own):
+                return (), "There are no tokens in which an answer could be found."
             starts, ends = (one[0].float().cpu().numpy() for one in (output.start_logits, output.end_logits))
             best = passage(own, starts, ends, lambda first, last: text[places[first][0] : places[last][1]])
             return (best,), best.about
@@ -157,7 +159,8 @@ class Looking(Loaded):
         if self.head == "sequence":
             return (label(scores, self.label, self.config.problem_type),), "the label"
         if self.head == "token":
-            return tags(self.tokenizer, ids, scores, self.label), "the label of each token"
+            tagged = tags(self.tokenizer, ids, scores, self.label)
+            return tagged, "the label of each token" if tagged else "There are no tokens that could have a label."
         filled = gaps(self.tokenizer, ids, scores)
         said = f"Put {self.tokenizer.mask_token} into the text to see what this model would fill in."
         return filled, "the masked token" if filled else said

@@ -29,6 +29,7 @@ from glassformer.observe.clock import Clock
 from glassformer.observe.journey import Journey, journey, next_token
 from glassformer.observe.plan import Plan, plan
 from glassformer.observe.schema import schema
+from glassformer.observe.tokens import batch
 from glassformer.opening import open_model
 from glassformer.sites import Change
 from tests.cli.test_cli import failed, glass
@@ -176,6 +177,15 @@ class TestAnswers:
         (said,) = journey.warnings
         assert "give that with --pair, or pair=…" in said
         assert "give that with" in picture(journey, 80)
+
+    def test_nothing_to_choose_from(self, load: Any) -> None:
+        """Texts of blanks and signs alone: a word instead of an answer."""
+        for journey, said in (
+            (load("spans").look(QUESTION, pair=" "), "There are no tokens in which an answer could be found."),
+            (load("tagger").look("[SEP]"), "There are no tokens that could have a label."),
+        ):
+            assert (journey.answers, journey.candidates, journey.answer) == ((), (), said)
+            assert said in picture(journey, 80)
 
     @pytest.mark.parametrize("head", ["sequence", "question"])
     def test_an_encoder_decoder_that_reads(self, tmp_path: Path, head: str) -> None:
@@ -493,6 +503,19 @@ def test_the_json_is_as_its_schema_says(load: Any, shape: str) -> None:
     assert {"answers", "legs", "measured", "warnings", "target", "pair"} <= told.keys()
 
 
+@pytest.mark.parametrize("ending", ["html", "txt", "json"])
+def test_it_can_be_kept(load: Any, tmp_path: Path, ending: str) -> None:
+    model = load("masked")
+    views = {
+        "glad": load("classifier").look(TEXT),
+        "[MASK]": model.look("the [MASK] sat"),
+        "cross": plan(load("t5").blueprint),
+        "filled up" if ending != "json" else "attention_mask": batch(model.tokenizer, ["the cat", "a"]),
+    }
+    for said, view in views.items():
+        assert said in view.save(tmp_path / f"view.{ending}").read_text("utf-8")
+
+
 # Plans ----------------------------------------------------------------------------------------------------------
 
 
@@ -531,6 +554,7 @@ class TestPlan:
             journey = model.look(TEXT)
             found = plan(model, len(journey.tokens))
             assert found.model == model.name
+            assert plan(model.module, len(journey.tokens), name=found.model) == found
             assert {name: journey.shapes[name] for name in found.shapes} == found.shapes
 
     def test_another_head(self, load: Any) -> None:

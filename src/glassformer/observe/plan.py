@@ -52,7 +52,7 @@ class Plan(Seen):
 
 
 def plan(source: Any, length: int = LENGTH, *, head: Head | None = None, name: str = "") -> Plan:
-    """The plan of a config, of a blueprint, or of whatever has one: an opened checkpoint, a loaded model.
+    """The plan of a config, of a blueprint, or of whatever has one: an opened checkpoint, a loaded model, a PyTorch one.
 
     Args:
         length: tokens of the prompt; of an encoder-decoder, of its source.
@@ -63,6 +63,8 @@ def plan(source: Any, length: int = LENGTH, *, head: Head | None = None, name: s
     made = source if isinstance(source, Blueprint) else getattr(source, "blueprint", None)
     if isinstance(source, Config):
         made = blueprint_of(source, head)
+    elif made is None and isinstance(config := getattr(source, "config", None), Config):  # a PyTorch model of ours
+        made = blueprint_of(config, getattr(source, "head", "base"))
     made = made() if callable(made) else made
     if not isinstance(made, Blueprint):
         raise InputTypeError(f"a plan is of a config, a blueprint or a model, not of {type(source).__name__}.")
