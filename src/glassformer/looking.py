@@ -10,7 +10,7 @@ from glassformer.loaded import Loaded, Prompt
 from glassformer.observe.answers import Answer, gaps, label, passage, tags
 from glassformer.observe.cautions import cautions, words
 from glassformer.observe.clock import CHOSEN, SCORED, Clock
-from glassformer.observe.journey import Journey, Pass, journey, next_token, sizes
+from glassformer.observe.journey import Journey, Pass, encoded, journey, next_token, sizes
 from glassformer.observe.parameters import Parameters, Progress, parameters
 from glassformer.observe.reading import Reading
 from glassformer.observe.tree import Tell, Tree, grow
@@ -56,8 +56,8 @@ class Looking(Loaded):
         """
         if pair is not None:
             return self.journey_of(*self._paired(prompt, pair), pair=pair, said=[str(prompt), pair])
-        said = [*([] if system is None else [system]), *words(prompt)]
-        return self.journey_of(*self.encode(prompt, raw=raw, system=system, **(template or {})), said=said)
+        text, ids = self.encode(prompt, raw=raw, system=system, **(template or {}))
+        return self.journey_of(text, ids, said=[*([] if system is None else [system]), *words(prompt)])
 
     def _paired(self, prompt: Prompt, pair: str) -> tuple[str, tuple[int, ...]]:
         if self.writes:
@@ -127,14 +127,13 @@ class Looking(Loaded):
         """
         import torch
 
-        module, found = self.module, self.tokenizer(text, pair, return_offsets_mapping=True)
+        module, (found, _, _) = self.module, encoded(self.tokenizer, text, pair, ids)
         inputs = {"input_ids": ids} | ({"token_type_ids": found["token_type_ids"]} if "token_type_ids" in found else {})
         given = {name: torch.tensor([list(values)], device=module.device) for name, values in inputs.items()}
         with torch.inference_mode():
             clock.start()
             output = module(**given, watch=clock.watch)
-        shown = next(value for value in output.to_tuple() if value is not None)
-        clock.lap(SCORED, shown)
+        clock.lap(SCORED, output.to_tuple()[0])
         answers, about = self._answers(output, ids, text if pair is None else pair, found, pair is not None)
         if answers:
             clock.lap(CHOSEN)

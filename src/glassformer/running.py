@@ -1,4 +1,7 @@
-"""A run: one prompt, the text that follows it as it grows, and what made it."""
+"""A run: one prompt, the text that follows it as it grows, and what made it.
+
+Views are imported when they are asked for, so that who only wants the text does not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,19 @@ from typing import TYPE_CHECKING, Any
 from glassformer.decoding import Finish, GenerationConfig, Recipe, Step
 from glassformer.decoding.settings import strings
 from glassformer.errors import InputError
-from glassformer.observe.attention import Attention, Heads, Kind
-from glassformer.observe.attribution import Attribution
-from glassformer.observe.journey import Journey
-from glassformer.observe.lens import POSITIONS, Lens
-from glassformer.observe.reading import Reading
-from glassformer.observe.receipt import Receipt, receipt
-from glassformer.observe.seen import written as written_to
-from glassformer.observe.sweep import Sweep, sweep
-from glassformer.observe.trace import Trace, written
-from glassformer.observe.why import Why, Whys, why
 from glassformer.text import Tokenizer
 from glassformer.text.held import Held
 
 if TYPE_CHECKING:
+    from glassformer.observe.attention import Attention, Heads, Kind
+    from glassformer.observe.attribution import Attribution
+    from glassformer.observe.journey import Journey
+    from glassformer.observe.lens import Lens
+    from glassformer.observe.reading import Reading
+    from glassformer.observe.receipt import Receipt
+    from glassformer.observe.sweep import Sweep
+    from glassformer.observe.trace import Trace
+    from glassformer.observe.why import Why, Whys
     from glassformer.runtime import Model
     from glassformer.show.page import Page
 
@@ -76,22 +78,30 @@ class Run:
 
     def why(self, number: int = 0) -> Why:
         """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
+        from glassformer.observe.why import why
+
         self._check(number)
         return why(self.model.tokenizer, self.steps[number], number % len(self.steps), self.settings.num_beams)
 
     @property
     def whys(self) -> Whys:
         """Why each token was chosen, and the settings that were in force."""
+        from glassformer.observe.why import Whys
+
         settings = {name: f"{value} ({where})" for name, (value, where) in self.settings.in_force.items()}
         return Whys(self.model.name, settings, tuple(self.why(number) for number in range(len(self.steps))))
 
     def sweep(self, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
         """One step's scores under each value of a setting: what each makes of the same choice."""
+        from glassformer.observe.sweep import sweep
+
         return sweep(self, setting, values, step)
 
     @property
     def receipt(self) -> Receipt:
         """Everything that is needed to write this text again, and to notice when it is not the same."""
+        from glassformer.observe.receipt import receipt
+
         return receipt(self)
 
     def page(self, everything: bool = False) -> Page:
@@ -107,6 +117,7 @@ class Run:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it: .json is a receipt that can be replayed, .html the whole run as one page, .txt the same as text."""
+        from glassformer.observe.seen import written
         from glassformer.show.html import document
         from glassformer.show.terminal import Drawn, plain
 
@@ -115,7 +126,7 @@ class Run:
             ".html": lambda: document(self.page(everything=True)),
             ".txt": lambda: plain(Drawn(self.page(everything=True))),
         }
-        return written_to(path, forms)
+        return written(path, forms)
 
     def _check(self, number: int) -> None:
         if not -len(self.steps) <= number < len(self.steps):
@@ -124,6 +135,8 @@ class Run:
     @cached_property
     def reading(self) -> Reading:
         """Prompt and text under the glass: passes over all of it, for whatever is asked."""
+        from glassformer.observe.reading import Reading
+
         ids = tuple(step.id for step in self.steps)
         if self.model.start is None:
             return Reading(self.model, (*self.ids, *ids), None, len(self.ids))
@@ -132,6 +145,8 @@ class Run:
     @cached_property
     def trace(self) -> Trace:
         """Each step's candidates, what was chosen, how open it was and how surprising."""
+        from glassformer.observe.trace import written
+
         return written(self)
 
     def attention(
@@ -146,6 +161,8 @@ class Run:
 
     def lens(self, positions: Sequence[int | str] | None = None) -> Lens:
         """What each layer would have said, before each of the text's last tokens, or at the positions named."""
+        from glassformer.observe.lens import POSITIONS
+
         if positions is None:
             last = self.reading.given + len(self.steps) - 1
             positions = range(max(0, last - min(len(self.steps), POSITIONS)), last) if self.steps else None

@@ -10,12 +10,13 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from glassformer.checkpoint.locate import Progress
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, policies, write
+from glassformer.decoding.policy import TOLD
 from glassformer.decoding.remedies import remedy
 from glassformer.decoding.settings import FAMILIAR, LIKELIHOODS, empty_prompt
 from glassformer.decoding.stopping import cancelled
@@ -24,11 +25,12 @@ from glassformer.errors import InputError, InputTypeError, SettingError, refuse
 from glassformer.executing import Choice
 from glassformer.loaded import Prompt
 from glassformer.looking import Looking
-from glassformer.observe.journey import TOP
-from glassformer.observe.receipt import Replay, changes_of, check_weights, compared, read_receipt, settings_of
 from glassformer.opening import open_model
 from glassformer.running import Growing, Run
 from glassformer.sites import Change
+
+if TYPE_CHECKING:
+    from glassformer.observe.receipt import Replay
 
 note = logging.getLogger("glassformer").warning
 
@@ -112,7 +114,7 @@ class Model(Looking):
         raw: bool = False,
         system: str | None = None,
         template: Mapping[str, Any] | None = None,
-        look: int | Literal["all"] = TOP,
+        look: int | Literal["all"] = TOLD,
         change: Mapping[str, Change] | None = None,
         **settings: Any,
     ) -> Run:
@@ -210,6 +212,8 @@ class Model(Looking):
 
         `receipt`: a file that `run.save("run.json")` wrote, or what it holds. One of other weights is refused.
         """
+        from glassformer.observe.receipt import changes_of, check_weights, compared, read_receipt, settings_of
+
         self._check_writes()
         found = receipt if isinstance(receipt, Mapping) else read_receipt(receipt)
         check_weights(found, self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -180,12 +181,31 @@ class TestAnswers:
 
     def test_nothing_to_choose_from(self, load: Any) -> None:
         """Texts of blanks and signs alone: a word instead of an answer."""
-        for journey, said in (
+        for found, said in (
             (load("spans").look(QUESTION, pair=" "), "There are no tokens in which an answer could be found."),
             (load("tagger").look("[SEP]"), "There are no tokens that could have a label."),
         ):
-            assert (journey.answers, journey.candidates, journey.answer) == ((), (), said)
-            assert said in picture(journey, 80)
+            assert (found.answers, found.candidates, found.answer) == ((), (), said)
+            assert said in picture(found, 80)
+
+    def test_a_classifier_of_conversations(self, tiny_qwen3: Path, tmp_path: Path) -> None:
+        """A decoder with labels and a chat template: what it reads is the rendered conversation."""
+        for file in tiny_qwen3.iterdir():
+            shutil.copy(file, tmp_path)
+        reference.write(tmp_path, "qwen3", "sequence", vocab_size=151936, hidden_size=32, intermediate_size=64, head_dim=8,
+                        tie_word_embeddings=True, eos_token_id=151645, pad_token_id=151643, **LABELS)  # fmt: skip
+        model = glassformer.load(tmp_path)
+        found = model.look("how are you?")
+        assert found.prompt.startswith("<|im_start|>user")
+        assert len(found.answers[0].candidates) == 3
+        run_lines(model, found)
+
+    @pytest.mark.parametrize(
+        ("prompt", "said"), [(5, "a prompt is text"), ([5], "message 0 is 5"), ([{"content": "no role"}], "message 0 is")]
+    )
+    def test_no_prompt(self, model: Any, prompt: Any, said: str) -> None:
+        with pytest.raises(InputTypeError, match=said):
+            model.look(prompt)
 
     @pytest.mark.parametrize("head", ["sequence", "question"])
     def test_an_encoder_decoder_that_reads(self, tmp_path: Path, head: str) -> None:

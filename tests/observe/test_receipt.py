@@ -143,6 +143,7 @@ def test_a_run_as_a_page(tmp_path: Path) -> None:
     for words in ("the trace", "why each token", "the lens", "who wrote", "all heads", "the journey", "the receipt"):
         assert words in page
     assert page.count('href="#token-') == page.count('<a id="token-') == 4
+    assert page.count("<img ") == 3 * run.heads().heads
     assert "http" not in page.replace("http-equiv", "")
     text = run.save(tmp_path / "run.txt").read_text("utf-8")
     assert "the receipt" in text

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from glassformer.errors import InputError, nearest
 from glassformer.observe.passes import Floats, Passes, Tell
@@ -31,6 +32,7 @@ SITES = {
     "encoder": ENCODER + "blocks.{}.attention.pattern",
 }
 NOTE = "Attention is what was looked at, not why: a token can be looked at hard and change nothing. To find out, change it."
+DRAWN = 96  # tokens of a text whose maps are drawn, all of them
 MOST = 2_000_000_000  # bytes that a rollout may hold
 
 
@@ -143,6 +145,7 @@ class Heads(Seen):
     heads: int
     habits: tuple[Habit, ...]
     note: str = NOTE
+    maps: npt.NDArray[np.uint8] | None = field(default=None, repr=False, compare=False, metadata={"told": False})
 
     def page(self, everything: bool = False) -> Page:
         from glassformer.show.attention import heads
@@ -187,7 +190,7 @@ def _through(reading: Passes, kind: Kind, layers: int, rollout: bool, tell: Tell
     maps = np.zeros((held, queries, keys), np.float32)
     for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), tell=tell):
         for site, value in chunk.sites.items():
-            number = int(site.removeprefix(ENCODER).split(".")[1])
+            number = _layer(site)
             start = 0 if kind == "encoder" else chunk.start
             mean = value.mean(0)
             maps[number if rollout else 0, start : start + mean.shape[0], : mean.shape[1]] += mean
@@ -204,13 +207,28 @@ def heads(reading: Passes, *, kind: Kind = "self", tell: Tell | None = None) -> 
     """Every head of every layer in a few numbers; of each chunk, nothing but sums is kept."""
     layers, count = extent(reading, kind)
     sums = np.zeros((layers, count, 4))
-    queries, _ = sides(reading, kind)
+    queries, keys = sides(reading, kind)
+    small = max(len(queries), len(keys)) <= DRAWN
+    maps = np.zeros((layers, count, len(queries), len(keys)), np.uint8) if small else None
     for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), tell=tell):
         for site, value in chunk.sites.items():
-            sums[int(site.removeprefix(ENCODER).split(".")[1])] += _sums(value, 0 if kind == "encoder" else chunk.start)
+            sums[_layer(site)] += _sums(value, 0 if kind == "encoder" else chunk.start)
+            if maps is not None:
+                _draw(maps[_layer(site)], value, 0 if kind == "encoder" else chunk.start)
     shares = sums / len(queries)
     habits = (Habit(layer, head, *shares[layer, head].tolist()) for layer in range(layers) for head in range(count))
-    return Heads(reading.model.name, kind, tuple(token.text for token in queries), layers, count, tuple(habits))
+    return Heads(reading.model.name, kind, tuple(token.text for token in queries), layers, count, tuple(habits), maps=maps)
+
+
+def _layer(site: str) -> int:
+    return int(site.removeprefix(ENCODER).split(".")[1])
+
+
+def _draw(maps: npt.NDArray[np.uint8], weights: Floats, start: int) -> None:
+    """A chunk's rows of a layer's maps, each relative to its strongest."""
+    _, queries, keys = weights.shape
+    strongest = np.maximum(weights.max(-1, keepdims=True), 1e-9)
+    maps[:, start : start + queries, :keys] = np.round(255 * weights / strongest).astype(np.uint8)
 
 
 def _sums(weights: Floats, start: int) -> Any:

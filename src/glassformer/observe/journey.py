@@ -30,7 +30,7 @@ from glassformer.observe.stages import Stage as Stage
 from glassformer.observe.stages import stages as stages
 from glassformer.observe.tokens import Token
 from glassformer.observe.vocabulary import Vocabulary
-from glassformer.text import Tokenizer
+from glassformer.text import BatchEncoding, Tokenizer
 from glassformer.text.pieces import shown_bytes
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def journey(
     warnings: Sequence[str] = (),
 ) -> Journey:
     """The journey of an encoded prompt to what its pass found; `start` is what an encoder-decoder's target begins with."""
-    plain, seconds = _encoded(tokenizer, text, pair, ids)
+    _, plain, seconds = encoded(tokenizer, text, pair, ids)
     way = stages(blueprint, len(ids), text, pair, plain=plain, start=start, dtype=done.dtype, stored=stored)
     return Journey(
         name,
@@ -162,12 +162,12 @@ def told(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
     )
 
 
-def _encoded(tokenizer: Tokenizer, text: str, pair: str | None, ids: Sequence[int]) -> tuple[bool, float]:
-    """Whether the ids are those of the text alone, without tokens around it; and how long encoding it takes."""
+def encoded(tokenizer: Tokenizer, text: str, pair: str | None, ids: Sequence[int]) -> tuple[BatchEncoding, bool, float]:
+    """A text as it became these ids; whether without tokens around it; and how long that takes."""
     for special in (False, True):
         begun = time.perf_counter()
-        found = tokenizer(text, pair, add_special_tokens=special)["input_ids"]
+        found = tokenizer(text, pair, add_special_tokens=special, return_offsets_mapping=True)
         seconds = time.perf_counter() - begun
-        if list(found) == list(ids):
-            return not special, seconds
-    return False, seconds
+        if list(found["input_ids"]) == list(ids):
+            break
+    return found, not special, seconds

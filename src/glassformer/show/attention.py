@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from glassformer.observe.attention import Attention, Habit, Heads, Row
-from glassformer.show.page import Column, Grid, Heading, Page, Part, Strip, Table, Words
+from glassformer.show.page import Column, Grid, Heading, Mosaic, Page, Part, Strip, Table, Words
 from glassformer.show.page import Row as Line
 from glassformer.show.words import share, visible
 
@@ -88,6 +88,8 @@ def heads(found: Heads, everything: bool = False) -> Page:
         Words(f"how widely each head looks: blank is at one token, full is {most:.1f} bits", "dim"),
         Grid(down, tuple(str(head) for head in range(found.heads)), values),
     ]
+    if found.maps is not None:
+        parts.append(Mosaic(down, tuple(f"head {head}" for head in range(found.heads)), found.maps))
     if found.kind != "cross":
         for name, habit in HABITS.items():
             parts.append(Heading(f"heads that mostly {name}"))

@@ -7,18 +7,23 @@ What can be opened, scrolled or followed is reached with the keyboard too.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import singledispatch
 from html import escape
 from pathlib import Path
 
-from glassformer.show.page import Branch, Cell, Fold, Grid, Heading, Long, Page, Passage, Row, Strip, Table, Words
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.show.page import Branch, Cell, Fold, Grid, Heading, Long, Mosaic, Page, Passage, Row, Strip, Table, Words
+from glassformer.show.png import png
 
 STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
 WHOLE = (
     "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # a file has the window to itself
 )
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def fragment(page: Page) -> str:
@@ -120,6 +125,22 @@ def _shade(value: float | None, where: str, text: str) -> str:
         return "<td></td>"
     shade = f"background: rgba(var(--tint), {value:.3f})"
     return f'<td style="{shade}" title="{escape(where)} · {value:.1%}">{escape(text)}</td>'
+
+
+@draw.register
+def _(part: Mosaic) -> str:
+    heads = "".join(f"<th>{escape(name)}</th>" for name in part.across)
+    rows = []
+    for name, row in zip(part.down, part.maps, strict=True):
+        cells = (_map(one, f"{name}, {across}") for one, across in zip(row, part.across, strict=True))
+        rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
+    table = f"<thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
+    return f'<div class="wide" tabindex="0"><table class="grid mosaic">{table}</table></div>'
+
+
+def _map(pixels: npt.NDArray[np.uint8], where: str) -> str:
+    data = b64encode(png(255 - pixels)).decode("ascii")
+    return f'<td><img alt="{escape(where)}" title="{escape(where)}" src="data:image/png;base64,{data}"></td>'
 
 
 @draw.register

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 Style: TypeAlias = Literal["", "strong", "dim", "special", "chosen", "out"]
 Kind: TypeAlias = Literal["text", "token", "number", "code", "bar"]
 
@@ -83,6 +86,15 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
+class Mosaic:
+    """Many small maps in rows and columns; in a terminal, which cannot draw them, a word on where to see them."""
+
+    down: tuple[str, ...]
+    across: tuple[str, ...]
+    maps: npt.NDArray[np.uint8]  # (rows, columns, height, width), 255 the strongest
+
+
+@dataclass(frozen=True, slots=True)
 class Strip:
     """A text, token by token, each as strong as its value from 0 to 1, with a word on it."""
 
@@ -113,7 +125,7 @@ class Fold:
     name: str = ""  # what leads to it
 
 
-Part: TypeAlias = Heading | Words | Passage | Table | Grid | Strip | Branch | Fold
+Part: TypeAlias = Heading | Words | Passage | Table | Grid | Mosaic | Strip | Branch | Fold
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from rich.rule import Rule
 from rich.segment import Segment
 from rich.text import Text
 
-from glassformer.show.page import Branch, Cell, Fold, Grid, Heading, Long, Page, Passage, Strip, Table, Words
+from glassformer.show.page import Branch, Cell, Fold, Grid, Heading, Long, Mosaic, Page, Passage, Strip, Table, Words
 
 STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
 KINDS = {"code": "cyan", "bar": "green"}
@@ -205,6 +205,12 @@ def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
             text = part.texts[number][at] if part.texts else ""
             line.append((_shaded(value, text, cell), "" if value is None else _strength(value)))
         yield stripped(line)
+
+
+@draw.register
+def _(part: Mosaic, width: int) -> Iterator[RenderableType | Spans]:
+    rows, columns = part.maps.shape[:2]
+    yield Text(f"all {rows} × {columns} maps as small pictures: --save maps.html", "dim")
 
 
 def _across(names: Sequence[str], labels: int, cell: int) -> Iterator[Spans]:
