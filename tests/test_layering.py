@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"opening", "checkpoint", "blueprints", "decoding.settings", "layers", "families", "heads", "history"},
     "generating": GROUND | {"decoding", "engine", "families", "heads", "outputs"},
     "auto": GROUND | {"opening", "loading", "generating", "blueprints", "families", "heads"},
-    "running": GROUND | {"decoding", "observe", "text"},
+    "running": GROUND | {"decoding", "observe", "show", "text"},
     "executing": GROUND | {"opening", "blueprints", "engine"},
     "loaded": GROUND
     | {"executing", "opening", "checkpoint", "blueprints", "decoding", "engine", "observe", "text", "auto", "loading"},
@@ -147,6 +147,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
 
 
 def test_run_time_never_needs_the_reference() -> None:
-    for path in ROOT.rglob("*.py"):
+    """But where somebody asks to be compared with it."""
+    for path in set(ROOT.rglob("*.py")) - {ROOT / "observe" / "comparing" / "foreign.py"}:
         assert "import transformers" not in path.read_text("utf-8"), path
         assert "from transformers" not in path.read_text("utf-8"), path

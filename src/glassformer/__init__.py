@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from glassformer.engine.protocol import Executor as Executor
     from glassformer.errors import GlassError as GlassError
     from glassformer.generating import TextStreamer as TextStreamer
+    from glassformer.observe.comparing import compare as compare
     from glassformer.observe.journey import Journey as Journey
     from glassformer.observe.plan import plan as plan
     from glassformer.opening import AutoConfig as AutoConfig
@@ -56,6 +57,7 @@ _HOMES = {
     "engine.protocol": ("Executor",),
     "errors": ("GlassError",),
     "generating": ("TextStreamer",),
+    "observe.comparing": ("compare",),
     "observe.journey": ("Journey",),
     "observe.plan": ("plan",),
     "opening": ("AutoConfig", "AutoTokenizer"),
@@ -96,6 +98,7 @@ __all__ = [
     "Tokenizer",
     "Watch",
     "__version__",
+    "compare",
     "load",
     "pipeline",
     "plan",

@@ -18,6 +18,7 @@ from glassformer.blueprints import Blueprint, Head, blueprint
 from glassformer.checkpoint.sentence import Sentence
 from glassformer.decoding import GenerationConfig
 from glassformer.engine.changed import Changed
+from glassformer.engine.keeping import Keeping
 from glassformer.engine.protocol import Executor
 from glassformer.errors import InputError, InputTypeError, SiteError, TemplateError
 from glassformer.executing import Choice
@@ -100,6 +101,12 @@ class Loaded:
         other = copy(self)
         asked = Watch.asked(changes, self.blueprint.blocks, self.blueprint.encoder).changes
         other.changes = {**self.changes, **asked}
+        return other
+
+    def keeping(self, rows: int = 1) -> Self:
+        """The same model, remembering the last texts it read: one that begins alike is read from where they part."""
+        other = copy(self)
+        vars(other)["_executor"] = Keeping(self._executor, rows)
         return other
 
     @property

@@ -110,7 +110,7 @@ def test_an_encoder() -> None:
 def test_recording_says_first_what_it_takes(gpt2: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["attention", TEXT, "--record", str(tmp_path / "maps"), "-m", gpt2])
     assert done.exit_code == 0
-    assert "3 maps of 22 tokens: 0.0 MB" in done.stderr
+    assert "3 sites of 22 tokens: 0.0 MB" in done.stderr
     files = done.stdout.split()
     assert [Path(file).name for file in files] == [f"blocks.{layer}.attention.pattern.npy" for layer in range(3)]
     assert np.allclose(np.load(files[0]).sum(-1), 1, atol=1e-4)

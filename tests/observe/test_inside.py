@@ -358,6 +358,10 @@ class TestPasses:
         for file in files:
             same(np.load(file), reading.at(file.stem), 1e-5)
         assert told[-1] == (len(reading), len(reading))
+        said: list[str] = []
+        monkeypatch.setattr(passes, "note", said.append)
+        reading.record("*blocks.*.pattern", "embedding", folder=tmp_path)
+        assert said == [f"recording {len(files)} sites of {len(reading)} tokens: 0.0 MB in {tmp_path}"]
 
     def test_what_cannot_be_recorded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reading = both("gpt2").reading()
@@ -378,6 +382,15 @@ class TestPasses:
             model.read("x" * (model.config.context + 1))
         with pytest.raises(InputError, match="is no encoder-decoder, so it has no target"):
             model.read("x", target="y")
+
+    def test_looking_changes_nothing(self, pair: Both) -> None:
+        """Scores with every site read are those with none, bit for bit."""
+        reading = pair.reading()
+        plain, watched = (
+            np.concatenate([chunk.scores for chunk in reading.chunks(*sites, scored=True, size=64)])  # type: ignore[misc]
+            for sites in ((), ("*",))
+        )
+        assert np.array_equal(plain, watched)
 
     def test_no_row_stays_open(self) -> None:
         model = both("gpt2").model

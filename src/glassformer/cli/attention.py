@@ -59,7 +59,7 @@ def attention(
         extent(reading, kind)  # type: ignore[arg-type]
         patterns = SITES[kind].format("*")
         cost = reading.cost(patterns)
-        common.note(f"{len(cost.sites)} maps of {len(reading)} tokens: {cost.bytes / 1e6:,.1f} MB in {record}")
+        common.note(f"{cost.told(len(reading))} in {record}")
         with common.counting(f"{model} reads") as tell:
             files = reading.record(patterns, folder=record, tell=tell)
         print(*files, sep="\n")

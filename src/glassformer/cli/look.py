@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from glassformer.checkpoint import Checkpoint, Stored
     from glassformer.opening import Opened
 
-EXAMPLE = 'Example: glass look "how are you?"   ·   glass look --raw "Today" --json   ·   glass look --blueprint -m gpt2'
+EXAMPLE = (
+    'Example: glass look "how are you?"   ·   glass look --raw "Today" --json   ·   glass look --blueprint --length 100'
+)
 
 
 def look(

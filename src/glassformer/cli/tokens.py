@@ -24,7 +24,7 @@ def tokens(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TEXT]...",
+            metavar="TEXT",
             help="The text, or several for a batch; '-' or nothing reads one from stdin.",
             show_default=False,
         ),

@@ -9,6 +9,7 @@ Shapes: a site's value loses its batch axis here; `start` counts from the text's
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from glassformer.text.pieces import shown_bytes
 if TYPE_CHECKING:
     from glassformer.loaded import Loaded
 
+note = logging.getLogger("glassformer").warning
 HELD = 64_000_000  # bytes that are held of what is seen, at once
 MOST = 256  # tokens of a chunk
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -52,6 +54,9 @@ class Cost:
 
     sites: tuple[str, ...]
     bytes: int
+
+    def told(self, tokens: int) -> str:
+        return f"{len(self.sites)} sites of {tokens:,} tokens: {self.bytes / 1e6:,.1f} MB"
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,8 @@ class Passes:
                 raise InputError(
                     f"recording takes {cost.bytes / 1e9:.1f} GB, and {str(target)!r} has {room / 1e9:.1f} GB free."
                 )
+            if cost.bytes > HELD and tell is None:
+                note(f"recording {cost.told(len(self.ids))} in {target}")
             files = {site: target / f"{site}.npy" for site in cost.sites}
             held = {
                 site: np.lib.format.open_memmap(file, "w+", np.float32, self.shape(site)) for site, file in files.items()

@@ -121,9 +121,8 @@ def weight_hash(model: Loaded) -> str | None:
 
 
 def _versions() -> dict[str, str]:
-    from glassformer import __version__
-
-    found = {"glassformer": __version__, "python": platform.python_version(), "numpy": np.__version__}
+    ours: Any = sys.modules["glassformer"]
+    found = {"glassformer": str(ours.__version__), "python": platform.python_version(), "numpy": np.__version__}
     torch: Any = sys.modules.get("torch")
     return found if torch is None else {**found, "torch": str(torch.__version__)}
 

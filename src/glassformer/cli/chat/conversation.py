@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import InputError
 from glassformer.hints import fits, words
-from glassformer.observe.seen import Seen, written
+from glassformer.observe.seen import Seen
 from glassformer.running import Run
 
 if TYPE_CHECKING:
@@ -97,7 +97,16 @@ class Conversation(Seen):
             ".txt": lambda: "\n\n".join(f"{one.speaker}:\n{one.content}" for one in self.messages) + "\n",
             ".html": lambda: document(self.page()),
         }  # fmt: skip
-        return written(Path(path).expanduser(), forms)
+        target = Path(path).expanduser()
+        if target.suffix not in forms:
+            raise InputError(
+                f"{target.name!r} does not say in which form it is to be written. End it in {', '.join(forms)}."
+            )
+        try:
+            target.write_text(forms[target.suffix](), "utf-8")
+        except OSError as error:
+            raise InputError(f"{str(target)!r} cannot be written: {error.strerror or error}.") from error
+        return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Conversation:

@@ -1,0 +1,117 @@
+"""Keeping what was read: the same scores as an executor that forgets, with fewer tokens through the model."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.engine.keeping import Keeping
+from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import ExecutorError, InputError
+from glassformer.sites import Watch
+from tests.engine.executors import EXECUTORS, Subject, written
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    return written(tmp_path_factory.mktemp("kept"), "qwen3")
+
+
+@pytest.fixture(params=EXECUTORS)
+def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
+    return checkpoint.under(request.param)
+
+
+def asked(executor: Any, ids: list[int], more: int = 0) -> Any:
+    """The scores after a text, of a row that is opened for it, goes on for a few tokens, and is closed."""
+    row = executor.open()
+    (scores,) = executor.run([Feed(row, ids)])
+    found = np.array(scores.host())
+    for token in range(more):
+        executor.run([Feed(row, [token])])
+    executor.close(row)
+    return found
+
+
+def test_a_conversation_is_read_once(subject: Subject) -> None:
+    plain, keeping = subject.executor(), Keeping(subject.executor())
+    text: list[int] = []
+    for turn in range(5):
+        text = [*text, *range(turn, turn + 6)]
+        assert np.allclose(asked(keeping, text, more=3), asked(plain, text), atol=1e-4)
+    assert keeping.spared == 6 + 12 + 18 + 24
+    assert len(keeping._kept) == 1
+    keeping.forget()
+    assert keeping._kept == []
+
+
+def test_random_lives(subject: Subject) -> None:
+    """Texts that share some beginnings, forks, rewinds and selects in between: every score is the plain one."""
+    draw = random.Random(5)
+    plain, keeping = subject.executor(), Keeping(subject.executor(), rows=3)
+    for _ in range(40):
+        ids = [draw.randrange(3) for _ in range(draw.randint(1, 12))]
+        rows = [one.open() for one in (plain, keeping)]
+        for _ in range(draw.randint(1, 3)):
+            before = [np.array(one.run([Feed(row, ids)])[0].host()) for one, row in zip((plain, keeping), rows, strict=True)]
+            assert np.allclose(*before, atol=1e-4)
+            assert rows[0].length == rows[1].length
+            ids = [draw.randrange(3) for _ in range(draw.randint(1, 4))]
+            move = draw.choice(["fork", "rewind", "select", ""])
+            half = max(1, rows[0].length // 2)
+            for at, one in enumerate((plain, keeping)):
+                if move == "fork":
+                    old, rows[at] = rows[at], one.fork(rows[at], half)
+                    one.close(old)
+                elif move == "rewind":
+                    one.rewind(rows[at], max(1, rows[at].length - 2))
+                elif move == "select":
+                    one.select([rows[at]], [0])
+        for one, row in zip((plain, keeping), rows, strict=True):
+            one.close(row)
+    assert keeping.spared > 0
+
+
+def test_what_must_be_seen_whole_is_read_whole(subject: Subject) -> None:
+    keeping = Keeping(subject.executor())
+    ids = [3, 1, 4, 1, 5, 9]
+    asked(keeping, ids)
+    row = keeping.open()
+    (scores,) = keeping.run([Feed(row, ids, Want.ALL)])
+    assert all(scores.host(number).size for number in range(len(ids)))
+    keeping.close(row)
+    row = keeping.open()
+    (scores,) = keeping.run([Feed(row, ids, watch=Watch(frozenset({"embedding"})))])
+    assert scores.sites["embedding"].shape[1] == len(ids)
+    keeping.close(row)
+    row = keeping.open()
+    keeping.run([Feed(row, [7, 8], parents=[-1, -1])])
+    keeping.close(row)
+    assert keeping.spared == 0
+
+
+def test_the_last_token_is_always_read(subject: Subject) -> None:
+    keeping = Keeping(subject.executor())
+    first = asked(keeping, [1, 2, 3])
+    assert np.allclose(asked(keeping, [1, 2, 3]), first, atol=1e-5)
+    assert keeping.spared == 2
+
+
+def test_rows_that_are_not_there(subject: Subject) -> None:
+    keeping = Keeping(subject.executor())
+    row = keeping.open()
+    assert (row.length, keeping.rewind(row, 3)) == (0, 0)
+    fork = keeping.fork(row)
+    keeping.close(row)
+    keeping.close(fork)
+    for act in (lambda: keeping.close(row), lambda: keeping.run([Feed(row, [1])]), lambda: keeping.fork(row)):
+        with pytest.raises(ExecutorError, match="closed, or belongs to another"):
+            act()
+    with pytest.raises(InputError, match="outside the vocabulary"):
+        keeping.run([Feed(keeping.open(), [10**6])])
+    assert keeping.describe() == keeping.executor.describe()
