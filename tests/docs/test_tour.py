@@ -68,8 +68,8 @@ def alike(said: str, told: str) -> bool:
     """Whether a line is the page's."""
     said, told = words(said), words(told)
     numbers = re.findall(NUMBER, told)
-    parts = re.split(f"(…|{NUMBER})", told)
-    kinds = [".*" if part == "…" else f"({NUMBER})" if number else re.escape(part) for part, number in marked(parts)]
+    parts = re.split(f"( ?… ?|{NUMBER})", told)
+    kinds = [".*" if "…" in part else f"({NUMBER})" if number else re.escape(part) for part, number in marked(parts)]
     found = re.fullmatch("".join(kinds), said)
     return found is not None and all(near(*pair) for pair in zip(found.groups(), numbers, strict=True))
 

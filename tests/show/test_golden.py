@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import glassformer
+from glassformer.observe.caching import caching
+from glassformer.observe.comparing import compare
 from glassformer.observe.journey import Journey
 from glassformer.observe.plan import plan
+from glassformer.observe.sweep import STRATEGIES, strategies
 from glassformer.observe.tokens import batch, cut
+from glassformer.sites import Change
+from tests.observe.models import both
 from tests.show import golden as kept
 from tests.show.golden import WIDTHS, golden
 from tests.test_views import SHAPES, TEXT, make
@@ -84,6 +90,62 @@ def test_why(loaded: Any, width: int) -> None:
     settings = {"do_sample": True, "temperature": 0.7, "top_k": 6, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 1}
     run = loaded("t5").watch(TEXT, max_new_tokens=3, **settings)
     golden("why", run.why(1), width)
+
+
+def inside() -> dict[str, Any]:
+    """Every view of what goes on inside, with what differs from run to run taken out."""
+    model = both("gpt2").model
+    reading = model.read("the cat sat")
+    run = model.watch("the cat", max_new_tokens=4, eos_token_id=None)
+    drawn = model.watch("the cat", max_new_tokens=4, eos_token_id=None, do_sample=True, temperature=2.0, seed=1)
+    changed = model.changed({"blocks.1.mlp.update": Change(scale=0)})
+    sides = compare(reading, changed.read("the cat sat"), names=("tiny", "changed"))
+    tried = strategies(partial(model.watch, "the cat"), STRATEGIES, {"max_new_tokens": 3, "eos_token_id": None, "seed": 1})
+    tried = replace(tried, tried=tuple(replace(one, seconds=0.0123) for one in tried.tried))
+    cached = caching(run)
+    steps = tuple(replace(one, cached=0.001, uncached=0.002 * number) for number, one in enumerate(cached.steps, 1))
+    made = {"path": "/models/tiny", "weights": "0" * 64, "versions": {"glassformer": "0.1.0"}, "executor": {"name": "plain"}}
+    receipt = replace(run.receipt, **made)
+    return {
+        "trace": run.trace,
+        "trace-given": reading.trace(),
+        "trace-drawn": drawn.trace,
+        "whys": drawn.whys,
+        "sweep": run.sweep("temperature", [0.2, 0.7, 1.2]),
+        "strategies": tried,
+        "caching": replace(cached, steps=steps, seconds=(0.004, 0.02)),
+        "attention": reading.attention(1, 0),
+        "attention-row": reading.attention(1, 0).of(-1),
+        "rollout": reading.attention(rollout=True),
+        "heads": reading.heads(),
+        "lens": reading.lens(),
+        "attribution": reading.attribution(),
+        "compare-texts": compare(reading, model.read("a cat sat"), token="s"),
+        "compare-models": sides,
+        "compare-runs": compare(run, drawn, names=("greedy", "hot")),
+        "receipt": receipt,
+        "tree": model.tree("the cat", width=2, depth=3),
+        "parameters": model.parameters(),
+    }
+
+
+@pytest.fixture(scope="module")
+def views() -> dict[str, Any]:
+    return inside()
+
+
+NAMES = (
+    "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
+    "heads", "lens", "attribution", "compare-texts", "compare-models", "compare-runs", "receipt", "tree", "parameters",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_inside(views: dict[str, Any], name: str, width: int) -> None:
+    assert set(views) == set(NAMES)
+    view = views[name]
+    golden(name, replace(view, model="tiny") if hasattr(view, "model") else view, width)
 
 
 def test_what_is_not_there_yet_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

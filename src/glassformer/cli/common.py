@@ -95,7 +95,7 @@ def read_text(given: str | None, name: str) -> str:
         raise no_text(error) from error
 
 
-def no_text(error: UnicodeDecodeError) -> InputError:
+def no_text(error: UnicodeDecodeError | UnicodeEncodeError) -> InputError:
     """What is said of bytes that came in and are no text."""
     return InputError(f"the input is not {error.encoding} text ({error.reason}). Convert it first.")
 

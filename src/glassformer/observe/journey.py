@@ -28,10 +28,9 @@ from glassformer.observe.legs import legs
 from glassformer.observe.seen import Seen
 from glassformer.observe.stages import Stage as Stage
 from glassformer.observe.stages import stages as stages
-from glassformer.observe.tokens import Token
+from glassformer.observe.tokens import Token, told
 from glassformer.observe.vocabulary import Vocabulary
 from glassformer.text import BatchEncoding, Tokenizer
-from glassformer.text.pieces import shown_bytes
 
 if TYPE_CHECKING:
     from glassformer.show.page import Page
@@ -151,15 +150,6 @@ def sizes(model: Any) -> dict[str, int]:
     """The bytes of each weight as it is stored; of a model that is in memory only, as it is there."""
     held = weights.held(model)
     return {name: held.tensors[written].size for name, written in weights.account(held).names.items()}
-
-
-def told(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
-    """Ids as tokens for people."""
-    special = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
-    return tuple(
-        Token(n, i, tokenizer.convert_ids_to_tokens(i), shown_bytes(tokenizer.token_bytes(i)), i in special)
-        for n, i in enumerate(ids)
-    )
 
 
 def encoded(tokenizer: Tokenizer, text: str, pair: str | None, ids: Sequence[int]) -> tuple[BatchEncoding, bool, float]:

@@ -23,10 +23,8 @@ import numpy.typing as npt
 
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, SiteError
-from glassformer.observe.tokens import Token
+from glassformer.observe.tokens import Token, told
 from glassformer.sites import ENCODER, Watch, axes, expand
-from glassformer.text import Tokenizer
-from glassformer.text.pieces import shown_bytes
 
 if TYPE_CHECKING:
     from glassformer.loaded import Loaded
@@ -68,11 +66,11 @@ class Passes:
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
-        return _told(self.model.tokenizer, self.ids)
+        return told(self.model.tokenizer, self.ids)
 
     @cached_property
     def source_tokens(self) -> tuple[Token, ...]:
-        return _told(self.model.tokenizer, self.source or ())
+        return told(self.model.tokenizer, self.source or ())
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -200,20 +198,6 @@ class Passes:
         for one in held.values():
             one.flush()
         return tuple(files.values())
-
-
-def _told(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
-    special = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
-    return tuple(
-        Token(
-            number,
-            token,
-            tokenizer.convert_ids_to_tokens(token),
-            shown_bytes(tokenizer.token_bytes(token)),
-            token in special,
-        )
-        for number, token in enumerate(ids)
-    )
 
 
 def _floats(value: Any) -> Floats:

@@ -59,6 +59,15 @@ class Cut(Seen):
         return page(self, everything)
 
 
+def told(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
+    """Ids as tokens for people."""
+    special = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
+    return tuple(
+        Token(n, i, tokenizer.convert_ids_to_tokens(i), shown_bytes(tokenizer.token_bytes(i)), i in special)
+        for n, i in enumerate(ids)
+    )
+
+
 def cut(
     tokenizer: Tokenizer,
     text: str,

@@ -224,7 +224,7 @@ def clear(session: Session, rest: str) -> None:
 @command("FILE")
 def save(session: Session, rest: str) -> None:
     """write it down: .json to go on, .md .txt .html to read"""
-    common.note(f"{many(len(session.conversation.messages), 'message')} in {session.conversation.save(rest)}.")
+    common.note(f"{many(len(session.conversation.said), 'message')} in {session.conversation.save(rest)}.")
 
 
 @command("FILE")

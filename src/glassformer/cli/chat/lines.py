@@ -108,12 +108,14 @@ class Typed:
         prompt = ". " if more else "> "
         try:
             found = self._read(prompt)
-            while self._gathers and self._waiting():
-                found += "\n" + self._read("")
+            with suppress(EOFError):
+                while self._gathers and self._waiting():
+                    found += "\n" + self._read("")
+            found.encode()  # where the locale is none, bytes that are no text come in disguise
         except EOFError:
             print(file=sys.stderr)
             return None
-        except UnicodeDecodeError as error:
+        except (UnicodeDecodeError, UnicodeEncodeError) as error:
             raise common.no_text(error) from error
         return found
 

@@ -72,10 +72,8 @@ class Session:
         """What a model without a chat template makes of a conversation; nothing for others."""
         if self.templated:
             return ""
-        name = self.model.name
-        if self.model.start is not None:
-            return f"{name} has no chat template: it reads each message by itself."
-        return f"{name} has no chat template: it goes on with the text, yours and its own, instead of answering."
+        does = "reads each message by itself" if self.model.start is not None else "goes on with the text, yours and its own"
+        return f"This model has no chat template: it {does}."
 
     def check(self, conversation: Conversation) -> GenerationConfig:
         """Refuse what could not be honoured at the next message; the settings that would be in force then."""
@@ -98,9 +96,9 @@ class Session:
         name = self.model.name
         named = "" if other.model == name else f" It was held with {other.model}, and goes on with {name}."
         self.change(**{part: getattr(other, part) for part in ("settings", "template", "messages")})
-        last = f" The last one: {opening(other.messages[-1])}" if other.messages else ""
-        open_ = " /retry answers it." if other.said and other.answer is None else ""
-        common.note(f"{many(len(other.messages), 'message')}.{named}{last}{open_}")
+        last = f" The last one: {opening(other.said[-1])}" if other.said else ""
+        unanswered = " /retry answers it." if other.said and other.answer is None else ""
+        common.note(f"{many(len(other.said), 'message')}.{named}{last}{unanswered}")
 
     # What it gives ----------------------------------------------------------------------------------------------
 
