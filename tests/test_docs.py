@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOUR = ROOT / "docs" / "tour"  # run, and compared with what it shows, in tests/docs/test_tour.py
 ELSEWHERE = ("decoding.md", "structure-to-api.md", "vocabulary.md", "when-it-goes-wrong.md")  # run in tests/docs
 
 
@@ -22,7 +23,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if blocks(page, "python") and page.name not in ELSEWHERE],
+    [page for page in PAGES if blocks(page, "python") and page.name not in ELSEWHERE and page.parent != TOUR],
     ids=lambda page: page.name,
 )
 def test_python(page: Path, smollm2: Path, minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,6 +96,7 @@ def test_half_a_family(files: dict[str, str], said: str, tmp_path: Path) -> None
 COMMANDS = [
     (page, line)
     for page in PAGES
+    if page.parent != TOUR
     for block in blocks(page, "sh")
     for line in block.splitlines()
     if line.startswith("glass ")

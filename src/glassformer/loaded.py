@@ -103,11 +103,15 @@ class Loaded:
         other.changes = {**self.changes, **asked}
         return other
 
-    def keeping(self, rows: int = 1) -> Self:
+    def keeping(self) -> Self:
         """The same model, remembering the last texts it read: one that begins alike is read from where they part."""
         other = copy(self)
-        vars(other)["_executor"] = Keeping(self._executor, rows)
+        vars(other)["_executor"] = Keeping(self._executor)
         return other
+
+    def known(self, ids: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be read again."""
+        return self._executor.known(ids) if isinstance(self._executor, Keeping) and not self.changes else 0
 
     @property
     def name(self) -> str:

@@ -23,16 +23,13 @@ from glassformer.checkpoint.locate import home
 from glassformer.cli.chat import heard, lines
 from glassformer.cli.chat.commands import COMMANDS, completed
 from glassformer.cli.chat.conversation import Conversation, Message
-from glassformer.cli.chat.kept import Keeping, Kept
 from glassformer.cli.chat.session import Session, stopping
 from glassformer.cli.chat.wrapping import Wrapping
-from glassformer.engine.protocol import Executor, Feed, Scores, Want
+from glassformer.engine.protocol import Feed
 from glassformer.errors import GlassError, InputError, SettingError, TemplateError
 from glassformer.observe.schema import schema
 from glassformer.runtime import Model, load
-from glassformer.sites import Change, Watch
 from tests.cli.test_cli import failed, glass
-from tests.parity import reference
 from tests.test_views import make
 
 TEMPLATE = (
@@ -67,7 +64,7 @@ def talk(loaded: Model, one_thread: None) -> Session:
 
 
 def session(model: Model, **more: Any) -> Session:
-    return Session(Keeping(model), Conversation(model.name, {"max_new_tokens": 8}), terminal=False, **more)
+    return Session(model.keeping(), Conversation(model.name, {"max_new_tokens": 8}), terminal=False, **more)
 
 
 def contents(talk: Session) -> list[str]:
@@ -513,120 +510,24 @@ def test_a_terminal_that_cannot_go_back(monkeypatch: pytest.MonkeyPatch) -> None
 # Read once ------------------------------------------------------------------------------------------------------------
 
 
-class Counting:
-    """An executor that says how much it was fed."""
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-        self.fed: list[int] = []
-        self.closed = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.executor, name)
-
-    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
-        self.fed += [len(feed.ids) for feed in feeds]
-        return self.executor.run(feeds)
-
-    def close(self, row: Any) -> None:
-        self.closed += 1
-        self.executor.close(row)
-
-
-@pytest.fixture(scope="module", params=["plain", "cpu"])
-def which(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-def counting(tmp_path: Path, family: str, which: str) -> tuple[Kept, Counting]:
-    reference.write(tmp_path, family)
-    spy: Any = Counting(load(tmp_path, executor=which).executor)  # type: ignore[arg-type]
-    return Kept(spy), spy
-
-
-def after(executor: Any, ids: Sequence[int], **more: Any) -> Any:
-    """The scores after these ids, in a row of their own."""
-    row = executor.open()
-    scores = executor.run([Feed(row, ids, **more)])[0].host().copy()
-    executor.close(row)
-    return scores
-
-
+@pytest.mark.parametrize("which", ["plain", "cpu"])
 @pytest.mark.usefixtures("one_thread")
-class Test_what_is_kept:
-    @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2"])
-    def test_only_what_is_new_is_read(self, tmp_path: Path, family: str, which: str) -> None:
-        """And the scores are those of a row that read it all; gemma's sliding window is shorter than what is kept."""
-        kept, spy = counting(tmp_path, family, which)
-        draw = np.random.default_rng(3)
-        text = draw.integers(3, 150, 90).tolist()
-        other = [*text[:60], *draw.integers(3, 150, 30).tolist()]
-        fed = []
-        for ids in (text[:40], text, text[:50], other, text[:20], text[:20]):
-            spy.fed.clear()
-            known = kept.known(ids)
-            found = after(kept, ids)
-            fed.append(sum(spy.fed))
-            assert fed[-1] == len(ids) - known
-            np.testing.assert_allclose(found, after(spy.executor, ids), atol=1e-5, rtol=1e-4)
-        assert fed == [40, 50, 1, 40, 1, 1]
-
-    def test_beams_guidance_and_drafts(self, tiny: Path, which: str) -> None:
-        """Whatever drives the rows, answers stay what they are without it."""
-        model = load(tiny, executor=which)  # type: ignore[arg-type]
-        keeping = Keeping(model)
-        said = "<user>Hi, how are you?\n<assistant>"
-        for more in (
-            {"num_beams": 3},
-            {"guidance_scale": 1.5},
-            {"prompt_lookup_num_tokens": 4},
-            {"seed": 3, "do_sample": True},
-        ):
-            for text in (said, said + "So\n<user>And", said):
-                wanted = {"max_new_tokens": 12, "raw": True, **more}
-                assert keeping.chat(text, **wanted) == model.chat(text, **wanted)
-        assert keeping.kept.known(keeping.encode(said, raw=True)[1]) == len(said) - 1
-        assert not keeping.kept.held
-
-    def test_rows_that_others_follow(self, tmp_path: Path) -> None:
-        kept, spy = counting(tmp_path, "llama", "plain")
-        row = kept.open()
-        kept.run([Feed(row, [3, 4, 5, 6])])
-        other = kept.fork(row, 2)
-        assert kept.held[other] == [3, 4]
-        kept.run([Feed(other, [9])])
-        kept.select([row, other], [1, 0])
-        assert (kept.held[row], kept.held[other]) == ([3, 4, 9], [3, 4, 5, 6])
-        assert kept.rewind(other, 1) == 1
-        assert kept.held[other] == [3]
-        kept.close(row)
-        kept.close(other)
-        assert [held for _, held in kept.left] == [[3], [3, 4, 9]]
-        assert kept.context == spy.context
-        assert kept.describe() == spy.describe()
-
-    def test_few_are_kept(self, tmp_path: Path) -> None:
-        kept, spy = counting(tmp_path, "llama", "plain")
-        for first in (3, 4, 5, 6):
-            after(kept, [first, 7, 8])
-        assert len(kept.left) == 2
-        assert spy.closed == 2
-
-    def test_what_does_not_follow_from_the_tokens_alone(self, tmp_path: Path) -> None:
-        """Rows that were changed, or held a tree, or broke off, are not kept; all scores asked for are computed."""
-        kept, spy = counting(tmp_path, "llama", "plain")
-        after(kept, [3, 4, 5], watch=Watch(changes={"blocks.0.residual": Change(scale=0)}))
-        after(kept, [3, 4, 5], parents=[-1, 0, 0])
-        broken = kept.open()
-        with pytest.raises(InputError):
-            kept.run([Feed(broken, [3, 4, 10_000])])
-        kept.close(broken)
-        assert (kept.left, spy.closed) == ([], 3)
-        after(kept, [3, 4, 5])
-        assert len(kept.left) == 1
-        row = kept.open()
-        assert len(kept.run([Feed(row, [3, 4, 5], Want.ALL)])[0].host(0)) == 160
-        assert spy.fed[-1] == 3
+def test_beams_guidance_and_drafts(tiny: Path, which: str) -> None:
+    """Whatever drives the rows, answers stay what they are without it."""
+    model = load(tiny, executor=which)  # type: ignore[arg-type]
+    keeping = model.keeping()
+    said = "<user>Hi, how are you?\n<assistant>"
+    for more in (
+        {"num_beams": 3},
+        {"guidance_scale": 1.5},
+        {"prompt_lookup_num_tokens": 4},
+        {"seed": 3, "do_sample": True},
+    ):
+        for text in (said, said + "So\n<user>And", said):
+            wanted = {"max_new_tokens": 12, "raw": True, **more}
+            assert keeping.chat(text, **wanted) == model.chat(text, **wanted)
+    assert keeping.known(keeping.encode(said, raw=True)[1]) == len(said) - 1
+    assert model.known(keeping.encode(said, raw=True)[1]) == 0
 
 
 # Through a pipe -------------------------------------------------------------------------------------------------------
@@ -1004,7 +905,8 @@ class Test_stopping:
         talk = session(loaded)
         talk.terminal = True
         talk.say("Hi")
-        kept, before = talk.model.kept, talk.conversation
+        kept: Any = talk.model.executor
+        before = talk.conversation
 
         def slow(feeds: Sequence[Feed]) -> Any:
             os.kill(os.getpid(), signal.SIGINT)
@@ -1015,7 +917,6 @@ class Test_stopping:
         talk.say("And?")
         assert talk.conversation is before
         assert "stopped before the first word; the message was taken back." in capsys.readouterr().err
-        assert not kept.held
         monkeypatch.setattr(kept.executor, "run", real)
         talk.say("And?")
         assert len(talk.conversation.messages) == 4

@@ -1,10 +1,10 @@
 """docs/tour: every command and every block of Python is run, page by page in order, and what is shown is what came.
 
-A `text` block shows what the block above it gave. It may leave lines out, with `…` on a line of its own, and parts of a line,
-with `…` inside it, as it must for times. Words and whole numbers are compared, fractions roughly: an instruction more or less
-in the processor changes their last digits. Shades, bars and the width of blanks are not compared.
+A `text` block shows what the block above it gave. It may leave lines out, with `…` on a line of its own, and parts of a
+line, with `…` inside it, as it must for times. Words and whole numbers are compared, fractions roughly: their last digits
+are the processor's. Shades, bars and the width of blanks are not compared.
 
-`sh qwen3` runs on a tiny Qwen3. `floats` in a mark: the model written as floats, which takes its time; `make test` runs those
+`sh qwen3` runs on a tiny Qwen3. `floats` in a mark: of the model as floats, which takes its time; `make test` runs those
 commands on the tiny model, and `make test-all` all of it as it stands.
 """
 
@@ -25,9 +25,8 @@ from typer.testing import CliRunner
 from glassformer.checkpoint.locate import home
 from glassformer.cli.app import app
 from tests.docs.pages import BLOCK
-from tests.test_docs import ROOT
+from tests.test_docs import TOUR
 
-TOUR = ROOT / "docs" / "tour"
 PAGES = sorted(TOUR.glob("*.md"))
 CHAPTERS = [page for page in PAGES if page.name != "README.md"]
 MARKS = {"sh", "python", "text", "sh qwen3", "sh floats", "python floats"}
@@ -38,7 +37,7 @@ SHADES = str.maketrans(dict.fromkeys("█▓▒░·─", " "))
 def blocks(page: Path) -> Iterator[tuple[str, str, str | None]]:
     """Each block's mark and text, and what is shown of what it gives, if something is."""
     found = BLOCK.findall(page.read_text("utf-8"))
-    for (mark, text), (after, told) in zip(found, [*found[1:], ("", "")], strict=True):
+    for (mark, text), (after, told) in zip(found, [*found[1:], ("", "")], strict=False):  # a page may have none
         yield mark, text, told if after == "text" else None
 
 
@@ -170,3 +169,15 @@ def test_nothing_is_left_out(page: Path) -> None:
     for mark, text, _ in blocks(page):
         if mark.startswith("sh"):
             assert all(line.rpartition(" | ")[2].startswith("glass ") for line in commands(text))
+
+
+def test_the_table_is_of_what_is_run() -> None:
+    """Each command and call of the start page stands in the chapter that it leads to; every chapter is there, in order."""
+    row = re.compile(r"^\| .+ \| `(.+)` \| `(.+)` \| \[\d+\]\((.+\.md)\) \|$", re.M)
+    rows = row.findall((TOUR / "README.md").read_text("utf-8"))
+    assert list(dict.fromkeys(page for _, _, page in rows)) == [page.name for page in CHAPTERS]
+    for command, call, page in rows:
+        run = [(mark.split()[0], text) for mark, text, _ in blocks(TOUR / page)]
+        lines = [line for mark, text in run if mark == "sh" for line in commands(text)]
+        assert any(command.replace("\\|", "|") in line for line in lines), command
+        assert any(call in text for mark, text in run if mark == "python"), call

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from glassformer.engine.keeping import Keeping
-from glassformer.engine.protocol import Feed, Want
+from glassformer.engine.protocol import Executor, Feed, Scores, Want
 from glassformer.errors import ExecutorError, InputError
-from glassformer.sites import Watch
+from glassformer.runtime import load
+from glassformer.sites import Change, Watch
 from tests.engine.executors import EXECUTORS, Subject, written
+from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -115,3 +119,99 @@ def test_rows_that_are_not_there(subject: Subject) -> None:
     with pytest.raises(InputError, match="outside the vocabulary"):
         keeping.run([Feed(keeping.open(), [10**6])])
     assert keeping.describe() == keeping.executor.describe()
+
+
+class Counting:
+    """An executor that says how much it was fed."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.fed: list[int] = []
+        self.closed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+        self.fed += [len(feed.ids) for feed in feeds]
+        return self.executor.run(feeds)
+
+    def close(self, row: Any) -> None:
+        self.closed += 1
+        self.executor.close(row)
+
+
+def counting(tmp_path: Path, family: str, which: str) -> tuple[Keeping, Counting]:
+    reference.write(tmp_path, family)
+    spy: Any = Counting(load(tmp_path, executor=which).executor)  # type: ignore[arg-type]
+    return Keeping(spy), spy
+
+
+def after(executor: Any, ids: Sequence[int], **more: Any) -> Any:
+    """The scores after these ids, in a row of their own."""
+    row = executor.open()
+    scores = executor.run([Feed(row, ids, **more)])[0].host().copy()
+    executor.close(row)
+    return scores
+
+
+@pytest.mark.parametrize("which", EXECUTORS)
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2"])
+def test_only_what_is_new_is_read(tmp_path: Path, family: str, which: str) -> None:
+    """And the scores are those of a row that read it all; gemma's sliding window is shorter than what is kept."""
+    kept, spy = counting(tmp_path, family, which)
+    draw = np.random.default_rng(3)
+    text = draw.integers(3, 150, 90).tolist()
+    other = [*text[:60], *draw.integers(3, 150, 30).tolist()]
+    fed = []
+    for ids in (text[:40], text, text[:50], other, text[:20], text[:20]):
+        spy.fed.clear()
+        known = kept.known(ids)
+        found = after(kept, ids)
+        fed.append(sum(spy.fed))
+        assert fed[-1] == len(ids) - known
+        np.testing.assert_allclose(found, after(spy.executor, ids), atol=1e-5, rtol=1e-4)
+    assert fed == [40, 50, 1, 40, 1, 1]
+
+
+def test_rows_that_others_follow(tmp_path: Path) -> None:
+    kept, spy = counting(tmp_path, "llama", "plain")
+    row = kept.open()
+    kept.run([Feed(row, [3, 4, 5, 6])])
+    other = kept.fork(row, 2)
+    assert other.ids == [3, 4]
+    kept.run([Feed(other, [9])])
+    kept.select([row, other], [1, 0])
+    assert (row.ids, other.ids) == ([3, 4, 9], [3, 4, 5, 6])
+    assert kept.rewind(other, 1) == 1
+    assert other.ids == [3]
+    kept.close(row)
+    kept.close(other)
+    assert [one.ids for one in kept._kept] == [[3, 4, 9], [3]]
+    assert kept.context == spy.context
+    assert kept.describe() == spy.describe()
+
+
+def test_few_are_kept(tmp_path: Path) -> None:
+    kept, spy = counting(tmp_path, "llama", "plain")
+    for first in (3, 4, 5, 6):
+        after(kept, [first, 7, 8])
+    assert len(kept._kept) == 2
+    assert spy.closed == 2
+
+
+def test_what_does_not_follow_from_the_tokens_alone(tmp_path: Path) -> None:
+    """Rows that were changed, or held a tree, or broke off, are not kept; all scores asked for are computed."""
+    kept, spy = counting(tmp_path, "llama", "plain")
+    after(kept, [3, 4, 5], watch=Watch(changes={"blocks.0.residual": Change(scale=0)}))
+    after(kept, [3, 4, 5], parents=[-1, 0, 0])
+    broken = kept.open()
+    with pytest.raises(InputError):
+        kept.run([Feed(broken, [3, 4, 10_000])])
+    kept.close(broken)
+    assert (kept._kept, spy.closed) == ([], 3)
+    after(kept, [3, 4, 5])
+    assert len(kept._kept) == 1
+    row = kept.open()
+    assert len(kept.run([Feed(row, [3, 4, 5], Want.ALL)])[0].host(0)) == 160
+    assert spy.fed[-1] == 3

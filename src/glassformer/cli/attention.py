@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glassformer.cli import common
+from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,9 +20,9 @@ EXAMPLE = (
 )
 
 
+@bundled
 def attention(
     prompt: common.PromptArgument = None,
-    model: common.ModelOption = common.DEFAULT_MODEL,
     layer: Annotated[int | None, typer.Option("--layer", "-l", help="Which layer; -1 is the last.")] = None,
     head: Annotated[int | None, typer.Option("--head", help="Which head of it; without one, their mean.")] = None,
     token: Annotated[
@@ -36,16 +37,9 @@ def attention(
         Path | None,
         typer.Option("--record", metavar="FOLDER", help="Write all maps to disk, a .npy file for each layer."),
     ] = None,
-    raw: common.RawOption = False,
-    system: common.SystemOption = None,
-    template: common.TemplateOption = None,
-    executor: common.ExecutorOption = "auto",
-    weights: common.WeightsOption = None,
-    cache: common.CacheOption = None,
-    dtype: common.DtypeOption = None,
-    everything: common.AllOption = False,
-    as_json: common.JsonOption = False,
-    save: common.SaveOption = None,
+    load: Loading = LOADING,
+    word: Wording = WORDING,
+    shown: Showing = SHOWING,
 ) -> None:
     """Show which tokens each token looked at: one map, one token's row, or all heads at once."""
     from glassformer.observe.attention import SITES, extent
@@ -53,22 +47,22 @@ def attention(
     text = common.read_prompt(prompt)
     if mean and (layer is not None or rollout):
         raise InputError("--mean is over all layers. Leave out the layer and --rollout.")
-    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
-    reading = common.reading(loaded, text, target, new, raw=raw, system=system, template=common.variables(template))
+    loaded = load.open()
+    reading = word.reading(loaded, text, target, new)
     if record is not None:
         extent(reading, kind)  # type: ignore[arg-type]
         patterns = SITES[kind].format("*")
         cost = reading.cost(patterns)
         common.note(f"{cost.told(len(reading))} in {record}")
-        with common.counting(f"{model} reads") as tell:
+        with common.counting(f"{load.model} reads") as tell:
             files = reading.record(patterns, folder=record, tell=tell)
         print(*files, sep="\n")
         return
-    with common.counting(f"{model} reads") as tell:
+    with common.counting(f"{load.model} reads") as tell:
         found: Seen
         if layer is None and not (mean or rollout) and token is None and head is None:
             found = reading.heads(kind=kind, tell=tell)  # type: ignore[arg-type]
         else:
             found = reading.attention(layer, head, kind=kind, rollout=rollout, tell=tell)  # type: ignore[arg-type]
             found = found if token is None else found.of(token)
-    common.show(found, as_json=as_json, everything=everything, save=save)
+    shown.show(found)

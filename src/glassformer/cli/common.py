@@ -16,7 +16,6 @@ from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.checkpoint.locate import Progress
-    from glassformer.observe.reading import Reading
     from glassformer.observe.seen import Seen
     from glassformer.runtime import Model
 
@@ -41,28 +40,6 @@ WeightsOption = Annotated[
 CacheOption = Annotated[str | None, typer.Option("--cache", help="What keys and values are kept in: f32, f16, bf16 or q8.")]
 PromptArgument = Annotated[
     str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)
-]
-
-
-def _form(path: Path | None) -> Path | None:
-    """Refuse a file whose name does not say what to write, before anything runs."""
-    if path is not None:
-        from glassformer.observe.seen import form
-
-        form(path)
-    return path
-
-
-AllOption = Annotated[bool, typer.Option("--all", help="Show all of it, however long.")]
-SaveOption = Annotated[
-    Path | None,
-    typer.Option("--save", metavar="FILE", callback=_form, help="Write it instead: .html for a browser, .json, or .txt."),
-]
-KeepOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--save", metavar="FILE", callback=_form, help="Also keep the run: .json can be replayed, .html is one page."
-    ),
 ]
 DEFAULT_MODEL = "smollm2"
 
@@ -166,16 +143,6 @@ def show(found: Seen, *, as_json: bool = False, everything: bool = False, save: 
     from glassformer.show.terminal import Drawn
 
     Console().print(Drawn(found.page(everything)))
-
-
-def reading(model: Model, text: str, target: str | None, new: int, **how: Any) -> Reading:
-    """A text under the glass, with so many tokens that the model wrote after it."""
-    if not new:
-        return model.read(text, target, **how)
-    if target is not None:
-        raise SettingError("--target is what is to be written; -n lets the model write. Leave one out.")
-    with waiting(f"writing {new} tokens"):
-        return model.watch(text, max_new_tokens=new, **how).reading
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import common, settings
+from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ EXAMPLE = (
 )
 
 
+@bundled
 def compare(
     prompt: common.PromptArgument = None,
     second: Annotated[str | None, typer.Argument(help="A second text.", show_default=False)] = None,
-    model: common.ModelOption = common.DEFAULT_MODEL,
     token: Annotated[str | None, typer.Option("--token", "-t", help="Two texts: the token to follow in both.")] = None,
     other: Annotated[
         str | None, typer.Option("--other", help="Another model, or 'transformers', over the same text.")
@@ -54,16 +55,9 @@ def compare(
     max_new_tokens: settings.NewTokensOption = None,
     seed: settings.SeedOption = None,
     option: settings.OtherOption = None,
-    raw: common.RawOption = False,
-    system: common.SystemOption = None,
-    template: common.TemplateOption = None,
-    executor: common.ExecutorOption = "auto",
-    weights: common.WeightsOption = None,
-    cache: common.CacheOption = None,
-    dtype: common.DtypeOption = None,
-    everything: common.AllOption = False,
-    as_json: common.JsonOption = False,
-    save: common.SaveOption = None,
+    load: Loading = LOADING,
+    word: Wording = WORDING,
+    shown: Showing = SHOWING,
 ) -> None:
     """Compare two texts in one model, two ways of writing, or two models over one text: where they part, and how far."""
     from glassformer.observe.comparing import compare as compared
@@ -79,19 +73,19 @@ def compare(
     if len(asked) != 1:
         said = f"{asked[0]} and {asked[1]}" if asked else "nothing"
         raise SettingError(f"compare with what? Here is {said}. Give one: a second text, --other…, --with or --change.")
-    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
-    how: dict[str, Any] = {"raw": raw, "system": system, "template": common.variables(template)}
+    loaded = load.open()
+    how: dict[str, Any] = word.how()
     found: Seen
-    with common.counting(f"{model} reads") as tell:
+    with common.counting(f"{load.model} reads") as tell:
         if models:
             text = _text(prompt, file)
-            against = _other(model, models, {"dtype": dtype, "cache": cache})
+            against = _other(load, models)
             found = compared(loaded, against, text=text, tell=tell)
         elif second is not None:
             found = compared(loaded.read(common.read_prompt(prompt), **how), loaded.read(second, **how), token=token)
         else:
-            changed = {**how, "raw": raw or other_raw}
-            changed["system"] = system if other_system is None else other_system
+            changed = {**how, "raw": word.raw or other_raw}
+            changed["system"] = word.system if other_system is None else other_system
             changed["template"] = {
                 **how["template"],
                 **common.pairs(other_template, "--other-template", "enable_thinking=true"),
@@ -100,7 +94,7 @@ def compare(
             chosen |= common.pairs(option, "--option", "num_beams=4")
             more = {**chosen, **common.pairs(with_, "--with", "temperature=1.5")}
             found = _ways(loaded, common.read_prompt(prompt), (how, chosen), (changed, more), changes(change), _name(ways))
-    common.show(found, as_json=as_json, everything=everything, save=save)
+    shown.show(found)
 
 
 def _ways(
@@ -124,12 +118,12 @@ def _name(ways: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}".strip() for name, value in zip(ways, told, strict=True))
 
 
-def _other(name: str, models: dict[str, Any], how: dict[str, Any]) -> Any:
+def _other(load: Loading, models: dict[str, Any]) -> Any:
     """The second model: another one, or this one otherwise."""
     if models.get("other") == "transformers":
         return "transformers"
-    more = {"weights": models.get("other_weights"), "executor": models.get("other_executor") or "auto"}
-    return common.open_model(models.get("other") or name, **how, **more)
+    how = {"weights": models.get("other_weights"), "executor": models.get("other_executor") or "auto"}
+    return load.open(models.get("other"), **how)
 
 
 def _text(prompt: str | None, file: Path | None) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import common
+from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -22,42 +23,36 @@ EXAMPLE = (
 )
 
 
+@bundled
 def look(
     prompt: common.PromptArgument = None,
-    model: common.ModelOption = common.DEFAULT_MODEL,
     pair: Annotated[
         str | None, typer.Option("--pair", help="A second text, for a model that reads two: the passage of a question, ….")
     ] = None,
-    raw: common.RawOption = False,
-    system: common.SystemOption = None,
-    template: common.TemplateOption = None,
     blueprint: Annotated[
         bool, typer.Option("--blueprint", help="Shapes, modules and counts from the config alone: nothing is loaded or run.")
     ] = False,
     length: Annotated[
         int | None, typer.Option("--length", help="With --blueprint: for so many tokens (16), instead of a prompt's.", min=1)
     ] = None,
-    executor: common.ExecutorOption = "auto",
-    weights: common.WeightsOption = None,
-    cache: common.CacheOption = None,
-    dtype: common.DtypeOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show a long prompt and all its tokens whole.")] = False,
-    as_json: common.JsonOption = False,
+    load: Loading = LOADING,
+    word: Wording = WORDING,
+    shown: Showing = SHOWING,
 ) -> None:
     """Show how a text becomes the next token: prompt, ids, every shape, scores, choice, and what it took."""
     if blueprint:
-        planned(model, prompt, length, as_json)
+        planned(load.model, prompt, length, shown)
         return
     if length is not None:
         raise SettingError("--length is for --blueprint: a prompt has the length that it has. Leave it out.")
     text = common.read_prompt(prompt)
-    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
-    with common.waiting(f"loading {model} and reading the prompt"):
-        found = loaded.look(text, pair=pair, raw=raw, system=system, template=common.variables(template))
-    common.show(found, as_json=as_json, everything=everything)
+    loaded = load.open()
+    with common.waiting(f"loading {load.model} and reading the prompt"):
+        found = loaded.look(text, pair=pair, **word.how())
+    shown.show(found)
 
 
-def planned(model: str, prompt: str | None, length: int | None, as_json: bool) -> None:
+def planned(model: str, prompt: str | None, length: int | None, shown: Showing) -> None:
     """What a config says of a model; for a prompt's tokens, if one is given and its tokenizer is here."""
     from glassformer.observe.plan import LENGTH, plan
 
@@ -66,7 +61,7 @@ def planned(model: str, prompt: str | None, length: int | None, as_json: bool) -
     found = configured(model)
     if prompt is not None:
         length = len(found.tokenizer(common.read_prompt(prompt))["input_ids"])
-    common.show(plan(found.blueprint(), length or LENGTH, name=model), as_json=as_json)
+    shown.show(plan(found.blueprint(), length or LENGTH, name=model))
 
 
 def configured(name: str) -> Opened:

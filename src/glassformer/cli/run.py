@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import common, settings
+from glassformer.cli.options import LOADING, WORDING, KeepOption, Loading, Wording, bundled
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
 EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40'
 
 
+@bundled
 def run(
     prompt: common.PromptArgument = None,
-    model: common.ModelOption = common.DEFAULT_MODEL,
-    raw: common.RawOption = False,
-    system: common.SystemOption = None,
     max_new_tokens: settings.NewTokensOption = None,
     sample: settings.SampleOption = None,
     temperature: settings.TemperatureOption = None,
@@ -38,30 +37,26 @@ def run(
     choice: Annotated[list[str] | None, typer.Option(help="Answer with one of these; given several times.")] = None,
     option: settings.OtherOption = None,
     why: Annotated[bool, typer.Option("--why", help="Show for each token what the rules did to its candidates.")] = False,
-    template: common.TemplateOption = None,
-    executor: common.ExecutorOption = "auto",
-    weights: common.WeightsOption = None,
-    cache: common.CacheOption = None,
-    dtype: common.DtypeOption = None,
+    load: Loading = LOADING,
+    word: Wording = WORDING,
     as_json: common.JsonOption = False,
-    save: common.KeepOption = None,
+    save: KeepOption = None,
     replay: Annotated[
         Path | None, typer.Option("--replay", metavar="FILE", help="Write a saved run's text again, and compare it.")
     ] = None,
 ) -> None:
     """Answer one prompt, word by word."""
-    how = {"dtype": dtype, "executor": executor, "weights": weights, "cache": cache}
     if replay is not None:
-        again(replay, prompt, how, as_json)
+        again(replay, prompt, load, as_json)
         return
     text = common.read_prompt(prompt)
     chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
     allowed = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     others = common.pairs(option, "--option", "num_beams=4")
     wanted = settings.with_others({**chosen, **settings.given(stop_strings=stop, **allowed)}, others, as_json=as_json)
-    loaded = common.open_model(model, **how)
-    begun = loaded.begin(text, raw=raw, system=system, template=common.variables(template), **wanted)
-    with common.waiting(f"loading {model}"):
+    loaded = load.open()
+    begun = loaded.begin(text, **word.how(), **wanted)
+    with common.waiting(f"loading {load.model}"):
         about = loaded.executor.describe()
     interrupted = False
     try:
@@ -84,19 +79,19 @@ def run(
             common.note(f"kept in {begun.save(save)}")
     if begun.remedy is not None:
         common.note(f"glass: {begun.remedy}")
-    common.note(told(begun, about, raw))
+    common.note(told(begun, about, word.raw))
     if interrupted:
         raise typer.Exit(130)
 
 
-def again(path: Path, prompt: str | None, how: dict[str, Any], as_json: bool) -> None:
+def again(path: Path, prompt: str | None, load: Loading, as_json: bool) -> None:
     """Replay a saved run; exit code 1 when a token is not the same."""
     from glassformer.observe.receipt import read_receipt
 
     if prompt is not None:
         raise SettingError("--replay takes its prompt from the file. Leave the other one out.")
     found = read_receipt(path)
-    loaded = common.open_model(found["model"], **how)
+    loaded = load.open(found["model"])
     with common.waiting(f"replaying {len(found['steps'])} tokens"):
         replayed = loaded.replay(found)
     common.show(replayed, as_json=as_json)

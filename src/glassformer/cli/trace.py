@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import common, settings
+from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -22,10 +23,9 @@ EXAMPLE = (
 )
 
 
+@bundled
 def trace(
     prompt: common.PromptArgument = None,
-    model: common.ModelOption = common.DEFAULT_MODEL,
-    raw: common.RawOption = False,
     given: Annotated[
         bool, typer.Option("--given", help="Write nothing: the text itself is scored, token by token.")
     ] = False,
@@ -53,15 +53,9 @@ def trace(
     top_p: settings.TopPOption = None,
     seed: settings.SeedOption = None,
     option: settings.OtherOption = None,
-    system: common.SystemOption = None,
-    template: common.TemplateOption = None,
-    executor: common.ExecutorOption = "auto",
-    weights: common.WeightsOption = None,
-    cache: common.CacheOption = None,
-    dtype: common.DtypeOption = None,
-    everything: common.AllOption = False,
-    as_json: common.JsonOption = False,
-    save: common.SaveOption = None,
+    load: Loading = LOADING,
+    word: Wording = WORDING,
+    shown: Showing = SHOWING,
 ) -> None:
     """Show at each place of a text what the model expected, what came, and how surprising that was."""
     kinds = {
@@ -80,15 +74,15 @@ def trace(
     chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
     chosen = settings.with_others(chosen, common.pairs(option, "--option", "num_beams=4"), as_json=True)
     swept = _swept(sweep)
-    loaded = common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache)
-    how: dict[str, Any] = {"raw": raw, "system": system, "template": common.variables(template)}
-    with common.counting(f"{model} reads") as tell:
+    loaded = load.open()
+    how: dict[str, Any] = word.how()
+    with common.counting(f"{load.model} reads") as tell:
         found: Seen
         if given or not loaded.writes:
             found = loaded.read(text, target, **how).trace(best, tell=tell)
         else:
             found = _written(loaded, text, how, {"max_new_tokens": NEW, **chosen}, asked, best, whole, swept, step, tell)
-    common.show(found, as_json=as_json, everything=everything, save=save)
+    shown.show(found)
 
 
 def _written(

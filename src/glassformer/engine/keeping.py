@@ -35,7 +35,8 @@ class KeptRow:
 class Keeping:
     """An `Executor` over another."""
 
-    def __init__(self, executor: Executor, rows: int = 1) -> None:
+    def __init__(self, executor: Executor, rows: int = 2) -> None:
+        """`rows`: closed ones that are kept; two are a text's, and that of the negative prompt where one guides it."""
         self.executor = executor
         self.context = executor.context
         self.spared = 0  # tokens that did not have to be read again
@@ -52,20 +53,25 @@ class Keeping:
         rows = [self._mine(feed.row) for feed in feeds]
         inner = [self._begun(feed, row) if row.inner is None else feed for feed, row in zip(feeds, rows, strict=True)]
         laid = [replace(feed, row=self._inner(row)) for feed, row in zip(inner, rows, strict=True)]
+        before = [row.plain for row in rows]
+        for row in rows:
+            row.plain = False  # should the pass break off, nobody knows what is in it
         found = self.executor.run(laid)
-        for feed, row in zip(inner, rows, strict=True):
+        for feed, row, plain in zip(inner, rows, before, strict=True):
             row.ids.extend(feed.ids)
-            row.plain &= feed.parents is None and feed.watch is None
+            row.plain = plain and _follows(feed)
         return found
+
+    def known(self, ids: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be read again; its last one is, for the scores after it."""
+        return max((_alike(kept.ids, ids[:-1]) for kept in self._kept), default=0)
 
     def _begun(self, feed: Feed, row: KeptRow) -> Feed:
         """A row's first feed, less what a kept row holds of it. Its last token is always read: it is to be scored."""
         best, length = None, 0
-        if feed.parents is None and feed.watch is None and feed.want is not Want.ALL:
-            for kept in self._kept:
-                alike = min(_shared(kept.ids, feed.ids), len(feed.ids) - 1)
-                if alike > length:
-                    best, length = kept, alike
+        if _follows(feed) and feed.watch is None and feed.want is not Want.ALL:
+            length = self.known(feed.ids)
+            best = next((kept for kept in self._kept if length and _alike(kept.ids, feed.ids[:-1]) == length), None)
         if best is None or best.inner is None:
             row.inner = self.executor.open()
             return feed
@@ -133,6 +139,16 @@ class Keeping:
         return row.inner
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+def _follows(feed: Feed) -> bool:
+    """Whether what a row remembers afterwards follows from its tokens alone."""
+    return feed.parents is None and (feed.watch is None or not feed.watch.changes)
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens two begin with alike.
+
+    >>> _alike([1, 2, 3], [1, 2, 4, 5])
+    2
+    """
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glassformer.cli import common, settings
+from glassformer.cli.options import LOADING, Loading, bundled
 from glassformer.errors import GlassError
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: glass chat --system 'You answer in rhymes.'   ·   printf 'Hi!\\nAnd you?\\n' | glass chat"
 
 
+@bundled
 def chat(
     context: typer.Context,
-    model: common.ModelOption = common.DEFAULT_MODEL,
     system: common.SystemOption = None,
     max_new_tokens: settings.NewTokensOption = None,
     sample: settings.SampleOption = None,
@@ -29,11 +30,8 @@ def chat(
     seed: settings.SeedOption = None,
     option: settings.OtherOption = None,
     template: common.TemplateOption = None,
-    load: Annotated[str | None, typer.Option("--load", help="Go on with a conversation that /save wrote as .json.")] = None,
-    executor: common.ExecutorOption = "auto",
-    weights: common.WeightsOption = None,
-    cache: common.CacheOption = None,
-    dtype: common.DtypeOption = None,
+    saved: Annotated[str | None, typer.Option("--load", help="Go on with a conversation that /save wrote as .json.")] = None,
+    load: Loading = LOADING,
     as_json: common.JsonOption = False,
 ) -> None:
     """Talk with a model. Lines are messages; /help lists the commands, Ctrl-D leaves."""
@@ -42,25 +40,23 @@ def chat(
     wanted = settings.with_others(chosen, others, as_json=as_json)
     variables = common.variables(template)
     from glassformer.cli.chat.conversation import Conversation, Message
-    from glassformer.cli.chat.kept import Keeping
     from glassformer.cli.chat.session import Session
 
-    saved = None if load is None else Conversation.load(load)
+    past = None if saved is None else Conversation.load(saved)
     source = context.get_parameter_source("model")
-    if saved is not None and source is not None and source.name == "DEFAULT":
-        model = saved.model
-    loaded = Keeping(common.open_model(model, dtype=dtype, executor=executor, weights=weights, cache=cache))
+    own = past is not None and source is not None and source.name == "DEFAULT"
+    loaded = load.open(past.model if own and past is not None else None).keeping()
     first = () if system is None else (Message("system", system),)
     session = Session(loaded, Conversation(loaded.name), terminal=sys.stdin.isatty(), as_json=as_json)
-    if saved is not None:
-        session.take_up(saved)
+    if past is not None:
+        session.take_up(past)
     begun = session.conversation
     session.change(
         settings={**begun.settings, **wanted},
         template={**begun.template, **variables},
         messages=(*first, *begun.said) if first else begun.messages,
     )
-    with common.waiting(f"loading {model}"):
+    with common.waiting(f"loading {loaded.name}"):
         about = loaded.executor.describe()
     if session.terminal:
         common.note(settings.manner(loaded, session.check(session.conversation), about, raw=False))

@@ -18,9 +18,9 @@ from glassformer.errors import InputError, SettingError, TemplateError
 from glassformer.show.words import many, tame
 
 if TYPE_CHECKING:
-    from glassformer.cli.chat.kept import Keeping
     from glassformer.decoding import GenerationConfig
     from glassformer.running import Run
+    from glassformer.runtime import Model
 
 LOOK = 10  # candidates of each token of which an account is kept, for /why
 PROBE = Message("user", "Hi")  # what settings are tried on
@@ -31,7 +31,7 @@ TAKE_BACK = "/undo takes the last exchange back, /clear all of them."
 class Session:
     """A model and a conversation with it."""
 
-    def __init__(self, model: Keeping, conversation: Conversation, *, terminal: bool, as_json: bool = False) -> None:
+    def __init__(self, model: Model, conversation: Conversation, *, terminal: bool, as_json: bool = False) -> None:
         self.model = model
         self.terminal = terminal  # whether somebody sits there
         self.as_json = as_json
@@ -124,7 +124,7 @@ class Session:
 
     def _stream(self, run: Run) -> None:
         pieces = self.model.follow(run, look=LOOK)
-        fresh = len(run.ids) - self.model.kept.known(run.ids)
+        fresh = len(run.ids) - self.model.known(run.ids)
         lay = Wrapping.here()
         try:
             with common.waiting(f"reading {many(fresh, 'token')}"):

@@ -1,0 +1,102 @@
+"""docs/json.md: the table names the schemas that exist, and each command and each call gives what it says."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema
+from typer.testing import CliRunner
+
+import glassformer
+from glassformer.cli.app import app
+from glassformer.observe.schema import schema
+from glassformer.observe.seen import Seen
+from tests.docs.test_tour import place as place
+from tests.observe.models import folder
+from tests.test_docs import ROOT, blocks
+
+PAGE = ROOT / "docs" / "json.md"
+TEXT = PAGE.read_text("utf-8")
+
+
+class Row(NamedTuple):
+    schema: str
+    command: str
+    call: str
+
+
+ROWS = [Row(*found) for found in re.findall(r"^\| `(glassformer\.\S+)` \| .+? \| (.+) \| (.+) \|$", TEXT, re.M)]
+COMMANDS = [row for row in ROWS if row.command.startswith("`glass ")]
+CALLS = [row for row in ROWS if row.call.startswith("`")]
+
+
+def views() -> dict[str, type[Seen]]:
+    """Every view of the package, by its schema's name."""
+    for one in pkgutil.walk_packages(glassformer.__path__, "glassformer."):
+        if not one.name.endswith("__main__"):
+            importlib.import_module(one.name)
+    found = [view for view in below(Seen) if view.__module__.startswith("glassformer.")]
+    names = {view.SCHEMA: view for view in found}
+    assert len(names) == len(found)
+    return names
+
+
+def below(kind: type[Seen]) -> Iterator[type[Seen]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from below(one)
+
+
+def test_the_table_names_every_schema() -> None:
+    assert sorted(row.schema for row in ROWS) == sorted(views())
+
+
+def test_all_rows_are_run() -> None:
+    assert {row.schema for row in ROWS} - {row.schema for row in COMMANDS} == {"glassformer.why/1", "glassformer.chat/1"}
+    assert {row.schema for row in ROWS} - {row.schema for row in CALLS} == {"glassformer.chat/1"}
+
+
+def given(*words: str) -> str:
+    done = CliRunner().invoke(app, [*words])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.stdout
+
+
+def test_commands(smollm2: Path, place: Path) -> None:
+    """On a tiny model: what a text becomes does not matter here."""
+    tiny = str(folder("gpt2", "causal")[0])
+    for row in COMMANDS:
+        _, *words = shlex.split(row.command.strip("`"))
+        if "--replay" in words or words[0] == "tokens":  # the model is in the file; the tiny one cannot fill up
+            text = given(*words, "--json")
+        elif words[0] == "models":
+            text = given(*words, tiny, "--json")
+        elif "--save" in words:
+            given(*words, "-m", tiny)
+            text = Path(words[-1]).read_text("utf-8")
+        else:
+            text = given(*words, "-m", tiny, "--json")
+        jsonschema.validate(json.loads(text), schema(views()[row.schema]))
+
+
+def test_calls(smollm2: Path) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks(PAGE, "python"):
+        exec(compile(block, str(PAGE), "exec"), names)
+    for row in CALLS:
+        view = eval(row.call.strip("`"), names)
+        assert type(view) is views()[row.schema]
+        jsonschema.validate(json.loads(json.dumps(view.to_dict())), schema(type(view)))
+
+
+def test_the_example(smollm2: Path, place: Path) -> None:
+    (command,) = blocks(PAGE, "sh")
+    (shown,) = blocks(PAGE, "json")
+    assert json.loads(given(*shlex.split(command)[1:])) == json.loads(shown)
