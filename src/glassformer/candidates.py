@@ -43,14 +43,15 @@ def log_softmax(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     return found
 
 
-def top(scores: npt.NDArray[np.float32], k: int) -> Candidates:
-    """The best k of a score vector, with their softmax probabilities."""
+def top(scores: npt.NDArray[np.float32], k: int, total: float | None = None) -> Candidates:
+    """The best k of a score vector, with their softmax probabilities; `total`: the sum of exp(score − best), if known."""
     k = min(k, scores.size)
     ids = leaders(scores, k)
     ids = ids[np.argsort(-scores[ids], kind="stable")[:k]]
-    shifted = scores - scores[ids[0]]
-    total = np.exp(shifted, dtype=np.float32).sum(dtype=np.float64)
-    return Candidates(ids.astype(np.int64), scores[ids], (np.exp(shifted[ids]) / total).astype(np.float32))
+    best = scores[ids[0]]
+    if total is None:
+        total = float(np.exp(scores - best, dtype=np.float32).sum(dtype=np.float64))
+    return Candidates(ids.astype(np.int64), scores[ids], (np.exp(scores[ids] - best) / total).astype(np.float32))
 
 
 def leaders(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:

@@ -352,3 +352,10 @@ def test_a_text_of_digits_is_a_text() -> None:
     assert policy.shape(np.zeros(99, np.float32)).scores[[5, 7, ord("5")]].tolist() == [0.0, 8.0, 9.0]
     pairs = Recipe.of(GenerationConfig().merged({"logit_bias": [[7, 8.0]]}))
     assert Policy(pairs, [1], context=9).shape(np.zeros(99, np.float32)).scores[7] == 8.0
+
+
+@pytest.mark.parametrize("name", ["num_return_sequences", "num_beams", "temperature", "do_sample", "repetition_penalty"])
+def test_none_is_a_settings_default(name: str) -> None:
+    told = GenerationConfig(num_beams=4, num_return_sequences=2, do_sample=True, temperature=0.5, repetition_penalty=1.2)
+    other = {"num_beams": {"num_return_sequences": 1}}.get(name, {})
+    assert getattr(told.merged({name: None, **other}), name) == getattr(GenerationConfig(), name)

@@ -171,6 +171,30 @@ def test_nothing_is_left_out(page: Path) -> None:
             assert all(line.rpartition(" | ")[2].startswith("glass ") for line in commands(text))
 
 
+@pytest.mark.parametrize(
+    ("told", "same"),
+    [
+        ("one  24.2%  █████\n34 ms\nend", True),
+        ("one 24.3% ██\n… ms\nend", True),
+        ("one 24.2%\n…", True),
+        ("…\nend", True),
+        ("one 26.2%\n…", False),  # too far off
+        ("one 24.2%\n35 ms\nend", False),  # another whole number
+        ("one 24.2%\nend", False),  # a line left out
+        ("one 24.2%", False),
+        ("two 24.2%\n…", False),
+        ("…\nend\n34 ms", False),  # in another order
+    ],
+)
+def test_what_counts_as_shown(told: str, same: bool) -> None:
+    printed = "one  24.2%  ████\n\n34 ms\nend\n"
+    if same:
+        shown(printed, told)
+        return
+    with pytest.raises(AssertionError, match="the page"):
+        shown(printed, told)
+
+
 def test_the_table_is_of_what_is_run() -> None:
     """Each command and call of the start page stands in the chapter that it leads to; every chapter is there, in order."""
     row = re.compile(r"^\| .+ \| `(.+)` \| `(.+)` \| \[\d+\]\((.+\.md)\) \|$", re.M)

@@ -20,7 +20,7 @@ from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.decoding.stopping import Finish, after
-from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
+from glassformer.decoding.waterfall import MODEL, Waterfall, spread, waterfall
 from glassformer.errors import InputError, NotNumbers, SettingError
 
 TOLD = 10  # the best so many, where all are kept
@@ -215,12 +215,13 @@ class Policy:
         """The step with all that was asked for."""
         look, raw = self.look, fields[0].scores
         found: dict[str, Any] = {}
+        openness = [spread(field.scores) for field in fields] if look.waterfall else []
         if look.candidates or look.waterfall:
-            candidates, logprob = likelihood(raw, step.id, look.candidates)
+            candidates, logprob = likelihood(raw, step.id, look.candidates, openness[0].total if openness else None)
             found.update(candidates=candidates, logprob=logprob)
         if look.waterfall:
             names = (MODEL, *(name for name, _ in self.recipe.rules[: len(fields) - 1]))
-            fall = waterfall(names, fields, raw.size, None if look.everything else look.candidates, step.id)
+            fall = waterfall(names, fields, openness, raw.size, None if look.everything else look.candidates, step.id)
             found.update(waterfall=fall, entropy=fall.entropies[0])
         if look.raw:
             found.update(raw=raw.copy())
@@ -229,9 +230,9 @@ class Policy:
         return replace(step, **found)
 
 
-def likelihood(scores: Scores, token: int, count: int) -> tuple[Candidates, float]:
-    """The best so many candidates, and a token's log-probability among all."""
-    candidates = top(scores, max(count, 1))
+def likelihood(scores: Scores, token: int, count: int, total: float | None = None) -> tuple[Candidates, float]:
+    """The best so many candidates, and a token's log-probability among all; `total` as for `top`."""
+    candidates = top(scores, max(count, 1), total)
     return candidates, float(scores[token] - candidates.scores[0] + candidates.logprobs[0])
 
 

@@ -294,6 +294,7 @@ class GenerationConfig:
                 near = f" Here it is {ALIASES[name]!r}." if name in ALIASES else nearest(name, abouts())
                 near = near or f" Settings: {', '.join(self.names())}."
                 raise UnknownArgument(f"there is no setting {name!r}.{near}")
+        changes = {name: _off(name) if value is None else value for name, value in changes.items()}
         found = dataclasses.replace(self, **changes)
         found.origins = {**self.origins, **{name: (CALL, value) for name, value in changes.items()}}
         if changes.get("max_length") is not None and changes.get("max_new_tokens") is None:
@@ -429,6 +430,12 @@ def _fits(name: str, value: Any) -> bool:
     if name == "early_stopping" and value not in (True, False, "never"):
         return False
     return abouts()[name].fits(value, _hints()[name])
+
+
+def _off(name: str) -> Any:
+    """What None says of a setting that is always a number or a truth: its default, which changes nothing."""
+    default = next(one.default for one in dataclasses.fields(GenerationConfig) if one.name == name)
+    return None if default is dataclasses.MISSING else default
 
 
 def _plain(value: Any) -> Any:

@@ -62,20 +62,22 @@ class Waterfall:
         return f"Waterfall({steps})"
 
 
-def waterfall(names: Sequence[str], fields: Sequence[Shortlist], size: int, look: int | None, chosen: int) -> Waterfall:
+def waterfall(
+    names: Sequence[str], fields: Sequence[Shortlist], openness: Sequence[Spread], size: int, look: int | None, chosen: int
+) -> Waterfall:
     """Of the fields after each stage: the best so many at the start and at the end, and the chosen; None: all."""
     model, last = fields[0].scores, fields[-1]
     if look is None:
         ids = np.arange(size)
     else:
-        left = best(last.scores, look)
-        ids = np.unique((*best(model, look), *(left if last.ids is None else last.ids[left]), chosen))
+        first = best(model, look)
+        left = first if last is fields[0] else best(last.scores, look)
+        ids = np.unique((*first, *(left if last.ids is None else last.ids[left]), chosen))
     ids = ids[np.argsort(-model[ids], kind="stable")]
     scores = np.full((len(fields), ids.size), -np.inf, np.float32)
     for row, field in enumerate(fields):
         places, there = field.places(ids)
         scores[row, there] = field.scores[places]
-    openness = [spread(field.scores) for field in fields]
     ends = np.exp(scores[-1] - last.scores.max(), dtype=np.float64) / openness[-1].total
     return Waterfall(
         tuple(names), ids, scores, tuple(one.left for one in openness), tuple(one.entropy for one in openness), ends

@@ -115,7 +115,8 @@ def _place(reading: Passes, position: int, scores: Floats, best: int) -> Place:
 
 def _told(reading: Passes, position: int, before: str, came: int | None, scores: Floats, best: int) -> Place:
     tokenizer = reading.model.tokenizer
-    found, open_ = top(scores, best), spread(scores)
+    open_ = spread(scores)
+    found = top(scores, best, open_.total)
     probability, rank, surprise = None, None, None
     if came is not None:
         depth = float(scores[came] - scores.max())

@@ -45,7 +45,10 @@ def chat(
     past = None if saved is None else Conversation.load(saved)
     source = context.get_parameter_source("model")
     own = past is not None and source is not None and source.name == "DEFAULT"
-    loaded = load.open(past.model if own and past is not None else None).keeping()
+    loaded = load.open(past.model if own and past is not None else None)
+    with common.waiting(f"loading {loaded.name}"):
+        loaded = loaded.keeping()
+        about = loaded.executor.describe()
     first = () if system is None else (Message("system", system),)
     session = Session(loaded, Conversation(loaded.name), terminal=sys.stdin.isatty(), as_json=as_json)
     if past is not None:
@@ -56,8 +59,6 @@ def chat(
         template={**begun.template, **variables},
         messages=(*first, *begun.said) if first else begun.messages,
     )
-    with common.waiting(f"loading {loaded.name}"):
-        about = loaded.executor.describe()
     if session.terminal:
         common.note(settings.manner(loaded, session.check(session.conversation), about, raw=False))
         common.note("/help lists the commands, Ctrl-D leaves.")
