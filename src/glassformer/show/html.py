@@ -23,6 +23,7 @@ STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
 WHOLE = (
     "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # a file has the window to itself
 )
+READABLE = 0.55  # how strong a shade may be behind a text
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -123,7 +124,7 @@ def _(part: Grid) -> str:
 def _shade(value: float | None, where: str, text: str) -> str:
     if value is None:
         return "<td></td>"
-    shade = f"background: rgba(var(--tint), {value:.3f})"
+    shade = f"background: rgba(var(--tint), {value * (READABLE if text else 1):.3f})"
     return f'<td style="{shade}" title="{escape(where)} · {value:.1%}">{escape(text)}</td>'
 
 
