@@ -27,6 +27,16 @@ from glassformer.opening import Opened
 from glassformer.sites import Change, Watch
 from glassformer.text import Tokenizer
 
+RESERVED = (
+    "prompt",
+    "raw",
+    "system",
+    "tokenize",
+    "conversation",
+    "return_tensors",
+    "return_dict",
+    "self",
+)  # not a template's
 Floats: TypeAlias = npt.NDArray[np.float32]
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]
 
@@ -271,8 +281,18 @@ class Loaded:
             raise TemplateError(f"{self.name} has no chat template, so it takes plain text only.")
         if "enable_thinking" in self.tokenizer.template().variables:
             variables.setdefault("enable_thinking", False)
-        rendered: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **variables)
+        variables.setdefault("add_generation_prompt", True)
+        rendered: str = self.tokenizer.apply_chat_template(messages, tokenize=False, **variables)
         return rendered
+
+    @staticmethod
+    def variables(template: Mapping[str, Any] | None) -> dict[str, Any]:
+        """A chat template's variables, refused where a name is that of something else."""
+        if named := [name for name in RESERVED if name in (template or {})]:
+            raise TemplateError(
+                f"{named[0]} is no variable of a chat template, but an argument of its own. Give it as that."
+            )
+        return dict(template or {})
 
     def encode(
         self, prompt: Prompt, *, raw: bool = False, system: str | None = None, **variables: Any
@@ -286,4 +306,5 @@ class Loaded:
         return text, ids
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}, {self.config.model_type}, {self.blueprint.parameters:,} parameters)"
+        changed = f", changed at {len(self.changes)} sites" if self.changes else ""
+        return f"Model({self.name!r}, {self.config.model_type}, {self.blueprint.parameters:,} parameters{changed})"

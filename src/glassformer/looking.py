@@ -6,7 +6,7 @@ Views are imported when they are asked for, so that who only wants an answer doe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer.errors import InputError
 from glassformer.loaded import Loaded, Prompt
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from glassformer.observe.journey import Journey
     from glassformer.observe.parameters import Parameters, Progress
     from glassformer.observe.reading import Reading
+    from glassformer.observe.tokens import Batch, Cut
     from glassformer.observe.tree import Tell, Tree
 
 
@@ -33,7 +34,7 @@ class Looking(Loaded):
         """A text under the glass, for its trace, attention, lens and more; `target`: what an encoder-decoder is to write."""
         from glassformer.observe.reading import Reading
 
-        _, ids = self.encode(prompt, raw=raw, system=system, **(template or {}))
+        _, ids = self.encode(prompt, raw=raw, system=system, **self.variables(template))
         if len(ids) > self.config.context:
             raise InputError(
                 f"a text of {len(ids)} tokens does not fit into the model's context of {self.config.context}. Shorten it."
@@ -62,7 +63,7 @@ class Looking(Loaded):
 
         if pair is not None:
             return self.journey_of(*self._paired(prompt, pair), pair=pair, said=[str(prompt), pair])
-        text, ids = self.encode(prompt, raw=raw, system=system, **(template or {}))
+        text, ids = self.encode(prompt, raw=raw, system=system, **self.variables(template))
         return self.journey_of(text, ids, said=[*([] if system is None else [system]), *words(prompt)])
 
     def _paired(self, prompt: Prompt, pair: str) -> tuple[str, tuple[int, ...]]:
@@ -91,8 +92,20 @@ class Looking(Loaded):
         from glassformer.observe.tree import grow
 
         self._check_writes()
-        found = grow(self, *self.encode(prompt, raw=raw, system=system, **(template or {})), width, depth, tell)
+        found = grow(self, *self.encode(prompt, raw=raw, system=system, **self.variables(template)), width, depth, tell)
         return found if at is None else found.grown(at, tell=tell)
+
+    def tokens(self, text: str, pair: str | None = None, *, special: bool = True) -> Cut:
+        """A text's tokens: what each is, its bytes, where it stands; `special`: with those that the model puts around it."""
+        from glassformer.observe.tokens import cut
+
+        return cut(self.tokenizer, text, pair, special=special, name=self.name, blueprint=self.blueprint)
+
+    def batch(self, texts: Sequence[str], *, side: Literal["left", "right"] | None = None, special: bool = True) -> Batch:
+        """Several texts as the padded batch that a model takes, with its mask."""
+        from glassformer.observe.tokens import batch
+
+        return batch(self.tokenizer, texts, side=side, special=special, name=self.name, blueprint=self.blueprint)
 
     def parameters(
         self,

@@ -23,6 +23,7 @@ from glassformer.text.held import Held
 if TYPE_CHECKING:
     from glassformer.observe.attention import Attention, Heads, Kind
     from glassformer.observe.attribution import Attribution
+    from glassformer.observe.caching import Caching
     from glassformer.observe.journey import Journey
     from glassformer.observe.lens import Lens
     from glassformer.observe.reading import Reading
@@ -127,6 +128,12 @@ class Run:
             ".txt": lambda: plain(Drawn(self.page(everything=True))),
         }
         return written(path, forms)
+
+    def caching(self) -> Caching:
+        """This text written twice, with the cache and without: the same tokens, at what cost in time and bytes."""
+        from glassformer.observe.caching import caching
+
+        return caching(self)
 
     def _check(self, number: int) -> None:
         if not -len(self.steps) <= number < len(self.steps):

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from glassformer.sites import Change
 
 if TYPE_CHECKING:
     from glassformer.observe.receipt import Replay
+    from glassformer.observe.sweep import Strategies
 
 note = logging.getLogger("glassformer").warning
 
@@ -132,6 +134,12 @@ class Model(Looking):
         self._say([run])
         return run
 
+    def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **settings: Any) -> Strategies:
+        """One prompt under several strategies side by side: the customary ones, or `ways`, by name."""
+        from glassformer.observe.sweep import STRATEGIES, strategies
+
+        return strategies(partial(self.watch, prompt), STRATEGIES if ways is None else ways, {"seed": 0, **settings})
+
     def runs(
         self,
         prompt: Prompt,
@@ -183,7 +191,7 @@ class Model(Looking):
         template: Mapping[str, Any] | None,
     ) -> Run:
         self._check_writes()
-        variables = template or {}
+        variables = self.variables(template)
         if vain := [name for name in FAMILIAR if settings.get(name)]:
             raise SettingError(f"{vain[0]} is for generate(). Here watch(…) keeps all there is: run.steps.")
         merged = self.settings.merged(settings)

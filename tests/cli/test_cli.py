@@ -276,14 +276,14 @@ class TestRunSettings:
         found = json.loads(glass("run", "How old?", "--schema", str(schema), "--json").stdout)
         assert 0 <= json.loads(found["text"])["age"] <= 99
         assert found["finish"] == "complete"
-        assert found["settings"]["json_schema"]["from"] == "this call"
+        assert found["settings"]["json_schema"]["origin"] == "this call"
         assert re.fullmatch(r"[0-9]{2}-[0-9]\n", glass("run", "A number?", "--regex", r"\d{2}-\d").stdout)
 
     def test_stop_strings_and_other_settings(self) -> None:
         done = glass("run", "--raw", "The capital of France is", "-n", "8", "--stop", "Par", "-o", "num_beams=2", "--json")
         found = json.loads(done.stdout)
         assert found["stop"] in ("Par", None)
-        assert found["settings"]["num_beams"] == {"value": 2, "from": "this call"}
+        assert found["settings"]["num_beams"] == {"value": 2, "origin": "this call"}
         assert "2 beams" in done.stderr
 
     def test_log_probabilities_and_reasons(self) -> None:

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.errors import GlassError, InputError, SiteError
+import glassformer
+from glassformer.errors import GlassError, InputError, SiteError, TemplateError
 from glassformer.observe import passes
 from glassformer.observe.attribution import Attribution
 from glassformer.observe.schema import schema
 from glassformer.observe.seen import Seen
 from glassformer.show.terminal import Drawn, plain
+from glassformer.sites import Change
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, Both, both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -403,3 +405,29 @@ class TestPasses:
         with pytest.raises(GlassError):
             reading.attention(50)
         assert len(model.executor._memory.rows) == before
+
+
+def test_short_ways_to_a_view() -> None:
+    """Each is the long way's, by a call of the model or the run."""
+    model = both("gpt2").model
+    assert [token.id for token in model.tokens("the cat").tokens] == model.tokenizer("the cat")["input_ids"]
+    several = both("t5").model.batch(["the", "the cat sat"], side="left")
+    assert [list(row) for row in several.attention_mask] == [[0, 0, 1, 1], [1, 1, 1, 1]]
+    found = model.strategies(TEXT, {"greedy": {}, "two": {"num_beams": 2}}, max_new_tokens=2, eos_token_id=None)
+    assert [one.name for one in found.tried] == ["greedy", "two"]
+    assert found.tried[0].text == model.chat(TEXT, max_new_tokens=2, eos_token_id=None)
+    assert model.watch(TEXT, max_new_tokens=2, eos_token_id=None).caching().same
+    assert repr(model.changed({"blocks.*.residual": Change()})).endswith("parameters, changed at 3 sites)")
+
+
+@pytest.mark.parametrize("name", ["raw", "system", "tokenize", "prompt"])
+def test_what_is_no_variable_of_a_template(name: str) -> None:
+    with pytest.raises(TemplateError, match=f"{name} is no variable of a chat template, but an argument of its own"):
+        both("gpt2").model.watch(TEXT, template={name: True})
+
+
+def test_a_prompt_without_its_end(tiny_qwen3: Path) -> None:
+    model = glassformer.load(tiny_qwen3)
+    whole, cut = (model.look("Hi", template={"add_generation_prompt": added}).prompt for added in (True, False))
+    assert whole.startswith(cut)
+    assert len(cut) < len(whole)

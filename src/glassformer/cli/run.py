@@ -128,7 +128,9 @@ def summary(run: Run, why: bool = False) -> dict[str, Any]:
         "finish": run.finish.value if run.finish else None,
         "stop": run.stop,
         "seed": run.seed,
-        "settings": {name: {"value": _data(value), "from": where} for name, (value, where) in run.settings.in_force.items()},
+        "settings": {
+            name: {"value": _data(value), "origin": where} for name, (value, where) in run.settings.in_force.items()
+        },
         "remedy": run.remedy,
         "seconds_to_first": round(run.seconds_to_first, 4),
         "tokens_per_second": round(run.tokens_per_second, 2),

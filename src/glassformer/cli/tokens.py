@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glassformer.cli import common
+from glassformer.cli.options import SHOWING, Showing, bundled
 from glassformer.errors import ConfigError, InputError, SettingError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ EXAMPLE = (
 )
 
 
+@bundled
 def tokens(
     texts: Annotated[
         list[str] | None,
@@ -39,8 +41,7 @@ def tokens(
     special: Annotated[
         bool, typer.Option("--special/--no-special", help="With the tokens around a text that the model was trained with.")
     ] = True,
-    everything: Annotated[bool, typer.Option("--all", help="Show all tokens of a long text, all texts of a batch.")] = False,
-    as_json: common.JsonOption = False,
+    shown: Showing = SHOWING,
 ) -> None:
     """Show the tokens of a text: ids, spelling, what each stands for, where it stands; or of several, as a padded batch."""
     from glassformer.observe.seen import Seen
@@ -63,7 +64,7 @@ def tokens(
         found = batch(tokenizer, given, side=side, special=special, name=model, blueprint=blueprint)
     else:
         found = cut(tokenizer, given[0], pair, special=special, name=model, blueprint=blueprint)
-    common.show(found, as_json=as_json, everything=everything)
+    shown.show(found)
 
 
 def read(texts: Sequence[str], lines: bool) -> list[str]:

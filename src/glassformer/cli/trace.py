@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -91,11 +90,10 @@ def _written(
 ) -> Seen:  # fmt: skip
     """The view of a text that is written first."""
     from glassformer.observe.caching import caching
-    from glassformer.observe.sweep import STRATEGIES, strategies
     from glassformer.observe.trace import whole as all_of
 
     if asked == ["--strategies"]:
-        return strategies(partial(model.watch, text, **how), STRATEGIES, {"seed": 0, **chosen})
+        return model.strategies(text, **how, **chosen)
     if swept is not None:
         chosen = {**chosen, "max_new_tokens": max(1, step)}
     run = model.watch(text, look=max(best, 10), **how, **chosen)

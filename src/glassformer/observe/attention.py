@@ -33,6 +33,7 @@ SITES = {
 }
 NOTE = "Attention is what was looked at, not why: a token can be looked at hard and change nothing. To find out, change it."
 DRAWN = 96  # tokens of a text whose maps are drawn, all of them
+RESTING = " Rollout tends to end at the first token, where most heads of a decoder rest when they have nothing to do."
 MOST = 2_000_000_000  # bytes that a rollout may hold
 
 
@@ -114,7 +115,7 @@ class Attention(Seen):
         causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
         seen = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
         glances = tuple(Glance(number, text, weight) for number, (text, weight) in enumerate(seen))
-        return Row(self.model, self.what(), at, self.queries[at], glances)
+        return Row(self.model, self.what(), at, self.queries[at], glances, self.note)
 
     def __repr__(self) -> str:
         return f"Attention({self.what()}: {len(self.queries)} × {len(self.keys)})"
@@ -176,7 +177,8 @@ def attention(
         found = _through(reading, kind, layers, rollout, tell)
     queries, keys = sides(reading, kind)
     looking, seen = (tuple(token.text for token in side) for side in (queries, keys))
-    return Attention(reading.model.name, kind, layer, head, rollout, looking, seen, found)
+    note = NOTE + RESTING if rollout else NOTE
+    return Attention(reading.model.name, kind, layer, head, rollout, looking, seen, found, note)
 
 
 def _through(reading: Passes, kind: Kind, layers: int, rollout: bool, tell: Tell | None) -> Floats:

@@ -155,7 +155,9 @@ def runs(found: Runs, everything: bool = False) -> Page:
         said = f"the texts part at token {found.step}" + (f"; at token {found.shown}:" if found.shown != found.step else ":")
     entropies = "  ‖  ".join("–" if bits is None else f"{bits:.2f}" for bits in found.entropy)
     parts += [Heading(said), _beside(found.candidates if everything else found.candidates[:BEST])]
-    parts.append(Words(f"open: {entropies} bits; chance: after the rules", "dim"))
+    parts.append(
+        Words(f"1: {one} · 2: {other} · model: as it has it · chance: after the rules · open: {entropies} bits", "dim")
+    )
     return Page(f"{one} and {other}", tuple(parts))
 
 
@@ -165,10 +167,10 @@ def _beside(found: Sequence[Beside]) -> Table:
 
     columns = (
         Column("candidate", "token", least=8),
-        Column("first", "number"),
-        Column("second", "number"),
-        Column("first's chance", "number"),
-        Column("second's", "number"),
+        Column("model 1", "number"),
+        Column("model 2", "number"),
+        Column("chance 1", "number"),
+        Column("chance 2", "number"),
         Column("", "bar", keep=4),
         Column("", "bar", keep=4),
     )

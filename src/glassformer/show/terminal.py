@@ -140,6 +140,9 @@ def fitted(table: Table, width: int) -> tuple[list[int], bool, list[int]]:
             for number in sorted(range(len(shown)), key=lambda number: -widths[number]) if not luxury else ():
                 over = max(0, spread(widths) - width)
                 widths[number] -= min(over, max(0, widths[number] - least(table, shown[number], short)))
+            bars = [number for number, at in enumerate(shown) if table.columns[at].kind == "bar"]
+            for number in bars:  # one scale for all
+                widths[number] = min(widths[one] for one in bars)
             if spread(widths) <= width:
                 return shown, short, widths
         if table.columns[last].keep >= 9:  # nothing can go: all give way

@@ -27,7 +27,8 @@ def several(found: Whys, everything: bool = False) -> Page:
     settings = "\n".join(f"{name}: {value}" for name, value in found.settings.items())
     parts: list[Part] = [Heading("the settings in force"), Words(settings, "dim")]
     for one in found.whys:
-        parts += [Heading(sentence(one)), *page(one, everything).parts[1:]]
+        chosen = next(candidate for candidate in one.candidates if candidate.chosen)
+        parts += [Heading(f"token {one.number}: {visible(chosen.text)}"), *page(one, everything).parts]
     return Page(f"{found.model}: why each token", tuple(parts))
 
 

@@ -111,11 +111,12 @@ def _settings(first: Run, second: Run) -> tuple[Setting, ...]:
 
 
 def _beside(run: Run, one: Step, other: Step) -> tuple[Beside, ...]:
-    """Every candidate that either run kept, the first run's best first."""
+    """Every candidate that either run kept, those first that either thinks most of."""
     model = [_shares(step) for step in (one, other)]
     falls = [step.waterfall for step in (one, other)]
     chance = [{fate.id: fate.probability for fate in fall} if fall is not None else {} for fall in falls]
-    ids = dict.fromkeys((*model[0], *model[1], *chance[0], *chance[1]))
+    every = {*model[0], *model[1], *chance[0], *chance[1]}
+    ids = sorted(every, key=lambda token: (-max(side.get(token, 0.0) for side in (*model, *chance)), token))
     spell = run.model.tokenizer.token_bytes
     return tuple(
         Beside(
