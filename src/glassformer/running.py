@@ -77,10 +77,14 @@ class Run:
         later = self.seconds - self.seconds_to_first
         return (len(self.steps) - 1) / later if len(self.steps) > 1 and later > 0 else 0.0
 
-    def why(self, number: int = 0) -> Why:
+    def why(self, number: int | str = 0) -> Why:
         """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
+        from glassformer.observe.attention import place
         from glassformer.observe.why import why
+        from glassformer.text.pieces import shown_bytes
 
+        if isinstance(number, str):
+            number = place(number, [shown_bytes(self.model.tokenizer.token_bytes(step.id)) for step in self.steps])
         self._check(number)
         return why(self.model.tokenizer, self.steps[number], number % len(self.steps), self.settings.num_beams)
 

@@ -215,15 +215,16 @@ class Model(Looking):
         run.recipe = replace(recipe, stops=(*recipe.stops, cancelled(run.ending)))
         return run
 
-    def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any]) -> Replay:
+    def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any] | Run) -> Replay:
         """Write a saved run's text again, from its ids, settings and draws; says whether every token is the same.
 
-        `receipt`: a file that `run.save("run.json")` wrote, or what it holds. One of other weights is refused.
+        `receipt`: a file that `run.save("run.json")` wrote, what it holds, or the run itself. Other weights are refused.
         """
         from glassformer.observe.receipt import changes_of, check_weights, compared, read_receipt, settings_of
 
         self._check_writes()
-        found = receipt if isinstance(receipt, Mapping) else read_receipt(receipt)
+        given = receipt.receipt.to_dict() if isinstance(receipt, Run) else receipt
+        found = given if isinstance(given, Mapping) else read_receipt(given)
         check_weights(found, self)
         changes = changes_of(found)
         model = self.changed(changes) if changes else self

@@ -134,6 +134,9 @@ class Change:
         """The changed copy of one row's `value`, whose first token stands at position `start`."""
         index: list[Any] = [slice(None)] * len(names)
         if self.heads is not None and "heads" in names:
+            count = value.shape[names.index("heads")]
+            if wrong := [head for head in self.heads if head >= count]:
+                raise SiteError(f"there is no head {wrong[0]} to change: there are {count}, 0 to {count - 1}.")
             index[names.index("heads")] = sorted(self.heads)
         if self.positions is not None:
             axis = names.index("length" if "length" in names else "source")
@@ -152,7 +155,10 @@ class Change:
             changed[tuple(index)] = selected if shift is None else selected + shift
         except (IndexError, RuntimeError, ValueError) as error:
             said = dict(zip(names, value.shape, strict=True))
-            raise SiteError(f"a Change does not fit what it changes, {said}: {str(error).splitlines()[0]}") from error
+            where = "" if self.shift is None or self.positions is not None else " Say at which positions=… its shift stands."
+            raise SiteError(
+                f"a Change does not fit what it changes, {said}: {str(error).splitlines()[0]}.{where}"
+            ) from error
         return changed
 
 

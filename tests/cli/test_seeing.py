@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,8 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
     assert f"kept in {path}" in done.stderr
     again = glass("run", "--replay", str(path))
     assert (again.returncode, again.stdout) == (0, "identical: every token is the same\n")
+    for vain in (("--temperature", "2"), ("-m", "minilm")):
+        assert "takes model and settings from the file" in failed(glass("run", "--replay", str(path), *vain))
     told = json.loads(path.read_text("utf-8"))
     told["settings"]["temperature"]["value"] = 30.0
     path.write_text(json.dumps(told), "utf-8")
@@ -145,6 +149,10 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
         (("trace", "x", "--sweep", "temperature"), "is not NAME=A,B,…"),
         (("trace", "x", "--sweep", "nothing=1"), "there is no setting 'nothing'"),
         (("trace", "x", "--save", "x.pdf"), "does not say in which form"),
+        (("trace", "x", "--save", "nowhere/x.json"), "there is no folder"),
+        (("trace", "x", "--step", "2"), "--step is for --sweep"),
+        (("trace", "x", "--given", "-n", "3"), "--given writes nothing, so max_new_tokens would change nothing"),
+        (("lens", "x", "--change", "blocks.0.attention.heads:9=0"), "there is no head 9 to change: there are 4"),
         (("attention", "x", "--mean", "--rollout"), "--mean is over all layers"),
         (("attention", "x", "--layer", "99"), "there is no layer 99: this model has 3, 0 to 2"),
         (("attention", "x", "--layer", "0", "--head", "99"), "there is no head 99"),
@@ -183,6 +191,32 @@ def test_every_verbs_help_has_an_example(verb: str) -> None:
 def test_shells_complete_verbs() -> None:
     done = glass(_GLASS_COMPLETE="complete_bash", COMP_WORDS="glass tra", COMP_CWORD="1")
     assert done.stdout.split() == ["trace"]
+
+
+def test_a_change_holds_in_every_verb(gpt2: str) -> None:
+    change = ("--change", "blocks.*.mlp.update=0")
+    parts = json.loads(ran("lens", TEXT, "--wrote", "best", *change, "-m", gpt2, "--json"))["parts"]
+    assert all(part["value"] == 0 for part in parts if part["name"] == "mlp")
+    plain, changed = (json.loads(ran("tree", TEXT, "-m", gpt2, "--json", *more)) for more in ((), change))
+    assert plain["root"]["children"] != changed["root"]["children"]
+
+
+def test_bytes_that_are_no_text(gpt2: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from glassformer.cli import main; main()", "trace", "-m", gpt2],
+        input=b"caf\xe9", capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}, timeout=240,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"the input is not utf-8 text" in done.stderr
+
+
+def test_a_long_map_keeps_the_first_token(gpt2: str, tmp_path: Path) -> None:
+    """Where heads rest; and all of it is a picture, not a hundred thousand cells."""
+    shown = ran("attention", "x" * 60, "--layer", "1", "-m", gpt2)
+    assert "48 of 60 tokens" in shown
+    assert "the first and the last" in shown
+    ran("attention", "x" * 60 + "y" * 60, "--layer", "1", "-m", gpt2, "--save", str(tmp_path / "map.html"), width=1000)
+    assert (tmp_path / "map.html").stat().st_size < 40_000
 
 
 def test_no_colour_and_no_terminal(gpt2: str) -> None:

@@ -53,6 +53,11 @@ class TestTexts:
             cosine = torch.nn.functional.cosine_similarity(first[0, at[0]], second[0, at[1]], dim=0)
             assert layer.cosine == pytest.approx(float(cosine), abs=1e-4)
 
+    def test_a_number_is_a_place_in_both(self) -> None:
+        model = both("gpt2").model
+        found: Any = compare(model.read("abc"), model.read("axc"), token=1)
+        assert (found.positions, found.parts) == ((1, 1), "embedding")
+
     def test_nothing_in_common(self) -> None:
         model = both("gpt2").model
         with pytest.raises(InputError, match="no token in common"):
@@ -86,7 +91,7 @@ class TestModels:
         found: Any = compare(reading, pair.model.changed(change).read("the quick brown fox jumps"))
         ids = torch.tensor([reading.ids])
         with torch.no_grad():
-            runs = (pair.model.module(ids, watch=watch).logits[0, :-1] for watch in (None, change))
+            runs = (pair.model.module(ids, watch=watch).logits[0] for watch in (None, change))
             one, other = (scores.double().log_softmax(-1) for scores in runs)
         divergence = (one.exp() * (one - other)).sum(-1)
         assert found.divergence == pytest.approx(float(divergence.mean()), rel=1e-3)
@@ -98,12 +103,22 @@ class TestModels:
         assert found.first.position == int(parted[0]) + 1
         given = torch.tensor(reading.ids[1:])
         for side, logs in zip(found.perplexity, (one, other), strict=True):
-            assert side == pytest.approx(math.exp(float(torch.nn.functional.nll_loss(logs, given))), rel=1e-3)
+            assert side == pytest.approx(math.exp(float(torch.nn.functional.nll_loss(logs[:-1], given))), rel=1e-3)
         gaps = {gap.layer: gap.error for gap in found.gaps}
         assert gaps["embedding"] == gaps["0"] == 0
         assert gaps["1"] > 0
         assert "worst layers first" in fits(found)
         valid(found)
+
+    def test_what_comes_after_the_text_is_compared_too(self) -> None:
+        model = both("llama").model
+        last = Change(scale=-3.0, positions=[4])
+        found: Any = compare(model.read("abcde"), model.changed({"blocks.2.residual": last}).read("abcde"))
+        assert found.first.position == 5
+        assert (found.first.came, found.first.probability) == ("", (None, None))
+        assert found.tokens == 4
+        assert found.agreement == pytest.approx(4 / 5)
+        assert "part at position 5" in fits(found)
 
     def test_executors_agree(self) -> None:
         found: Any = compare(both("llama", "plain").model, both("llama", "cpu").model, text=TEXT * 3)

@@ -82,11 +82,11 @@ class TestAttention:
         assert len(heads.habits) == len(layers) * layers[0].shape[1]
         for habit in heads.habits:
             weights = layers[habit.layer][0, habit.head].numpy()
-            count = len(weights)
-            assert habit.first == pytest.approx(weights[:, 0].mean(), abs=1e-3)
-            assert habit.itself == pytest.approx(np.trace(weights) / count, abs=1e-3)
+            count = len(weights) - 1  # all but the first
+            assert habit.first == pytest.approx(weights[1:, 0].mean(), abs=1e-3)
+            assert habit.itself == pytest.approx(np.trace(weights[1:, 1:]) / count, abs=1e-3)
             assert habit.previous == pytest.approx(np.trace(weights, -1) / count, abs=1e-3)
-            entropy = -(weights * np.log2(np.maximum(weights, 1e-12))).sum(1).mean()
+            entropy = -(weights[1:] * np.log2(np.maximum(weights[1:], 1e-12))).sum(1).mean()
             assert habit.entropy == pytest.approx(entropy, abs=5e-3)
 
     def test_one_row(self, pair: Both) -> None:
@@ -242,6 +242,10 @@ class TestAttribution:
         pair = both("gpt2")
         found = pair.reading().attribution(-1, "a")
         assert found.text == "a"
+        assert pair.reading().attribution(-1, str(found.id + 100)).id == found.id + 100
+        logs = pair.run(pair.reading()).logits[0, -1].log_softmax(-1)
+        assert found.probability == pytest.approx(float(logs[found.id].exp()), abs=1e-5)
+        assert found.rank == int((logs > logs[found.id]).sum()) + 1
         assert "who wrote the score of a" in fits(found)
         valid(found)
 
@@ -377,6 +381,13 @@ class TestPasses:
         monkeypatch.setattr(type(reading), "cost", lambda self, *patterns: passes.Cost(("embedding",), 10**18))
         with pytest.raises(InputError, match="recording takes 1000000000.0 GB, and .* has .* GB free"):
             reading.record("embedding", folder=tmp_path)
+
+    def test_every_site_that_there_is(self, tmp_path: Path) -> None:
+        reading = encoder("bert", "base").model.read(TEXT)
+        assert "scores" not in reading.sites("*")
+        assert len(reading.record("*", folder=tmp_path)) == len(reading.model.blueprint.sites)
+        with pytest.raises(InputError, match="name the sites to record"):
+            reading.record(folder=tmp_path)
 
     def test_texts_that_do_not_fit(self) -> None:
         model = both("gpt2").model

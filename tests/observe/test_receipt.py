@@ -109,6 +109,21 @@ def test_other_circumstances_are_told(tmp_path: Path) -> None:
     assert "executor: plain then, cpu now" in replay.differences
 
 
+def test_what_was_changed_by_hand_is_told(tmp_path: Path) -> None:
+    model = both("qwen3").model
+    run = model.watch(TEXT, **SETTINGS)
+    assert model.replay(run).identical
+    told = run.receipt.to_dict()
+    told["text"] = "something else"
+    told["steps"][1]["draw"] = 0.5
+    replay = model.replay(told)
+    assert replay.identical
+    assert replay.differences == (
+        "its text is not what its tokens say: somebody changed it",
+        "its draws are not those of its seed: somebody changed them",
+    )
+
+
 def test_what_is_no_receipt(tmp_path: Path) -> None:
     model = both("gpt2").model
     good = json.loads(model.watch(TEXT, max_new_tokens=2).save(tmp_path / "good.json").read_text("utf-8"))
@@ -126,6 +141,7 @@ def test_what_is_no_receipt(tmp_path: Path) -> None:
     refused({**good, "prompt_ids": ["x"]}, "its ids are not numbers")
     refused({**good, "steps": [{"id": "x"}]}, "its ids are not numbers")
     refused({**good, "changes": {"blocks.0.residual": {"scale": 1}}}, "the receipt's change at blocks.0.residual is damaged")
+    refused({**good, "settings": {"top_k": 5}}, "its setting top_k has no value")
     refused({**good, "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}, "stop_when was <function f>")
     with pytest.raises(InputError, match="is no receipt that can be read"):
         model.replay(tmp_path / "missing.json")

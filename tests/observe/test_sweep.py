@@ -28,7 +28,7 @@ def scores(run: Any, step: int) -> Any:
 
 
 def test_temperature_by_hand(pair: Both) -> None:
-    run = pair.model.watch(TEXT, max_new_tokens=3, eos_token_id=None)
+    run = pair.model.watch(TEXT, max_new_tokens=4, eos_token_id=None, do_sample=True, top_k=0, seed=1)
     for step in (0, 2):
         sweep = run.sweep("temperature", [0.2, 1.0, 3.0], step)
         own = scores(run, step)
@@ -42,7 +42,7 @@ def test_temperature_by_hand(pair: Both) -> None:
 
 
 def test_top_k_cuts(pair: Both) -> None:
-    run = pair.model.watch(TEXT, max_new_tokens=1, eos_token_id=None)
+    run = pair.model.watch(TEXT, max_new_tokens=2, eos_token_id=None)
     sweep = run.sweep("top_k", [1, 3])
     assert [shape.left for shape in sweep.shapes] == [1, 3]
     assert sweep.shapes[0].chances[0] == 1
@@ -60,12 +60,24 @@ def test_rules_see_the_text_so_far() -> None:
         assert (chance < 1e-6) == (token in written)
 
 
+def test_other_settings_of_the_run_hold() -> None:
+    """A sweep at the run's own value is what the run did."""
+    run = both("qwen3").model.watch(
+        TEXT, max_new_tokens=2, eos_token_id=None, do_sample=True, temperature=1.7, top_k=5, seed=1
+    )
+    (shape,) = run.sweep("temperature", 1.7, step=1).shapes
+    assert shape.left == 5
+    assert shape.chances[:5] == pytest.approx([one.probability for one in run.why(1).candidates[:5]], abs=1e-6)
+
+
 def test_what_cannot_be_swept() -> None:
     run = both("gpt2").model.watch(TEXT, max_new_tokens=2, eos_token_id=None)
     with pytest.raises(InputError, match="a sweep needs values"):
         run.sweep("temperature", [])
     with pytest.raises(InputError, match="there is no token 9 in a text of 2"):
         run.sweep("temperature", [1.0], step=9)
+    with pytest.raises(SettingError, match="num_beams shapes no scores, so a sweep of it shows nothing"):
+        run.sweep("num_beams", [1, 2])
     with pytest.raises(SettingError, match="temperature"):
         run.sweep("temperature", [-1.0])
     with pytest.raises(UnknownArgument, match="Did you mean 'temperature'"):

@@ -139,8 +139,15 @@ def test_what_cannot_be_changed(changes: Any, message: str) -> None:
 
 def test_a_head_that_is_not_there() -> None:
     model = both("gpt2").model
-    with pytest.raises(SiteError, match="a Change does not fit what it changes"):
+    with pytest.raises(SiteError, match="there is no head 77 to change: there are 4, 0 to 3"):
         model.watch(TEXT, change={"blocks.0.attention.heads": Change(scale=0, heads=[77])}, max_new_tokens=1)
+
+
+def test_a_shift_of_another_length() -> None:
+    model = both("gpt2").model
+    value = model.read(TEXT).at("blocks.0.residual")
+    with pytest.raises(SiteError, match="does not fit .* Say at which positions=… its shift stands"):
+        model.watch(TEXT, change={"blocks.0.residual": Change(scale=0, shift=value)}, max_new_tokens=3, eos_token_id=None)
 
 
 def test_states_of_another_size_are_not_read_out() -> None:

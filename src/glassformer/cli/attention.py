@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glassformer.cli import common
-from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
+from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def attention(
         Path | None,
         typer.Option("--record", metavar="FOLDER", help="Write all maps to disk, a .npy file for each layer."),
     ] = None,
-    load: Loading = LOADING,
+    load: Changing = CHANGING,
     word: Wording = WORDING,
     shown: Showing = SHOWING,
 ) -> None:

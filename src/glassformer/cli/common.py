@@ -67,7 +67,9 @@ def read_text(given: str | None, name: str) -> str:
     if given is None and sys.stdin.isatty():
         raise typer.BadParameter("say something, or pipe a text in.", param_hint=name)
     try:
-        return sys.stdin.read().rstrip("\n")
+        text = sys.stdin.read().rstrip("\n")
+        text.encode("utf-8", "surrogateescape").decode("utf-8")  # what was no text has come in as something else
+        return text
     except UnicodeDecodeError as error:
         raise no_text(error) from error
 

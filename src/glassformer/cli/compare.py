@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import common, settings
-from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
+from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled, changes
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
@@ -135,21 +135,3 @@ def _text(prompt: str | None, file: Path | None) -> str:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--file {str(file)!r} is no text that can be read: {error}") from error
-
-
-def changes(given: list[str] | None) -> dict[str, Change]:
-    """What to change, as it is written: SITE[:HEADS]=FACTOR."""
-    from glassformer.sites import Change
-
-    found: dict[str, Change] = {}
-    for one in given or []:
-        where, equals, factor = one.rpartition("=")
-        site, _, heads = where.partition(":")
-        try:
-            numbers = [int(head) for head in heads.split(",")] if heads else None
-            found[site] = Change(scale=float(factor), heads=numbers)
-        except ValueError:
-            equals = ""
-        if not equals or not site:
-            raise SettingError(f"--change {one!r} is not SITE[:HEADS]=FACTOR, such as blocks.5.attention.heads:2=0.")
-    return found

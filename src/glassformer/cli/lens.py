@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from glassformer.cli import common
-from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
+from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def lens(
     ] = None,
     target: Annotated[str | None, typer.Option("--target", help="What an encoder-decoder is to write of the text.")] = None,
     new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="First write so many tokens.")] = 0,
-    load: Loading = LOADING,
+    load: Changing = CHANGING,
     word: Wording = WORDING,
     shown: Showing = SHOWING,
 ) -> None:

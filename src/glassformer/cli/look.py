@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import common
-from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
+from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def look(
     length: Annotated[
         int | None, typer.Option("--length", help="With --blueprint: for so many tokens (16), instead of a prompt's.", min=1)
     ] = None,
-    load: Loading = LOADING,
+    load: Changing = CHANGING,
     word: Wording = WORDING,
     shown: Showing = SHOWING,
 ) -> None:

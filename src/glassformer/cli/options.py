@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import typer
 
 from glassformer.cli import common
-from glassformer.errors import SettingError
+from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.observe.reading import Reading
     from glassformer.observe.seen import Seen
     from glassformer.runtime import Model
+    from glassformer.sites import Change
 
 
 def _form(path: Path | None) -> Path | None:
@@ -31,6 +32,8 @@ def _form(path: Path | None) -> Path | None:
         from glassformer.observe.seen import form
 
         form(path)
+        if not path.absolute().parent.is_dir():
+            raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.absolute().parent)!r}.")
     return path
 
 
@@ -61,6 +64,20 @@ class Loading:
         """The model; another one, or this one loaded otherwise, where it is said."""
         how = {"dtype": self.dtype, "executor": self.executor, "weights": self.weights, "cache": self.cache, **other}
         return common.open_model(name or self.model, **how)
+
+
+@dataclass(frozen=True)
+class Changing(Loading):
+    """The same, with a look at what would be if something inside were not as it is."""
+
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--change", metavar="SITE[:HEADS]=FACTOR", help="What if? Scale a site, or heads of it; 0 zeroes."),
+    ] = None
+
+    def open(self, name: str | None = None, **other: Any) -> Model:
+        found, wanted = super().open(name, **other), changes(self.change)
+        return found.changed(wanted) if wanted else found
 
 
 @dataclass(frozen=True)
@@ -109,7 +126,25 @@ def _under(panel: str, option: Any) -> Any:
     return Annotated[kind, info]
 
 
-LOADING, WORDING, SHOWING = Loading(), Wording(), Showing()
+LOADING, CHANGING, WORDING, SHOWING = Loading(), Changing(), Wording(), Showing()
+
+
+def changes(given: list[str] | None) -> dict[str, Change]:
+    """What to change, as it is written: SITE[:HEADS]=FACTOR."""
+    from glassformer.sites import Change
+
+    found: dict[str, Change] = {}
+    for one in given or []:
+        where, equals, factor = one.rpartition("=")
+        site, _, heads = where.partition(":")
+        try:
+            numbers = [int(head) for head in heads.split(",")] if heads else None
+            found[site] = Change(scale=float(factor), heads=numbers)
+        except ValueError:
+            equals = ""
+        if not equals or not site:
+            raise SettingError(f"--change {one!r} is not SITE[:HEADS]=FACTOR, such as blocks.5.attention.heads:2=0.")
+    return found
 
 
 def bundled(verb: Callable[..., None]) -> Callable[..., None]:
@@ -118,7 +153,7 @@ def bundled(verb: Callable[..., None]) -> Callable[..., None]:
     parameters, bundles = [], {}
     for one in inspect.signature(verb).parameters.values():
         kind = hints[one.name]
-        if kind not in (Loading, Wording, Showing):
+        if kind not in (Loading, Changing, Wording, Showing):
             parameters.append(one.replace(annotation=kind))
             continue
         bundles[one.name] = kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import common, settings
-from glassformer.cli.options import LOADING, WORDING, KeepOption, Loading, Wording, bundled
+from glassformer.cli.options import CHANGING, WORDING, Changing, KeepOption, Wording, bundled
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def run(
     choice: Annotated[list[str] | None, typer.Option(help="Answer with one of these; given several times.")] = None,
     option: settings.OtherOption = None,
     why: Annotated[bool, typer.Option("--why", help="Show for each token what the rules did to its candidates.")] = False,
-    load: Loading = LOADING,
+    load: Changing = CHANGING,
     word: Wording = WORDING,
     as_json: common.JsonOption = False,
     save: KeepOption = None,
@@ -47,13 +48,14 @@ def run(
 ) -> None:
     """Answer one prompt, word by word."""
     if replay is not None:
-        again(replay, prompt, load, as_json)
+        others = (max_new_tokens, sample, temperature, top_k, top_p, seed, stop, schema, regex, choice, option, load.change)
+        again(replay, prompt, load, as_json, vain=any(one not in (None, []) for one in others))
         return
     text = common.read_prompt(prompt)
     chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
     allowed = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
-    others = common.pairs(option, "--option", "num_beams=4")
-    wanted = settings.with_others({**chosen, **settings.given(stop_strings=stop, **allowed)}, others, as_json=as_json)
+    more = common.pairs(option, "--option", "num_beams=4")
+    wanted = settings.with_others({**chosen, **settings.given(stop_strings=stop, **allowed)}, more, as_json=as_json)
     loaded = load.open()
     begun = loaded.begin(text, **word.how(), **wanted)
     with common.waiting(f"loading {load.model}"):
@@ -84,13 +86,16 @@ def run(
         raise typer.Exit(130)
 
 
-def again(path: Path, prompt: str | None, load: Loading, as_json: bool) -> None:
+def again(path: Path, prompt: str | None, load: Changing, as_json: bool, vain: bool) -> None:
     """Replay a saved run; exit code 1 when a token is not the same."""
     from glassformer.observe.receipt import read_receipt
 
     if prompt is not None:
         raise SettingError("--replay takes its prompt from the file. Leave the other one out.")
     found = read_receipt(path)
+    known = (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"), found["model"])
+    if vain or load.model not in known:
+        raise SettingError("--replay takes model and settings from the file, and nothing else. Leave the other ones out.")
     loaded = load.open(found["model"])
     with common.waiting(f"replaying {len(found['steps'])} tokens"):
         replayed = loaded.replay(found)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import common, settings
-from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
+from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def trace(
     top_p: settings.TopPOption = None,
     seed: settings.SeedOption = None,
     option: settings.OtherOption = None,
-    load: Loading = LOADING,
+    load: Changing = CHANGING,
     word: Wording = WORDING,
     shown: Showing = SHOWING,
 ) -> None:
@@ -69,15 +69,21 @@ def trace(
         raise SettingError(f"{' and '.join(asked[:2])} are two different views. Ask for one at a time.")
     if target is not None and not given:
         raise SettingError("--target is what is scored of a given text. Pass --given too.")
+    if step and sweep is None:
+        raise SettingError("--step is for --sweep. Leave it out, or sweep a setting.")
     text = common.read_prompt(prompt)
     chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
     chosen = settings.with_others(chosen, common.pairs(option, "--option", "num_beams=4"), as_json=True)
+    if given and chosen:
+        raise SettingError(f"--given writes nothing, so {min(chosen)} would change nothing. Leave one out.")
     swept = _swept(sweep)
     loaded = load.open()
     how: dict[str, Any] = word.how()
     with common.counting(f"{load.model} reads") as tell:
         found: Seen
         if given or not loaded.writes:
+            if given and not word.raw and loaded.tokenizer.chat_template is not None:
+                common.note("glass: the chat template's own tokens are scored too. --raw scores the text alone.")
             found = loaded.read(text, target, **how).trace(best, tell=tell)
         else:
             found = _written(loaded, text, how, {"max_new_tokens": NEW, **chosen}, asked, best, whole, swept, step, tell)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from glassformer.cli import common
-from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing, Wording, bundled
+from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
 from glassformer.errors import InputError
 
 EXAMPLE = (
@@ -29,7 +29,7 @@ def tree(
         str | None, typer.Option("--force", metavar="TEXT", help="Let this text follow, at the node of --at or at the root, "
                                                                  "and grow on from it.")
     ] = None,
-    load: Loading = LOADING,
+    load: Changing = CHANGING,
     word: Wording = WORDING,
     shown: Showing = SHOWING,
 ) -> None:  # fmt: skip

@@ -123,7 +123,8 @@ class Attention(Seen):
 
 @dataclass(frozen=True)
 class Habit:
-    """What a head mostly does, over all tokens: shares of its weight, and how widely it looks."""
+    """What a head does, over all tokens but the first, which can look at nothing else: shares of its weight, and how widely
+    it looks."""
 
     layer: int
     head: int
@@ -217,7 +218,7 @@ def heads(reading: Passes, *, kind: Kind = "self", tell: Tell | None = None) -> 
             sums[_layer(site)] += _sums(value, 0 if kind == "encoder" else chunk.start)
             if maps is not None:
                 _draw(maps[_layer(site)], value, 0 if kind == "encoder" else chunk.start)
-    shares = sums / len(queries)
+    shares = sums / max(1, len(queries) - 1)
     habits = (Habit(layer, head, *shares[layer, head].tolist()) for layer in range(layers) for head in range(count))
     return Heads(reading.model.name, kind, tuple(token.text for token in queries), layers, count, tuple(habits), maps=maps)
 
@@ -235,13 +236,13 @@ def _draw(maps: npt.NDArray[np.uint8], weights: Floats, start: int) -> None:
 
 def _sums(weights: Floats, start: int) -> Any:
     """Of (heads, queries, keys): the weight on the first token, the one before, and the same; and the entropy, in bits."""
+    weights, start = (weights[:, 1:], 1) if start == 0 else (weights, start)
     _, queries, keys = weights.shape
     rows = np.arange(queries)
     own = np.minimum(rows + start, keys - 1)
-    before = rows + start >= 1
-    previous = weights[:, rows[before], np.minimum(own[before] - 1, keys - 1)].sum(1)
     entropy = -(weights * np.log2(np.maximum(weights, 1e-12))).sum((1, 2))
-    return np.stack([weights[:, :, 0].sum(1), previous, weights[:, rows, own].sum(1), entropy], axis=1)
+    shares = (weights[:, :, 0].sum(1), weights[:, rows, np.maximum(own - 1, 0)].sum(1), weights[:, rows, own].sum(1))
+    return np.stack([*shares, entropy], axis=1)
 
 
 def extent(reading: Passes, kind: Kind) -> tuple[int, int]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from glassformer.blueprints import Op
+from glassformer.candidates import log_softmax
 from glassformer.errors import InputError
 from glassformer.observe.attention import place
 from glassformer.observe.passes import Floats, Passes
@@ -49,6 +50,8 @@ class Attribution(Seen):
     id: int
     text: str
     score: float
+    probability: float
+    rank: int  # 1 is the model's first choice
     parts: tuple[Share, ...]  # that sum to the score: the embedding, each block's additions, biases, rounding
     heads: tuple[Share, ...]  # attention's parts once more, head by head
 
@@ -74,7 +77,9 @@ def attribution(reading: Passes, position: int | str = -1, token: int | str | No
     walk.add("biases", None, walk.constant)
     walk.add("rounding", None, score - sum(part.value for part in walk.parts))
     text = shown_bytes(model.tokenizer.token_bytes(wanted))
-    return Attribution(model.name, at, reading.tokens[at].text, wanted, text, score, tuple(walk.parts), tuple(walk.heads))
+    chance, rank = float(np.exp(log_softmax(walk.scores)[wanted])), int((walk.scores > walk.scores[wanted]).sum()) + 1
+    told = (wanted, text, score, chance, rank)
+    return Attribution(model.name, at, reading.tokens[at].text, *told, tuple(walk.parts), tuple(walk.heads))
 
 
 def _wanted(reading: Passes, token: int | str | None, scores: Floats) -> int:
@@ -82,6 +87,8 @@ def _wanted(reading: Passes, token: int | str | None, scores: Floats) -> int:
         return int(scores.argmax())
     if isinstance(token, str):
         ids = reading.model.tokenizer.encode(token, add_special_tokens=False)
+        if len(ids) != 1 and token.isdecimal():
+            return _wanted(reading, int(token), scores)
         if len(ids) != 1:
             raise InputError(f"{token!r} is {len(ids)} tokens, not one. Name one, or give its id.")
         return int(ids[0])

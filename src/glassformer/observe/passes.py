@@ -131,7 +131,11 @@ class Passes:
     def sites(self, *patterns: str) -> tuple[str, ...]:
         """The sites that patterns mean in this model."""
         blueprint = self.model.blueprint
-        return expand(patterns, blueprint.blocks, blueprint.encoder) if patterns else ()
+        if not patterns:
+            return ()
+        known = blueprint.sites
+        found = expand(patterns, blueprint.blocks, blueprint.encoder)
+        return tuple(site for site in found if site in known or site in patterns)
 
     def shape(self, site: str) -> tuple[int, ...]:
         """What a site's value of the whole text measures, without its batch axis."""
@@ -176,6 +180,8 @@ class Passes:
     def record(self, *patterns: str, folder: str | os.PathLike[str], tell: Tell | None = None) -> tuple[Path, ...]:
         """Write what lies at some sites to a folder, one .npy file each, as it comes: memory stays small, whatever it is."""
         target = Path(folder)
+        if not patterns:
+            raise InputError("name the sites to record, such as 'blocks.*.attention.pattern'.")
         cost = self.cost(*patterns)
         try:
             target.mkdir(parents=True, exist_ok=True)

@@ -173,8 +173,10 @@ def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
     name = Path(path).name
     try:
         found = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{name} is no receipt that can be read: {error}") from error
+    except OSError as error:
+        raise InputError(f"{name} is no receipt that can be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise InputError(f"{name} is no receipt that can be read: it is not JSON ({error}).") from error
     schema = found.get("schema") if isinstance(found, dict) else None
     if schema != SCHEMA:
         said = f"it is {schema!r}" if isinstance(schema, str) else "it has no schema"
@@ -208,7 +210,9 @@ def settings_of(found: Mapping[str, Any]) -> dict[str, Any]:
     for name, was in found["settings"].items():
         if name in ("negative_prompt", "negative_prompt_ids"):  # told as ids
             continue
-        value = was.get("value") if isinstance(was, dict) else None
+        if not isinstance(was, dict) or "value" not in was:
+            raise InputError(f"the receipt is damaged: its setting {name} has no value. Write it again.")
+        value = was["value"]
         if isinstance(value, str) and value.startswith("<"):
             raise InputError(f"this receipt cannot be replayed: {name} was {value}, which no file can hold.")
         given[name] = value
@@ -253,4 +257,10 @@ def _circumstances(found: Mapping[str, Any], run: Run) -> tuple[str, ...]:
     executor = found.get("executor") or {}
     was = {**(found.get("versions") or {}), "executor": executor.get("name"), "weights in": executor.get("dtype"),
            "notes": " · ".join(executor.get("notes") or ())}  # fmt: skip
-    return tuple(f"{name}: {was[name]} then, {now[name]} now" for name in now if name in was and was[name] != now[name])
+    told = [f"{name}: {was[name]} then, {now[name]} now" for name in now if name in was and was[name] != now[name]]
+    same = [one["id"] for one in found["steps"]] == [step.id for step in run.steps]
+    if same and found.get("text") != run.text:
+        told.append("its text is not what its tokens say: somebody changed it")
+    if same and any(one.get("draw") != step.draw for one, step in zip(found["steps"], run.steps, strict=True)):
+        told.append("its draws are not those of its seed: somebody changed them")
+    return tuple(told)

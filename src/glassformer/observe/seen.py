@@ -42,9 +42,9 @@ class Seen:
 
     def __str__(self) -> str:
         """The whole picture, without colours."""
-        from glassformer.show.terminal import plain
+        from glassformer.show.terminal import plain, width
 
-        return plain(self)
+        return plain(self, width())
 
     def _repr_html_(self) -> str:
         from glassformer.show.html import fragment

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.candidates import top
 from glassformer.decoding import Policy
+from glassformer.decoding.order import ORDER
+from glassformer.decoding.settings import abouts
 from glassformer.decoding.waterfall import spread
-from glassformer.errors import InputError
+from glassformer.errors import InputError, SettingError
 from glassformer.observe.passes import Floats
 from glassformer.observe.seen import Seen
 from glassformer.text.pieces import shown_bytes
@@ -65,7 +67,10 @@ class Sweep(Seen):
 
 
 def sweep(run: Run, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
-    """One step of a run once more, under each value of a setting: the same scores, other chances."""
+    """One step of a run once more, with one of its settings changed: the same scores, other chances."""
+    if setting in abouts() and setting not in ORDER:
+        raise SettingError(f"{setting} shapes no scores, so a sweep of it shows nothing. Sweep {', '.join(DRAWN)}, ….")
+    values = values if isinstance(values, (list, tuple)) else [values]
     if not values:
         raise InputError(f"a sweep needs values to try, such as {setting}=0.2,0.7,1.2.")
     scores = _scores(run, step)
@@ -94,8 +99,8 @@ def _scores(run: Run, step: int) -> Floats:
 
 
 def _shape(run: Run, setting: str, value: Any, step: int, scores: Floats, ids: Sequence[int]) -> Shape:
-    drawn = {"do_sample": True, "top_k": 0} if setting in DRAWN else {}
-    settings = run.model.settings.merged({**drawn, setting: value})
+    drawn = {"do_sample": True} if setting in DRAWN else {}
+    settings = run.settings.merged({**drawn, setting: value})
     recipe = run.model.recipe(settings)
     reading = run.reading
     policy = Policy(recipe, reading.ids[: reading.given], context=run.model.config.context, seed=run.seed or 0)

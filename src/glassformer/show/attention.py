@@ -12,6 +12,7 @@ from glassformer.show.page import Row as Line
 from glassformer.show.words import share, visible
 
 MOST = 48  # tokens each way
+DRAWN = 96  # tokens of a map beyond which it is a picture
 BEST = 12  # tokens of a row
 FEW = 8  # heads of each habit
 HABITS: dict[str, Callable[[Habit], float]] = {
@@ -22,32 +23,43 @@ HABITS: dict[str, Callable[[Habit], float]] = {
 
 
 def page(found: Attention, everything: bool = False) -> Page:
-    """A map, each row relative to its strongest; long texts by their last tokens."""
-    queries, keys = (len(side) if everything else min(MOST, len(side)) for side in (found.queries, found.keys))
-    weights = found.weights[-queries:, -keys:] if found.kind == "self" else found.weights[-queries:, :keys]
-    strongest = np.maximum(weights.max(1, keepdims=True), 1e-9)
-    hidden = np.triu(np.ones(found.weights.shape, bool), 1)[-queries:, -keys:] if found.kind == "self" else None
-    causal = hidden is not None and not np.any(weights[hidden])
-    values = tuple(
-        tuple(
-            None if causal and hidden is not None and hidden[y, x] else float(weights[y, x] / strongest[y, 0])
-            for x in range(keys)
-        )
-        for y in range(queries)
-    )
-    across = found.keys[-keys:] if found.kind == "self" else found.keys[:keys]
+    """A map, each row relative to its strongest that is shown; of a long text the first token, where heads rest, and the
+    last ones. All of a long text is a picture."""
+    own = found.kind != "cross"
+    down = _shown(len(found.queries), everything, first=False)
+    across = _shown(len(found.keys), everything, first=own)
+    weights = found.weights[np.ix_(down, across)]
+    shades = weights / np.maximum(weights.max(1, keepdims=True), 1e-9)
+    unseen = own and not found.weights[np.triu_indices(len(found.queries), 1)].any()
     parts: list[Part] = [
         Heading(f"{found.model}: {found.what()}"),
         Words(
-            "each row is a token that looks, each column one that is looked at; shades are relative to a row's strongest",
-            "dim",
+            "each row is a token that looks, each column one that is looked at; shades: relative to a row's strongest", "dim"
         ),
-        Grid(tuple(map(visible, found.queries[-queries:])), tuple(map(visible, across)), values),
-        Words(found.note, "dim"),
     ]
-    if len(found.queries) > queries or len(found.keys) > keys:
-        parts.insert(2, Words(f"{queries} of {len(found.queries)} tokens (--all)", "dim"))
+    if max(len(down), len(across)) > DRAWN:
+        parts.append(Mosaic(("looks",), ("is looked at",), np.round(255 * shades).astype(np.uint8)[None, None]))
+    else:
+        values = tuple(
+            tuple(None if unseen and key > query else float(shades[y, x]) for x, key in enumerate(across))
+            for y, query in enumerate(down)
+        )
+        queries, keys = (
+            tuple(visible(side[at]) for at in ats) for side, ats in ((found.queries, down), (found.keys, across))
+        )
+        parts.append(Grid(queries, keys, values, first=own))
+    if len(found.queries) > len(down) or len(found.keys) > len(across):
+        parts.insert(2, Words(f"{len(down)} of {len(found.queries)} tokens (--all)", "dim"))
+    parts.append(Words(found.note, "dim"))
     return Page(f"{found.model}: attention, {found.what()}", tuple(parts))
+
+
+def _shown(count: int, everything: bool, first: bool) -> list[int]:
+    """Which tokens of a side: all, or the last ones, and the first if it is to stay."""
+    if everything or count <= MOST:
+        return list(range(count))
+    last = list(range(count - MOST, count))
+    return [0, *last[1:]] if first else last
 
 
 def row(found: Row, everything: bool = False) -> Page:
@@ -92,7 +104,7 @@ def heads(found: Heads, everything: bool = False) -> Page:
         parts.append(Mosaic(down, tuple(f"head {head}" for head in range(found.heads)), found.maps))
     if found.kind != "cross":
         for name, habit in HABITS.items():
-            parts.append(Heading(f"heads that mostly {name}"))
+            parts.append(Heading(f"heads that {name} most"))
             order = sorted(found.habits, key=lambda one: -habit(one))[: None if everything else FEW]
             rows = (Line((f"layer {one.layer}", f"head {one.head}", share(habit(one)), float(habit(one)))) for one in order)
             parts.append(Table((Column(), Column(), Column("", "number"), Column("", "bar", keep=6)), tuple(rows)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glassformer.observe.attribution import Attribution, Share
 from glassformer.show.page import Column, Heading, Page, Row, Table, Words
-from glassformer.show.words import visible
+from glassformer.show.words import share, visible
 
 BEST = 10  # heads that are shown
 
@@ -18,7 +18,11 @@ def page(found: Attribution, everything: bool = False) -> Page:
         said,
         (
             Heading(f"{found.model}: {said}"),
-            Words(f"the score is {found.score:.2f}: the sum of what each part added to it directly", "dim"),
+            Words(
+                f"the score is {found.score:.2f} ({share(found.probability)} likely, rank {found.rank:,}): "
+                "the sum of what each part added to it directly",
+                "dim",
+            ),
             _table(found.parts, most),
             Heading("the heads that added or took away most"),
             _table(heads if everything else heads[:BEST], strongest),

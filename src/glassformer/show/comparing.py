@@ -28,12 +28,12 @@ def texts(found: Texts, everything: bool = False) -> Page:
     elif found.parts == "embedding":
         verdict = "different from the start: the token stands at another position, or is another"
     else:
-        verdict = f"the same until block {found.parts}, where attention brings in what stands before it"
+        verdict = f"the same until block {found.parts}, where attention brings in other tokens"
     most = max(one.largest for one in found.layers) or 1.0
     parts: list[Part] = [
         Heading(f"{found.model}: {said}"),
         *(Words(f"{number}: {' '.join(map(visible, side))}") for number, side in enumerate(found.tokens, 1)),
-        Words(f"the first {many(found.shared, 'token')} are the same" if found.shared else "they begin differently", "dim"),
+        Words(f"alike at the beginning: {many(found.shared, 'token')}" if found.shared else "they begin differently", "dim"),
         Words(f"{token} is {verdict}", "chosen" if found.same else "strong"),
         Table(
             (
@@ -98,7 +98,7 @@ def sides(found: Sides, everything: bool = False) -> Page:
             Heading("how far their streams are apart, " + ("layer by layer" if everything else "worst layers first"))
         )
         parts.append(Table((Column("after", "number"), Column("error", "number"), Column("", "bar")), tuple(rows)))
-        parts.append(Words("error: the difference's length over the first's", "dim"))
+        parts.append(Words("error: the difference's length over the first's, mean over the tokens", "dim"))
     return Page(f"{one} and {other}", tuple(parts))
 
 
@@ -118,11 +118,10 @@ def _places(found: Sequence[Differing]) -> Table:
             (
                 str(one.position),
                 brief(one.before, SO_FAR),
-                visible(one.came),
+                visible(one.came) if one.came else "",
                 visible(one.best[0]),
                 visible(one.best[1]),
-                share(one.probability[0]),
-                share(one.probability[1]),
+                *("" if chance is None else share(chance) for chance in one.probability),
                 f"{one.divergence:.3g}",
             )
         )
@@ -155,15 +154,14 @@ def runs(found: Runs, everything: bool = False) -> Page:
         said = f"the texts part at token {found.step}" + (f"; at token {found.shown}:" if found.shown != found.step else ":")
     entropies = "  ‖  ".join("–" if bits is None else f"{bits:.2f}" for bits in found.entropy)
     parts += [Heading(said), _beside(found.candidates if everything else found.candidates[:BEST])]
-    parts.append(
-        Words(f"1: {one} · 2: {other} · model: as it has it · chance: after the rules · open: {entropies} bits", "dim")
-    )
+    legend = "model: as it has it · chance: after the rules · –: not among those kept"
+    parts.append(Words(f"1: {one} · 2: {other} · {legend} · open: {entropies} bits", "dim"))
     return Page(f"{one} and {other}", tuple(parts))
 
 
 def _beside(found: Sequence[Beside]) -> Table:
     def told(value: float | None) -> str:
-        return "" if value is None else share(value) if value else "out"
+        return "–" if value is None else share(value) if value else "out"
 
     columns = (
         Column("candidate", "token", least=8),

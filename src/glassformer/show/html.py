@@ -88,7 +88,9 @@ def _(part: Table) -> str:
     heads = "".join(f"<th{_class(column.kind)}>{escape(column.name)}</th>" for column in part.columns)
     kinds = [_class(column.kind) for column in part.columns]
     rows = "\n".join(f"<tr{_class(row.style)}>{_cells(row, kinds)}</tr>" for row in part.rows)
-    return f'<div class="wide" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+    return (
+        f'<div class="wide tall" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+    )
 
 
 def _cells(row: Row, kinds: Sequence[str]) -> str:

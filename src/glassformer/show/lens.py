@@ -20,6 +20,7 @@ def page(found: Lens, everything: bool = False) -> Page:
     ]
     for at in range(len(found.positions)) if everything else (len(found.positions) - 1,):
         parts += position(found, at)
+    parts.append(Words("KL to the end: how far what is said here is from what is said at the end, in nats", "dim"))
     return Page(f"{found.model}: the lens", tuple(parts))
 
 

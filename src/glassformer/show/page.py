@@ -76,13 +76,14 @@ class Table:
 class Grid:
     """Values from 0 to 1 in rows and columns, as shades; with texts, if there are any, in the cells.
 
-    Where not all columns fit, the last ones are shown.
+    Where not all columns fit, the last ones are shown, and the first too if it is to stay.
     """
 
     down: tuple[str, ...]
     across: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]  # None: there is nothing, and nothing is shown
     texts: tuple[tuple[str, ...], ...] = ()
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
@@ -28,6 +29,11 @@ NARROW = 6  # characters that a column is left with when nothing else helps
 CELLS = 10  # characters of a grid's cell that holds a text
 
 Spans = list[tuple[str, str]]  # one line: texts and their styles
+
+
+def width() -> int:
+    """The terminal's, or 100 columns where there is none."""
+    return max(40, min(200, shutil.get_terminal_size((100, 24)).columns))
 
 
 def plain(what: RenderableType, width: int = 100) -> str:
@@ -111,10 +117,12 @@ def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
 
 
 def lines(text: str, width: int, kind: str) -> list[str]:
-    """A cell's lines: code is folded where it does not fit, all else is one line."""
+    """A cell's lines: code is folded where it does not fit, between words if there are any; all else is one line."""
     if kind != "code" or len(text) <= width:
         return [text]
-    return [text[at : at + width] for at in range(0, len(text), width)]
+    end = max(text.rfind(" ", 0, width), text.rfind("(", 0, width), text.rfind(".", 0, width)) + 1
+    end = end if end > width // 2 else width
+    return [text[:end], *lines(text[end:], width, kind)]
 
 
 def stripped(line: Spans) -> Spans:
@@ -197,13 +205,15 @@ def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
     labels = min(max(map(cell_len, part.down), default=0), 16)
     cell = CELLS if part.texts else 2
     fit = max(1, (width - labels - 1) // cell)
-    first = max(0, len(part.across) - fit)
-    if first:
-        yield [(f"the last {len(part.across) - first} of {len(part.across)} columns"[:width], "dim")]
-    yield from _across(part.across[first:], labels, cell)
+    shown = list(range(max(0, len(part.across) - fit), len(part.across)))
+    if len(shown) < len(part.across):
+        shown = [0, *shown[1:]] if part.first else shown
+        kept = f"the first and the last {len(shown) - 1}" if part.first else f"the last {len(shown)}"
+        yield [(f"{kept} of {len(part.across)} columns"[:width], "dim")]
+    yield from _across([part.across[at] for at in shown], labels, cell)
     for number, name in enumerate(part.down):
         line: Spans = [(told(name, labels, right=True) + " ", "dim")]
-        for at in range(first, len(part.across)):
+        for at in shown:
             value = part.values[number][at]
             text = part.texts[number][at] if part.texts else ""
             line.append((_shaded(value, text, cell), "" if value is None else _strength(value)))

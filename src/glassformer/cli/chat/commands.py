@@ -102,6 +102,28 @@ def tokens(session: Session, rest: str) -> None:
         print(listed([(str(number), visible(text), share(chance)) for number, _, text, chance in rows]))
 
 
+@command()
+def trace(session: Session, rest: str) -> None:
+    """what was expected at each token of the last answer, and how surprising it was"""
+    common.show(last_run(session).trace, as_json=session.as_json)
+
+
+@command("[N|WORD]")
+def lens(session: Session, rest: str) -> None:
+    """what each layer would have said before a token: number N, a WORD, or the last few"""
+    run = last_run(session)
+    before = [run.reading.given + which(run, rest) % len(run.steps) - 1] if rest else None
+    common.show(run.lens(before), as_json=session.as_json)
+
+
+@command("[N|WORD]")
+def attention(session: Session, rest: str) -> None:
+    """what a token looked at, on average over all layers and heads: number N, a WORD, or the last"""
+    run = last_run(session)
+    at = run.reading.given + (which(run, rest) % len(run.steps) if rest else len(run.steps) - 1)
+    common.show(run.attention().of(at), as_json=session.as_json)
+
+
 def last_run(session: Session) -> Run:
     answer = session.conversation.answer
     if answer is None:

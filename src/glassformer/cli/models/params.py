@@ -9,6 +9,7 @@ import typer
 
 from glassformer.cli import common
 from glassformer.cli.models.working import working
+from glassformer.cli.options import SHOWING, Showing, bundled
 
 if TYPE_CHECKING:
     from glassformer.opening import Opened
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: glass models params smollm2   ·   glass models params --only '*.q_proj.weight' --histogram"
 
 
+@bundled
 def params(
     model: Annotated[
         str, typer.Argument(envvar="GLASS_MODEL", help="A catalogue name, a hub id, or a path.", show_default=True)
@@ -28,8 +30,7 @@ def params(
         bool, typer.Option("--stats", help="Read the numbers: mean, spread, least, most, zeros, and what lies far out.")
     ] = False,
     histogram: Annotated[bool, typer.Option("--histogram", help="The same, with a picture of 21 bins.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Every tensor by its whole name, equal blocks too.")] = False,
-    as_json: common.JsonOption = False,
+    shown: Showing = SHOWING,
 ) -> None:
     """Show a model's parameters: shapes, counts, bytes and kinds, summed up by module.
 
@@ -43,7 +44,7 @@ def params(
             found = parameters(opened, only=only, stats=stats, histogram=histogram, progress=progress)
     else:
         found = parameters(open_for(model, weights=False), only=only)
-    common.show(found, as_json=as_json, everything=everything)
+    shown.show(found)
 
 
 def open_for(name: str, weights: bool) -> Opened:

@@ -37,9 +37,9 @@ class Differing:
 
     position: int
     before: str
-    came: str  # what stands there
+    came: str  # what stands there; nothing behind the end
     best: tuple[str, str]  # what each would have said
-    probability: tuple[float, float]  # of what came
+    probability: tuple[float | None, float | None]  # of what came
     divergence: float  # of the second from the first, in nats
 
 
@@ -48,7 +48,7 @@ class Gap:
     """How far the streams are apart as they leave one block."""
 
     layer: str
-    error: float  # the difference's length over the first's, over all tokens
+    error: float  # the difference's length over the first's, mean over the tokens
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,18 @@ def sides(
     for one, other in zip(first, second, strict=True):
         if one.ids != other.ids:
             raise InputError("the two models cut this text into different tokens, so they cannot be compared on it.")
-        for place in _places(one, other, sums, tokenizer, done):
+        for place in _places(one, other, sums, tokenizer, done, done + len(one) == total):
             sums.add(place)
         done += len(one)
         if tell is not None:
             tell(done, total)
-    if not sums.count:
+    if not sums.scored:
         raise InputError("a text needs at least two tokens to compare two models on it. Give a longer one.")
-    perplexity = tuple(math.exp(min(nats / sums.count, 700)) for nats in sums.nats)
+    perplexity = tuple(math.exp(min(nats / sums.scored, 700)) for nats in sums.nats)
     worst = tuple(sorted(sums.worst(), key=lambda one: -one.divergence))
-    gaps = tuple(Gap(name, math.sqrt(a / b) if b else 0.0) for name, (a, b) in sums.gaps.items())
+    gaps = tuple(Gap(name, errors / tokens) for name, (errors, tokens) in sums.gaps.items())
     return Sides(
-        names, sums.count, (perplexity[0], perplexity[1]), sums.divergence / sums.count, sums.same / sums.count,
+        names, sums.scored, (perplexity[0], perplexity[1]), sums.divergence / sums.count, sums.same / sums.count,
         sums.first, worst, gaps,
     )  # fmt: skip
 
@@ -102,10 +102,10 @@ class _Sums:
     """What adds up over a text."""
 
     def __init__(self) -> None:
-        self.count, self.same, self.divergence = 0, 0, 0.0
+        self.count, self.scored, self.same, self.divergence = 0, 0, 0, 0.0
         self.nats = [0.0, 0.0]
         self.first: Differing | None = None
-        self.gaps: dict[str, tuple[float, float]] = {}
+        self.gaps: dict[str, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, Differing]] = []
 
     def add(self, place: tuple[Differing, bool]) -> None:
@@ -113,7 +113,10 @@ class _Sums:
         self.count += 1
         self.same += agrees
         self.divergence += one.divergence
-        self.nats = [nats - math.log(max(p, 1e-300)) for nats, p in zip(self.nats, one.probability, strict=True)]
+        if one.probability != (None, None):
+            self.scored += 1
+            pairs = zip(self.nats, one.probability, strict=True)
+            self.nats = [nats - math.log(max(share or 0.0, 1e-300)) for nats, share in pairs]
         if not agrees and self.first is None:
             self.first = one
         heapq.heappush(self._heap, (one.divergence, self.count, one))
@@ -124,12 +127,17 @@ class _Sums:
         return [one for _, _, one in self._heap]
 
     def apart(self, name: str, one: Floats, other: Floats) -> None:
-        so_far, whole = self.gaps.get(name, (0.0, 0.0))
-        difference = float(((one - other).astype(np.float64) ** 2).sum())
-        self.gaps[name] = (so_far + difference, whole + float((one.astype(np.float64) ** 2).sum()))
+        """Token by token, since the first one's state is often far longer than all others'."""
+        so_far, tokens = self.gaps.get(name, (0.0, 0))
+        lengths = np.linalg.norm(one.astype(np.float64), axis=1)
+        errors = np.linalg.norm((one - other).astype(np.float64), axis=1) / np.maximum(lengths, 1e-12)
+        self.gaps[name] = (so_far + float(errors.sum()), tokens + len(errors))
 
 
-def _places(one: Passes, other: Passes, sums: _Sums, tokenizer: Tokenizer, offset: int) -> Iterator[tuple[Differing, bool]]:
+def _places(
+    one: Passes, other: Passes, sums: _Sums, tokenizer: Tokenizer, offset: int, last: bool
+) -> Iterator[tuple[Differing, bool]]:
+    """Every place of a window; `last`: it ends the text, so what would come next is compared too."""
     blueprints = one.model.blueprint, other.model.blueprint
     alike = blueprints[0].blocks == blueprints[1].blocks and one.model.config.hidden_size == other.model.config.hidden_size
     sites = ["embedding", *(f"blocks.{number}.residual" for number in range(blueprints[0].blocks - 1)), "final"]
@@ -143,15 +151,15 @@ def _places(one: Passes, other: Passes, sums: _Sums, tokenizer: Tokenizer, offse
         size = min(mine.scores.shape[1], theirs.scores.shape[1])
         for number in range(mine.count):
             at = mine.start + number + 1
-            if at < len(one.ids):
+            if at < len(one.ids) or last:
                 logs = log_softmax(mine.scores[number, :size]), log_softmax(theirs.scores[number, :size])
                 yield _place(one, at, logs, tokenizer, offset)
 
 
 def _place(side: Passes, at: int, logs: tuple[Logs, Logs], tokenizer: Tokenizer, offset: int) -> tuple[Differing, bool]:
-    came, best = side.ids[at], [int(one.argmax()) for one in logs]
+    came, best = side.ids[at] if at < len(side.ids) else None, [int(one.argmax()) for one in logs]
     divergence = max(0.0, float((np.exp(logs[0]) * (logs[0] - logs[1])).sum()))
-    texts = [shown_bytes(tokenizer.token_bytes(token)) for token in (came, *best)]
+    texts = ["" if token is None else shown_bytes(tokenizer.token_bytes(token)) for token in (came, *best)]
     before = tokenizer.decode(side.ids[max(0, at - BEFORE) : at])
-    shares = float(np.exp(logs[0][came])), float(np.exp(logs[1][came]))
+    shares = (None, None) if came is None else (float(np.exp(logs[0][came])), float(np.exp(logs[1][came])))
     return Differing(offset + at, before, texts[0], (texts[1], texts[2]), shares, divergence), best[0] == best[1]

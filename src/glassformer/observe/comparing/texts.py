@@ -96,7 +96,9 @@ def texts(first: Passes, second: Passes, token: int | str | None = None) -> Text
 
 
 def _meeting(first: Passes, second: Passes, texts: Sequence[str], token: int | str | None) -> tuple[int, int]:
-    """Where a token stands in each text: at the same place if it does, else its last."""
+    """Where a token stands in each text: at the same place if it does, else its last; a number is a place in both."""
+    if isinstance(token, int):
+        return place(token, texts), place(token, [one.text for one in second.tokens])
     places = reversed(range(len(first.ids))) if token is None else (place(token, texts),)
     for at in places:
         found = [number for number, other in enumerate(second.ids) if other == first.ids[at]]
