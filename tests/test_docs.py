@@ -26,7 +26,15 @@ def blocks(page: Path, language: str) -> list[str]:
     [page for page in PAGES if blocks(page, "python") and page.name not in ELSEWHERE and page.parent != TOUR],
     ids=lambda page: page.name,
 )
-def test_python(page: Path, smollm2: Path, minilm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python(
+    page: Path,
+    smollm2: Path,
+    minilm: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), names)
@@ -104,13 +112,14 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[line for _, line in COMMANDS])
-def test_commands(page: Path, line: str, smollm2: Path) -> None:
+def test_commands(page: Path, line: str, smollm2: Path, tmp_path: Path) -> None:
     words = shlex.split(line)[1:]
     done = subprocess.run(
         [sys.executable, "-c", "from glassformer.cli import main; main()", *words],
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
+        cwd=tmp_path,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
