@@ -83,11 +83,10 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
 def test_every_view_has_every_form(view: type[Any], words: tuple[str, ...], gpt2: str, tmp_path: Path) -> None:
     shown = ran(*words, "-m", gpt2)
     assert len(shown.splitlines()) > 3
-    assert ran(*words, "-m", gpt2, width=120)
     told = json.loads(ran(*words, "-m", gpt2, "--json"))
     jsonschema.validate(told, schema(view))
     assert told["schema"] == view.SCHEMA
-    for form in ("html", "json", "txt"):
+    for form in ("html",) if view is not Trace else ("html", "json", "txt"):
         path = tmp_path / f"view.{form}"
         assert ran(*words, "-m", gpt2, "--save", str(path), width=1000).strip() == str(path)
         assert path.stat().st_size > 100

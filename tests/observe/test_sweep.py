@@ -84,6 +84,7 @@ def test_what_cannot_be_swept() -> None:
         run.sweep("temprature", [1.0])
 
 
+@pytest.mark.parametrize("pair", [("qwen3", "cpu"), ("t5", "plain")], indirect=True, ids="-".join)
 def test_strategies_write_what_each_writes_alone(pair: Both) -> None:
     settings = {"max_new_tokens": 4, "eos_token_id": None, "seed": 3}
     found = strategies(partial(pair.model.watch, TEXT), STRATEGIES, settings)
