@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from glassformer.observe.attention import Attention, Habit, Heads, Row
-from glassformer.show.page import Column, Grid, Heading, Mosaic, Page, Part, Strip, Table, Words
+from glassformer.show.page import Column, Grid, Heading, Mosaic, Page, Part, Table, Words
 from glassformer.show.page import Row as Line
 from glassformer.show.words import share, visible
 
@@ -77,16 +77,6 @@ def row(found: Row, everything: bool = False) -> Page:
     )
     said = f"what {visible(found.text)} (position {found.position}) looked at: {found.what}"
     return Page(said, (Heading(f"{found.model}: {said}"), table, Words(found.note, "dim")))
-
-
-def strip(found: Row) -> Strip:
-    """The text, each token as strong as it was looked at."""
-    most = max((one.weight for one in found.glances), default=1.0) or 1.0
-    return Strip(
-        tuple(visible(one.text) for one in found.glances),
-        tuple(one.weight / most for one in found.glances),
-        tuple(share(one.weight) for one in found.glances),
-    )
 
 
 def heads(found: Heads, everything: bool = False) -> Page:
