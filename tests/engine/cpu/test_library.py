@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,13 @@ def test_two_engines_at_once(tiny: Tiny) -> None:
         worker.join(60)
     assert len(found) == 60
     assert all(np.array_equal(one, wanted) for one in found)
+
+
+def test_any_thread_may_ask_for_the_levels() -> None:
+    """ctypes lets go of Python's lock during a call, so threads are in the library at the same time."""
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: {library.levels() for _ in range(5000)}, range(4)))
+    assert answers == [{library.levels()}] * 4
 
 
 def test_it_imports_no_torch() -> None:

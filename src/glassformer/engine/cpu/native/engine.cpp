@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <string>
 #include <vector>
 
 #if defined(__aarch64__) && defined(__linux__)
@@ -597,15 +598,14 @@ class Engine {
 #define PUBLIC extern "C" __attribute__((visibility("default")))
 #endif
 
-// The names of the levels that can run here, best first, with spaces between.
+// The names of the levels that can run here, best first, with spaces between. Made once: any thread may ask.
 PUBLIC const char* glass_levels() {
-    static char names[256];
-    names[0] = 0;
-    for (const glass::Kernels* level : glass::levels()) {
-        if (names[0]) std::strncat(names, " ", sizeof names - std::strlen(names) - 1);
-        std::strncat(names, level->name, sizeof names - std::strlen(names) - 1);
-    }
-    return names;
+    static const std::string names = [] {
+        std::string joined;
+        for (const glass::Kernels* level : glass::levels()) joined += (joined.empty() ? "" : " ") + std::string(level->name);
+        return joined;
+    }();
+    return names.c_str();
 }
 
 // An engine on a level; null if it cannot be had.
