@@ -19,7 +19,7 @@ import pytest
 from glassformer.engine.cpu import build, library
 
 HERE = Path(__file__).with_name("native")
-SANITISED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+SANITISED = ("-O1", "-g1", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 CROSS = {"x86_64": "x86-64-linux-gnu", "aarch64": "aarch64-linux-gnu"}  # Debian's names of the compilers' packages
 BEYOND_QEMU = {"avx512vnni"}
 
@@ -87,10 +87,11 @@ def test_the_best_level_and_the_portable_one(tmp_path: Path, compiler: list[str]
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("sanitisers", ["address,undefined", "thread"])
 def test_all_levels_of_this_machine_with_sanitisers(
-    tmp_path: Path, compiler: list[str], here: dict[str, build.Flags]
+    tmp_path: Path, compiler: list[str], here: dict[str, build.Flags], sanitisers: str
 ) -> None:
-    program = make(tmp_path, compiler, here, SANITISED)
+    program = make(tmp_path, compiler, here, (*SANITISED, f"-fsanitize={sanitisers}"))
     for level in here:
         assert run([program, level]) == f"{level}: all is well\n"
 
