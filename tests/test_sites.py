@@ -224,6 +224,26 @@ class TestChanges:
         assert np.array_equal(changed[0].host(), plain[0].host())
         assert not np.allclose(changed[1].host(), plain[1].host(), atol=1e-2)
 
+    def test_rows_of_a_shift_go_with_their_positions(self) -> None:
+        value, shift = np.zeros((1, 4, 2), np.float32), np.array([[3.0, 3.0], [1.0, 1.0]], np.float32)
+        changed = Change(shift=shift, positions=[3, 1]).apply(value, sites.STREAM, 0)
+        assert changed[0, :, 0].tolist() == [0, 1, 0, 3]
+        assert Change(shift=shift, positions={3, 1}).apply(value, sites.STREAM, 0)[0, :, 0].tolist() == [0, 3, 0, 1]
+
+    def test_a_text_that_goes_through_in_pieces_is_changed_as_a_whole(self) -> None:
+        """Each piece takes the rows of the shift that are meant for it."""
+        whole, shift = np.ones((1, 6, 2), np.float32), np.arange(8, dtype=np.float32).reshape(4, 2)
+        change = Change(0.0, shift, positions=[1, 2, 3, 4])
+        pieces = [change.apply(whole[:, at : at + 2], sites.STREAM, at) for at in (0, 2, 4)]
+        assert np.array_equal(np.concatenate(pieces, 1), change.apply(whole, sites.STREAM, 0))
+        heads, by_head = np.ones((1, 3, 6, 2), np.float32), np.arange(16, dtype=np.float32).reshape(2, 4, 2)
+        change = Change(0.0, by_head, positions=[1, 2, 3, 4], heads=[2, 0])
+        pieces = [change.apply(heads[:, :, at : at + 2], sites.HEADS, at) for at in (0, 2, 4)]
+        found = change.apply(heads, sites.HEADS, 0)
+        assert np.array_equal(np.concatenate(pieces, 2), found)
+        assert np.array_equal(found[0, 2, 1:5], by_head[0])
+        assert np.array_equal(found[0, 0, 1:5], by_head[1])
+
     def test_numpy_values_too(self) -> None:
         value = np.ones((1, 3, 4), np.float32)
         changed = Change(scale=2.0, shift=1.0, positions=frozenset({1, 9})).apply(value, sites.STREAM, 0)

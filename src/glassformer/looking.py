@@ -14,6 +14,7 @@ from glassformer.loaded import Loaded, Prompt
 if TYPE_CHECKING:
     from glassformer.observe.journey import Journey
     from glassformer.observe.parameters import Parameters, Progress
+    from glassformer.observe.patching import Part, Patching
     from glassformer.observe.reading import Reading
     from glassformer.observe.tokens import Batch, Cut
     from glassformer.observe.tree import Tell, Tree
@@ -94,6 +95,36 @@ class Looking(Loaded):
         self._check_writes()
         found = grow(self, *self.encode(prompt, raw=raw, system=system, **self.variables(template)), width, depth, tell)
         return found if at is None else found.grown(at, tell=tell)
+
+    def patch(
+        self,
+        first: Prompt,
+        second: Prompt,
+        part: Part = "residual",
+        positions: Sequence[int | str] | None = None,
+        *,
+        answer: int | str | None = None,
+        against: int | str | None = None,
+        target: str | None = None,
+        raw: bool = False,
+        system: str | None = None,
+        template: Mapping[str, Any] | None = None,
+        tell: Tell | None = None,
+    ) -> Patching:
+        """Which places inside make the first text lead elsewhere than the second, which has as many tokens.
+
+        Args:
+            part: what is carried over: 'residual', 'attention', 'mlp' or 'heads'.
+            positions: where, by number or token; everywhere it could matter, unless they are named.
+            answer: the token that is to come back; what the first text leads to, unless it is named.
+            against: the one it is held against; what the second text leads to, unless it is named.
+            target: what an encoder-decoder has written already.
+            tell: called as (places so far, places in all).
+        """
+        from glassformer.observe.patching import patching
+
+        one, other = (self.read(text, target, raw=raw, system=system, template=template) for text in (first, second))
+        return patching(one, other, part, positions, answer=answer, against=against, tell=tell)
 
     def tokens(self, text: str, pair: str | None = None, *, special: bool = True) -> Cut:
         """A text's tokens: what each is, its bytes, where it stands; `special`: with those that the model puts around it."""

@@ -113,7 +113,8 @@ class Change:
     """value · scale + shift, at some positions and heads: enough to zero, scale, replace, patch or steer.
 
     An affine change is data, so a native engine or a captured graph can honour it as well as plain PyTorch.
-    `positions` count from the start of the sequence, cached tokens included; on the encoder's side, of the source.
+    `positions` count from the start of the sequence, cached tokens included; on the encoder's side, of the source. Where a
+    shift has a row for each of them, rows and positions go in the same order.
     """
 
     scale: float = 1.0
@@ -137,19 +138,23 @@ class Change:
             count = value.shape[names.index("heads")]
             if wrong := [head for head in self.heads if head >= count]:
                 raise SiteError(f"there is no head {wrong[0]} to change: there are {count}, 0 to {count - 1}.")
-            index[names.index("heads")] = sorted(self.heads)
+            index[names.index("heads")] = _in_order(self.heads)
+        shift = self.shift
         if self.positions is not None:
             axis = names.index("length" if "length" in names else "source")
             start = start if "length" in names else 0
-            here = sorted(p - start for p in self.positions if 0 <= p - start < value.shape[axis])
-            if not here:
+            order = _in_order(self.positions)
+            inside = [number for number, position in enumerate(order) if 0 <= position - start < value.shape[axis]]
+            if not inside:
                 return value
+            if len(inside) < len(order) and getattr(shift, "ndim", 0) > 1 and shift.shape[-2] == len(order):
+                shift = shift[..., inside, :]  # a text goes through in pieces: what is meant for this one
             if isinstance(index[axis - 1], list):  # two lists would be paired up; make them a grid
                 index[axis - 1] = [[head] for head in index[axis - 1]]
-            index[axis] = here
+            index[axis] = [order[number] - start for number in inside]
         changed = value.clone() if hasattr(value, "clone") else value.copy()
         try:
-            selected, shift = changed[tuple(index)] * self.scale, self.shift
+            selected = changed[tuple(index)] * self.scale
             if hasattr(shift, "dtype") and hasattr(value, "new_tensor"):  # an array may change a tensor too
                 shift = value.new_tensor(shift) if not hasattr(shift, "clone") else shift
             changed[tuple(index)] = selected if shift is None else selected + shift
@@ -160,6 +165,11 @@ class Change:
                 f"a Change does not fit what it changes, {said}: {str(error).splitlines()[0]}.{where}"
             ) from error
         return changed
+
+
+def _in_order(numbers: Collection[int]) -> list[int]:
+    """As they were given; of a set, which has no order, from the lowest up."""
+    return list(numbers) if isinstance(numbers, Sequence) else sorted(numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from glassformer.observe.attribution import Attribution
 from glassformer.observe.caching import Caching
 from glassformer.observe.comparing import Runs, Sides, Texts
 from glassformer.observe.lens import Lens
+from glassformer.observe.patching import Patching
 from glassformer.observe.schema import schema
 from glassformer.observe.sweep import Strategies, Sweep
 from glassformer.observe.trace import Trace
@@ -66,6 +67,8 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
     (Lens, ("lens", TEXT)),
     (Lens, ("lens", TEXT, "--token", "2", "--token", "-1")),
     (Attribution, ("lens", TEXT, "--wrote", "best")),
+    (Patching, ("patch", "the cat", "the bat", "--answer", "4", "--against", "5")),
+    (Patching, ("patch", "the cat", "the bat", "--part", "heads", "-t", "-1", "--answer", "4", "--against", "5")),
     (Texts, ("compare", "the cat", "the bat", "--token", "t")),
     (Runs, ("compare", TEXT, "--with", "temperature=2.0", "-n", "3")),
     (
@@ -99,6 +102,8 @@ def test_an_encoder_decoder(t5: str) -> None:
     assert "cross-attention" in ran("attention", TEXT, "--target", "a dog", "--kind", "cross", "--layer", "0", "-m", t5)
     assert "the encoder's" in ran("attention", TEXT, "--kind", "encoder", "--layer", "0", "-m", t5)
     assert "what each layer would have said" in ran("lens", TEXT, "--target", "a dog", "-m", t5)
+    answers = ("--answer", "4", "--against", "5")
+    assert "which places make it" in ran("patch", "the cat sat", "the dog sat", "--target", "a", *answers, "-m", t5)
 
 
 def test_an_encoder() -> None:
@@ -161,6 +166,8 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
         (("lens", "x", "--token", "77"), "there is no token 77 in a text of 1"),
         (("lens", "x", "--wrote", "best", "--token", "0", "--token", "1"), "Give --token once"),
         (("lens", "x", "--wrote", "ab"), "is 2 tokens, not one"),
+        (("patch", "the cat", "the ox"), "the texts have 7 and 6 tokens. Patching goes place by place"),
+        (("patch", "the cat", "the bat", "--part", "hads"), "there is no part 'hads' to patch. Did you mean 'heads'"),
         (("compare", "x"), "compare with what? Here is nothing"),
         (("compare", "x", "y", "--with", "top_k=1"), "Here is a second text and another way"),
         (("compare", "x", "--change", "blocks.0.residual"), "is not SITE[:HEADS]=FACTOR"),
@@ -181,7 +188,7 @@ def test_one_clear_sentence(words: tuple[str, ...], message: str, gpt2: str) -> 
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("verb", ["trace", "attention", "lens", "compare", "tree", "chat", "look", "tokens", "run"])
+@pytest.mark.parametrize("verb", ["trace", "attention", "lens", "patch", "compare", "tree", "chat", "look", "tokens", "run"])
 def test_every_verbs_help_has_an_example(verb: str) -> None:
     shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "80"}).output
     assert "Example: glass " in shown

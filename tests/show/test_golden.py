@@ -120,6 +120,8 @@ def inside() -> dict[str, Any]:
         "heads": reading.heads(),
         "lens": reading.lens(),
         "attribution": reading.attribution(),
+        "patching": model.patch("the cat sat", "the bat sat", answer=4, against=5),
+        "patching-heads": model.patch("the cat sat", "the bat sat", "heads", answer=4, against=5),
         "compare-texts": compare(reading, model.read("a cat sat"), token="s"),
         "compare-models": sides,
         "compare-runs": compare(run, drawn, names=("greedy", "hot")),
@@ -136,7 +138,7 @@ def views() -> dict[str, Any]:
 
 NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
-    "heads", "lens", "attribution", "compare-texts", "compare-models", "compare-runs", "receipt", "tree", "parameters",
+    "heads", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models", "compare-runs", "receipt", "tree", "parameters",
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from glassformer import __version__
-from glassformer.cli import attention, chat, compare, doctor, lens, look, models, run, task, tokens, trace, tree
+from glassformer.cli import attention, chat, compare, doctor, lens, look, models, patch, run, task, tokens, trace, tree
 
 app = typer.Typer(
     help="A transformer runtime in a glass case: run a model, and see every step that made each token.",
@@ -23,6 +23,7 @@ app.command("trace", epilog=trace.EXAMPLE)(trace.trace)
 app.command("tree", epilog=tree.EXAMPLE)(tree.tree)
 app.command("attention", epilog=attention.EXAMPLE)(attention.attention)
 app.command("lens", epilog=lens.EXAMPLE)(lens.lens)
+app.command("patch", epilog=patch.EXAMPLE)(patch.patch)
 app.command("compare", epilog=compare.EXAMPLE)(compare.compare)
 app.command("tokens", epilog=tokens.EXAMPLE)(tokens.tokens)
 app.add_typer(models.app, name="models")

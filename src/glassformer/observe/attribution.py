@@ -27,6 +27,7 @@ from glassformer.observe.seen import Seen
 from glassformer.text.pieces import shown_bytes
 
 if TYPE_CHECKING:
+    from glassformer.loaded import Loaded
     from glassformer.show.page import Page
 
 
@@ -71,7 +72,7 @@ def attribution(reading: Passes, position: int | str = -1, token: int | str | No
         raise InputError(f"{model.name} does not score the next token, so its parts have no share in one.")
     at = place(position, [one.text for one in reading.tokens])
     walk = Walk(reading, at)
-    wanted = _wanted(reading, token, walk.scores)
+    wanted = scored_token(reading.model, token, walk.scores)
     walk.back(wanted)
     score = float(walk.scores[wanted])
     walk.add("biases", None, walk.constant)
@@ -82,13 +83,14 @@ def attribution(reading: Passes, position: int | str = -1, token: int | str | No
     return Attribution(model.name, at, reading.tokens[at].text, *told, tuple(walk.parts), tuple(walk.heads))
 
 
-def _wanted(reading: Passes, token: int | str | None, scores: Floats) -> int:
+def scored_token(model: Loaded, token: int | str | None, scores: Floats) -> int:
+    """The id of a token that somebody names, by its text or its number; the best one, if nobody does."""
     if token is None:
         return int(scores.argmax())
     if isinstance(token, str):
-        ids = reading.model.tokenizer.encode(token, add_special_tokens=False)
+        ids = model.tokenizer.encode(token, add_special_tokens=False)
         if len(ids) != 1 and token.isdecimal():
-            return _wanted(reading, int(token), scores)
+            return scored_token(model, int(token), scores)
         if len(ids) != 1:
             raise InputError(f"{token!r} is {len(ids)} tokens, not one. Name one, or give its id.")
         return int(ids[0])

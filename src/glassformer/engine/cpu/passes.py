@@ -32,6 +32,7 @@ from glassformer.sites import ENCODER, Change, axes
 Floats = npt.NDArray[np.float32]
 Found = tuple[Floats, dict[str, Any]]  # scores, and what a watch saw
 SOURCED = (".cross.key", ".cross.value")  # sites that lie in a row's memory of its source
+PROGRAMS = 32  # that are kept; each has the memory of its largest pass
 STORES: Mapping[str, Store] = dict(zip(CACHES, Store, strict=True))
 
 
@@ -65,12 +66,15 @@ class Native:
         return Format(layers, int(key[1]), int(key[3]), self._store)
 
     def _ready(self, stack: str, reads: frozenset[str], changes: frozenset[str]) -> Ready:
-        """The program of a stack for these sites, made once."""
+        """The program of a stack for these sites, made once; those that were asked for last are kept."""
         key = (stack, _belonging(reads, stack), _belonging(changes, stack))
-        if key not in self._programs:
-            program = Lowering(self.blueprint, self._weights, *key, self.config).lower()
-            self._programs[key] = Ready(program, self._store)
-        return self._programs[key]
+        ready = self._programs.pop(key, None)
+        if ready is None:
+            ready = Ready(Lowering(self.blueprint, self._weights, *key, self.config).lower(), self._store)
+            if len(self._programs) >= PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+        self._programs[key] = ready
+        return ready
 
     def _pass(self, ready: Ready, shares: Sequence[Share], keys: int) -> list[Found]:
         """One pass over some tokens of some rows: each share's scores, and what its watch saw."""

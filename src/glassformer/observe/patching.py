@@ -1,0 +1,296 @@
+"""Patching: which place inside the model makes one text lead elsewhere than another.
+
+Two texts of as many tokens lead to two answers. The second one is read again and again, each time with one place inside (one
+block's value at one position, or one head) taken from the first. Where that brings the first text's answer back, the
+difference was carried through that place. A cell says how much came back: 0, the answer is the second text's as before;
+1, it is the first one's.
+
+Nothing that stands before the first difference can differ, so the text is read up to there once, and every patch begins at
+its own position. All patches of a position go through together.
+
+Shapes: values (rows, columns): a row for each layer, a column for each position, or for each head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from glassformer.engine.protocol import Feed, Row, Want
+from glassformer.errors import InputError, SettingError, nearest
+from glassformer.observe.attention import place
+from glassformer.observe.attribution import scored_token
+from glassformer.observe.comparing.runs import shared
+from glassformer.observe.passes import Floats, Passes, Tell
+from glassformer.observe.seen import Seen
+from glassformer.sites import ENCODER, Change, Watch
+from glassformer.text.pieces import shown_bytes
+
+if TYPE_CHECKING:
+    from glassformer.show.page import Page
+
+Part: TypeAlias = Literal["residual", "attention", "mlp", "heads"]
+SITES: dict[str, str] = {
+    "residual": "blocks.{}.residual",
+    "attention": "blocks.{}.attention.update",
+    "mlp": "blocks.{}.mlp.update",
+    "heads": "blocks.{}.attention.heads",
+}
+TOGETHER = 2048  # tokens of the patches that go through in one pass, about
+MOST = 1_000_000  # tokens that all patches read
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One of the two tokens whose scores tell the texts apart."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place, and how much of the first text's answer it brings back."""
+
+    layer: str
+    place: str  # the token at it, or the head
+    position: int | None  # of a head, which is patched at all of them: None
+    value: float
+
+
+@dataclass(frozen=True)
+class Patching(Seen):
+    SCHEMA = "glassformer.patching/1"
+
+    model: str
+    part: Part
+    texts: tuple[str, str]  # where the patches come from, and where they are put
+    tokens: tuple[tuple[str, ...], tuple[str, ...]]  # of both, on the side that is patched
+    answers: tuple[Answer, Answer]  # what each text leads to
+    differences: tuple[float, float]  # after each text: the first answer's score less the second's
+    layers: tuple[str, ...]  # 'embedding', then blocks by number
+    positions: tuple[int, ...]  # that were patched
+    heads: int  # how many columns are heads; 0: columns are positions
+    values: tuple[tuple[float, ...], ...]
+
+    def page(self, everything: bool = False) -> Page:
+        from glassformer.show.patching import page
+
+        return page(self, everything)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What the columns stand for: the second text's tokens, or the heads' numbers."""
+        if self.heads:
+            return tuple(map(str, range(self.heads)))
+        return tuple(self.tokens[1][position] for position in self.positions)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All places, those that bring most back first."""
+        at: Sequence[int | None] = [None] * self.heads if self.heads else self.positions
+        found = [
+            Cell(layer, place, position, value)
+            for layer, row in zip(self.layers, self.values, strict=True)
+            for place, position, value in zip(self.columns, at, row, strict=True)
+        ]
+        return sorted(found, key=lambda cell: -cell.value)
+
+    def __repr__(self) -> str:
+        first, second = self.answers
+        return f"Patching({first.text!r} instead of {second.text!r}: {len(self.layers)} × {len(self.columns)} {self.part})"
+
+
+def patching(
+    first: Passes, second: Passes, part: Part = "residual", positions: Sequence[int | str] | None = None, *,
+    answer: int | str | None = None, against: int | str | None = None, tell: Tell | None = None,
+) -> Patching:  # fmt: skip
+    """Put the first text's values into the second one's pass, place by place, and see what brings its answer back.
+
+    `part`: 'residual' (the stream after each block), 'attention' or 'mlp' (what each adds to it), or 'heads' (each head, at
+    all positions). `positions`: where, by number or by the second text's tokens; everywhere it could matter, unless they are
+    named. `answer` and `against`: the two tokens to tell apart, instead of what each text leads to.
+    """
+    if part not in SITES:
+        raise SettingError(f"there is no part {part!r} to patch.{nearest(part, SITES)} Parts: {', '.join(get_args(Part))}.")
+    pair = Pair(first, second, positions)
+    ends = [pair.scores(side) for side in (first, second)]
+    model = first.model
+    wanted, other = scored_token(model, answer, ends[0]), scored_token(model, against, ends[1])
+    answers = [Answer(one, shown_bytes(model.tokenizer.token_bytes(one))) for one in (wanted, other)]
+    if wanted == other:
+        raise InputError(
+            f"both texts lead to {answers[0].text!r}. Name two tokens to tell them apart, an answer and another one."
+        )
+    clean, dirty = (float(scores[wanted] - scores[other]) for scores in ends)
+    if clean == dirty:
+        raise InputError(
+            f"after both texts {answers[0].text!r} stands to {answers[1].text!r} alike, so nothing can be told."
+        )
+    patches = pair.patches(part)
+    columns = len({patch.column for patch in patches})
+    layers = tuple(dict.fromkeys(patch.layer for patch in patches))
+    values = np.zeros((len(layers), columns))
+    for done, (patch, scores) in enumerate(pair.patched(patches), 1):
+        values[layers.index(patch.layer), patch.column] = (float(scores[wanted] - scores[other]) - dirty) / (clean - dirty)
+        if tell is not None:
+            tell(done, len(patches))
+    return Patching(
+        model.name,
+        part,
+        (_told(first), _told(second)),
+        (pair.spelt(first), pair.spelt(second)),
+        (answers[0], answers[1]),
+        (clean, dirty),
+        layers,
+        tuple(pair.positions),
+        columns if part == "heads" else 0,
+        tuple(tuple(map(float, row)) for row in values),
+    )
+
+
+@dataclass(frozen=True)
+class Patch:
+    layer: str
+    column: int
+    start: int  # the first position that it changes
+    site: str
+    change: Change
+
+
+class Pair:
+    """Two texts of as many tokens, on the side where they differ: what an encoder reads, or what the model goes on from."""
+
+    def __init__(self, first: Passes, second: Passes, positions: Sequence[int | str] | None) -> None:
+        model = first.model
+        if not (model.writes or model.head == "masked"):
+            raise InputError(f"{model.name} scores no tokens, so there is no answer that a patch could bring back.")
+        self.first, self.second = first, second
+        self.sourced = first.source is not None
+        if self.sourced and first.ids != second.ids:
+            raise InputError("the two targets differ. Patch two texts that an encoder reads, before the same target.")
+        one, other = self.ids(first), self.ids(second)
+        if len(one) != len(other):
+            raise InputError(
+                f"the texts have {len(one)} and {len(other)} tokens. Patching goes place by place: let one word "
+                "stand for another of as many tokens (glass tokens shows them)."
+            )
+        if one == other:
+            raise InputError("the two texts are the same, so there is nothing to carry over.")
+        self.causal = model.writes and not self.sourced
+        self.positions = list(range(shared(one, other) if self.causal else 0, len(one)))
+        if positions is not None:
+            if not positions:
+                raise InputError("name at least one position to patch, or leave positions out for all.")
+            self.positions = list(dict.fromkeys(place(position, self.spelt(second)) for position in positions))
+        self.mask = None if model.writes else self._mask()
+
+    def ids(self, side: Passes) -> tuple[int, ...]:
+        return side.source or () if self.sourced else side.ids
+
+    def spelt(self, side: Passes) -> tuple[str, ...]:
+        return tuple(token.text for token in (side.source_tokens if self.sourced else side.tokens))
+
+    def _mask(self) -> int:
+        mask = self.first.model.tokenizer.mask_token_id
+        places = [[at for at, token in enumerate(side.ids) if token == mask] for side in (self.first, self.second)]
+        if len(places[0]) != 1 or places[0] != places[1]:
+            name = self.first.model.tokenizer.mask_token
+            raise InputError(f"{self.first.model.name} fills gaps: put one {name} into both texts, at the same place.")
+        return places[0][0]
+
+    # Values and scores ------------------------------------------------------------------------------------------
+
+    def patches(self, part: Part) -> list[Patch]:
+        """Every place, position by position, with what lies there in the first text."""
+        blueprint, prefix = self.first.model.blueprint, ENCODER if self.sourced else ""
+        blocks = blueprint.encoder if self.sourced else blueprint.blocks
+        sites = {str(number): prefix + SITES[part].format(number) for number in range(blocks)}
+        if part == "residual":
+            sites = {"embedding": f"{prefix}embedding", **sites}
+        self._check_size(len(sites), part)
+        values = {site: np.zeros(self.first.shape(site), np.float32) for site in sites.values()}
+        for chunk in self.first.chunks(*values):
+            for site in chunk.sites:
+                self.first.put(values[site], site, chunk)
+        spots = self.positions
+        if part == "heads":
+            return [
+                Patch(layer, head, min(spots), site, Change(0.0, value[None, spots], spots, [head]))
+                for layer, site in sites.items()
+                for head, value in enumerate(values[site])
+            ]
+        return [
+            Patch(layer, column, position, site, Change(0.0, values[site][position], [position]))
+            for column, position in enumerate(spots)
+            for layer, site in sites.items()
+        ]
+
+    def _check_size(self, layers: int, part: Part) -> None:
+        """Refuse what would take hours, before anything runs."""
+        length = len(self.ids(self.second))
+        heads = self.first.model.config.num_attention_heads
+        starts = [min(self.positions)] * heads if part == "heads" else self.positions
+        tokens = layers * sum(length - start if self.causal else length for start in starts)
+        if tokens > MOST:
+            raise InputError(
+                f"patching {len(starts)} × {layers} places of this text reads {tokens:,} tokens. Name a few positions."
+            )
+
+    def scores(self, side: Passes) -> Floats:
+        """What a side's text leads to, unchanged."""
+        if self.mask is not None:
+            return self._filled(side.ids, Watch())
+        return self._ran([side.model.executor.open(side.source)], side.ids, [None])[0]
+
+    def patched(self, patches: Sequence[Patch]) -> Iterator[tuple[Patch, Floats]]:
+        """The second text's scores under each patch."""
+        if self.mask is not None:
+            for patch in patches:
+                yield patch, self._filled(self.second.ids, _watch(patch))
+            return
+        executor, ids = self.second.model.executor, self.second.ids
+        base = executor.open(self.second.source)
+        size = max(1, TOGETHER // len(self.ids(self.second)))
+        try:
+            if self.causal and (read := ids[: max(patch.start for patch in patches)]):
+                executor.run([Feed(base, read, Want.NONE)])
+            for start in dict.fromkeys(patch.start for patch in patches):
+                here = [patch for patch in patches if patch.start == start]
+                for at in range(0, len(here), size):
+                    some = here[at : at + size]
+                    if self.causal:
+                        rows, rest = [executor.fork(base, start) for _ in some], ids[start:]
+                    else:
+                        rows, rest = [executor.open(self.second.source) for _ in some], ids
+                    yield from zip(some, self._ran(rows, rest, [_watch(patch) for patch in some]), strict=True)
+        finally:
+            executor.close(base)
+
+    def _ran(self, rows: Sequence[Row], ids: Sequence[int], watches: Sequence[Watch | None]) -> list[Floats]:
+        """What rows say after some more tokens, each under its own watch; they are closed."""
+        executor = self.first.model.executor
+        try:
+            found = executor.run([Feed(row, ids, watch=watch) for row, watch in zip(rows, watches, strict=True)])
+            return [scores.host().copy() for scores in found]
+        finally:
+            for row in rows:
+                executor.close(row)
+
+    def _filled(self, ids: Sequence[int], watch: Watch) -> Floats:
+        scores, _ = self.first.model.encoded(ids, watch)
+        assert scores is not None
+        assert self.mask is not None
+        found: Floats = scores[self.mask]
+        return found
+
+
+def _watch(patch: Patch) -> Watch:
+    return Watch(changes={patch.site: patch.change})
+
+
+def _told(side: Passes) -> str:
+    return str(side.model.tokenizer.decode(side.ids if side.source is None else side.source))

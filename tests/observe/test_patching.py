@@ -1,0 +1,241 @@
+"""Patching: every cell against the reference with a hook in it, one pass for each, on every family and executor."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+from glassformer.errors import InputError, SettingError
+from glassformer.observe import patching as module
+from glassformer.observe.patching import Patching, patching
+from glassformer.observe.schema import schema
+from glassformer.show.terminal import Drawn, plain
+from glassformer.sites import Change
+from tests.observe.models import EXECUTORS, WRITERS, Both, both, encoder
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FIRST, SECOND = "the cat sat on the mat", "the dog sat on the cat"  # words or letters: as many tokens in each
+
+
+@pytest.fixture(params=[(family, executor) for family in WRITERS for executor in EXECUTORS], ids="-".join)
+def pair(request: pytest.FixtureRequest) -> Both:
+    return both(*request.param)
+
+
+def readings(pair: Both) -> tuple[Any, Any]:
+    return pair.reading(FIRST), pair.reading(SECOND)
+
+
+def answers(pair: Both) -> dict[str, int]:
+    """Two tokens that are told apart; tiny models lead to the same one everywhere."""
+    first, second = (pair.run(reading).logits[0, -1] for reading in readings(pair))
+    gap = first - second
+    return {"answer": int(gap.argmax()), "against": int(gap.argmin())}
+
+
+def blocks(pair: Both) -> list[Any]:
+    """The reference's blocks on the side that is patched."""
+    model = pair.reference
+    if pair.family == "gpt2":
+        return list(model.transformer.h)
+    if pair.family == "t5":
+        return list(model.encoder.block)
+    return list(model.model.encoder.layers if pair.family == "bart" else model.model.layers)
+
+
+def last_scores(pair: Both, reading: Any) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = pair.run(reading).logits[0, -1].numpy()
+    return found
+
+
+def stream(output: Any) -> torch.Tensor:
+    found: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    return found
+
+
+def hooked(pair: Both, layer: int, position: int) -> np.ndarray[Any, Any]:
+    """The reference's scores of the second text, with one block's output at one position from the first."""
+    first, second = readings(pair)
+    block, kept = blocks(pair)[layer], []
+    handle = block.register_forward_hook(lambda _, __, output: kept.append(stream(output).clone()))
+    last_scores(pair, first)
+    handle.remove()
+
+    def patch(_: Any, __: Any, output: Any) -> None:
+        stream(output)[0, position] = kept[0][0, position]
+
+    handle = block.register_forward_hook(patch)
+    try:
+        return last_scores(pair, second)
+    finally:
+        handle.remove()
+
+
+def test_each_cell_of_the_stream_is_the_references(pair: Both) -> None:
+    asked = answers(pair)
+    first, second = readings(pair)
+    found = patching(first, second, **asked)
+    wanted, other = asked["answer"], asked["against"]
+    clean, dirty = (last_scores(pair, side)[[wanted, other]] @ [1, -1] for side in (first, second))
+    assert found.differences == pytest.approx((clean, dirty), abs=1e-3)
+    assert found.layers == ("embedding", *map(str, range(len(blocks(pair)))))
+    ids = (first.source, second.source) if pair.sourced else (first.ids, second.ids)
+    begins = 0 if pair.sourced else next(at for at, (a, b) in enumerate(zip(*ids, strict=True)) if a != b)
+    assert found.positions == tuple(range(begins, len(ids[0])))
+    for layer in range(len(blocks(pair))):
+        for column, position in enumerate(found.positions):
+            expected = (hooked(pair, layer, position)[[wanted, other]] @ [1, -1] - dirty) / (clean - dirty)
+            assert found.values[layer + 1][column] == pytest.approx(expected, abs=2e-3)
+
+
+@pytest.mark.parametrize("part", ["attention", "mlp", "heads"])
+def test_the_other_parts_one_change_at_a_time(pair: Both, part: module.Part) -> None:
+    """Against the same change made by hand, in a pass of its own."""
+    asked = answers(pair)
+    first, second = readings(pair)
+    found = patching(first, second, part, **asked)
+    prefix = "encoder." if pair.sourced else ""
+    clean, dirty = found.differences
+    begins = min(found.positions)
+    for layer, row in enumerate(found.values):
+        site = prefix + module.SITES[part].format(layer)
+        value = first.at(site)
+        for column, cell in enumerate(row):
+            spots = list(found.positions) if part == "heads" else [found.positions[column]]
+            shift = value[column][None, begins:] if part == "heads" else value[spots[0]]
+            change = {site: Change(0.0, shift, spots, [column] if part == "heads" else None)}
+            changed = type(second)(pair.model.changed(change), second.ids, second.source, second.given)
+            scores = np.concatenate([chunk.scores for chunk in changed.chunks(scored=True)])[-1]
+            lead = float(scores[asked["answer"]] - scores[asked["against"]])
+            assert cell == pytest.approx((lead - dirty) / (clean - dirty), abs=2e-3)
+    assert found.heads == (len(found.values[0]) if part == "heads" else 0)
+
+
+def test_a_word_exchanged_at_the_bottom_is_the_other_text(pair: Both) -> None:
+    """With one token that differs, the embedding there is all there is: it brings everything back, and no other does."""
+    first, second = pair.reading(FIRST), pair.reading("the cat sat on the cat")
+    gap = pair.run(first).logits[0, -1] - pair.run(second).logits[0, -1]
+    found = patching(first, second, answer=int(gap.argmax()), against=int(gap.argmin()))
+    changed = [at for at, (a, b) in enumerate(zip(*found.tokens, strict=True)) if a != b]
+    assert len(changed) == 1
+    whole = found.values[0]
+    for column, position in enumerate(found.positions):
+        assert whole[column] == pytest.approx(1.0 if position == changed[0] else 0.0, abs=1e-3)
+
+
+def test_positions_are_named_by_number_or_token(pair: Both) -> None:
+    asked = answers(pair)
+    first, second = readings(pair)
+    whole = patching(first, second, **asked)
+    some = patching(first, second, positions=[whole.positions[-1], whole.positions[-2]], **asked)
+    assert some.positions == (whole.positions[-1], whole.positions[-2])
+    assert np.allclose(np.array(some.values), np.array(whole.values)[:, [-1, -2]], atol=1e-5)
+    by_token = patching(first, second, positions=[whole.tokens[1][-1]], **asked)
+    assert by_token.tokens[1][by_token.positions[0]] == whole.tokens[1][-1]
+    heads = patching(first, second, "heads", positions=whole.positions[:1], **asked)
+    assert heads.positions == whole.positions[:1]
+
+
+def test_one_pass_or_many_it_is_the_same(monkeypatch: pytest.MonkeyPatch, pair: Both) -> None:
+    asked = answers(pair)
+    together = patching(*readings(pair), "heads", **asked)
+    monkeypatch.setattr(module, "TOGETHER", 1)
+    told: list[tuple[int, int]] = []
+    alone = patching(*readings(pair), "heads", **asked, tell=lambda done, every: told.append((done, every)))
+    assert np.allclose(alone.values, together.values, atol=1e-5)
+    cells = len(together.layers) * len(together.columns)
+    assert told == [(number, cells) for number in range(1, cells + 1)]
+
+
+def test_a_model_that_fills_gaps() -> None:
+    pair = encoder()
+    first, second = (pair.model.read(text) for text in ("the cat sat on [MASK]", "a cat sat on [MASK]"))
+    assert len(first) == len(second)
+    mask = first.ids.index(pair.model.tokenizer.mask_token_id)
+    clean, dirty = (pair.run(side).logits[0, mask] for side in (first, second))
+    gap = clean - dirty
+    wanted, other = int(gap.argmax()), int(gap.argmin())
+    found = patching(first, second, answer=wanted, against=other)
+    assert found.positions == tuple(range(len(first)))
+    layers = pair.reference.bert.encoder.layer
+    leads = [float(scores[wanted] - scores[other]) for scores in (clean, dirty)]
+    for number, layer in enumerate(layers):
+        for position in found.positions:
+            kept: list[torch.Tensor] = []
+            handle = layer.register_forward_hook(lambda _, __, output, kept=kept: kept.append(stream(output).clone()))
+            pair.run(first)
+            handle.remove()
+
+            def patch(_: Any, __: Any, output: Any, at: int = position, kept: list[torch.Tensor] = kept) -> None:
+                stream(output)[0, at] = kept[0][0, at]
+
+            handle = layer.register_forward_hook(patch)
+            scores = pair.run(second).logits[0, mask]
+            handle.remove()
+            expected = (float(scores[wanted] - scores[other]) - leads[1]) / (leads[0] - leads[1])
+            assert found.values[number + 1][position] == pytest.approx(expected, abs=2e-3)
+
+
+def test_what_is_shown_and_kept(pair: Both) -> None:
+    for part in ("residual", "heads"):
+        found = patching(*readings(pair), part, **answers(pair))
+        jsonschema.validate(json.loads(json.dumps(found.to_dict(), allow_nan=False)), schema(Patching))
+        for width in (80, 120):
+            shown = plain(Drawn(found.page(everything=True)), width)
+            assert max(map(len, shown.splitlines())) <= width
+        assert f"from: {found.texts[0]}" in shown
+        assert [cell.value for cell in found.cells] == sorted((value for row in found.values for value in row), reverse=True)
+        assert repr(found).startswith("Patching(")
+        assert ("where it is carried" in shown) == (part == "residual")
+
+
+def test_by_the_models_own_call() -> None:
+    pair = both("qwen3")
+    asked = answers(pair)
+    assert pair.model.patch(FIRST, SECOND, **asked) == patching(*readings(pair), **asked)
+    sourced = both("t5")
+    told = sourced.model.patch(FIRST, SECOND, target="a dog sat", **answers(sourced))
+    assert told == patching(*readings(sourced), **answers(sourced))
+
+
+@pytest.mark.parametrize(
+    ("texts", "asked", "message"),
+    [
+        ((FIRST, FIRST + " x"), {}, "tokens. Patching goes place by place"),
+        ((FIRST, FIRST), {}, "the two texts are the same"),
+        ((FIRST, SECOND), {"answer": 5, "against": 5}, "both texts lead to .* Name two tokens"),
+        ((FIRST, SECOND), {"answer": 99_999}, "token id 99999 is outside the vocabulary"),
+        ((FIRST, SECOND), {"answer": "ab", "against": 5}, "'ab' is 2 tokens, not one"),
+        ((FIRST, SECOND), {"positions": [99]}, "there is no token 99 in a text of"),
+        ((FIRST, SECOND), {"positions": []}, "name at least one position"),
+    ],
+)
+def test_what_cannot_be_patched(texts: tuple[str, str], asked: dict[str, Any], message: str) -> None:
+    model = both("qwen3").model
+    with pytest.raises(InputError, match=message):
+        model.patch(*texts, **asked)
+
+
+def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = both("qwen3").model
+    with pytest.raises(SettingError, match="there is no part 'mpl' to patch. Did you mean 'mlp'"):
+        model.patch(FIRST, SECOND, "mpl")
+    silent = model.changed({"final": Change(scale=0)})
+    with pytest.raises(InputError, match="alike, so nothing can be told"):
+        silent.patch(FIRST, SECOND, answer=4, against=5)
+    monkeypatch.setattr(module, "MOST", 10)
+    with pytest.raises(InputError, match="places of this text reads .* tokens. Name a few positions"):
+        model.patch(FIRST, SECOND, **answers(both("qwen3")))
+    t5 = both("t5").model
+    with pytest.raises(InputError, match="the two targets differ"):
+        patching(t5.read(FIRST, "a"), t5.read(SECOND, "b"))
+    bert = encoder().model
+    with pytest.raises(InputError, match=r"fills gaps: put one \[MASK\] into both texts"):
+        bert.patch("the cat sat", "a cat sat")
+    with pytest.raises(InputError, match="scores no tokens"):
+        encoder("bert", "base").model.patch("the cat sat", "a cat sat")
