@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from glassformer.observe.patching import Patching
 from glassformer.show.page import Column, Grid, Heading, Page, Part, Row, Table, Words
-from glassformer.show.words import tame, visible
+from glassformer.show.words import brief, tame, visible
 
+LINE = 74  # characters of a text, unless all is wanted
 BEST = 10  # places that are listed
 FEW = 6  # columns whose cells have room for a number
 HALF = 0.5  # of the answer, that a place must bring back to be its carrier
@@ -22,15 +25,14 @@ def page(found: Patching, everything: bool = False) -> Page:
     down = tuple(_layer(name) for name in found.layers)
     across = found.columns if found.heads else tuple(_token(found, position) for position in found.positions)
     shades = tuple(tuple(map(_shade, row)) for row in found.values)
-    texts = (
-        tuple(tuple(f"{round(value, 2) + 0.0:.0%}" for value in row) for row in found.values) if len(across) <= FEW else ()
-    )
+    texts = tuple(tuple(_rounded(value) for value in row) for row in found.values) if len(across) <= FEW else ()
+    tell = tame if everything else partial(brief, most=LINE)
     clean, dirty = found.differences
     return Page(
         f"{found.model}: what brings {first} back",
         (
             Heading(f"{found.model}: which places make it {first}, and not {second}"),
-            Words(f"from: {tame(found.texts[0])}\ninto: {tame(found.texts[1])}"),
+            Words("\n".join(f"{way}: {tell(text)}" for way, text in zip(("from", "into"), found.texts, strict=True))),
             Words(
                 f"each cell: {WHAT[found.part]}, taken from the first text into the second; "
                 f"blank: still {second}; full: {first} again",
@@ -86,6 +88,11 @@ def _best(found: Patching, everything: bool) -> tuple[Part, ...]:
 
 def _layer(name: str) -> str:
     return name if name == "embedding" else f"layer {name}"
+
+
+def _rounded(value: float) -> str:
+    """In a cell, where nothing is best seen as nothing."""
+    return f"{value:.0%}" if round(value, 2) else ""
 
 
 def _shade(value: float) -> float:
