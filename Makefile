@@ -34,6 +34,7 @@ bench: .venv/developing ## side by side with transformers
 	$(BIN)/python bench/cpu.py --chart docs/cpu.svg
 	$(BIN)/python bench/quality.py
 	$(BIN)/python bench/tree.py
+	$(BIN)/python bench/patching.py
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }

@@ -138,7 +138,8 @@ def views() -> dict[str, Any]:
 
 NAMES = (
     "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
-    "heads", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models", "compare-runs", "receipt", "tree", "parameters",
+    "heads", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models", "compare-runs",
+    "receipt", "tree", "parameters",
 )  # fmt: skip
 
 

@@ -49,10 +49,17 @@ KeepOption = Annotated[
 
 
 @dataclass(frozen=True)
-class Loading:
+class Bundle:
+    """Options that go together, as a class's fields."""
+
+    PANEL: ClassVar[str]  # under which the help lists them
+
+
+@dataclass(frozen=True)
+class Loading(Bundle):
     """Which model, and how it runs."""
 
-    PANEL: ClassVar[str] = "Which model, and how it runs"
+    PANEL = "Which model, and how it runs"
 
     model: common.ModelOption = common.DEFAULT_MODEL
     executor: common.ExecutorOption = "auto"
@@ -81,10 +88,10 @@ class Changing(Loading):
 
 
 @dataclass(frozen=True)
-class Wording:
+class Wording(Bundle):
     """How a text becomes a prompt."""
 
-    PANEL: ClassVar[str] = "How the text becomes a prompt"
+    PANEL = "How the text becomes a prompt"
 
     raw: common.RawOption = False
     system: common.SystemOption = None
@@ -105,10 +112,10 @@ class Wording:
 
 
 @dataclass(frozen=True)
-class Showing:
+class Showing(Bundle):
     """In which form a view is given."""
 
-    PANEL: ClassVar[str] = "How it is shown"
+    PANEL = "How it is shown"
 
     everything: AllOption = False
     as_json: common.JsonOption = False
@@ -153,7 +160,7 @@ def bundled(verb: Callable[..., None]) -> Callable[..., None]:
     parameters, bundles = [], {}
     for one in inspect.signature(verb).parameters.values():
         kind = hints[one.name]
-        if kind not in (Loading, Changing, Wording, Showing):
+        if not (isinstance(kind, type) and issubclass(kind, Bundle)):
             parameters.append(one.replace(annotation=kind))
             continue
         bundles[one.name] = kind

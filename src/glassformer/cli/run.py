@@ -13,6 +13,7 @@ import typer
 
 from glassformer.cli import common, settings
 from glassformer.cli.options import CHANGING, WORDING, Changing, KeepOption, Wording, bundled
+from glassformer.cli.settings import WRITING, Writing
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -26,17 +27,11 @@ EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once
 @bundled
 def run(
     prompt: common.PromptArgument = None,
-    max_new_tokens: settings.NewTokensOption = None,
-    sample: settings.SampleOption = None,
-    temperature: settings.TemperatureOption = None,
-    top_k: settings.TopKOption = None,
-    top_p: settings.TopPOption = None,
-    seed: settings.SeedOption = None,
+    write: Writing = WRITING,
     stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
     schema: Annotated[str | None, typer.Option(help="Answer in JSON that this schema allows: a file, or the JSON.")] = None,
     regex: Annotated[str | None, typer.Option(help="Answer with a text that matches this as a whole.")] = None,
     choice: Annotated[list[str] | None, typer.Option(help="Answer with one of these; given several times.")] = None,
-    option: settings.OtherOption = None,
     why: Annotated[bool, typer.Option("--why", help="Show for each token what the rules did to its candidates.")] = False,
     load: Changing = CHANGING,
     word: Wording = WORDING,
@@ -48,14 +43,12 @@ def run(
 ) -> None:
     """Answer one prompt, word by word."""
     if replay is not None:
-        others = (max_new_tokens, sample, temperature, top_k, top_p, seed, stop, schema, regex, choice, option, load.change)
-        again(replay, prompt, load, as_json, vain=any(one not in (None, []) for one in others))
+        others = settings.given(stop=stop, schema=schema, regex=regex, choice=choice, change=load.change)
+        again(replay, prompt, load, as_json, vain=bool(others or settings.given(**asdict(write))))
         return
     text = common.read_prompt(prompt)
-    chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
     allowed = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
-    more = common.pairs(option, "--option", "num_beams=4")
-    wanted = settings.with_others({**chosen, **settings.given(stop_strings=stop, **allowed)}, more, as_json=as_json)
+    wanted = write.settings(as_json=as_json, stop_strings=stop, **allowed)
     loaded = load.open()
     begun = loaded.begin(text, **word.how(), **wanted)
     with common.waiting(f"loading {load.model}"):

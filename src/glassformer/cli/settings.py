@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from glassformer.cli import common
+from glassformer.cli.options import Bundle
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -44,32 +46,45 @@ def given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, [])}
 
 
-def chosen(
-    max_new_tokens: int | None,
-    sample: bool | None,
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int | None,
-) -> dict[str, Any]:
-    """The options that were given, as settings. Temperature 0 is how many people say greedy."""
-    greedy = "--greedy"
-    if temperature == 0 and not sample:
-        sample, temperature, greedy = False, None, "--temperature 0"
-    shaping = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    named = [f"--{name.replace('_', '-')}" for name, value in shaping.items() if value is not None]
-    if named and sample is False:
-        raise SettingError(f"{greedy} takes the best token each time, so {named[0]} would change nothing. Leave one out.")
-    return given(**shaping, max_new_tokens=max_new_tokens, seed=seed, do_sample=True if named else sample)
+@dataclass(frozen=True)
+class Writing(Bundle):
+    """How a text is to be written."""
+
+    PANEL = "How the text is written"
+
+    max_new_tokens: NewTokensOption = None
+    sample: SampleOption = None
+    temperature: TemperatureOption = None
+    top_k: TopKOption = None
+    top_p: TopPOption = None
+    seed: SeedOption = None
+    option: OtherOption = None
+
+    def settings(self, *, as_json: bool, **more: Any) -> dict[str, Any]:
+        """What was given, and `more`, as settings; none is said twice, and none has its result nowhere to be seen."""
+        found, others = {**self._chosen(), **given(**more)}, common.pairs(self.option, "--option", "num_beams=4")
+        if twice := found.keys() & others.keys():
+            raise SettingError(f"{min(twice)} is said twice, once with -o. Leave one out.")
+        if not as_json and (vain := {"logprobs", "prompt_logprobs"} & others.keys()):
+            raise SettingError(f"{min(vain)} is told as JSON only. Pass --json too.")
+        return {**found, **others}
+
+    def _chosen(self) -> dict[str, Any]:
+        """The options that have a name of their own. Temperature 0 is how many people say greedy."""
+        sample, temperature, greedy = self.sample, self.temperature, "--greedy"
+        if temperature == 0 and not sample:
+            sample, temperature, greedy = False, None, "--temperature 0"
+        shaping = {"temperature": temperature, "top_k": self.top_k, "top_p": self.top_p}
+        named = [f"--{name.replace('_', '-')}" for name, value in shaping.items() if value is not None]
+        if named and sample is False:
+            raise SettingError(
+                f"{greedy} takes the best token each time, so {named[0]} would change nothing. Leave one out."
+            )
+        drawn = True if named else sample
+        return given(**shaping, max_new_tokens=self.max_new_tokens, seed=self.seed, do_sample=drawn)
 
 
-def with_others(settings: Mapping[str, Any], others: Mapping[str, Any], *, as_json: bool) -> dict[str, Any]:
-    """The settings of options, and those of -o; none is said twice, and none has its result nowhere to be seen."""
-    if twice := settings.keys() & others.keys():
-        raise SettingError(f"{min(twice)} is said twice, once with -o. Leave one out.")
-    if not as_json and (vain := {"logprobs", "prompt_logprobs"} & others.keys()):
-        raise SettingError(f"{min(vain)} is told as JSON only. Pass --json too.")
-    return {**settings, **others}
+WRITING = Writing()
 
 
 def manner(model: Loaded, settings: GenerationConfig, about: Description, *, raw: bool, seed: int | None = None) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli import common, settings
+from glassformer.cli import common
 from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
+from glassformer.cli.settings import WRITING, Writing
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -45,13 +46,7 @@ def trace(
         bool, typer.Option("--no-cache", help="With the cache and without: tokens, time and bytes.")
     ] = False,
     best: Annotated[int, typer.Option("--best", min=1, max=1000, help="How many candidates of each place are kept.")] = 5,
-    max_new_tokens: settings.NewTokensOption = None,
-    sample: settings.SampleOption = None,
-    temperature: settings.TemperatureOption = None,
-    top_k: settings.TopKOption = None,
-    top_p: settings.TopPOption = None,
-    seed: settings.SeedOption = None,
-    option: settings.OtherOption = None,
+    write: Writing = WRITING,
     load: Changing = CHANGING,
     word: Wording = WORDING,
     shown: Showing = SHOWING,
@@ -72,8 +67,7 @@ def trace(
     if step and sweep is None:
         raise SettingError("--step is for --sweep. Leave it out, or sweep a setting.")
     text = common.read_prompt(prompt)
-    chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
-    chosen = settings.with_others(chosen, common.pairs(option, "--option", "num_beams=4"), as_json=True)
+    chosen = write.settings(as_json=True)
     if given and chosen:
         raise SettingError(f"--given writes nothing, so {min(chosen)} would change nothing. Leave one out.")
     swept = _swept(sweep)

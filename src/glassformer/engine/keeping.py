@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Description, Executor, Feed, Row, Scores, Want
+from glassformer.engine.protocol import Description, Executor, Feed, Row, Scores, Want, alike
 from glassformer.engine.rows import STRANGE, in_turn
 from glassformer.errors import ExecutorError
 
@@ -64,14 +64,14 @@ class Keeping:
 
     def known(self, ids: Sequence[int]) -> int:
         """How many tokens of a prompt need not be read again; its last one is, for the scores after it."""
-        return max((_alike(kept.ids, ids[:-1]) for kept in self._kept), default=0)
+        return max((alike(kept.ids, ids[:-1]) for kept in self._kept), default=0)
 
     def _begun(self, feed: Feed, row: KeptRow) -> Feed:
         """A row's first feed, less what a kept row holds of it. Its last token is always read: it is to be scored."""
         best, length = None, 0
         if _follows(feed) and feed.watch is None and feed.want is not Want.ALL:
             length = self.known(feed.ids)
-            best = next((kept for kept in self._kept if length and _alike(kept.ids, feed.ids[:-1]) == length), None)
+            best = next((kept for kept in self._kept if length and alike(kept.ids, feed.ids[:-1]) == length), None)
         if best is None or best.inner is None:
             row.inner = self.executor.open()
             return feed
@@ -142,13 +142,3 @@ class Keeping:
 def _follows(feed: Feed) -> bool:
     """Whether what a row remembers afterwards follows from its tokens alone."""
     return feed.parents is None and (feed.watch is None or not feed.watch.changes)
-
-
-def _alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two begin with alike.
-
-    >>> _alike([1, 2, 3], [1, 2, 4, 5])
-    2
-    """
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))

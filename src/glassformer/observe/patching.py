@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from glassformer.engine.protocol import Feed, Row, Want
+from glassformer.engine.protocol import Feed, Row, Want, alike
 from glassformer.errors import InputError, SettingError, nearest
 from glassformer.observe.attention import place
 from glassformer.observe.attribution import scored_token
-from glassformer.observe.comparing.runs import shared
 from glassformer.observe.passes import Floats, Passes, Tell
 from glassformer.observe.seen import Seen
 from glassformer.sites import ENCODER, Change, Watch
@@ -181,7 +180,7 @@ class Pair:
         if one == other:
             raise InputError("the two texts are the same, so there is nothing to carry over.")
         self.causal = model.writes and not self.sourced
-        self.positions = list(range(shared(one, other) if self.causal else 0, len(one)))
+        self.positions = list(range(alike(one, other) if self.causal else 0, len(one)))
         if positions is not None:
             if not positions:
                 raise InputError("name at least one position to patch, or leave positions out for all.")

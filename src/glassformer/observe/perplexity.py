@@ -19,7 +19,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Executor, Feed, Scores, Want
+from glassformer.candidates import log_softmax
+from glassformer.engine.protocol import Executor, Feed, Want
 from glassformer.errors import InputError
 from glassformer.text import Tokenizer
 
@@ -27,7 +28,7 @@ WINDOW = 512  # tokens; longer ones cost more and change little
 CHUNK = 32  # positions whose scores are held at once
 HELD_OUT = Path(__file__).with_name("held_out.txt")  # Moby-Dick, chapter 86; in the public domain
 
-Logs: TypeAlias = npt.NDArray[np.float32]
+Logs: TypeAlias = npt.NDArray[np.float64]
 Tell: TypeAlias = Callable[[int, int], None]  # (tokens so far, tokens in all)
 
 
@@ -82,7 +83,7 @@ def compare(
     for (targets, one), (_, other) in pairs:
         count += len(targets)
         nats = [so_far - _taken(logs, targets) for so_far, logs in zip(nats, (one, other), strict=True)]
-        divergence += float((np.exp(one) * (one - other)).sum(dtype=np.float64))
+        divergence += float((np.exp(one) * (one - other)).sum())
         same += int((one.argmax(axis=1) == other.argmax(axis=1)).sum())
     return Comparison(Likelihood(count, nats[0]), Likelihood(count, nats[1]), divergence / count, same / count)
 
@@ -106,17 +107,11 @@ def _window(executor: Executor, ids: Sequence[int]) -> Iterator[tuple[npt.NDArra
         for at in range(0, len(ids) - 1, CHUNK):
             fed = ids[at : min(at + CHUNK, len(ids) - 1)]
             (scores,) = executor.run([Feed(row, fed, Want.ALL)])
-            yield np.asarray(ids[at + 1 : at + 1 + len(fed)]), _logs(scores, len(fed))
+            logs = log_softmax(np.stack([scores.host(index) for index in range(len(fed))]))
+            yield np.asarray(ids[at + 1 : at + 1 + len(fed)]), logs
     finally:
         executor.close(row)
 
 
-def _logs(scores: Scores, count: int) -> Logs:
-    found = np.stack([scores.host(index) for index in range(count)])
-    found -= found.max(axis=1, keepdims=True)
-    found -= np.log(np.exp(found).sum(axis=1, keepdims=True, dtype=np.float64)).astype(np.float32)
-    return found
-
-
 def _taken(logs: Logs, targets: npt.NDArray[np.intp]) -> float:
-    return float(logs[np.arange(len(targets)), targets].sum(dtype=np.float64))
+    return float(logs[np.arange(len(targets)), targets].sum())

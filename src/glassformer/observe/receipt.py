@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from glassformer.engine.protocol import alike
 from glassformer.errors import InputError
-from glassformer.observe.comparing.runs import shared
 from glassformer.observe.seen import Seen, plain_data
 from glassformer.sites import Change
 from glassformer.text.pieces import shown_bytes
@@ -238,7 +238,7 @@ def changes_of(found: Mapping[str, Any]) -> dict[str, Change]:
 def compared(found: Mapping[str, Any], run: Run) -> Replay:
     """A receipt, and the run that was to be the same."""
     was, now = [one["id"] for one in found["steps"]], [step.id for step in run.steps]
-    step = None if was == now else shared(was, now)
+    step = None if was == now else alike(was, now)
     tokenizer = run.model.tokenizer
     texts: list[str | None] = [None, None]
     logs: list[float | None] = [None, None]

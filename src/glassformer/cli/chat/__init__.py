@@ -10,6 +10,7 @@ import typer
 
 from glassformer.cli import common, settings
 from glassformer.cli.options import LOADING, Loading, bundled
+from glassformer.cli.settings import WRITING, Writing
 from glassformer.errors import GlassError
 
 if TYPE_CHECKING:
@@ -22,22 +23,14 @@ EXAMPLE = "Example: glass chat --system 'You answer in rhymes.'   ·   printf 'H
 def chat(
     context: typer.Context,
     system: common.SystemOption = None,
-    max_new_tokens: settings.NewTokensOption = None,
-    sample: settings.SampleOption = None,
-    temperature: settings.TemperatureOption = None,
-    top_k: settings.TopKOption = None,
-    top_p: settings.TopPOption = None,
-    seed: settings.SeedOption = None,
-    option: settings.OtherOption = None,
+    write: Writing = WRITING,
     template: common.TemplateOption = None,
     saved: Annotated[str | None, typer.Option("--load", help="Go on with a conversation that /save wrote as .json.")] = None,
     load: Loading = LOADING,
     as_json: common.JsonOption = False,
 ) -> None:
     """Talk with a model. Lines are messages; /help lists the commands, Ctrl-D leaves."""
-    chosen = settings.chosen(max_new_tokens, sample, temperature, top_k, top_p, seed)
-    others = common.pairs(option, "--option", "num_beams=4")
-    wanted = settings.with_others(chosen, others, as_json=as_json)
+    wanted = write.settings(as_json=as_json)
     variables = common.variables(template)
     from glassformer.cli.chat.conversation import Conversation, Message
     from glassformer.cli.chat.session import Session

@@ -6,10 +6,10 @@ What each wrote, where the texts part, and what each thought at that place.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from glassformer.engine.protocol import alike
 from glassformer.errors import InputError
 from glassformer.observe.journey import Candidate, candidates
 from glassformer.observe.seen import Seen
@@ -75,16 +75,16 @@ def runs(first: Run, second: Run, names: tuple[str, str] = ("first", "second")) 
     ids = [[step.id for step in run.steps] for run in both]
     if not ids[0] or not ids[1] or first.steps[0].waterfall is None or second.steps[0].waterfall is None:
         raise InputError("these runs kept no account of their candidates. Get both with watch(…).")
-    alike = shared(*ids)
-    step = None if ids[0] == ids[1] else alike
-    shown = alike if alike < min(map(len, ids)) else 0
+    same = alike(*ids)
+    step = None if ids[0] == ids[1] else same
+    shown = same if same < min(map(len, ids)) else 0
     steps = first.steps[shown], second.steps[shown]
     spelt = tuple(tuple(place.text for place in run.trace.places) for run in both)
     own = [candidates(run.model.tokenizer, one.candidates) for run, one in zip(both, steps, strict=True) if one.candidates]
     return Runs(
         names,
         (first.prompt, second.prompt),
-        shared(first.ids, second.ids),
+        alike(first.ids, second.ids),
         (first.text, second.text),
         (spelt[0], spelt[1]),
         _settings(first, second),
@@ -95,12 +95,6 @@ def runs(first: Run, second: Run, names: tuple[str, str] = ("first", "second")) 
         (own[0], own[1]),
         (steps[0].entropy, steps[1].entropy),
     )
-
-
-def shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens at the beginning are the same in both."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _settings(first: Run, second: Run) -> tuple[Setting, ...]:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from glassformer.candidates import log_softmax, top
+from glassformer.engine.protocol import alike
 from glassformer.errors import InputError
 from glassformer.observe.attention import place
-from glassformer.observe.comparing.runs import shared
 from glassformer.observe.journey import Candidate, candidates
 from glassformer.observe.passes import Floats, Passes
 from glassformer.observe.seen import Seen
@@ -85,7 +85,7 @@ def texts(first: Passes, second: Passes, token: int | str | None = None) -> Text
         first.model.name,
         (first.model.tokenizer.decode(first.ids), first.model.tokenizer.decode(second.ids)),
         (spelt[0], spelt[1]),
-        shared(first.ids, second.ids),
+        alike(first.ids, second.ids),
         spelt[0][positions[0]],
         positions,
         layers,
