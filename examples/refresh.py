@@ -3,8 +3,8 @@
     python examples/refresh.py                # all of them
     python examples/refresh.py examples/1-*   # some
 
-It needs the `notebooks` extra and nbclient. What would change from run to run (times, versions,
-random cell names) is left out, so an unchanged notebook stays unchanged.
+It needs the `notebooks` extra and nbclient. What would change from run to run (versions, random
+cell names) is left out, so an unchanged notebook stays unchanged, but for times that a picture tells.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 HERE = Path(__file__).parent
 SECONDS = 300  # for one cell; all of a notebook takes less than a minute on two cores
 STEADY = {  # the kernel's surroundings: no hub, and the same order of sums each time
-    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "COLUMNS": "100", "PYTHONHASHSEED": "0",
+    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "GLASS_THREADS": "2", "COLUMNS": "100",
+    "PYTHONHASHSEED": "0",
 }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 NAMES = sorted(path.name for path in EXAMPLES.glob("*.ipynb"))
 NUMBER = re.compile(r"(?<![\w.])[-−]?\d+(?:,\d{3})*(?:\.\d*)?(?:e[-+]?\d+)?%?")
 MACHINE = re.compile(r"/root\b|/home/|/work\b|/tmp\b|/Users/|/usr/|[A-Z]:\\|site-packages|\d+(?:\.\d+)? ?it/s|Warning\b")
+COLOUR, TIME = re.compile(r"\x1b\[[\d;]*m"), re.compile(r"\d+(?:\.\d+)? (?:µs|ms|s)\b")
 NEAR = 0.02
 
 nbformat: Any = importlib.import_module("nbformat")  # which has no types
@@ -53,9 +54,10 @@ def said(output: Any) -> str:
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two texts say the same: the same words and whole numbers, and nearly the same of the others."""
-    words = [NUMBER.sub(" # ", re.sub(r"[█ ]+", " ", text)).split() for text in (one, other)]
-    numbers = [NUMBER.findall(text) for text in (one, other)]
+    """Whether two texts say the same: the same words and whole numbers, nearly the same of the others, whatever it took."""
+    texts = [TIME.sub("a while", COLOUR.sub("", text)) for text in (one, other)]
+    words = [NUMBER.sub(" # ", re.sub(r"[█ ]+", " ", text)).split() for text in texts]
+    numbers = [NUMBER.findall(text) for text in texts]
     return words[0] == words[1] and len(numbers[0]) == len(numbers[1]) and all(map(near, *numbers))
 
 
@@ -130,6 +132,10 @@ class TestComparing:
         assert not same("ids [57, 2]", "ids [58, 2]")
         assert not same("16,374,176 weights", "16,374,177 weights")
         assert not same("torch.Size([1, 34])", "torch.Size([1, 34, 1])")
+
+    def test_times(self) -> None:
+        assert same("blocks \x1b[1m332.8\x1b[0m ms, 12 B", "blocks 1.2 s, 12 B")
+        assert not same("blocks 332.8 ms, 12 B", "blocks 332.8 ms, 13 B")
 
     def test_words(self) -> None:
         assert same("│ I    │ 24.2% │", "│ I │ 24.1%   │")
