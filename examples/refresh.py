@@ -4,7 +4,7 @@
     python examples/refresh.py examples/1-*   # some
 
 It needs the `notebooks` extra and nbclient. What would change from run to run (versions, random
-cell names) is left out, so an unchanged notebook stays unchanged, but for times that a picture tells.
+cell names) is left out, so an unchanged notebook stays unchanged, but for times in pictures.
 """
 
 from __future__ import annotations
