@@ -1,8 +1,10 @@
-"""The command, run as people run it: in a process of its own."""
+"""The command, as people run it."""
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -11,12 +13,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from glassformer.cli import main
+
 
 def glass(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command: in this process, which has its modules already; in one of its own where the surroundings are others."""
+    return spawned(*words, stdin=stdin, **environment) if environment else called(*words, stdin=stdin)
+
+
+def spawned(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", "from glassformer.cli import main; main()", *words],
         capture_output=True,
@@ -26,6 +35,29 @@ def glass(*words: str, stdin: str | None = None, **environment: str) -> subproce
         env={**os.environ, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **environment},
         timeout=240,
     )
+
+
+def called(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    streams = [io.TextIOWrapper(io.BytesIO((stdin or "").encode()), "utf-8")]
+    streams += [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    notes = logging.getLogger("glassformer")
+    handlers, code = list(notes.handlers), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        patch.setattr(sys, "argv", ["glass", *words])
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        try:
+            main()
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else 0
+        finally:
+            notes.handlers = handlers
+            for number, handler in heard.items():
+                signal.signal(number, handler)
+    said = [cast(io.BytesIO, stream.buffer).getvalue().decode() for stream in streams[1:]]
+    return subprocess.CompletedProcess(words, code, *said)
 
 
 def failed(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
