@@ -101,7 +101,7 @@ class Looking(Loaded):
         first: Prompt,
         second: Prompt,
         part: Part = "residual",
-        positions: Sequence[int | str] | None = None,
+        positions: Sequence[int | str] | int | None = None,
         *,
         answer: int | str | None = None,
         against: int | str | None = None,

@@ -179,12 +179,15 @@ class Run:
             positions = range(max(0, last - min(len(self.steps), POSITIONS)), last) if self.steps else None
         return self.reading.lens(positions)
 
-    def attribution(self, number: int = 0, token: int | str | None = None) -> Attribution:
-        """What each block and head added to the score of a token of the text, or of another in its place."""
+    def attribution(self, number: int = 0, token: int | str | None = None, against: int | str | None = None) -> Attribution:
+        """What each block and head added to the score of a token of the text, or of another in its place.
+
+        `against`: what they added to its lead over that token.
+        """
         self._check(number)
         number %= len(self.steps)
         chosen = self.steps[number].id if token is None else token
-        return self.reading.attribution(self.reading.given + number - 1, chosen)
+        return self.reading.attribution(self.reading.given + number - 1, chosen, against)
 
     @cached_property
     def journey(self) -> Journey:

@@ -67,6 +67,7 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
     (Lens, ("lens", TEXT)),
     (Lens, ("lens", TEXT, "--token", "2", "--token", "-1")),
     (Attribution, ("lens", TEXT, "--wrote", "best")),
+    (Attribution, ("lens", TEXT, "--wrote", "#3", "--against", "#4")),
     (Patching, ("patch", "the cat", "the bat", "--answer", "4", "--against", "5")),
     (Patching, ("patch", "the cat", "the bat", "--part", "heads", "-t", "-1", "--answer", "4", "--against", "5")),
     (Texts, ("compare", "the cat", "the bat", "--token", "t")),
@@ -103,7 +104,7 @@ def test_an_encoder_decoder(t5: str) -> None:
     assert "the encoder's" in ran("attention", TEXT, "--kind", "encoder", "--layer", "0", "-m", t5)
     assert "what each layer would have said" in ran("lens", TEXT, "--target", "a dog", "-m", t5)
     answers = ("--answer", "4", "--against", "5")
-    assert "which places make it" in ran("patch", "the cat sat", "the dog sat", "--target", "a", *answers, "-m", t5)
+    assert "which places move" in ran("patch", "the cat sat", "the dog sat", "--target", "a", *answers, "-m", t5)
 
 
 def test_an_encoder() -> None:
@@ -166,6 +167,7 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
         (("lens", "x", "--token", "77"), "there is no token 77 in a text of 1"),
         (("lens", "x", "--wrote", "best", "--token", "0", "--token", "1"), "Give --token once"),
         (("lens", "x", "--wrote", "ab"), "is 2 tokens, not one"),
+        (("lens", "x", "--against", "a"), "--against is what a token's score is held against. Pass --wrote too"),
         (("patch", "the cat", "the ox"), "the texts have 7 and 6 tokens. Patching goes place by place"),
         (("patch", "the cat", "the bat", "--part", "hads"), "there is no part 'hads' to patch. Did you mean 'heads'"),
         (("compare", "x"), "compare with what? Here is nothing"),

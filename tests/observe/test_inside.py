@@ -194,6 +194,14 @@ class TestLens:
             encoder("bert", "base").model.read(TEXT).lens()
 
 
+def test_scores_are_a_site_like_others(pair: Both, tmp_path: Path) -> None:
+    reading = pair.reading()
+    wanted = pair.run(reading).logits[0]
+    same(reading.at("scores"), wanted, 1e-3)
+    (file,) = reading.record("scores", folder=tmp_path)
+    same(np.load(file), wanted, 1e-3)
+
+
 class TestAttribution:
     def test_it_sums_to_the_score(self, pair: Both) -> None:
         reading = pair.reading()
@@ -206,6 +214,19 @@ class TestAttribution:
                 assert found.score == pytest.approx(float(scores[position, wanted]), abs=2e-3)
                 assert sum(part.value for part in found.parts) == pytest.approx(found.score, abs=1e-5)
                 assert abs(rounding(found)) < 2e-3
+
+    def test_a_lead_is_the_difference_of_two_scores(self, pair: Both) -> None:
+        reading = pair.reading()
+        one, other, lead = (reading.attribution(-1, *tokens) for tokens in ((3,), (4,), (3, 4)))
+        assert lead.score == pytest.approx(one.score - other.score, abs=1e-4)
+        assert lead.against == other.text
+        for found in ("parts", "heads"):
+            values = ([part.value for part in getattr(view, found)] for view in (lead, one, other))
+            for both_ways, mine, theirs in zip(*values, strict=True):
+                assert both_ways == pytest.approx(mine - theirs, abs=2e-3)
+        assert "lead over" in fits(lead)
+        with pytest.raises(InputError, match="a token has no lead over itself"):
+            reading.attribution(-1, 3, 3)
 
     def test_heads_sum_to_their_blocks_attention(self, pair: Both) -> None:
         """But for the bias of the product that mixes them."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -133,8 +135,11 @@ def test_positions_are_named_by_number_or_token(pair: Both) -> None:
     first, second = readings(pair)
     whole = patching(first, second, **asked)
     some = patching(first, second, positions=[whole.positions[-1], whole.positions[-2]], **asked)
-    assert some.positions == (whole.positions[-1], whole.positions[-2])
-    assert np.allclose(np.array(some.values), np.array(whole.values)[:, [-1, -2]], atol=1e-5)
+    assert some.positions == whole.positions[-2:]  # in the order of the text
+    assert np.allclose(np.asarray(some), np.asarray(whole)[:, -2:], atol=1e-5)
+    one = patching(first, second, positions=whole.positions[-1], **asked)
+    assert one.at(0, whole.positions[-1]) == pytest.approx(whole.at("0", whole.positions[-1]), abs=1e-5)
+    assert whole.at("embedding", whole.positions[0]) == whole.values[0][0]
     by_token = patching(first, second, positions=[whole.tokens[1][-1]], **asked)
     assert by_token.tokens[1][by_token.positions[0]] == whole.tokens[1][-1]
     heads = patching(first, second, "heads", positions=whole.positions[:1], **asked)
@@ -189,7 +194,12 @@ def test_what_is_shown_and_kept(pair: Both) -> None:
             shown = plain(Drawn(found.page(everything=True)), width)
             assert max(map(len, shown.splitlines())) <= width
         assert f"from: {found.texts[0]}" in shown
-        assert [cell.value for cell in found.cells] == sorted((value for row in found.values for value in row), reverse=True)
+        every = sorted((abs(value) for row in found.values for value in row), reverse=True)
+        assert [abs(cell.value) for cell in found.cells] == every
+        if part == "heads":
+            best = found.cells[0]
+            assert found.at(best.layer, int(best.place)) == best.value
+            assert f"{best.value:+.1%}" in shown
         assert repr(found).startswith("Patching(")
         assert ("where it is carried" in shown) == (part == "residual")
 
@@ -208,9 +218,10 @@ def test_by_the_models_own_call() -> None:
     [
         ((FIRST, FIRST + " x"), {}, "tokens. Patching goes place by place"),
         ((FIRST, FIRST), {}, "the two texts are the same"),
-        ((FIRST, SECOND), {"answer": 5, "against": 5}, "both texts lead to .* Name two tokens"),
+        ((FIRST, SECOND), {"answer": 5, "against": 5}, "the texts are both told to lead to .* Name two tokens"),
+        ((FIRST, SECOND), {"answer": "#5", "against": 5}, "are both told to lead to"),
         ((FIRST, SECOND), {"answer": 99_999}, "token id 99999 is outside the vocabulary"),
-        ((FIRST, SECOND), {"answer": "ab", "against": 5}, "'ab' is 2 tokens, not one"),
+        ((FIRST, SECOND), {"answer": "ab", "against": 5}, "'ab' is 2 tokens, not one. Name one, or give its id, as in #57"),
         ((FIRST, SECOND), {"positions": [99]}, "there is no token 99 in a text of"),
         ((FIRST, SECOND), {"positions": []}, "name at least one position"),
     ],
@@ -219,6 +230,50 @@ def test_what_cannot_be_patched(texts: tuple[str, str], asked: dict[str, Any], m
     model = both("qwen3").model
     with pytest.raises(InputError, match=message):
         model.patch(*texts, **asked)
+
+
+def test_texts_that_lead_to_the_same() -> None:
+    """What is said names two tokens, and these do tell the texts apart."""
+    model = both("qwen3").model
+    first, second = "the cat sat on the mat", "the cat sat on the cat"
+    one, other = (reading.attribution().id for reading in (model.read(first), model.read(second)))
+    assert one == other
+    with pytest.raises(InputError, match="the texts both lead to .* to tell them apart: .* differ most") as said:
+        model.patch(first, second)
+    named = re.findall(r"'[^']+'|\"[^\"]+\"", str(said.value))[-2:]
+    assert len(set(named)) == 2
+
+
+def test_what_the_picture_says_of_the_answers() -> None:
+    pair = both("qwen3")
+    asked = answers(pair)
+    found = pair.model.patch(FIRST, SECOND, **asked)
+    shown = plain(Drawn(found.page()), 200)
+    assert "which places move" in shown  # for these are not what the texts lead to
+    own = replace(found, best=(asked["answer"], asked["against"]))
+    assert "which places make it" in plain(Drawn(own.page()), 200)
+    behind = replace(found, differences=(2.5, -3.25))
+    shown = plain(Drawn(behind.page()), 200)
+    assert "is 3.25 behind" in shown
+    assert "is 2.50 ahead of" in shown
+    assert "move this little" not in shown
+    assert "move this little" in plain(Drawn(replace(found, differences=(0.2, -0.1)).page()), 200)
+
+
+def test_a_change_all_the_while_is_told() -> None:
+    pair = both("qwen3")
+    changed = pair.model.changed({"blocks.1.mlp.update": Change(scale=0.5)})
+    found = changed.patch(FIRST, SECOND, **answers(pair))
+    assert found.changes == ("blocks.1.mlp.update",)
+    assert "under a change of blocks.1.mlp.update" in plain(Drawn(found.page()), 100)
+
+
+def test_a_cell_that_is_not_there() -> None:
+    pair = both("qwen3")
+    found = pair.model.patch(FIRST, SECOND, **answers(pair))
+    for layer, column in ((9, found.positions[0]), (0, 99)):
+        with pytest.raises(InputError, match=f"there is no cell of layer {layer} and position {column}"):
+            found.at(layer, column)
 
 
 def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:

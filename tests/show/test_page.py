@@ -54,6 +54,7 @@ PAGE = Page(
         ),
         Grid(("a", NASTY), ("x", "y"), ((1.0, None), (0.3, 0.0))),
         Grid(("layer 0",), ("␣the", "␣cat"), ((0.9, 0.1),), (("␣sat", "␣on"),)),
+        Grid(("layer 0",), ("␣the", "␣cat"), ((1.2, -0.5),), (("120%", "-50%"),), spare=True),
         Mosaic((NASTY,), ("x", "y"), np.zeros((1, 2, 3, 3), np.uint8)),
         Strip(("the", NASTY), (0.1, 1.0), ("10%", "100%")),
         Branch("root", children=(Branch(NASTY, "50%", "chosen", 0.5, (Branch("leaf", "10%"),)), Branch("other", "20%"))),
@@ -109,6 +110,30 @@ def test_a_page_at_80_columns() -> None:
         "no room for: note",
     ]
     assert [line for line in lines if "─ " in line][-3:] == [f"├─ {NASTY}  50%", "│  └─ leaf  10%", "└─ other  20%"]
+
+
+def test_a_grid_that_is_shown_whole() -> None:
+    names, values = tuple(f"t{n}" for n in range(14)), (tuple(n / 14 for n in range(14)),)
+    texts = (tuple(f"word{n}" for n in range(14)),)
+    cut, whole = (
+        plain(Drawn(Page("", (Grid(("0",), names, values, texts, whole=wanted),))), 80) for wanted in (False, True)
+    )
+    assert cut.splitlines()[0] == "the last 7 of 14 columns"
+    assert len(whole.splitlines()) == 4
+    assert all(word in whole for word in texts[0])
+
+
+def test_a_grid_whose_numbers_can_be_spared() -> None:
+    """Where all columns have room they stand in the cells; where not, shades say it, and a sign which way."""
+    names, values = tuple(f"token {n}" for n in range(12)), (tuple(1.2 - 0.2 * n for n in range(12)),)
+    grid = Page("", (Grid(("layer 0",), names, values, (tuple(f"{value:.0%}" for value in values[0]),), spare=True),))
+    wide, narrow = (plain(Drawn(grid), width) for width in (120, 40))
+    assert "█120%" in wide
+    assert "▓-80%" in wide
+    assert narrow.splitlines()[-1] == "layer 0 ████▓▓▒▒░░··  -·-░-▒-▓-█"
+    html = fragment(grid)
+    assert 'rgba(var(--tint), 0.550)" title="layer 0 · token 0 · 120.0%"' in html
+    assert 'rgba(var(--less), 0.550)" title="layer 0 · token 11 · -100.0%"' in html
 
 
 def test_short_forms_come_before_columns_go() -> None:

@@ -30,6 +30,9 @@ def lens(
             "--wrote", metavar="TEXT", help="Who wrote this next token's score, by block and head; 'best': the best."
         ),
     ] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="TEXT", help="With --wrote: who wrote its lead over this token.")
+    ] = None,
     target: Annotated[str | None, typer.Option("--target", help="What an encoder-decoder is to write of the text.")] = None,
     new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="First write so many tokens.")] = 0,
     load: Changing = CHANGING,
@@ -40,12 +43,14 @@ def lens(
     text = common.read_prompt(prompt)
     if wrote is not None and len(token or ()) > 1:
         raise InputError("--wrote is about one place. Give --token once.")
+    if against is not None and wrote is None:
+        raise InputError("--against is what a token's score is held against. Pass --wrote too.")
     loaded = load.open()
     reading = word.reading(loaded, text, target, new)
     with common.counting(f"{load.model} reads") as tell:
         found: Seen
         if wrote is not None:
-            found = reading.attribution(token[0] if token else -1, None if wrote == "best" else wrote)
+            found = reading.attribution(token[0] if token else -1, None if wrote == "best" else wrote, against)
         else:
             found = reading.lens(token or (range(len(reading)) if shown.everything else None), tell=tell)
     shown.show(found)

@@ -23,13 +23,14 @@ def patch(
         str, typer.Option("--part", help="What is carried over: residual, attention, mlp, or heads.")
     ] = "residual",
     token: Annotated[
-        list[str] | None, typer.Option("--token", "-t", help="Only here: a position or its token; several times.")
+        list[str] | None,
+        typer.Option("--token", "-t", help="Only here: a position, or a token of the second text; several times."),
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(help="The next token to bring back, unless it is what the first text leads to.")
+        str | None, typer.Option(help="The token to bring back, by text or #id; else what the first text leads to.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="The one it is held against, unless it is what the second text leads to.")
+        str | None, typer.Option(help="The one it is held against; else what the second text leads to.")
     ] = None,
     target: Annotated[str | None, typer.Option("--target", help="What an encoder-decoder has written already.")] = None,
     load: Changing = CHANGING,

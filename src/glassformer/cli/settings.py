@@ -98,7 +98,8 @@ def manner(model: Loaded, settings: GenerationConfig, about: Description, *, raw
     opened = model.opened
     weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
     where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
-    return f"{model.name} · {chat} · {strategy} · {where}, {weights}"
+    changed = f" · changed: {', '.join(model.changes)}" if model.changes else ""
+    return f"{model.name} · {chat} · {strategy} · {where}, {weights}{changed}"
 
 
 def ending(run: Run) -> str:

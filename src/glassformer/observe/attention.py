@@ -281,7 +281,7 @@ def place(token: int | str, texts: Sequence[str]) -> int:
         if not -len(texts) <= token < len(texts):
             raise InputError(f"there is no token {token} in a text of {len(texts)}.")
         return token % len(texts)
-    found = [number for number, text in enumerate(texts) if text.strip() == token.strip()]
+    found = [number for number, text in enumerate(texts) if text.strip() == token.strip("␣ ")]
     if not found:
         raise InputError(f"no token reads {token!r}.{nearest(token, [text.strip() for text in texts])}")
     return found[-1]

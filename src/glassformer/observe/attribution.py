@@ -50,9 +50,10 @@ class Attribution(Seen):
     before: str  # the token at the position
     id: int
     text: str
-    score: float
+    score: float  # its own; if it is held against another token, how far it is ahead
     probability: float
     rank: int  # 1 is the model's first choice
+    against: str | None  # the token that it is held against
     parts: tuple[Share, ...]  # that sum to the score: the embedding, each block's additions, biases, rounding
     heads: tuple[Share, ...]  # attention's parts once more, head by head
 
@@ -65,35 +66,49 @@ class Attribution(Seen):
         return f"Attribution({self.text!r}: {self.score:.2f} in {len(self.parts)} parts)"
 
 
-def attribution(reading: Passes, position: int | str = -1, token: int | str | None = None) -> Attribution:
-    """What the model's parts added to one token's score at one position: the best one's, unless another is named."""
+def attribution(
+    reading: Passes, position: int | str = -1, token: int | str | None = None, against: int | str | None = None
+) -> Attribution:
+    """What the model's parts added to one token's score at one position: the best one's, unless another is named.
+
+    `against`: another token; then it is what they added to the one's lead over the other, and what both got falls away.
+    """
     model = reading.model
     if not model.writes:
         raise InputError(f"{model.name} does not score the next token, so its parts have no share in one.")
     at = place(position, [one.text for one in reading.tokens])
     walk = Walk(reading, at)
     wanted = scored_token(reading.model, token, walk.scores)
-    walk.back(wanted)
-    score = float(walk.scores[wanted])
+    other = None if against is None else scored_token(model, against, walk.scores)
+    if other == wanted:
+        raise InputError(f"a token has no lead over itself. Hold {spelt(model, wanted)!r} against another one.")
+    walk.back(wanted, other)
+    score = float(walk.scores[wanted] - (0 if other is None else walk.scores[other]))
     walk.add("biases", None, walk.constant)
     walk.add("rounding", None, score - sum(part.value for part in walk.parts))
-    text = shown_bytes(model.tokenizer.token_bytes(wanted))
+    text, beaten = spelt(model, wanted), None if other is None else spelt(model, other)
     chance, rank = float(np.exp(log_softmax(walk.scores)[wanted])), int((walk.scores > walk.scores[wanted]).sum()) + 1
-    told = (wanted, text, score, chance, rank)
+    told = (wanted, text, score, chance, rank, beaten)
     return Attribution(model.name, at, reading.tokens[at].text, *told, tuple(walk.parts), tuple(walk.heads))
 
 
+def spelt(model: Loaded, token: int) -> str:
+    """A token as it reads; half a character as its bytes."""
+    return shown_bytes(model.tokenizer.token_bytes(token))
+
+
 def scored_token(model: Loaded, token: int | str | None, scores: Floats) -> int:
-    """The id of a token that somebody names, by its text or its number; the best one, if nobody does."""
+    """The id of a token that somebody names, by its text or its number (as text: #57); the best one, if nobody does."""
     if token is None:
         return int(scores.argmax())
     if isinstance(token, str):
-        ids = model.tokenizer.encode(token, add_special_tokens=False)
-        if len(ids) != 1 and token.isdecimal():
-            return scored_token(model, int(token), scores)
-        if len(ids) != 1:
-            raise InputError(f"{token!r} is {len(ids)} tokens, not one. Name one, or give its id.")
-        return int(ids[0])
+        for text in (token, token.replace("␣", " ")):  # as pictures show a blank
+            ids = model.tokenizer.encode(text, add_special_tokens=False)
+            if len(ids) == 1:
+                return int(ids[0])
+        if (number := token.removeprefix("#")).isdecimal():
+            return scored_token(model, int(number), scores)
+        raise InputError(f"{token!r} is {len(ids)} tokens, not one. Name one, or give its id, as in #57.")
     if not 0 <= token < scores.size:
         raise InputError(f"token id {token} is outside the vocabulary of {scores.size}.")
     return token
@@ -121,15 +136,19 @@ class Walk:
     def add(self, name: str, block: int | None, value: float) -> None:
         self.parts.append(Share(name, block, None, value))
 
-    def back(self, token: int) -> None:
-        """From a token's score to the first state, noting what each addition was worth."""
+    def back(self, token: int, other: int | None = None) -> None:
+        """From a token's score, or its lead over another's, to the first state, noting what each addition was worth."""
         head = self.ops[-1]
-        row = self._weight(head, 0, token)
-        assert row is not None
-        g = row * np.float32(head.options.get("scale", 1.0))
-        for bias in head.weights[1:]:
-            found = self.reading.model.weight(bias.name)
-            self.constant += 0.0 if found is None else float(found.reshape(-1)[token])
+        g = np.zeros_like(self.values["final"])
+        for sign, one in ((1, token), (-1, other)):
+            if one is None:
+                continue
+            row = self._weight(head, 0, one)
+            assert row is not None
+            g += row * np.float32(sign * head.options.get("scale", 1.0))
+            for bias in head.weights[1:]:
+                found = self.reading.model.weight(bias.name)
+                self.constant += 0.0 if found is None else sign * float(found.reshape(-1)[one])
         at = head.reads[0]
         while (op := self.ops[at]).site != "embedding":
             if op.kind == "norm":

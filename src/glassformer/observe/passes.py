@@ -88,6 +88,7 @@ class Passes:
         `size`: so many tokens at a time, where somebody must know.
         """
         sites = self.sites(*patterns)
+        scored = scored or "scores" in sites  # which a site shows of those that are scored
         if not self.model.writes:
             yield from self._whole(sites)
             return

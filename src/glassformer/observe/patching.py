@@ -15,18 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 
+from glassformer.candidates import log_softmax
 from glassformer.engine.protocol import Feed, Row, Want, alike
 from glassformer.errors import InputError, SettingError, nearest
 from glassformer.observe.attention import place
-from glassformer.observe.attribution import scored_token
+from glassformer.observe.attribution import scored_token, spelt
 from glassformer.observe.passes import Floats, Passes, Tell
 from glassformer.observe.seen import Seen
 from glassformer.sites import ENCODER, Change, Watch
-from glassformer.text.pieces import shown_bytes
 
 if TYPE_CHECKING:
     from glassformer.show.page import Page
@@ -39,6 +40,7 @@ SITES: dict[str, str] = {
     "heads": "blocks.{}.attention.heads",
 }
 TOGETHER = 2048  # tokens of the patches that go through in one pass, about
+LIKELY = 10  # tokens of each text
 MOST = 1_000_000  # tokens that all patches read
 
 
@@ -74,6 +76,8 @@ class Patching(Seen):
     positions: tuple[int, ...]  # that were patched
     heads: int  # how many columns are heads; 0: columns are positions
     values: tuple[tuple[float, ...], ...]
+    best: tuple[int, int]  # the ids that each text leads to, which the answers are unless others were named
+    changes: tuple[str, ...]  # sites that were changed all the while
 
     def page(self, everything: bool = False) -> Page:
         from glassformer.show.patching import page
@@ -89,14 +93,24 @@ class Patching(Seen):
 
     @property
     def cells(self) -> list[Cell]:
-        """All places, those that bring most back first."""
+        """All places, those that move the answer most first, whichever way."""
         at: Sequence[int | None] = [None] * self.heads if self.heads else self.positions
         found = [
             Cell(layer, place, position, value)
             for layer, row in zip(self.layers, self.values, strict=True)
             for place, position, value in zip(self.columns, at, row, strict=True)
         ]
-        return sorted(found, key=lambda cell: -cell.value)
+        return sorted(found, key=lambda cell: -abs(cell.value))
+
+    def at(self, layer: int | str, column: int) -> float:
+        """One cell: after or in this layer (or 'embedding'), at this position of the text, or in this head."""
+        columns = range(self.heads) if self.heads else self.positions
+        if str(layer) not in self.layers or column not in columns:
+            raise InputError(f"there is no cell of layer {layer!r} and {'head' if self.heads else 'position'} {column!r}.")
+        return self.values[self.layers.index(str(layer))][columns.index(column)]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.values, dtype)
 
     def __repr__(self) -> str:
         first, second = self.answers
@@ -104,7 +118,7 @@ class Patching(Seen):
 
 
 def patching(
-    first: Passes, second: Passes, part: Part = "residual", positions: Sequence[int | str] | None = None, *,
+    first: Passes, second: Passes, part: Part = "residual", positions: Sequence[int | str] | int | None = None, *,
     answer: int | str | None = None, against: int | str | None = None, tell: Tell | None = None,
 ) -> Patching:  # fmt: skip
     """Put the first text's values into the second one's pass, place by place, and see what brings its answer back.
@@ -119,10 +133,12 @@ def patching(
     ends = [pair.scores(side) for side in (first, second)]
     model = first.model
     wanted, other = scored_token(model, answer, ends[0]), scored_token(model, against, ends[1])
-    answers = [Answer(one, shown_bytes(model.tokenizer.token_bytes(one))) for one in (wanted, other)]
+    answers = [Answer(one, spelt(model, one)) for one in (wanted, other)]
     if wanted == other:
+        both = "are both told to lead" if answer is not None and against is not None else "both lead"
+        moved = " and ".join(repr(spelt(model, one)) for one in _moved(*ends))
         raise InputError(
-            f"both texts lead to {answers[0].text!r}. Name two tokens to tell them apart, an answer and another one."
+            f"the texts {both} to {answers[0].text!r}. Name two tokens to tell them apart: {moved} differ most."
         )
     clean, dirty = (float(scores[wanted] - scores[other]) for scores in ends)
     if clean == dirty:
@@ -148,6 +164,8 @@ def patching(
         tuple(pair.positions),
         columns if part == "heads" else 0,
         tuple(tuple(map(float, row)) for row in values),
+        (int(ends[0].argmax()), int(ends[1].argmax())),
+        tuple(model.changes),
     )
 
 
@@ -163,7 +181,7 @@ class Patch:
 class Pair:
     """Two texts of as many tokens, on the side where they differ: what an encoder reads, or what the model goes on from."""
 
-    def __init__(self, first: Passes, second: Passes, positions: Sequence[int | str] | None) -> None:
+    def __init__(self, first: Passes, second: Passes, positions: Sequence[int | str] | int | None) -> None:
         model = first.model
         if not (model.writes or model.head == "masked"):
             raise InputError(f"{model.name} scores no tokens, so there is no answer that a patch could bring back.")
@@ -182,9 +200,10 @@ class Pair:
         self.causal = model.writes and not self.sourced
         self.positions = list(range(alike(one, other) if self.causal else 0, len(one)))
         if positions is not None:
-            if not positions:
+            named = [positions] if isinstance(positions, (int, str)) else positions
+            if not named:
                 raise InputError("name at least one position to patch, or leave positions out for all.")
-            self.positions = list(dict.fromkeys(place(position, self.spelt(second)) for position in positions))
+            self.positions = sorted({place(position, self.spelt(second)) for position in named})
         self.mask = None if model.writes else self._mask()
 
     def ids(self, side: Passes) -> tuple[int, ...]:
@@ -285,6 +304,14 @@ class Pair:
         assert self.mask is not None
         found: Floats = scores[self.mask]
         return found
+
+
+def _moved(first: Floats, second: Floats) -> tuple[int, int]:
+    """Of the tokens that either text makes likely, the one that gains most by the first, and the one that loses most."""
+    one, other = log_softmax(first), log_softmax(second)
+    likely = np.union1d(np.argsort(one)[-LIKELY:], np.argsort(other)[-LIKELY:])
+    gap = (one - other)[likely]
+    return int(likely[gap.argmax()]), int(likely[gap.argmin()])
 
 
 def _watch(patch: Patch) -> Watch:

@@ -36,6 +36,11 @@ class Reading(Passes):
         """What each layer would have said at some positions: the last few, unless others are named."""
         return lens(self, positions, tell=tell)
 
-    def attribution(self, position: int | str = -1, token: int | str | None = None) -> Attribution:
-        """What each block and head added to a token's score: the best one's after this position, or another's."""
-        return attribution(self, position, token)
+    def attribution(
+        self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None
+    ) -> Attribution:
+        """What each block and head added to a token's score: the best one's after this position, or another's.
+
+        `against`: a token that it is held against: what they added to its lead over that one.
+        """
+        return attribution(self, position, token, against)

@@ -47,7 +47,7 @@ def page(found: Attention, everything: bool = False) -> Page:
         queries, keys = (
             tuple(visible(side[at]) for at in ats) for side, ats in ((found.queries, down), (found.keys, across))
         )
-        parts.append(Grid(queries, keys, values, first=own))
+        parts.append(Grid(queries, keys, values, first=own, whole=everything))
     if len(found.queries) > len(down) or len(found.keys) > len(across):
         parts.insert(2, Words(f"{len(down)} of {len(found.queries)} tokens (--all)", "dim"))
     parts.append(Words(found.note, "dim"))

@@ -10,7 +10,9 @@ BEST = 10  # heads that are shown
 
 
 def page(found: Attribution, everything: bool = False) -> Page:
-    said = f"who wrote the score of {visible(found.text)} after {visible(found.before)} (position {found.position})"
+    token, what = visible(found.text), "score" if found.against is None else f"lead over {visible(found.against)}"
+    whose = f"the score of {token}" if found.against is None else f"{token}'s {what}"
+    said = f"who wrote {whose} after {visible(found.before)} (position {found.position})"
     most = max((abs(part.value) for part in found.parts), default=1.0) or 1.0
     strongest = max((abs(part.value) for part in found.heads), default=1.0) or 1.0
     heads = sorted(found.heads, key=lambda part: -abs(part.value))
@@ -19,7 +21,7 @@ def page(found: Attribution, everything: bool = False) -> Page:
         (
             Heading(f"{found.model}: {said}"),
             Words(
-                f"the score is {found.score:.2f} ({share(found.probability)} likely, rank {found.rank:,}): "
+                f"the {what} is {found.score:.2f} ({token} is {share(found.probability)} likely, rank {found.rank:,}): "
                 "the sum of what each part added to it directly",
                 "dim",
             ),

@@ -126,7 +126,8 @@ def _(part: Grid) -> str:
 def _shade(value: float | None, where: str, text: str) -> str:
     if value is None:
         return "<td></td>"
-    shade = f"background: rgba(var(--tint), {value * (READABLE if text else 1):.3f})"
+    strength = min(1.0, abs(value)) * (READABLE if text else 1)
+    shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {strength:.3f})"
     return f'<td style="{shade}" title="{escape(where)} · {value:.1%}">{escape(text)}</td>'
 
 

@@ -16,6 +16,7 @@ def page(found: Lens, everything: bool = False) -> Page:
             tuple(map(visible, found.tokens)),
             tuple(tuple(one.probability for one in layer) for layer in found.said),
             tuple(tuple(visible(one.text) for one in layer) for layer in found.said),
+            whole=everything,
         ),
     ]
     for at in range(len(found.positions)) if everything else (len(found.positions) - 1,):

@@ -76,7 +76,8 @@ class Table:
 class Grid:
     """Values from 0 to 1 in rows and columns, as shades; with texts, if there are any, in the cells.
 
-    Where not all columns fit, the last ones are shown, and the first too if it is to stay.
+    Below 0 a shade is of the other kind; what is beyond 1 either way is as strong as can be. Where not all columns fit, the
+    last ones are shown, and the first too if it is to stay.
     """
 
     down: tuple[str, ...]
@@ -84,6 +85,8 @@ class Grid:
     values: tuple[tuple[float | None, ...], ...]  # None: there is nothing, and nothing is shown
     texts: tuple[tuple[str, ...], ...] = ()
     first: bool = False
+    spare: bool = False  # texts can be spared, so that all columns fit
+    whole: bool = False  # all columns are shown, band below band where they do not fit
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from glassformer.show.words import brief, tame, visible
 
 LINE = 74  # characters of a text, unless all is wanted
 BEST = 10  # places that are listed
-FEW = 6  # columns whose cells have room for a number
 HALF = 0.5  # of the answer, that a place must bring back to be its carrier
+LITTLE = "The two texts move this little, so that shares of it say little: name tokens that they tell apart more."
 WHAT = {
     "residual": "the stream after a block",
     "attention": "what a block's attention adds",
     "mlp": "what a block's MLP adds",
-    "heads": "what one head gives, at all positions that were patched",
+    "heads": "what one head gives",
 }
 
 
@@ -24,29 +24,38 @@ def page(found: Patching, everything: bool = False) -> Page:
     first, second = (visible(answer.text) for answer in found.answers)
     down = tuple(_layer(name) for name in found.layers)
     across = found.columns if found.heads else tuple(_token(found, position) for position in found.positions)
-    shades = tuple(tuple(map(_shade, row)) for row in found.values)
-    texts = tuple(tuple(_rounded(value) for value in row) for row in found.values) if len(across) <= FEW else ()
+    numbers = tuple(tuple(map(_rounded, row)) for row in found.values)
     tell = tame if everything else partial(brief, most=LINE)
-    clean, dirty = found.differences
+    own = found.best == tuple(answer.id for answer in found.answers)
+    said = f"which places make it {first}, and not {second}" if own else f"which places move {first} against {second}"
+    what = WHAT[found.part] + (f" at {_spots(found.positions)}" if found.heads else "")
     return Page(
-        f"{found.model}: what brings {first} back",
+        f"{found.model}: {said}",
         (
-            Heading(f"{found.model}: which places make it {first}, and not {second}"),
+            Heading(f"{found.model}: {said}"),
             Words("\n".join(f"{way}: {tell(text)}" for way, text in zip(("from", "into"), found.texts, strict=True))),
-            Words(
-                f"each cell: {WHAT[found.part]}, taken from the first text into the second; "
-                f"blank: still {second}; full: {first} again",
-                "dim",
-            ),
-            Grid(down, across, shades, texts),
+            *([Words(f"under a change of {', '.join(found.changes)}")] if found.changes else []),
+            Words(f"each cell: {what}, taken from the first text into the second", "dim"),
+            Words(f"0%, blank: {_lead(found, 1)}; 100%, full: {_lead(found, 0)}", "dim"),
+            *([Words(LITTLE)] if abs(found.differences[0] - found.differences[1]) < 1 else []),
+            Grid(down, across, found.values, numbers, spare=True, whole=everything),
             *(_ways(found) if found.part == "residual" else _best(found, everything)),
-            Words(
-                f"0%: {first} is {dirty:+.2f} ahead of {second}, as after the second text; 100%: {clean:+.2f}, as after the "
-                "first",
-                "dim",
-            ),
         ),
     )
+
+
+def _lead(found: Patching, text: int) -> str:
+    first, second = (visible(answer.text) for answer in found.answers)
+    lead = found.differences[text]
+    way = "ahead of" if lead >= 0 else "behind"
+    return f"{first} is {abs(lead):.2f} {way} {second}, as after the {('first', 'second')[text]}"
+
+
+def _spots(positions: tuple[int, ...]) -> str:
+    """Positions in words, those next to each other as a span."""
+    if len(positions) > 1 and positions == tuple(range(positions[0], positions[-1] + 1)):
+        return f"positions {positions[0]} to {positions[-1]}"
+    return f"position{'' if len(positions) == 1 else 's'} {', '.join(map(str, positions))}"
 
 
 def _ways(found: Patching) -> tuple[Part, ...]:
@@ -81,9 +90,9 @@ def _best(found: Patching, everything: bool) -> tuple[Part, ...]:
     rows = []
     for cell in found.cells[: None if everything else BEST]:
         where = (cell.place,) if cell.position is None else (str(cell.position), _token(found, cell.position))
-        rows.append(Row((cell.layer, *where, f"{round(cell.value, 3) + 0.0:.1%}", _shade(cell.value))))
-    table = Table((*columns, Column("back", "number"), Column("", "bar", keep=6)), tuple(rows))
-    return Heading("the places that bring most back"), table
+        rows.append(Row((cell.layer, *where, f"{cell.value:+.1%}", _shade(-cell.value), _shade(cell.value))))
+    bars = (Column("further away", "bar", keep=6), Column("back", "bar", keep=7))
+    return Heading("the places that move it most"), Table((*columns, Column("", "number"), *bars), tuple(rows))
 
 
 def _layer(name: str) -> str:
@@ -96,7 +105,7 @@ def _rounded(value: float) -> str:
 
 
 def _shade(value: float) -> float:
-    """A patch can do more than the text, or the opposite."""
+    """As long as a bar can be: a patch can do more than the text, or the opposite."""
     return min(1.0, max(0.0, value))
 
 

@@ -26,6 +26,7 @@ LUXURY = 3  # columns that are kept no more than this go before any other is cut
 BAR = 20
 LEAST = {"bar": 6, "code": 20}  # characters that these need at least
 NARROW = 6  # characters that a column is left with when nothing else helps
+LETTERS = 12  # of a name that stands on end
 CELLS = 10  # characters of a grid's cell that holds a text
 
 Spans = list[tuple[str, str]]  # one line: texts and their styles
@@ -203,19 +204,28 @@ def told(text: str, width: int, right: bool = False, ends: bool = False) -> str:
 @draw.register
 def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
     labels = min(max(map(cell_len, part.down), default=0), 16)
-    cell = CELLS if part.texts else 2
+    cell = _cell(part, width - labels - 1)
     fit = max(1, (width - labels - 1) // cell)
+    if part.whole:
+        for at in range(0, len(part.across), fit):
+            yield from _band(part, range(at, min(at + fit, len(part.across))), labels, cell)
+        return
     shown = list(range(max(0, len(part.across) - fit), len(part.across)))
     if len(shown) < len(part.across):
         shown = [0, *shown[1:]] if part.first else shown
         kept = f"the first and the last {len(shown) - 1}" if part.first else f"the last {len(shown)}"
         yield [(f"{kept} of {len(part.across)} columns"[:width], "dim")]
+    yield from _band(part, shown, labels, cell)
+
+
+def _band(part: Grid, shown: Sequence[int], labels: int, cell: int) -> Iterator[Spans]:
+    """Some of a grid's columns."""
     yield from _across([part.across[at] for at in shown], labels, cell)
     for number, name in enumerate(part.down):
         line: Spans = [(told(name, labels, right=True) + " ", "dim")]
         for at in shown:
             value = part.values[number][at]
-            text = part.texts[number][at] if part.texts else ""
+            text = part.texts[number][at] if cell > 2 else ""
             line.append((_shaded(value, text, cell), "" if value is None else _strength(value)))
         yield stripped(line)
 
@@ -226,12 +236,21 @@ def _(part: Mosaic, width: int) -> Iterator[RenderableType | Spans]:
     yield Text(f"all {rows} × {columns} maps as small pictures: --save maps.html", "dim")
 
 
+def _cell(part: Grid, room: int) -> int:
+    """How wide a cell is: narrow ones are a shade, wider ones have a text."""
+    if not part.texts or not part.spare:
+        return CELLS if part.texts else 2
+    least = 2 + max((cell_len(text) for row in part.texts for text in row), default=0)
+    each = room // max(1, len(part.across))
+    return 2 if each < least else min(each, max(least, 1 + max(map(cell_len, part.across), default=0)))
+
+
 def _across(names: Sequence[str], labels: int, cell: int) -> Iterator[Spans]:
     """The columns' names; where cells are narrow, down the page."""
     if cell > 2:
         yield [(" " * (labels + 1) + "".join(told(name, cell - 1) + " " for name in names).rstrip(), "dim")]
         return
-    letters = [[*name[:8]] for name in names]
+    letters = [[*name[:LETTERS]] for name in names]
     for line in range(max(map(len, letters), default=0)):
         found = (letter[line] if line < len(letter) else "" for letter in letters)
         yield [((" " * (labels + 1) + "".join(told(one, cell) for one in found)).rstrip(), "dim")]
@@ -240,12 +259,15 @@ def _across(names: Sequence[str], labels: int, cell: int) -> Iterator[Spans]:
 def _shaded(value: float | None, text: str, cell: int) -> str:
     if value is None:
         return " " * cell
-    shade = SHADES[min(len(SHADES) - 1, int(value * len(SHADES)))]
-    return told(shade + text, cell - 1) + " " if cell > 2 else shade * 2
+    shade = SHADES[min(len(SHADES) - 1, int(abs(value) * len(SHADES)))]
+    if cell > 2:
+        return told(shade + text, cell - 1) + " "
+    return shade * 2 if value >= 0 or shade == " " else f"-{shade}"
 
 
 def _strength(value: float) -> str:
-    return "dim" if value < 0.2 else "" if value < 0.6 else "bold"
+    strong = "dim" if abs(value) < 0.2 else "" if abs(value) < 0.6 else "bold"
+    return strong if value >= 0 else f"{strong} red".strip()
 
 
 @draw.register
