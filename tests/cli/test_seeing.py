@@ -207,6 +207,8 @@ def test_a_change_holds_in_every_verb(gpt2: str) -> None:
     assert all(part["value"] == 0 for part in parts if part["name"] == "mlp")
     plain, changed = (json.loads(ran("tree", TEXT, "-m", gpt2, "--json", *more)) for more in ((), change))
     assert plain["root"]["children"] != changed["root"]["children"]
+    said = glass("run", TEXT, "-n", "1", *change, "-m", gpt2).stderr
+    assert said.rstrip().split(" · ")[4] == "changed: blocks.0.mlp.update, blocks.1.mlp.update, blocks.2.mlp.update"
 
 
 def test_bytes_that_are_no_text(gpt2: str) -> None:

@@ -10,6 +10,7 @@ import typer
 from glassformer.cli import common
 from glassformer.cli.options import Bundle
 from glassformer.errors import SettingError
+from glassformer.show.words import few
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
@@ -98,7 +99,7 @@ def manner(model: Loaded, settings: GenerationConfig, about: Description, *, raw
     opened = model.opened
     weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
     where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
-    changed = f" · changed: {', '.join(model.changes)}" if model.changes else ""
+    changed = f" · changed: {few([*model.changes])}" if model.changes else ""
     return f"{model.name} · {chat} · {strategy} · {where}, {weights}{changed}"
 
 

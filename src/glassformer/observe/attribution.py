@@ -78,7 +78,7 @@ def attribution(
         raise InputError(f"{model.name} does not score the next token, so its parts have no share in one.")
     at = place(position, [one.text for one in reading.tokens])
     walk = Walk(reading, at)
-    wanted = scored_token(reading.model, token, walk.scores)
+    wanted = scored_token(model, token, walk.scores)
     other = None if against is None else scored_token(model, against, walk.scores)
     if other == wanted:
         raise InputError(f"a token has no lead over itself. Hold {spelt(model, wanted)!r} against another one.")

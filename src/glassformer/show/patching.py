@@ -6,7 +6,7 @@ from functools import partial
 
 from glassformer.observe.patching import Patching
 from glassformer.show.page import Column, Grid, Heading, Page, Part, Row, Table, Words
-from glassformer.show.words import brief, tame, visible
+from glassformer.show.words import brief, few, tame, visible
 
 LINE = 74  # characters of a text, unless all is wanted
 BEST = 10  # places that are listed
@@ -34,7 +34,7 @@ def page(found: Patching, everything: bool = False) -> Page:
         (
             Heading(f"{found.model}: {said}"),
             Words("\n".join(f"{way}: {tell(text)}" for way, text in zip(("from", "into"), found.texts, strict=True))),
-            *([Words(f"under a change of {', '.join(found.changes)}")] if found.changes else []),
+            *([Words(f"under a change of {few(found.changes)}")] if found.changes else []),
             Words(f"each cell: {what}, taken from the first text into the second", "dim"),
             Words(f"0%, blank: {_lead(found, 1)}; 100%, full: {_lead(found, 0)}", "dim"),
             *([Words(LITTLE)] if abs(found.differences[0] - found.differences[1]) < 1 else []),

@@ -32,6 +32,14 @@ def brief(text: str, most: int) -> str:
     return line if len(line) <= most else f"…{line[1 - most :]}"
 
 
+def few(names: Sequence[str], most: int = 3) -> str:
+    """
+    >>> few(["a", "b"]), few(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
 def count(parameters: int) -> str:
     """
     >>> count(576), count(17_280), count(28_311_552), count(0)

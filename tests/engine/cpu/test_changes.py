@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from glassformer.engine.cpu import executor as engine
+from glassformer.engine.cpu import passes
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed, Want
 from glassformer.engine.verify import difference
@@ -94,6 +95,20 @@ def test_of_some_positions_and_heads(site: str, change: Change, tiny: Tiny, monk
     monkeypatch.setattr(engine, "PIECE", 3)
     monkeypatch.setattr(engine, "SCORED", 2)
     alike(run(subject, subject.cpu(), watch), wanted)
+
+
+def test_few_programs_are_kept(monkeypatch: pytest.MonkeyPatch, tiny: Tiny) -> None:
+    """A program for each set of sites, with memory of its own: those that were not asked for lately go, and come again."""
+    monkeypatch.setattr(passes, "PROGRAMS", 3)
+    subject = tiny("qwen3")
+    executor = subject.cpu()
+    sites = [f"blocks.{block}.{name}" for block in range(3) for name in ("residual", "middle", "mlp.update")]
+    found = []
+    for _ in range(2):
+        feeds = ([Feed(executor.open(), [4, 8, 15], watch=subject.watch(site))] for site in sites)
+        found.append([executor.run(one)[0].sites[site] for one, site in zip(feeds, sites, strict=True)])
+        assert len(executor._programs) == 3
+    assert all(np.array_equal(first, again) for first, again in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("what", ["qwen3", "Q4_K"])
