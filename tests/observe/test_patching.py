@@ -260,6 +260,18 @@ def test_what_the_picture_says_of_the_answers() -> None:
     assert "move this little" in plain(Drawn(replace(found, differences=(0.2, -0.1)).page()), 200)
 
 
+def test_where_it_is_carried() -> None:
+    """From layer to layer one place, another, or none."""
+    pair = both("qwen3")
+    found = pair.model.patch(FIRST, SECOND, positions=[-2, -1], **answers(pair))
+    first, second = found.positions
+    spread = replace(found, values=((0.9, 0.1), (0.7, 0.2), (0.4, 0.4), (-0.2, 1.1)))
+    lines = plain(Drawn(spread.page()), 100).split("where it is carried")[1].splitlines()[2:]
+    assert [line.split("  ")[0] for line in lines] == ["embedding to layer 0", "layer 1", "layer 2"]
+    assert [f" {first} " in lines[0], "no one place" in lines[1], f" {second} " in lines[2]] == [True] * 3
+    assert "70.0%" in lines[0]
+
+
 def test_a_change_all_the_while_is_told() -> None:
     pair = both("qwen3")
     changed = pair.model.changed({"blocks.1.mlp.update": Change(scale=0.5)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import groupby
 
 from glassformer.observe.patching import Patching
 from glassformer.show.page import Column, Grid, Heading, Page, Part, Row, Table, Words
@@ -60,16 +61,10 @@ def _spots(positions: tuple[int, ...]) -> str:
 
 def _ways(found: Patching) -> tuple[Part, ...]:
     """Where the answer is carried, from layer to layer: the one place that brings at least half of it back."""
-    carried: list[tuple[int | None, list[int]]] = []  # columns, and the layers in which they carry it
-    for layer, row in enumerate(found.values):
-        best = max(range(len(row)), key=lambda column: row[column])
-        column = best if row[best] >= HALF else None
-        if carried and carried[-1][0] == column:
-            carried[-1][1].append(layer)
-        else:
-            carried.append((column, [layer]))
+    carriers = [row.index(max(row)) if max(row) >= HALF else None for row in found.values]
     rows = []
-    for column, layers in carried:
+    for column, group in groupby(range(len(carriers)), key=carriers.__getitem__):
+        layers = list(group)
         names = [_layer(found.layers[layer]) for layer in (layers[0], layers[-1])]
         span = names[0] if len(layers) == 1 else " to ".join(names)
         if column is None:
