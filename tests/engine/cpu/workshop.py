@@ -155,11 +155,16 @@ class Compiler:
         (self.folder / "hold").unlink()
 
     def await_begun(self) -> None:
-        for _ in range(6000):
-            if (self.folder / "begun").exists():
-                return
-            time.sleep(0.01)
-        raise AssertionError("nobody called the compiler")
+        await_file(self.folder, "begun")
+
+
+def await_file(folder: Path, pattern: str) -> Path:
+    """The file that somebody else is about to write."""
+    for _ in range(6000):
+        if found := next(folder.glob(pattern), None):
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"nobody wrote {pattern}")
 
 
 def grow_old(path: Path, days: float) -> None:
