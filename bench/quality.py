@@ -61,9 +61,13 @@ def main() -> None:
     plain = glassformer.load(path, executor="plain")
     text = "\n".join(page.read_text("utf-8") for page in (HELD_OUT, *sorted((ROOT / "docs").glob("*.md"))))
     ids = plain.tokenizer(text)["input_ids"][: asked.tokens]
+    ways: dict[str, dict[str, str]] = {
+        "": {},
+        ", cache in q8": {"cache": "q8"},
+        ", activations in q8": {"activations": "q8"},
+    }
     others: dict[str, Any] = {
-        f"the CPU engine, keys and values in {cache}": glassformer.load(path, executor="cpu", cache=cache).executor
-        for cache in ("f16", "q8")
+        f"the CPU engine{name}": glassformer.load(path, executor="cpu", **how).executor for name, how in ways.items()
     }
     with suppress(ImportError):
         others["llama.cpp"] = Llama(path)

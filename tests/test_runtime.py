@@ -24,6 +24,7 @@ from glassformer.errors import (
     UnknownArgument,
 )
 from glassformer.executing import EXECUTORS
+from glassformer.observe.comparing import compare
 from tests.parity import reference
 
 
@@ -247,12 +248,22 @@ class TestExecutors:
     def test_packed_weights_keep_half_floats(self, smollm2: Path) -> None:
         assert "keys and values in f16" in glassformer.load(smollm2).executor.describe().notes
 
+    def test_activations(self, smollm2: Path) -> None:
+        fine, coarse = (glassformer.load(smollm2, activations=activations) for activations in ("q14", "q8"))
+        assert "activations in q8" not in fine.executor.describe().notes
+        assert "activations in q8" in coarse.executor.describe().notes
+        found: Any = compare(fine, coarse, text="The capital of France is Paris.")
+        assert 1e-5 < found.divergence < 0.05
+        assert found.names == (fine.name, f"{fine.name} (activations in q8)")
+
     @pytest.mark.parametrize(
         ("asked", "said"),
         [
             ({"executor": "cpu", "dtype": "float32"}, "dtype is what PyTorch computes in; .* Leave one out"),
             ({"executor": "plain", "cache": "q8"}, "cache is the CPU engine's: .* Leave one out"),
             ({"dtype": "float32", "cache": "f16"}, "cache is the CPU engine's: .* Leave one out"),
+            ({"executor": "plain", "activations": "q8"}, "activations are the CPU engine's to round: .* Leave one out"),
+            ({"activations": "q9"}, "there is no kind of activations 'q9'. Known: q14, q8"),
             ({"cache": "f61"}, "there is no cache 'f61'. Did you mean 'f16'\\? Known: f32, f16, bf16, q8"),
         ],
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from glassformer.blueprints import Blueprint
-from glassformer.engine.protocol import CACHES, Executor
+from glassformer.engine.protocol import ACTIVATIONS, CACHES, Executor
 from glassformer.errors import CheckpointError, ExecutorError, InputError, nearest
 from glassformer.opening import DTYPES, Opened
 
@@ -24,6 +24,7 @@ class Choice:
     executor: str = "auto"
     dtype: str | None = None  # that PyTorch is to compute in
     cache: str | None = None  # what the CPU engine keeps keys and values in
+    activations: str | None = None  # what it rounds the inputs of packed matrices to
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -36,6 +37,10 @@ class Choice:
             raise InputError("cache is the CPU engine's: PyTorch keeps keys and values as it computes. Leave one out.")
         if self.cache is not None and self.cache not in CACHES:
             raise _unknown("cache", self.cache, CACHES)
+        if not self.native and self.activations is not None:
+            raise InputError("activations are the CPU engine's to round: PyTorch computes in floats. Leave one out.")
+        if self.activations is not None and self.activations not in ACTIVATIONS:
+            raise _unknown("kind of activations", self.activations, ACTIVATIONS)
 
     @property
     def native(self) -> bool:
@@ -48,7 +53,7 @@ class Choice:
         def make() -> Executor:
             from glassformer.engine.cpu.executor import Cpu
 
-            return Cpu(opened.config, blueprint, opened.tensors, cache=self.cache)
+            return Cpu(opened.config, blueprint, opened.tensors, cache=self.cache, activations=self.activations)
 
         return self._unless_impossible(make, opened.name)
 
@@ -60,7 +65,7 @@ class Choice:
         def make() -> Any:
             from glassformer.engine.cpu.reader import Reader
 
-            return Reader(opened.config, opened.blueprint("base"), opened.tensors)
+            return Reader(opened.config, opened.blueprint("base"), opened.tensors, activations=self.activations)
 
         return self._unless_impossible(make, opened.name)
 

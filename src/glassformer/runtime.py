@@ -44,6 +44,7 @@ def load(
     dtype: str | None = None,
     weights: str | None = None,
     cache: str | None = None,
+    activations: str | None = None,
     progress: Progress | None = None,
     **unknown: Any,
 ) -> Model:
@@ -55,13 +56,14 @@ def load(
         dtype: 'float32', 'bfloat16', …, which PyTorch is to compute in; by default as stored.
         weights: a kind to pack the weights of a folder in: 'q8_0', 'q4_1', 'q4_k', …; packed once, and kept in the cache.
         cache: what the CPU engine keeps keys and values in: 'f32', 'f16', 'bf16' or 'q8'; by default as fits the weights.
+        activations: what it rounds the inputs of packed matrices to: 'q14', or 'q8', which is faster and coarser.
         progress: called as (what, bytes so far, bytes in all) while something is fetched or packed.
     """
     refuse(unknown, load)
     if not isinstance(name, (str, os.PathLike)):
         raise InputTypeError(f"a model's name is text or a path, not {type(name).__name__}.")
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 is as good as its name
-    choice = Choice(executor, dtype, cache)
+    choice = Choice(executor, dtype, cache, activations)
     opened = open_model(name, progress=progress)
     if weights is not None:
         from glassformer.quantising import requantised

@@ -130,7 +130,7 @@ class TestVerify:
 
     def test_one_that_differs(self, tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Held against nothing at all, for the engine has no such fault to show."""
-        monkeypatch.setattr(verify, "bound", lambda packed, cache: 0.5 if cache == "q8" else 0.0)
+        monkeypatch.setattr(verify, "bound", lambda packed, cache, activations: 0.5 if cache == "q8" else 0.0)
         done = checked("--verify", "-m", str(tiny_qwen3))
         assert done.exit_code == 1
         first, *lines = done.stdout.splitlines()
@@ -141,7 +141,8 @@ class TestVerify:
         from glassformer.cli.doctor import compare
 
         found = compare(common.open_model(str(tiny_qwen3), executor="plain", dtype="float32", weights="q8_0"))
-        assert [one.bound for one in found if one.cache == "f32"] == [1e-2] * len(levels())
+        assert [one.bound for one in found if one.cache == "f32"] == [*[1e-2] * len(levels()), 5e-1]
+        assert [one.activations for one in found if one.activations != "q14"] == ["q8"]
         assert all(one.agrees for one in found)
         assert all(one.verdict.worst.error > 1e-5 for one in found)
 

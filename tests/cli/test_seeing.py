@@ -97,6 +97,13 @@ def test_every_view_has_every_form(view: type[Any], words: tuple[str, ...], gpt2
     assert "<script" not in (tmp_path / "view.html").read_text("utf-8")
 
 
+def test_the_same_model_rounded_otherwise(gpt2: str) -> None:
+    assert "(keys and values in f32)  ‖" in ran("compare", TEXT, "--other-cache", "q8", "-m", gpt2)
+    assert "(keys and values in f16)  ‖" in ran("compare", TEXT, "--cache", "f16", "--other-cache", "q8", "-m", gpt2)
+    assert ", again" in ran("compare", TEXT, "--other-activations", "q8", "-m", gpt2)  # floats are not rounded
+    assert "plain, float32" in ran("compare", TEXT, "--cache", "q8", "--other-executor", "plain", "-m", gpt2)
+
+
 def test_an_encoder_decoder(t5: str) -> None:
     assert "perplexity" in ran("trace", TEXT, "--given", "--target", "a dog", "-m", t5)
     assert "→" in ran("trace", TEXT, "-n", "2", "-m", t5)

@@ -69,9 +69,12 @@ class Subject:
     def plain(self) -> Plain:
         return Plain(self.model)
 
-    def cpu(self, cache: str | None = "f32", level: str | None = None, threads: int | None = None) -> Cpu:
+    def cpu(
+        self, cache: str | None = "f32", activations: str | None = None, level: str | None = None, threads: int | None = None
+    ) -> Cpu:
         engine = Engine(level, threads)
-        return Cpu(self.config, self.blueprint, self.opened.tensors, cache=cache, engine=engine)
+        tensors = self.opened.tensors
+        return Cpu(self.config, self.blueprint, tensors, cache=cache, activations=activations, engine=engine)
 
     def rows(self, lengths: Sequence[int] = LENGTHS, seed: int = 1) -> tuple[list[list[int]], list[list[int]] | None]:
         """Prompts of random ids of several lengths, and sources for them where the model has an encoder."""

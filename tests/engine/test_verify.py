@@ -157,6 +157,7 @@ class TestMeasures:
     def test_bounds(self) -> None:
         assert bound(packed=False, cache="f32") == 1e-4
         assert [bound(packed=True, cache=cache) for cache in CACHES] == [1e-2, 1e-2, 8e-2, 4e-1]
+        assert [bound(packed, "f32", "q8") for packed in (False, True)] == [1e-4, 5e-1]
 
 
 FOUND = Verdict(
@@ -183,14 +184,17 @@ class TestLooks:
 
     def test_several_fit_eighty_columns(self) -> None:
         good = Verdict(FOUND.sites[:3], 66, 1.0, 1e-6, 1e-5)
-        rows = [Checked("avx512vnni", "bf16", good, 1e-2), Checked("portable", "f32", FOUND, 1e-4)]
+        rows = [Checked("avx512vnni", "bf16", "q14", good, 1e-2), Checked("portable", "f32", "q8", FOUND, 1e-4)]
         lines = plain(verdicts(rows), 80).splitlines()
         assert max(map(len, lines)) <= 80
-        assert lines[3].split() == ["avx512vnni", "bf16", "100.0%", "1e-6", "blocks.13.residual", "2.4e-3", "1e-2", "agrees"]
-        assert lines[4].split() == ["portable", "f32", "98.5%", "7.8e-4", "scores", "∞", "1e-4", "differs"]
+        assert lines[3].split() == [
+            "avx512vnni", "bf16", "q14", "100.0%", "1e-6", "blocks.13.residual", "2.4e-3", "1e-2", "agrees",
+        ]  # fmt: skip
+        assert lines[4].split() == ["portable", "f32", "q8", "98.5%", "7.8e-4", "scores", "∞", "1e-4", "differs"]
 
     def test_as_data(self) -> None:
-        found = Checked("portable", "f32", FOUND, 1e-4).to_dict()
+        found = Checked("portable", "f32", "q8", FOUND, 1e-4).to_dict()
         assert found["worst"] == {"site": "scores", "error": None, "largest": None}  # JSON has no infinity
-        assert (found["level"], found["agrees"], found["positions"]) == ("portable", False, 66)
+        assert (found["level"], found["activations"]) == ("portable", "q8")
+        assert (found["agrees"], found["positions"]) == (False, 66)
         assert found["sites"][1] == {"site": "blocks.0.residual", "error": 1e-4, "largest": 2e-4}

@@ -38,6 +38,9 @@ WeightsOption = Annotated[
     str | None, typer.Option("--weights", help="Pack a folder's weights: q8_0, q4_1, q4_k, …; once, then from the cache.")
 ]
 CacheOption = Annotated[str | None, typer.Option("--cache", help="What keys and values are kept in: f32, f16, bf16 or q8.")]
+ActivationsOption = Annotated[
+    str | None, typer.Option("--activations", help="What inputs of packed weights are rounded to: q14; or q8, faster.")
+]
 PromptArgument = Annotated[
     str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)
 ]

@@ -35,6 +35,8 @@ def compare(
     ] = None,
     other_weights: Annotated[str | None, typer.Option(help="The same model in another packing: q8_0, q4_k, ….")] = None,
     other_executor: Annotated[str | None, typer.Option(help="The same model on another executor.")] = None,
+    other_cache: Annotated[str | None, typer.Option(help="The same model with another --cache.")] = None,
+    other_activations: Annotated[str | None, typer.Option(help="The same model with other --activations.")] = None,
     file: Annotated[Path | None, typer.Option("--file", help="Two models: the text to compare them on.")] = None,
     with_: Annotated[
         list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="Another setting on the second side.")
@@ -62,7 +64,10 @@ def compare(
     """Compare two texts in one model, two ways of writing, or two models over one text: where they part, and how far."""
     from glassformer.observe.comparing import compare as compared
 
-    models = settings.given(other=other, other_weights=other_weights, other_executor=other_executor)
+    otherwise = settings.given(
+        weights=other_weights, executor=other_executor, cache=other_cache, activations=other_activations
+    )
+    models = other or otherwise
     ways = settings.given(
         **{"--with": with_, "--other-template": other_template, "--other-raw": other_raw or None,
            "--other-system": other_system, "--change": change}
@@ -79,7 +84,7 @@ def compare(
     with common.counting(f"{load.model} reads") as tell:
         if models:
             text = _text(prompt, file)
-            against = _other(load, models)
+            against = _other(load, other, otherwise)
             found = compared(loaded, against, text=text, tell=tell)
         elif second is not None:
             found = compared(loaded.read(common.read_prompt(prompt), **how), loaded.read(second, **how), token=token)
@@ -118,12 +123,14 @@ def _name(ways: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}".strip() for name, value in zip(ways, told, strict=True))
 
 
-def _other(load: Loading, models: dict[str, Any]) -> Any:
+def _other(load: Loading, other: str | None, otherwise: dict[str, Any]) -> Any:
     """The second model: another one, or this one otherwise."""
-    if models.get("other") == "transformers":
-        return "transformers"
-    how = {"weights": models.get("other_weights"), "executor": models.get("other_executor") or "auto"}
-    return load.open(models.get("other"), **how)
+    if other == "transformers":
+        return other
+    how = {"weights": None, "executor": "auto"}
+    if otherwise.get("executor") == "plain":  # which has neither
+        how |= {"cache": None, "activations": None}
+    return load.open(other, **how | otherwise)
 
 
 def _text(prompt: str | None, file: Path | None) -> str:

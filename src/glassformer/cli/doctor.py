@@ -80,25 +80,30 @@ def _verify(name: str, as_json: bool) -> None:
 
 
 def compare(model: Model) -> list[Checked]:
-    """The CPU engine beside a plain model: each level that runs here, and on the best one each kind of cache."""
+    """The CPU engine beside a plain model: each level that runs here, and on the best one each way to round."""
     from glassformer.engine.cpu.executor import Cpu
     from glassformer.engine.cpu.library import Engine, levels
-    from glassformer.engine.protocol import CACHES
+    from glassformer.engine.protocol import ACTIVATIONS, CACHES
     from glassformer.engine.verify import Checked, bound, verify_all
     from glassformer.opening import Opened
 
     assert isinstance(model.opened, Opened)
     best, *_ = known = levels()
-    ways = [*((level, "f32") for level in known), *((best, cache) for cache in CACHES if cache != "f32")]
+    exact, *coarser = ACTIVATIONS
+    ways = [(level, "f32", exact) for level in known]
+    ways += [(best, cache, exact) for cache in CACHES if cache != "f32"]
     ids = [model.tokenizer(text)["input_ids"][: model.config.context // 2] for text in TEXTS]
     starts = [] if model.start is None else [model.start]  # an encoder-decoder writes what it reads
     prompts, sources = [[*starts, *some] for some in ids], ids if starts else None
     tensors, made = model.opened.tensors, model.blueprint
-    right = model.executor
-    engines = [Cpu(model.config, made, tensors, cache=cache, engine=Engine(level)) for level, cache in ways]
-    found = verify_all(right, engines, prompts, made.blocks, made.encoder, sources)
     packed = any(one.packed for one in tensors.values())
-    return [Checked(*way, one, bound(packed, way[1])) for way, one in zip(ways, found, strict=True)]
+    ways += [(best, "f32", activations) for activations in coarser if packed]
+    engines = [
+        Cpu(model.config, made, tensors, cache=cache, activations=activations, engine=Engine(level))
+        for level, cache, activations in ways
+    ]
+    found = verify_all(model.executor, engines, prompts, made.blocks, made.encoder, sources)
+    return [Checked(*way, one, bound(packed, *way[1:])) for way, one in zip(ways, found, strict=True)]
 
 
 def examine() -> dict[str, Any]:

@@ -65,12 +65,13 @@ class Loading(Bundle):
     executor: common.ExecutorOption = "auto"
     weights: common.WeightsOption = None
     cache: common.CacheOption = None
+    activations: common.ActivationsOption = None
     dtype: common.DtypeOption = None
 
     def open(self, name: str | None = None, **other: Any) -> Model:
         """The model; another one, or this one loaded otherwise, where it is said."""
-        how = {"dtype": self.dtype, "executor": self.executor, "weights": self.weights, "cache": self.cache, **other}
-        return common.open_model(name or self.model, **how)
+        how = {one: getattr(self, one) for one in ("executor", "weights", "cache", "activations", "dtype")}
+        return common.open_model(name or self.model, **how | other)
 
 
 @dataclass(frozen=True)

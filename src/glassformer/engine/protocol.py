@@ -19,6 +19,7 @@ from glassformer.candidates import Candidates
 from glassformer.sites import Watch
 
 CACHES = ("f32", "f16", "bf16", "q8")  # what an engine may be asked to keep keys and values in
+ACTIVATIONS = ("q14", "q8")  # what it may be asked to round the inputs of packed matrices to
 
 
 class Row(Protocol):

@@ -22,10 +22,11 @@ from glassformer.sites import Watch, every
 Values = npt.NDArray[np.float64]
 CHUNK = 12  # tokens that are fed together at the end
 
-# How far an engine may be off, by what its weights are packed in and by what it keeps keys and values in: five times what
-# SmolLM2's 30 blocks are off where they are worst, so that rounding passes and a wrong number, which is off by about one,
-# does not. Floats are only summed in another order; with packed weights, inputs of products are rounded to 14 bits.
-FLOATS, PACKED = 1e-4, 1e-2
+# How far an engine may be off, by what it rounds the inputs of packed weights to and by what it keeps keys and values in:
+# five times what SmolLM2's 30 blocks are off where they are worst, so that rounding passes and a wrong number, which is off
+# by about one, does not. Floats are only summed in another order.
+FLOATS = 1e-4
+ACTIVATIONS = {"q14": 1e-2, "q8": 5e-1}
 CACHES = {"f32": 0.0, "f16": 1e-2, "bf16": 8e-2, "q8": 4e-1}
 
 
@@ -81,6 +82,7 @@ class Checked:
 
     level: str  # of instructions
     cache: str  # what keys and values were kept in
+    activations: str  # what inputs of packed weights were rounded to
     verdict: Verdict
     bound: float
 
@@ -94,8 +96,8 @@ class Checked:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "level": self.level, "cache": self.cache, "agrees": self.agrees, "bound": self.bound,
-            "worst": asdict(self.verdict.worst, dict_factory=_finite), **self.verdict.to_dict(),
+            "level": self.level, "cache": self.cache, "activations": self.activations, "agrees": self.agrees,
+            "bound": self.bound, "worst": asdict(self.verdict.worst, dict_factory=_finite), **self.verdict.to_dict(),
         }  # fmt: skip
 
 
@@ -147,9 +149,9 @@ def verify_all(
     return [tally.verdict(every(blocks, encoder)) for tally in tallies]
 
 
-def bound(packed: bool, cache: str) -> float:
+def bound(packed: bool, cache: str, activations: str = "q14") -> float:
     """How far an engine may be off from the plain executor in float32."""
-    return max(PACKED if packed else FLOATS, CACHES[cache])
+    return max(ACTIVATIONS[activations] if packed else FLOATS, CACHES[cache])
 
 
 def _next(prompt: Sequence[int], scores: Scores, turn: int, row: int) -> list[int]:

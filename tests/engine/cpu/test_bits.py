@@ -70,6 +70,12 @@ class TestCompany:
         executor = tiny(what).cpu(level=level, threads=2)
         same(life(tiny(what), executor, company=True), life(tiny(what), executor, company=False))
 
+    @pytest.mark.parametrize("level", levels())
+    @pytest.mark.parametrize("what", ["Q8_0", "Q4_1", "Q6_K"])
+    def test_with_eight_bits_of_each_input(self, what: str, level: str, tiny: Tiny) -> None:
+        executor = tiny(what).cpu(activations="q8", level=level, threads=2)
+        same(life(tiny(what), executor, company=True), life(tiny(what), executor, company=False))
+
     @pytest.mark.sweep
     @pytest.mark.parametrize("level", levels())
     @pytest.mark.parametrize("cache", CACHES)

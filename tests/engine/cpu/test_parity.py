@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Tiny = Callable[..., Subject]
 FAMILIES = (*reference.DECODERS, *reference.PAIRS)
 FLOATS, PACKED = 1e-5, 1e-3  # measured: 6e-6 and 6e-4
+ROUNDED = 7e-2  # measured: 3.6e-2
 STORES = {"f16": 2e-3, "bf16": 1.2e-2, "q8": 4e-2}  # measured: 1e-3, 6e-3 and 2.2e-2
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 16}
 
@@ -129,6 +130,22 @@ def test_what_keys_and_values_are_kept_in(cache: str, kind: str, tiny: Tiny) -> 
     assert found.farthest < 5e-4
 
 
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("kind", [kind for kind in KEPT if kind[0] == "Q"])
+def test_what_inputs_are_rounded_to(kind: str, level: str, tiny: Tiny) -> None:
+    subject = tiny(kind)
+    found = subject.verdict(subject.cpu(activations="q8", level=level))
+    assert found.agrees(ROUNDED), found
+    assert not found.agrees(ROUNDED / 10)  # it is in force
+
+
+def test_inputs_of_floats_are_not_rounded(tiny: Tiny) -> None:
+    subject = tiny("BF16")
+    executor = subject.cpu(activations="q8")
+    agree(subject, executor, FLOATS)
+    assert "activations in q8" not in executor.describe().notes
+
+
 @pytest.mark.parametrize("cache", ["f32", *STORES])
 @pytest.mark.parametrize("family", reference.PAIRS)
 def test_what_a_source_is_kept_in(family: str, cache: str, tiny: Tiny) -> None:
@@ -156,10 +173,10 @@ def test_kinds_on_each_level_in_each_store(kind: str, level: str, cache: str, ti
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("cache", ["f32", "f16"])
-def test_the_default_model(smollm2: Path, cache: str) -> None:
+@pytest.mark.parametrize(("cache", "activations"), [("f32", "q14"), ("f16", "q14"), ("f32", "q8")])
+def test_the_default_model(smollm2: Path, cache: str, activations: str) -> None:
     """SmolLM2, packed as Q4_1: thirty blocks, and the bounds that `glass doctor --verify` holds it to."""
     from glassformer.engine.verify import bound
 
     subject = Subject(smollm2)
-    agree(subject, subject.cpu(cache=cache), bound(packed=True, cache=cache))
+    agree(subject, subject.cpu(cache, activations), bound(True, cache, activations))

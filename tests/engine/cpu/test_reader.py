@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from glassformer.engine.cpu.reader import Reader
 from glassformer.engine.verify import difference
 from glassformer.errors import InputError
 from glassformer.opening import open_model
+from glassformer.quantising import requantised
 from tests.parity import reference
 from tests.parity.compare import load
 
@@ -54,6 +56,18 @@ def test_every_family(family: str, head: str, seed: int, tmp_path: Path) -> None
         for ids, found in zip(rows, opened(tmp_path, level=level, threads=2).read(rows), strict=True):
             wanted = model(torch.tensor([ids])).last_hidden_state[0]
             assert difference("final", {"final": wanted}, {"final": found}).error <= 1e-5
+
+
+def test_inputs_of_packed_weights_in_eight_bits(tmp_path: Path) -> None:
+    reference.write(tmp_path, "bert", "base", hidden_size=64, intermediate_size=96)
+    found = open_model(tmp_path)
+    tensors = replace(found, given=requantised(found, "q8_0")).tensors
+    rows = texts(found.config.vocab_size)
+    fine, coarse = (
+        Reader(found.config, found.blueprint(), tensors, activations=activations).read(rows) for activations in ("q14", "q8")
+    )
+    for one, other in zip(fine, coarse, strict=True):
+        assert 1e-4 < difference("final", {"final": one}, {"final": other}).error < 7e-2
 
 
 @torch.no_grad()

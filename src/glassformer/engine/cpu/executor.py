@@ -16,7 +16,7 @@ from glassformer.engine import rows as checking
 from glassformer.engine.cpu.library import PAGE
 from glassformer.engine.cpu.pages import CpuRow, Pages
 from glassformer.engine.cpu.passes import STORES, Floats, Found, Laid, Native, Share, in_numpy
-from glassformer.engine.protocol import Description, Feed, Row, Want
+from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, Row, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes
 
@@ -96,8 +96,10 @@ class Cpu(Native):
     def describe(self) -> Description:
         kept = next(name for name, store in STORES.items() if store is self._store)
         threads = f"{self._engine.threads} thread{'' if self._engine.threads == 1 else 's'}"
-        notes = (f"{self._engine.level}, {threads}", f"keys and values in {kept}")
-        return Description("cpu", "cpu", self._kind, self._engine.threads, self._format.bytes // PAGE, notes)
+        notes = [f"{self._engine.level}, {threads}", f"keys and values in {kept}"]
+        if self._activations != ACTIVATIONS[0]:
+            notes.append(f"activations in {self._activations}")
+        return Description("cpu", "cpu", self._kind, self._engine.threads, self._format.bytes // PAGE, tuple(notes))
 
     def _mine(self, row: Row) -> CpuRow:
         if not isinstance(row, CpuRow) or not row.open:

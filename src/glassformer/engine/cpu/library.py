@@ -111,7 +111,7 @@ class Pass(Structure):
         ("feeds", POINTER(Feed)),
         ("turns", POINTER(Turns)),
         *((name, c_void_p) for name in ("ids", "positions", "wanted", "types", "buffers", "widths")),
-        *_numbers("step_count", "feed_count", "turn_count", "token_count", "wanted_count", "store", "begin"),
+        *_numbers("step_count", "feed_count", "turn_count", "token_count", "wanted_count", "store", "parts", "begin"),
     ]
 
 

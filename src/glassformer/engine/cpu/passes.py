@@ -26,7 +26,7 @@ from glassformer.engine.cpu.library import Engine, Pass, Store, Turns
 from glassformer.engine.cpu.lowering import Lowering, Place, Program, matrices
 from glassformer.engine.cpu.pages import CpuRow, Format, Pages, addresses
 from glassformer.engine.cpu.weights import Weights
-from glassformer.engine.protocol import CACHES, Feed
+from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
 from glassformer.sites import ENCODER, Change, axes
 
 Floats = npt.NDArray[np.float32]
@@ -34,6 +34,7 @@ Found = tuple[Floats, dict[str, Any]]  # scores, and what a watch saw
 SOURCED = (".cross.key", ".cross.value")  # sites that lie in a row's memory of its source
 PROGRAMS = 32  # that are kept; each has the memory of its largest pass
 STORES: Mapping[str, Store] = dict(zip(CACHES, Store, strict=True))
+PARTS = dict(zip(ACTIVATIONS, (2, 1), strict=True))  # of each input: eight bits, and six more below them
 
 
 class Native:
@@ -41,7 +42,7 @@ class Native:
 
     def __init__(
         self, config: Config, blueprint: Blueprint, tensors: Mapping[str, Stored], *, cache: str | None = None,
-        engine: Engine | None = None,
+        activations: str | None = None, engine: Engine | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self.blueprint = blueprint
@@ -49,6 +50,8 @@ class Native:
         self._checks = checking.Checks(config.context, config.vocab_size, blueprint.blocks, blueprint.encoder)
         self._kind = main_kind(tensors.values())
         self._store = _store(cache, self._kind)
+        packed = any(one.packed for one in tensors.values())  # what meets floats is not rounded
+        self._activations = activations if activations and packed else ACTIVATIONS[0]
         self._engine = engine or Engine()
         self._turn = threading.Lock()  # buffers are taken again by each pass, so one runs at a time
         self._weights = Weights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
@@ -70,7 +73,8 @@ class Native:
         key = (stack, _belonging(reads, stack), _belonging(changes, stack))
         ready = self._programs.pop(key, None)
         if ready is None:
-            ready = Ready(Lowering(self.blueprint, self._weights, *key, self.config).lower(), self._store)
+            program = Lowering(self.blueprint, self._weights, *key, self.config).lower()
+            ready = Ready(program, self._store, PARTS[self._activations])
             if len(self._programs) >= PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = ready
@@ -121,7 +125,7 @@ class Share:
 class Ready:
     """A program and the memory that its passes use, taken again by each."""
 
-    def __init__(self, program: Program, store: Store) -> None:
+    def __init__(self, program: Program, store: Store, parts: int) -> None:
         self.program = program
         self.turns = (Turns * max(1, len(program.ropes)))()
         self._tables: list[Floats] = [np.empty(0, np.float32) for _ in program.ropes]
@@ -134,7 +138,7 @@ class Ready:
         self._room = (0, 0)  # of tokens, and of scores
         self.native = Pass(
             steps=program.native, turns=self.turns, buffers=self._addresses.ctypes.data, widths=self.widths.ctypes.data,
-            turn_count=len(program.ropes), store=store,
+            turn_count=len(program.ropes), store=store, parts=parts,
         )  # fmt: skip
 
     def lay(self, tokens: int, scored: int, keys: int, reach: int) -> None:

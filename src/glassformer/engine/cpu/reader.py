@@ -29,10 +29,12 @@ class Reader(Native):
     """Token ids to states, by the base of a model: whatever head it has is left out."""
 
     def __init__(
-        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, Stored], *, engine: Engine | None = None
-    ) -> None:
+        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, Stored], *, activations: str | None = None,
+        engine: Engine | None = None,
+    ) -> None:  # fmt: skip
         last = next(number for number, op in enumerate(blueprint.ops) if op.site == "final")
-        super().__init__(config, replace(blueprint, ops=blueprint.ops[: last + 1]), tensors, cache="f32", engine=engine)
+        base = replace(blueprint, ops=blueprint.ops[: last + 1])
+        super().__init__(config, base, tensors, cache="f32", activations=activations, engine=engine)
         self._types: int = getattr(config, "type_vocab_size", 1)
 
     @in_turn

@@ -89,9 +89,18 @@ def _names(first: Loaded, second: Loaded) -> tuple[str, str]:
     """What to call two models: by what differs."""
     if first.name != second.name:
         return first.name, second.name
+    hows = [_how(model) for model in (first, second)]
     told = []
-    for model in (first, second):
-        about = model.executor.describe() if model.writes else None
-        kind = "" if about is None else f" ({about.name}, {about.dtype})"
-        told.append(f"{model.name}{kind}{', changed' if model.changes else ''}")
+    for model, how, other in zip((first, second), hows, hows[::-1], strict=True):
+        kind, notes = how[:2], [note for note in how[2:] if note not in other]
+        own = ", ".join(notes if kind == other[:2] and how != other else kind)
+        told.append(f"{model.name}{f' ({own})' if own else ''}{', changed' if model.changes else ''}")
     return told[0], told[1] if told[1] != told[0] else f"{told[1]}, again"
+
+
+def _how(model: Loaded) -> tuple[str, ...]:
+    """How a model that writes runs: its executor, its weights' kind, and what else there is to say."""
+    if not model.writes:
+        return ()
+    about = model.executor.describe()
+    return (about.name, about.dtype, *about.notes)

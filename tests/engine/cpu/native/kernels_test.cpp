@@ -146,38 +146,41 @@ void test_norm() {
 }
 
 struct Inputs {  // tokens, quantised
+    int parts;
     std::vector<int8_t> codes;
     Floats scales, sums;
     Quantised from(int token, int columns) const {
         const size_t blocks = size_t(token) * (columns / BLOCK);
-        return {codes.data() + blocks * 2 * BLOCK, scales.data() + blocks, sums.data() + blocks * 3};
+        return {codes.data() + blocks * parts * BLOCK, scales.data() + blocks, sums.data() + blocks * 3, parts};
     }
-    int code(size_t i) const { return 64 * codes[place(i)] + codes[place(i) + BLOCK]; }
-    static size_t place(size_t i) { return i / BLOCK * 2 * BLOCK + i % BLOCK; }
-    explicit Inputs(size_t count) : codes(2 * count), scales(count / BLOCK), sums(count / BLOCK * 3) {}
-    Inputs(const Kernels* by, const Floats& in) : Inputs(in.size()) {
-        by->quantise(in.data(), int(in.size()), codes.data(), scales.data(), sums.data());
+    int code(size_t i) const { return parts == 1 ? codes[place(i)] : 64 * codes[place(i)] + codes[place(i) + BLOCK]; }
+    size_t place(size_t i) const { return i / BLOCK * parts * BLOCK + i % BLOCK; }
+    Inputs(int parts, size_t count) : parts(parts), codes(parts * count), scales(count / BLOCK), sums(count / BLOCK * 3) {}
+    Inputs(int parts, const Kernels* by, const Floats& in) : Inputs(parts, in.size()) {
+        by->quantise(in.data(), int(in.size()), parts, codes.data(), scales.data(), sums.data());
     }
 };
 
-void test_quantise() {
+void test_quantise(int parts) {
+    const float most = parts == 2 ? 8159.0f : 127.0f;
     Floats in = reals(BLOCK * 40, -3.0, 3.0);
     const float sizes[] = {0.0f, 3e38f, 1e-30f, 1e-33f, 1e-34f, 2e-35f, 1e-38f, 1e-42f, 1e-45f};
     for (size_t i = 0; i < in.size(); ++i)
         if (i / BLOCK < 9) in[i] *= sizes[i / BLOCK] / 3.0f;
-    for (int i = 0; i < BLOCK; ++i) in[BLOCK * 9 + i] = i == 5 ? -8159.0f : 0.5f + float(i - 16) * 31.0f;  // halves
+    for (int i = 0; i < BLOCK; ++i) in[BLOCK * 9 + i] = i == 5 ? -most : 0.5f + float(i - 16) * 3.0f;  // halves
     for (int i = 0; i < BLOCK; ++i) in[BLOCK * 10 + i] = i == 9 ? 8159.0f : float(i - 16) * 64.0f + float(i % 3 * 32 - 32);
-    const Inputs got(level, in), portable(&kernels_portable, in);
+    const Inputs got(parts, level, in), portable(parts, &kernels_portable, in);
     for (size_t block = 0; block < got.scales.size(); ++block) {
         const float* x = in.data() + block * BLOCK;
         float high = 0.0f;
         for (int i = 0; i < BLOCK; ++i) high = std::fmax(high, std::fabs(x[i]));
-        const float scale = high / 8159.0f;
+        const float scale = high / most;
         int totals[2] = {0, 0};
         near("quantise: scale", int(block), got.scales[block], scale, 0.0);
         for (int i = 0; i < BLOCK; ++i) {
-            const size_t place = Inputs::place(block * BLOCK + i);
-            const int upper = got.codes[place], lower = got.codes[place + BLOCK], code = 64 * upper + lower;
+            const size_t place = got.place(block * BLOCK + i);
+            const int upper = got.codes[place], lower = parts == 2 ? got.codes[place + BLOCK] : 0;
+            const int code = got.code(block * BLOCK + i);
             if (upper < -127 || lower < -32 || lower > 31) fail("quantise: parts %d, %d in block %zu", upper, lower, block);
             totals[i / 16] += code;
             const double slack = scale >= SMALLEST ? 0.502 * scale : high;  // of tiny numbers nothing need be left
@@ -374,8 +377,9 @@ void check_packed(const std::string& what, const Tiles& tiles, const Inputs& inp
 }
 
 // Inputs whose parts, upper or lower, are as large as they get; with whole numbers sums must be exact.
-int extreme(int token, size_t i) {
+int extreme(int parts, int token, size_t i) {
     const bool odd = i % 2;
+    if (parts == 1) return token < 3 ? extreme(2, token, i) / 64 : whole(-127, 127);
     switch (token) {
         case 0: return 64 * 127;
         case 1: return 64 * -127;
@@ -389,32 +393,33 @@ int extreme(int token, size_t i) {
     }
 }
 
-void test_whole_sums() {
+void test_whole_sums(int parts) {
     for (const Layout& layout : LAYOUTS)
         for (int byte : {0x00, 0x7f, 0x80, 0xff, -1}) {
             Tiles tiles(layout, HEIGHT, SUPER);
             tiles.make_whole(byte);
-            Inputs inputs(size_t(TOKENS) * SUPER);
+            Inputs inputs(parts, size_t(TOKENS) * SUPER);
             for (size_t i = 0; i < size_t(TOKENS) * SUPER; ++i) {
-                const int code = extreme(int(i / SUPER), i), upper = int(std::floor((code + 32) / 64.0));
-                inputs.codes[Inputs::place(i)] = int8_t(upper);
-                inputs.codes[Inputs::place(i) + BLOCK] = int8_t(code - 64 * upper);
+                const int code = extreme(parts, int(i / SUPER), i);
+                const int upper = parts == 1 ? code : int(std::floor((code + 32) / 64.0));
+                inputs.codes[inputs.place(i)] = int8_t(upper);
+                if (parts == 2) inputs.codes[inputs.place(i) + BLOCK] = int8_t(code - 64 * upper);
                 inputs.scales[i / BLOCK] = 1.0f;
                 inputs.sums[i / BLOCK * 3] += float(code);
                 inputs.sums[i / BLOCK * 3 + 1 + i % BLOCK / 16] += float(code);
             }
-            check_packed(named("%s with bytes %d, exactly", layout.name, byte), tiles, inputs, {}, 0.0);
+            check_packed(named("%s with bytes %d and %d parts, exactly", layout.name, byte, parts), tiles, inputs, {}, 0.0);
         }
 }
 
-void test_packed_products() {
+void test_packed_products(int parts) {
     for (const Layout& layout : LAYOUTS)
         for (int columns : {32, 64, 160, 256, 512}) {
             if (layout.head && columns % SUPER) continue;
             const Tiles tiles(layout, HEIGHT, columns);
-            const Inputs inputs(level, reals(size_t(TOKENS) * columns, -2.0, 3.0));
+            const Inputs inputs(parts, level, reals(size_t(TOKENS) * columns, -2.0, 3.0));
             const Floats bias = columns == 256 ? reals(HEIGHT, -2.0, 2.0) : Floats();
-            check_packed(named("%s of %d columns", layout.name, columns), tiles, inputs, bias, 1e-6);
+            check_packed(named("%s of %d columns, %d parts", layout.name, columns, parts), tiles, inputs, bias, 1e-6);
         }
 }
 
@@ -440,7 +445,7 @@ void test_float_products() {
             }
             const Floats values = reals(size_t(TOKENS) * stride, -2.0, 2.0), bias = reals(HEIGHT, -1.0, 1.0);
             const Matrix m{weights, columns % 2 ? bias.data() : nullptr, kind, HEIGHT, columns, 0};
-            const Inputs none(size_t(TOKENS) * ((columns + BLOCK - 1) / BLOCK * BLOCK));
+            const Inputs none(2, size_t(TOKENS) * ((columns + BLOCK - 1) / BLOCK * BLOCK));
             for (int tile = 0; tile * TILE < HEIGHT; ++tile) {
                 std::vector<double> expected(TOKENS * TILE), within(TOKENS * TILE);
                 for (int i = 0; i < TOKENS * TILE; ++i) {
@@ -768,11 +773,13 @@ int main(int count, char** words) {
     if (!level) fail("the one argument is a level that is linked, and not %s", count == 2 ? words[1] : "nothing");
     test_exponential();
     test_norm();
-    test_quantise();
+    for (int parts : {1, 2}) test_quantise(parts);
     test_activate();
     test_rotate();
-    test_whole_sums();
-    test_packed_products();
+    for (int parts : {1, 2}) {
+        test_whole_sums(parts);
+        test_packed_products(parts);
+    }
     test_float_products();
     test_beyond_halves();
     test_ties();

@@ -274,7 +274,7 @@ class Engine {
             std::memcpy(values, from, size_t(columns) * 4);
         }
         if (needs.packed)
-            k.quantise(from, columns, into.codes.data() + size_t(token) * 2 * columns,
+            k.quantise(from, columns, pass_->parts, into.codes.data() + size_t(token) * pass_->parts * columns,
                        into.scales.data() + size_t(token) * (columns / BLOCK),
                        into.sums.data() + size_t(token) * (columns / BLOCK) * 3);
     }
@@ -290,7 +290,7 @@ class Engine {
         bool ready = !alone || !needs.prepared();
         const Input in = {needs.direct ? row(s.input, 0) : into.values.data(),
                           size_t(needs.direct ? pass_->widths[s.input] : columns),
-                          {into.codes.data(), into.scales.data(), into.sums.data()}};
+                          {into.codes.data(), into.scales.data(), into.sums.data(), pass_->parts}};
         int tiles = 0, pieces = 0;
         for (int i = 0; i < (s.after == GATED ? 1 : s.count); ++i) tiles += tiles_of(s.matrices[i]);
         // Each thread reads on through its own share of the weights; who is done first helps the others.
@@ -320,9 +320,9 @@ class Engine {
         alignas(64) float out[FLOATS], gates[FLOATS];
         const Matrix& m = s.matrices[matrix];
         const float* values = in.values + first * in.stride;
-        const Quantised packed = {in.packed.codes + size_t(first) * 2 * m.columns,
+        const Quantised packed = {in.packed.codes + size_t(first) * in.packed.parts * m.columns,
                                   in.packed.scales + size_t(first) * (m.columns / BLOCK),
-                                  in.packed.sums + size_t(first) * (m.columns / BLOCK) * 3};
+                                  in.packed.sums + size_t(first) * (m.columns / BLOCK) * 3, in.packed.parts};
         const int rows = std::min(TILE, m.rows - tile * TILE);
         if (rows < TILE) std::fill_n(out, FLOATS, 0.0f), std::fill_n(gates, FLOATS, 0.0f);
         if (s.after == GATED) {

@@ -88,6 +88,7 @@ struct Pass {
     int32_t step_count, feed_count, turn_count;
     int32_t token_count, wanted_count;
     int32_t store;
+    int32_t parts;                 // of an input that meets a packed matrix: two make fourteen bits, one has eight
     int32_t begin;                 // the first step to run: a pass may stop for somebody to look, and go on
 };
 

@@ -132,25 +132,26 @@ void norm(const Norm& norm, const float* in, int count, float* out) {
 inline float inverse_of(float scale) { return scale >= 1.17549435e-38f ? 1.0f / scale : 0.0f; }  // that of less is infinite
 
 // Fourteen bits of each input: an upper part of eight and a lower one of six, each of which a dot instruction takes. Eight
-// bits alone would lose a hundredth of what a product says, enough to change a word here and there.
-void quantise(const float* in, int count, int8_t* codes, float* scales, float* sums) {
-    for (int at = 0; at < count; at += BLOCK, in += BLOCK, codes += 2 * BLOCK, sums += 3) {
+// bits alone, for who asks for them, lose a hundredth of what a product says, enough to change a word here and there.
+template <int P> void quantise_to(const float* in, int count, int8_t* codes, float* scales, float* sums) {
+    constexpr float most = P == 2 ? 8159.0f : 127.0f;
+    for (int at = 0; at < count; at += BLOCK, in += BLOCK, codes += P * BLOCK, sums += 3) {
         F high = set(0.0f), zero = set(0.0f);
         for (int i = 0; i < BLOCK; i += W) {
             const F x = load(in + i);
             high = max(high, max(x, sub(set(0.0f), x)));
             zero = fma(x, set(0.0f), zero);  // not a number, if one of them is none: a maximum would hide it
         }
-        const float scale = highest(high) / 8159.0f + sum(zero), inverse = inverse_of(scale);
+        const float scale = highest(high) / most + sum(zero), inverse = inverse_of(scale);
         float rounded[BLOCK];
         int32_t code[BLOCK];
         uint32_t totals[2] = {0, 0};  // of what is no number they may run over
         for (int i = 0; i < BLOCK; ++i) rounded[i] = in[i] * inverse + 12582912.0f;  // a whole number in the low bits
         std::memcpy(code, rounded, sizeof code);
         for (int i = 0; i < BLOCK; ++i) {
-            const int32_t upper = (code[i] - 0x4b400000 + 32) >> 6;
+            const int32_t whole = code[i] - 0x4b400000, upper = P == 2 ? (whole + 32) >> 6 : whole;
             codes[i] = int8_t(upper);
-            codes[BLOCK + i] = int8_t(code[i] - 0x4b400000 - upper * 64);
+            if constexpr (P == 2) codes[BLOCK + i] = int8_t(whole - upper * 64);
         }
         for (int i = 0; i < BLOCK / 2; ++i) {
             totals[0] += uint32_t(code[i]) - 0x4b400000u;
@@ -161,6 +162,10 @@ void quantise(const float* in, int count, int8_t* codes, float* scales, float* s
         sums[1] = scale * float(int32_t(totals[0]));
         sums[2] = scale * float(int32_t(totals[1]));
     }
+}
+
+void quantise(const float* in, int count, int parts, int8_t* codes, float* scales, float* sums) {
+    (parts == 2 ? quantise_to<2> : quantise_to<1>)(in, count, codes, scales, sums);
 }
 
 // Products with packed matrices -----------------------------------------------------------------------------------
@@ -267,27 +272,28 @@ template <int BITS, int G, int E> FLAT I dots(I total, const B* four, const Bloc
     else return total;
 }
 
-template <class Tile> constexpr bool small = Tile::bits == 4;  // sums of 32 products are below 2^22
+template <class Tile, int P> constexpr bool small = P == 1 || Tile::bits == 4;  // sums of 32 products are below 2^22
 
-template <class Tile> inline I start() { return small<Tile> ? nought_lifted() : nought(); }
-template <class Tile> inline F ended(I total) { return small<Tile> ? floats_lifted(total) : floats(total); }
+template <class Tile, int P> inline I start() { return small<Tile, P> ? nought_lifted<P>() : nought(); }
+template <class Tile, int P> inline F ended(I total) { return small<Tile, P> ? floats_lifted(total) : floats(total); }
 
-// The dot products of groups [G, E) with an input's upper parts, and from there with its lower ones.
-template <class Tile, int G, int E> inline F dotted(const B* four, const int8_t* inputs) {
-    const I upper = dots<Tile::bits, G, E>(start<Tile>(), four, load_block(inputs));
-    return ended<Tile>(dots<Tile::bits, G, E>(plus64(nought(), upper), four, load_block(inputs + BLOCK)));
+// The dot products of groups [G, E) with an input's upper parts, and from there with its lower ones, if it has them.
+template <class Tile, int P, int G, int E> inline F dotted(const B* four, const int8_t* inputs) {
+    I total = dots<Tile::bits, G, E>(start<Tile, P>(), four, load_block(inputs));
+    if constexpr (P == 2) total = dots<Tile::bits, G, E>(plus64(nought(), total), four, load_block(inputs + BLOCK));
+    return ended<Tile, P>(total);
 }
 
 // Groups [G, E) of all rows of a tile with one token, side by side, so that many sums are under way at once.
-template <class Tile, int G, int E, int N>
+template <class Tile, int P, int G, int E, int N>
 FLAT void group(const uint8_t* codes, const Block& upper, const Block& lower, I* ups, I* lows) {
     if constexpr (G < E) {
         UNROLLED for (int v = 0; v < N; ++v) {
             const B four = Tile::template codes<G>(codes, v);
             ups[v] = dot<G, Tile::bits>(ups[v], four, upper);
-            lows[v] = dot<G, Tile::bits>(lows[v], four, lower);
+            if constexpr (P == 2) lows[v] = dot<G, Tile::bits>(lows[v], four, lower);
         }
-        group<Tile, G + 1, E, N>(codes, upper, lower, ups, lows);
+        group<Tile, P, G + 1, E, N>(codes, upper, lower, ups, lows);
     }
 }
 
@@ -300,7 +306,7 @@ struct Inputs {  // a block of some tokens' inputs, and how far apart the tokens
 };
 
 // What one half of a block (or all of it) adds to N vectors of rows, for T tokens.
-template <class Tile, int H, int T, int N>
+template <class Tile, int P, int H, int T, int N>
 FLAT void add_block(const uint8_t* tile, const Outer* outer, int vector, const Inputs& in, F (*value)[N]) {
     constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
     const int blocks = in.columns / BLOCK;
@@ -308,8 +314,8 @@ FLAT void add_block(const uint8_t* tile, const Outer* outer, int vector, const I
     B four[8];
     I ups[N], lows[N];
     if constexpr (T == 1) {
-        UNROLLED for (int v = 0; v < N; ++v) ups[v] = start<Tile>(), lows[v] = nought();
-        group<Tile, G, E, N>(codes, load_block(in.codes), load_block(in.codes + BLOCK), ups, lows);
+        UNROLLED for (int v = 0; v < N; ++v) ups[v] = start<Tile, P>(), lows[v] = nought();
+        group<Tile, P, G, E, N>(codes, load_block(in.codes), load_block(in.codes + (P - 1) * BLOCK), ups, lows);
     }
     UNROLLED for (int v = 0; v < N; ++v) {
         if constexpr (T > 1) unpack<Tile, G, E>(codes, vector + v, four);
@@ -318,8 +324,8 @@ FLAT void add_block(const uint8_t* tile, const Outer* outer, int vector, const I
         UNROLLED for (int t = 0; t < T; ++t) {
             if (t && t % BESIDE == 0) THEN;
             F dot;
-            if constexpr (T == 1) dot = ended<Tile>(plus64(lows[v], ups[v]));
-            else dot = dotted<Tile, G, E>(four, in.codes + t * 2 * in.columns);
+            if constexpr (T == 1) dot = ended<Tile, P>(P == 2 ? plus64(lows[v], ups[v]) : ups[v]);
+            else dot = dotted<Tile, P, G, E>(four, in.codes + t * P * in.columns);
             value[t][v] = fma(dot, mul(scale, in.scales[t * blocks]), value[t][v]);
             if constexpr (Tile::lifted) {
                 const float sum = in.sums[t * blocks * 3 + (Tile::halves == 2 ? 1 + H : 0)];
@@ -330,13 +336,13 @@ FLAT void add_block(const uint8_t* tile, const Outer* outer, int vector, const I
 }
 
 // The sums of N vectors of a tile's rows with T tokens, over all blocks.
-template <class Tile, int T, int N>
+template <class Tile, int P, int T, int N>
 APART void packed(const uint8_t* tile, int vector, int columns, const Quantised& in, int token, float* out) {
     F value[T][N];
     UNROLLED for (int t = 0; t < T; ++t)
         UNROLLED for (int v = 0; v < N; ++v) value[t][v] = set(0.0f);
     const int blocks = columns / BLOCK;
-    Inputs block = {in.codes + size_t(token) * 2 * columns, in.scales + size_t(token) * blocks,
+    Inputs block = {in.codes + size_t(token) * P * columns, in.scales + size_t(token) * blocks,
                     in.sums + size_t(token) * blocks * 3, columns};
     constexpr int RUN = SUPER / BLOCK;
     for (int left = blocks; left > 0; left -= RUN) {
@@ -347,9 +353,9 @@ APART void packed(const uint8_t* tile, int vector, int columns, const Quantised&
         }
         const int run = Tile::head > 0 ? RUN : left < RUN ? left : RUN;
         for (int at = 0; at < run; ++at, tile += Tile::bytes) {
-            add_block<Tile, 0, T, N>(tile, outer, vector, block, value);
-            if constexpr (Tile::halves == 2) add_block<Tile, 1, T, N>(tile, outer, vector, block, value);
-            block.codes += 2 * BLOCK, block.scales += 1, block.sums += 3;
+            add_block<Tile, P, 0, T, N>(tile, outer, vector, block, value);
+            if constexpr (Tile::halves == 2) add_block<Tile, P, 1, T, N>(tile, outer, vector, block, value);
+            block.codes += P * BLOCK, block.scales += 1, block.sums += 3;
         }
     }
     UNROLLED for (int t = 0; t < T; ++t)
@@ -357,10 +363,11 @@ APART void packed(const uint8_t* tile, int vector, int columns, const Quantised&
 }
 
 // One token takes all rows of a tile side by side; more share what is unpacked of a few rows, in enough sums to keep going.
-template <class Tile, int T> void packed_rows(const uint8_t* tile, int columns, const Quantised& in, int token, float* out) {
+template <class Tile, int P, int T>
+void packed_rows(const uint8_t* tile, int columns, const Quantised& in, int token, float* out) {
     constexpr bool few = T == 2 || (T == 4 && Tile::bits == 8);  // eight bits need no unpacking that would fill the gaps
     constexpr int N = T == 1 ? VECTORS : few && VECTORS > 1 ? 2 : 1;
-    for (int vector = 0; vector < VECTORS; vector += N) packed<Tile, T, N>(tile, vector, columns, in, token, out);
+    for (int vector = 0; vector < VECTORS; vector += N) packed<Tile, P, T, N>(tile, vector, columns, in, token, out);
 }
 
 template <class Tile> constexpr size_t tile_bytes(int columns) {
@@ -368,14 +375,15 @@ template <class Tile> constexpr size_t tile_bytes(int columns) {
 }
 
 // As many tokens at once as a level can hold, then what is left of them in halves.
-template <class Tile, int T>
+template <class Tile, int P, int T>
 void packed_tokens(const uint8_t* tile, int columns, const Quantised& in, int token, int tokens, float* out) {
-    for (; token + T <= tokens; token += T) packed_rows<Tile, T>(tile, columns, in, token, out);
-    if constexpr (T > 1) packed_tokens<Tile, T / 2>(tile, columns, in, token, tokens, out);
+    for (; token + T <= tokens; token += T) packed_rows<Tile, P, T>(tile, columns, in, token, out);
+    if constexpr (T > 1) packed_tokens<Tile, P, T / 2>(tile, columns, in, token, tokens, out);
 }
 
 template <class Tile> void packed_product(const Matrix& m, int tile, int tokens, const Quantised& in, float* out) {
-    packed_tokens<Tile, TOKENS>(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, 0, tokens, out);
+    const auto run = in.parts == 2 ? packed_tokens<Tile, 2, TOKENS> : packed_tokens<Tile, 1, TOKENS>;
+    run(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, 0, tokens, out);
 }
 
 // Products with matrices of floats --------------------------------------------------------------------------------

@@ -6,11 +6,12 @@
 
 namespace glass {
 
-struct Quantised {         // some tokens' inputs, in blocks of fourteen bits
-    const int8_t* codes;   // (tokens, columns / BLOCK, 2, BLOCK): the upper eight bits, then the lower six
+struct Quantised {         // some tokens' inputs, in blocks: of fourteen bits in two parts, or of eight in one
+    const int8_t* codes;   // (tokens, columns / BLOCK, parts, BLOCK): the upper eight bits, then the lower six
     const float* scales;   // (tokens, columns / BLOCK)
     const float* sums;     // (tokens, columns / BLOCK, 3): of scaled codes, for kinds that have a minimum: of both halves
                            // of a block, and of each
+    int parts;
 };
 
 struct Query {             // one head of one token, looking at a range of keys
@@ -37,7 +38,7 @@ struct Plane {             // the keys and values of one layer and group, page b
 struct Kernels {
     const char* name;
     void (*norm)(const Norm& norm, const float* in, int count, float* out);
-    void (*quantise)(const float* in, int count, int8_t* codes, float* scales, float* sums);
+    void (*quantise)(const float* in, int count, int parts, int8_t* codes, float* scales, float* sums);
     // TILE rows of a matrix with some tokens: out (tokens, TILE)
     void (*product)(const Matrix& matrix, int tile, int tokens, const float* values, size_t stride, const Quantised& input,
                     float* out);

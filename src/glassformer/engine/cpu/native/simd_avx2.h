@@ -64,7 +64,7 @@ inline F floats(I x) { return _mm256_cvtepi32_ps(_mm256_add_epi32(x.wide, widene
 inline I plus64(I x, I y) {
     return {x.narrow, _mm256_add_epi32(x.wide, _mm256_add_epi32(_mm256_slli_epi32(y.wide, 6), widened(y.narrow, 64)))};
 }
-inline I nought_lifted() { return nought(); }
+template <int PARTS> inline I nought_lifted() { return nought(); }
 inline F floats_lifted(I x) { return floats(x); }
 inline B load_codes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline B lift(B x) { return x; }

@@ -67,7 +67,7 @@ inline F above(F x, float least, F value) {
 inline I nought() { return _mm512_setzero_si512(); }
 inline F floats(I x) { return _mm512_cvtepi32_ps(x); }
 inline I plus64(I x, I y) { return _mm512_add_epi32(x, _mm512_slli_epi32(y, 6)); }
-inline I nought_lifted() { return nought(); }
+template <int PARTS> inline I nought_lifted() { return nought(); }
 inline F floats_lifted(I x) { return floats(x); }
 inline B load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline B lift(B x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(0x80))); }

@@ -67,9 +67,9 @@ inline F above(F x, float least, F value) {
 inline I nought() { return vdupq_n_s32(0); }
 inline F floats(I x) { return vcvtq_f32_s32(x); }
 inline I plus64(I x, I y) { return vaddq_s32(x, vshlq_n_s32(y, 6)); }
-// Small sums are counted from the bits of 1.5 · 2^23 (the upper parts, which are yet to be multiplied, from a 64th of them), so
+// Small sums are counted from the bits of 1.5 · 2^23 (upper parts of two, which are yet to be multiplied, from a 64th of them), so
 // that they are a float but for that number: a subtraction is four times as fast as a conversion, and as exact.
-inline I nought_lifted() { return vdupq_n_s32(0x4b400000 >> 6); }
+template <int PARTS> inline I nought_lifted() { return vdupq_n_s32(PARTS == 2 ? 0x4b400000 >> 6 : 0x4b400000); }
 inline F floats_lifted(I x) { return vsubq_f32(vreinterpretq_f32_s32(x), vdupq_n_f32(12582912.0f)); }
 inline B load_codes(const uint8_t* p) { return vld1q_u8(p); }
 inline B lift(B x) { return x; }

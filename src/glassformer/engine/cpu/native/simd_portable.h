@@ -68,7 +68,7 @@ inline F above(F x, float least, F value) { return F(~(x < set(least)) & I(value
 inline I nought() { return I{0, 0, 0, 0}; }                        // what dot() starts from
 inline F floats(I x) { return __builtin_convertvector(x, F); }     // what it comes to
 inline I plus64(I x, I y) { return x + y * 64; }
-inline I nought_lifted() { return nought(); }                      // the same for upper parts of sums below 2^22
+template <int PARTS> inline I nought_lifted() { return nought(); }  // the same for (upper parts of) sums below 2^22
 inline F floats_lifted(I x) { return floats(x); }
 inline B load_codes(const uint8_t* p) { B r; std::memcpy(&r, p, sizeof r); return r; }
 inline B lift(B x) { return x; }                                   // signed codes as dot() takes them
