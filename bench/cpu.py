@@ -280,7 +280,7 @@ def chart(found: list[dict[str, Any]], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     order = list(MUST)[::-1]
-    rows = sorted((row for row in found if "must" in row), key=lambda row: order.index(row["what"].removesuffix(Q8)))
+    rows = sorted((row for row in found[::-1] if "must" in row), key=lambda row: order.index(row["what"].removesuffix(Q8)))
     figure, axes = plt.subplots(figsize=(9, 0.4 * len(rows) + 1))
     colours = ["#9ab8d4" if row["what"].endswith(Q8) else "#4878a8" for row in rows]
     axes.barh([row["what"] for row in rows], [row["ratio"] for row in rows], color=colours)

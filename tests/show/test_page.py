@@ -17,6 +17,7 @@ from glassformer.show.page import (
     Branch,
     Column,
     Fold,
+    Gaze,
     Grid,
     Heading,
     Long,
@@ -57,6 +58,7 @@ PAGE = Page(
         Grid(("layer 0",), ("␣the", "␣cat"), ((1.2, -0.5),), (("120%", "-50%"),), spare=True),
         Mosaic((NASTY,), ("x", "y"), np.zeros((1, 2, 3, 3), np.uint8)),
         Strip(("the", NASTY), (0.1, 1.0), ("10%", "100%")),
+        Gaze(("the", NASTY), (NASTY, "cat"), ((1.0, None), (0.3, 0.7)), (("99%", ""), (NASTY, "1%"))),
         Branch("root", children=(Branch(NASTY, "50%", "chosen", 0.5, (Branch("leaf", "10%"),)), Branch("other", "20%"))),
         Fold("more", (Words("inside"),)),
     ),
@@ -66,7 +68,7 @@ PAGE = Page(
 class Tags(HTMLParser):
     """Which tags there are, and the text between them."""
 
-    VOID = ("meta", "img")
+    VOID = ("meta", "img", "wbr")
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,6 +136,18 @@ def test_a_grid_whose_numbers_can_be_spared() -> None:
     html = fragment(grid)
     assert 'rgba(var(--tint), 0.550)" title="layer 0 · token 0 · 120.0%"' in html
     assert 'rgba(var(--less), 0.550)" title="layer 0 · token 11 · -100.0%"' in html
+
+
+def test_what_is_pointed_at() -> None:
+    """Each token of a text holds what it saw; what it could not see is dim, and a cell's note stands for its value."""
+    seen = (("the", "cat"), ((1.0, None), (0.5, 1.0)), (("100%", ""), ("20%", "80%")))
+    html = fragment(Page("", (Gaze(("a", "b"), *seen), Grid(("a", "b"), *seen[:2], notes=seen[2]))))
+    first, second = html.split('<span class="who" tabindex="0">')[1:]
+    assert first.startswith('a<span class="seen">')
+    assert '<span class="dim">cat</span>' in first
+    assert 'rgba(var(--tint), 0.275)" title="20%">the</span>' in second
+    assert 'rgba(var(--tint), 0.500)" title="b · the · 20%"' in html
+    assert plain(Drawn(Page("", (Gaze(("a", "b"), *seen),))), 80) == ""
 
 
 def test_short_forms_come_before_columns_go() -> None:

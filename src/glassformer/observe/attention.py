@@ -227,11 +227,19 @@ def _layer(site: str) -> int:
     return int(site.removeprefix(ENCODER).split(".")[1])
 
 
+def shades(weights: Floats) -> Floats:
+    """How strong a map's cells are drawn, from 0 to 1: as the square root of the weight, relative to a row's strongest.
+
+    Many heads rest on the first token; in proportion, nothing else could be seen beside it.
+    """
+    found: Floats = np.sqrt(weights / np.maximum(weights.max(-1, keepdims=True), 1e-9))
+    return found
+
+
 def _draw(maps: npt.NDArray[np.uint8], weights: Floats, start: int) -> None:
-    """A chunk's rows of a layer's maps, each relative to its strongest."""
+    """A chunk's rows of a layer's maps."""
     _, queries, keys = weights.shape
-    strongest = np.maximum(weights.max(-1, keepdims=True), 1e-9)
-    maps[:, start : start + queries, :keys] = np.round(255 * weights / strongest).astype(np.uint8)
+    maps[:, start : start + queries, :keys] = np.round(255 * shades(weights)).astype(np.uint8)
 
 
 def _sums(weights: Floats, start: int) -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from glassformer.observe.attention import Attention, Habit, Heads, Row
-from glassformer.show.page import Column, Grid, Heading, Mosaic, Page, Part, Table, Words
+from glassformer.observe.attention import Attention, Habit, Heads, Row, shades
+from glassformer.show.page import Column, Gaze, Grid, Heading, Mosaic, Page, Part, Table, Words
 from glassformer.show.page import Row as Line
 from glassformer.show.words import share, visible
 
@@ -23,31 +23,30 @@ HABITS: dict[str, Callable[[Habit], float]] = {
 
 
 def page(found: Attention, everything: bool = False) -> Page:
-    """A map, each row relative to its strongest that is shown; of a long text the first token, where heads rest, and the
-    last ones. All of a long text is a picture."""
+    """A map; of a long text the first token, where heads rest, and the last ones. All of a long text is a picture."""
     own = found.kind != "cross"
     down = _shown(len(found.queries), everything, first=False)
     across = _shown(len(found.keys), everything, first=own)
     weights = found.weights[np.ix_(down, across)]
-    shades = weights / np.maximum(weights.max(1, keepdims=True), 1e-9)
+    strengths = shades(weights)
     unseen = own and not found.weights[np.triu_indices(len(found.queries), 1)].any()
     parts: list[Part] = [
         Heading(f"{found.model}: {found.what()}"),
-        Words(
-            "each row is a token that looks, each column one that is looked at; shades: relative to a row's strongest", "dim"
-        ),
+        Words("each row is a token that looks, each column one it looks at; shades: √(weight ÷ the row's strongest)", "dim"),
     ]
     if max(len(down), len(across)) > DRAWN:
-        parts.append(Mosaic(("looks",), ("is looked at",), np.round(255 * shades).astype(np.uint8)[None, None]))
+        parts.append(Mosaic(("looks",), ("is looked at",), np.round(255 * strengths).astype(np.uint8)[None, None]))
     else:
         values = tuple(
-            tuple(None if unseen and key > query else float(shades[y, x]) for x, key in enumerate(across))
+            tuple(None if unseen and key > query else float(strengths[y, x]) for x, key in enumerate(across))
             for y, query in enumerate(down)
         )
         queries, keys = (
             tuple(visible(side[at]) for at in ats) for side, ats in ((found.queries, down), (found.keys, across))
         )
-        parts.append(Grid(queries, keys, values, first=own, whole=everything))
+        notes = tuple(tuple(share(float(weight)) for weight in row) for row in weights)
+        parts.append(Gaze(queries, keys, values, notes))
+        parts.append(Grid(queries, keys, values, notes=notes, first=own, whole=everything))
     if len(found.queries) > len(down) or len(found.keys) > len(across):
         parts.insert(2, Words(f"{len(down)} of {len(found.queries)} tokens (--all)", "dim"))
     parts.append(Words(found.note, "dim"))

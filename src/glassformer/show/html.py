@@ -1,7 +1,7 @@
 """Pages for a browser or a notebook: one piece of HTML that needs nothing from anywhere.
 
-Every text is escaped, whatever tokens it is made of; the only script is the one below, and a file says so to the browser.
-What can be opened, scrolled or followed is reached with the keyboard too.
+Every text is escaped, whatever tokens it is made of; there is no script, and a file tells the browser to run none. What can
+be opened, scrolled, followed or pointed at is reached with the keyboard too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,29 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.show.page import Branch, Cell, Fold, Grid, Heading, Long, Mosaic, Page, Passage, Row, Strip, Table, Words
+from glassformer.show.page import (
+    Branch,
+    Cell,
+    Fold,
+    Gaze,
+    Grid,
+    Heading,
+    Long,
+    Mosaic,
+    Page,
+    Passage,
+    Row,
+    Strip,
+    Table,
+    Words,
+)
 from glassformer.show.png import png
 
 STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
 WHOLE = (
     "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # a file has the window to itself
 )
+BREAK = "<wbr>"  # a line may end after each token, for none has a space as such
 READABLE = 0.55  # how strong a shade may be behind a text
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -112,10 +128,11 @@ def _(part: Grid) -> str:
     heads = "".join(f"<th>{escape(name)}</th>" for name in part.across)
     rows = []
     for number, name in enumerate(part.down):
-        texts = part.texts[number] if part.texts else ("",) * len(part.across)
+        none = ("",) * len(part.across)
+        texts, notes = (cells[number] if cells else none for cells in (part.texts, part.notes))
         cells = (
-            _shade(value, f"{name} · {at}", text)
-            for value, at, text in zip(part.values[number], part.across, texts, strict=True)
+            _shade(value, f"{name} · {at}", text, note)
+            for value, at, text, note in zip(part.values[number], part.across, texts, notes, strict=True)
         )
         rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
     kind = "grid texts" if part.texts else "grid"
@@ -123,12 +140,12 @@ def _(part: Grid) -> str:
     return f'<div class="wide" tabindex="0"><table class="{kind}">{table}</table></div>'
 
 
-def _shade(value: float | None, where: str, text: str) -> str:
+def _shade(value: float | None, where: str, text: str, note: str) -> str:
     if value is None:
         return "<td></td>"
     strength = min(1.0, abs(value)) * (READABLE if text else 1)
     shade = f"background: rgba(var(--{'tint' if value >= 0 else 'less'}), {strength:.3f})"
-    return f'<td style="{shade}" title="{escape(where)} · {value:.1%}">{escape(text)}</td>'
+    return f'<td style="{shade}" title="{escape(where)} · {escape(note) or f"{value:.1%}"}">{escape(text)}</td>'
 
 
 @draw.register
@@ -151,12 +168,30 @@ def _map(pixels: npt.NDArray[np.uint8], where: str) -> str:
 def _(part: Strip) -> str:
     links = part.links or ("",) * len(part.tokens)
     tokens = (_linked(*each) for each in zip(part.tokens, part.values, part.notes, links, strict=True))
-    return f'<p class="strip">{"".join(tokens)}</p>'
+    return f'<p class="strip">{BREAK.join(tokens)}</p>'
 
 
 def _linked(token: str, value: float, note: str, link: str) -> str:
     tag, where = ("a", f' href="#{escape(link)}"') if link else ("span", "")
     return f'<{tag}{where} style="background: rgba(var(--tint), {value:.3f})" title="{escape(note)}">{escape(token)}</{tag}>'
+
+
+@draw.register
+def _(part: Gaze) -> str:
+    """Each token holds what it saw, which the style shows below the text while somebody points at the token."""
+    tokens = []
+    for token, values, notes in zip(part.tokens, part.values, part.notes, strict=True):
+        seen = BREAK.join(_seen(*each) for each in zip(part.seen, values, notes, strict=True))
+        tokens.append(f'<span class="who" tabindex="0">{escape(token)}<span class="seen">{seen}</span></span>')
+    room = BREAK.join(f"<span>{escape(token)}</span>" for token in part.seen)
+    said = '<p class="dim">point at a token of the text: below it stands what that one looked at</p>'
+    return f'{said}<div class="gaze strip"><p>{BREAK.join(tokens)}</p><p class="room" aria-hidden="true">{room}</p></div>'
+
+
+def _seen(token: str, value: float | None, note: str) -> str:
+    if value is None:
+        return f'<span class="dim">{escape(token)}</span>'
+    return _linked(token, READABLE * value, note, "")
 
 
 @draw.register

@@ -84,6 +84,7 @@ class Grid:
     across: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]  # None: there is nothing, and nothing is shown
     texts: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[tuple[str, ...], ...] = ()  # what a browser says of the cell that is pointed at, instead of its value
     first: bool = False
     spare: bool = False  # texts can be spared, so that all columns fit
     whole: bool = False  # all columns are shown, band below band where they do not fit
@@ -109,6 +110,19 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
+class Gaze:
+    """A text whose tokens can be pointed at, and below it what the one that is pointed at looked at.
+
+    Only a browser can be pointed at; elsewhere the grid beside it says the same.
+    """
+
+    tokens: tuple[str, ...]
+    seen: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]  # (tokens, seen) from 0 to 1; None: it cannot be seen from there
+    notes: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Branch:
     """A node of a tree, and what hangs on it."""
 
@@ -129,7 +143,7 @@ class Fold:
     name: str = ""  # what leads to it
 
 
-Part: TypeAlias = Heading | Words | Passage | Table | Grid | Mosaic | Strip | Branch | Fold
+Part: TypeAlias = Heading | Words | Passage | Table | Grid | Mosaic | Strip | Gaze | Branch | Fold
 
 
 @dataclass(frozen=True, slots=True)

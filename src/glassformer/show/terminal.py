@@ -16,7 +16,7 @@ from rich.rule import Rule
 from rich.segment import Segment
 from rich.text import Text
 
-from glassformer.show.page import Branch, Cell, Fold, Grid, Heading, Long, Mosaic, Page, Passage, Strip, Table, Words
+from glassformer.show.page import Branch, Cell, Fold, Gaze, Grid, Heading, Long, Mosaic, Page, Passage, Strip, Table, Words
 
 STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
 KINDS = {"code": "cyan", "bar": "green"}
@@ -234,6 +234,11 @@ def _band(part: Grid, shown: Sequence[int], labels: int, cell: int) -> Iterator[
 def _(part: Mosaic, width: int) -> Iterator[RenderableType | Spans]:
     rows, columns = part.maps.shape[:2]
     yield Text(f"all {rows} × {columns} maps as small pictures: --save maps.html", "dim")
+
+
+@draw.register
+def _(part: Gaze, width: int) -> Iterator[RenderableType | Spans]:
+    yield from ()
 
 
 def _cell(part: Grid, room: int) -> int:
