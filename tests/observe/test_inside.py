@@ -88,6 +88,29 @@ class TestAttention:
             assert habit.previous == pytest.approx(np.trace(weights, -1) / count, abs=1e-3)
             entropy = -(weights[1:] * np.log2(np.maximum(weights[1:], 1e-12))).sum(1).mean()
             assert habit.entropy == pytest.approx(entropy, abs=5e-3)
+            copies, followers = [], []
+            for at, token in enumerate(reading.ids):
+                earlier = [before for before in range(at) if reading.ids[before] == token]
+                after = [before + 1 for before in earlier if before + 1 < at]
+                copies += [sum(weights[at, there] for there in earlier)] if earlier else []
+                followers += [sum(weights[at, there] for there in after)] if after else []
+            for told, shares in ((habit.duplicate, copies), (habit.induction, followers)):
+                assert told == (pytest.approx(np.mean(shares), abs=1e-3) if shares else None)
+
+    def test_where_no_token_comes_twice(self) -> None:
+        heads = both("gpt2").reading("abc").heads()
+        assert {(habit.duplicate, habit.induction) for habit in heads.habits} == {(None, None)}
+        assert "the token before" in str(heads)
+        assert "earlier" not in str(heads)
+        valid(heads)
+        alone = both("gpt2").reading("a").heads().habits[0]
+        assert (alone.entropy, alone.first, alone.previous, alone.duplicate) == (0, 0, 0, None)
+
+    def test_one_token_twice_in_a_row_is_followed_by_itself(self) -> None:
+        """Which is no induction: the copy's follower is the token that looks."""
+        habit = both("gpt2").reading("xaa").heads().habits[0]
+        assert habit.duplicate is not None
+        assert habit.induction is None
 
     def test_one_row(self, pair: Both) -> None:
         reading = pair.reading()
@@ -355,6 +378,7 @@ class TestPasses:
             assert one.entropy == pytest.approx(other.entropy, abs=1e-4)
         for one, other in zip(reading.heads().habits, whole[2].habits, strict=True):
             assert one.first == pytest.approx(other.first, abs=1e-4)
+            assert one.induction == pytest.approx(other.induction, abs=1e-4)
 
     def test_what_is_held_does_not_grow_with_the_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(passes, "HELD", 20_000)

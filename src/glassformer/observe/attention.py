@@ -128,10 +128,12 @@ class Habit:
 
     layer: int
     head: int
+    entropy: float  # in bits, mean over the tokens that look
     first: float  # the share that goes to the first token
     previous: float
     itself: float
-    entropy: float  # in bits, mean over the tokens that look
+    duplicate: float | None  # to the same token earlier, mean over those that stand there; None: no token comes twice
+    induction: float | None  # to what followed the same token earlier
 
 
 @dataclass(frozen=True)
@@ -209,18 +211,29 @@ def _through(reading: Passes, kind: Kind, layers: int, rollout: bool, tell: Tell
 def heads(reading: Passes, *, kind: Kind = "self", tell: Tell | None = None) -> Heads:
     """Every head of every layer in a few numbers; of each chunk, nothing but sums is kept."""
     layers, count = extent(reading, kind)
-    sums = np.zeros((layers, count, 4))
+    sums, told = np.zeros((layers, count, 6)), np.zeros(6)
     queries, keys = sides(reading, kind)
+    ids = np.array([token.id for token in queries])
     small = max(len(queries), len(keys)) <= DRAWN
     maps = np.zeros((layers, count, len(queries), len(keys)), np.uint8) if small else None
     for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), tell=tell):
+        start = 0 if kind == "encoder" else chunk.start
+        _, looking, seen = next(iter(chunk.sites.values())).shape
+        targets = _targets(start, looking, seen, None if kind == "cross" else ids)
+        told += [looking - (start == 0), *targets.any(-1).sum(-1)]
         for site, value in chunk.sites.items():
-            sums[_layer(site)] += _sums(value, 0 if kind == "encoder" else chunk.start)
+            sums[_layer(site)] += _sums(value, targets, start)
             if maps is not None:
-                _draw(maps[_layer(site)], value, 0 if kind == "encoder" else chunk.start)
-    shares = sums / max(1, len(queries) - 1)
-    habits = (Habit(layer, head, *shares[layer, head].tolist()) for layer in range(layers) for head in range(count))
+                _draw(maps[_layer(site)], value, start)
+    shares = np.where(told > 0, sums / np.maximum(told, 1), np.nan)
+    habits = (_habit(layer, head, shares[layer, head].tolist()) for layer in range(layers) for head in range(count))
     return Heads(reading.model.name, kind, tuple(token.text for token in queries), layers, count, tuple(habits), maps=maps)
+
+
+def _habit(layer: int, head: int, shares: Sequence[float]) -> Habit:
+    """What no token could do is None, where it may be; of one token alone, nothing can be said, and that is 0."""
+    always, sometimes = shares[:4], shares[4:]
+    return Habit(layer, head, *np.nan_to_num(always).tolist(), *(None if np.isnan(one) else one for one in sometimes))
 
 
 def _layer(site: str) -> int:
@@ -242,15 +255,25 @@ def _draw(maps: npt.NDArray[np.uint8], weights: Floats, start: int) -> None:
     maps[:, start : start + queries, :keys] = np.round(255 * shades(weights)).astype(np.uint8)
 
 
-def _sums(weights: Floats, start: int) -> Any:
-    """Of (heads, queries, keys): the weight on the first token, the one before, and the same; and the entropy, in bits."""
-    weights, start = (weights[:, 1:], 1) if start == 0 else (weights, start)
-    _, queries, keys = weights.shape
-    rows = np.arange(queries)
-    own = np.minimum(rows + start, keys - 1)
-    entropy = -(weights * np.log2(np.maximum(weights, 1e-12))).sum((1, 2))
-    shares = (weights[:, :, 0].sum(1), weights[:, rows, np.maximum(own - 1, 0)].sum(1), weights[:, rows, own].sum(1))
-    return np.stack([*shares, entropy], axis=1)
+def _targets(start: int, queries: int, keys: int, ids: npt.NDArray[np.int64] | None) -> npt.NDArray[np.bool_]:
+    """What a habit would have each query look at, (habits, queries, keys); the first token looks nowhere.
+
+    The first token, the one before, itself, the same token earlier, and what followed that.
+    """
+    own, there = np.arange(start, start + queries)[:, None], np.arange(keys)
+    targets = np.stack([there == np.zeros_like(own), there == own - 1, there == own, *[np.zeros((queries, keys), bool)] * 2])
+    if ids is not None:
+        same = ids[own] == ids[:keys]
+        targets[3] = same & (there < own)
+        targets[4, :, 1:] = (same & (there < own - 1))[:, :-1]
+    return targets & (own > 0)
+
+
+def _sums(weights: Floats, targets: npt.NDArray[np.bool_], start: int) -> Any:
+    """Of (heads, queries, keys): the entropy of all rows but the first token's, in bits, and the weight on each target."""
+    looks = weights[:, 1:] if start == 0 else weights
+    entropy = -(looks * np.log2(np.maximum(looks, 1e-12))).sum((1, 2))
+    return np.column_stack([entropy, np.einsum("hqk,tqk->ht", weights, targets.astype(np.float32))])
 
 
 def extent(reading: Passes, kind: Kind) -> tuple[int, int]:

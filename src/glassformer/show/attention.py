@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -15,10 +15,12 @@ MOST = 48  # tokens each way
 DRAWN = 96  # tokens of a map beyond which it is a picture
 BEST = 12  # tokens of a row
 FEW = 8  # heads of each habit
-HABITS: dict[str, Callable[[Habit], float]] = {
-    "look at the first token": lambda one: one.first,
-    "look at the token before": lambda one: one.previous,
-    "look at the token itself": lambda one: one.itself,
+HABITS: dict[str, Callable[[Habit], float | None]] = {
+    "the first token": lambda one: one.first,
+    "the token before": lambda one: one.previous,
+    "the token itself": lambda one: one.itself,
+    "the same token earlier": lambda one: one.duplicate,
+    "what followed the same token earlier (induction)": lambda one: one.induction,
 }
 
 
@@ -78,6 +80,11 @@ def row(found: Row, everything: bool = False) -> Page:
     return Page(said, (Heading(f"{found.model}: {said}"), table, Words(found.note, "dim")))
 
 
+def _ranked(shares: Iterable[tuple[float, Habit]]) -> Table:
+    rows = (Line((f"layer {one.layer}", f"head {one.head}", share(value), float(value))) for value, one in shares)
+    return Table((Column(), Column(), Column("", "number"), Column("", "bar", keep=6)), tuple(rows))
+
+
 def heads(found: Heads, everything: bool = False) -> Page:
     """How widely each head looks, layer by layer, and the heads that do one plain thing."""
     most = max((one.entropy for one in found.habits), default=1.0) or 1.0
@@ -93,9 +100,9 @@ def heads(found: Heads, everything: bool = False) -> Page:
         parts.append(Mosaic(down, tuple(f"head {head}" for head in range(found.heads)), found.maps))
     if found.kind != "cross":
         for name, habit in HABITS.items():
-            parts.append(Heading(f"heads that {name} most"))
-            order = sorted(found.habits, key=lambda one: -habit(one))[: None if everything else FEW]
-            rows = (Line((f"layer {one.layer}", f"head {one.head}", share(habit(one)), float(habit(one)))) for one in order)
-            parts.append(Table((Column(), Column(), Column("", "number"), Column("", "bar", keep=6)), tuple(rows)))
+            shares = [(value, one) for one in found.habits if (value := habit(one)) is not None]
+            shares.sort(key=lambda two: -two[0])
+            if shares:
+                parts += [Heading(f"heads that look most at {name}"), _ranked(shares if everything else shares[:FEW])]
     parts.append(Words(found.note, "dim"))
     return Page(f"{found.model}: all heads", tuple(parts))
