@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import numpy as np
@@ -95,7 +95,7 @@ def test_each_cell_of_the_stream_is_the_references(pair: Both) -> None:
             assert found.values[layer + 1][column] == pytest.approx(expected, abs=2e-3)
 
 
-@pytest.mark.parametrize("part", ["attention", "mlp", "heads"])
+@pytest.mark.parametrize("part", [part for part in get_args(module.Part) if part != "residual"])
 def test_the_other_parts_one_change_at_a_time(pair: Both, part: module.Part) -> None:
     """Against the same change made by hand, in a pass of its own."""
     asked = answers(pair)
@@ -108,14 +108,20 @@ def test_the_other_parts_one_change_at_a_time(pair: Both, part: module.Part) -> 
         site = prefix + module.SITES[part].format(layer)
         value = first.at(site)
         for column, cell in enumerate(row):
-            spots = list(found.positions) if part == "heads" else [found.positions[column]]
-            shift = value[column][None, begins:] if part == "heads" else value[spots[0]]
-            change = {site: Change(0.0, shift, spots, [column] if part == "heads" else None)}
+            spots = list(found.positions) if part in module.BY_HEAD else [found.positions[column]]
+            shift = value[column][None, begins:] if part in module.BY_HEAD else value[spots[0]]
+            change = {site: Change(0.0, shift, spots, [column] if part in module.BY_HEAD else None)}
             changed = type(second)(pair.model.changed(change), second.ids, second.source, second.given)
             scores = np.concatenate([chunk.scores for chunk in changed.chunks(scored=True)])[-1]
             lead = float(scores[asked["answer"]] - scores[asked["against"]])
             assert cell == pytest.approx((lead - dirty) / (clean - dirty), abs=2e-3)
-    assert found.heads == (len(found.values[0]) if part == "heads" else 0)
+    assert found.heads == (len(found.values[0]) if part in module.BY_HEAD else 0)
+
+
+def test_the_command_knows_every_part() -> None:
+    from glassformer.cli.patch import PARTS
+
+    assert get_args(module.Part) == PARTS == tuple(module.SITES)
 
 
 def test_a_word_exchanged_at_the_bottom_is_the_other_text(pair: Both) -> None:

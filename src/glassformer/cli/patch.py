@@ -9,6 +9,7 @@ import typer
 from glassformer.cli import common
 from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
 
+PARTS = ("residual", "attention", "mlp", "heads", "query", "key", "value", "pattern")
 EXAMPLE = (
     'Example: glass patch --raw "The capital of France is" "The capital of Italy is"   ·   '
     'glass patch --raw "The capital of France is" "The capital of Italy is" --part heads'
@@ -20,7 +21,7 @@ def patch(
     first: Annotated[str, typer.Argument(help="The text that the patches come from.", show_default=False)],
     second: Annotated[str, typer.Argument(help="The text that they are put into: as many tokens.", show_default=False)],
     part: Annotated[
-        str, typer.Option("--part", help="What is carried over: residual, attention, mlp, or heads.")
+        str, typer.Option("--part", help=f"What is carried over: {', '.join(PARTS[:-1])} or {PARTS[-1]}.")
     ] = "residual",
     token: Annotated[
         list[str] | None,

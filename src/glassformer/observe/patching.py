@@ -32,13 +32,18 @@ from glassformer.sites import ENCODER, Change, Watch
 if TYPE_CHECKING:
     from glassformer.show.page import Page
 
-Part: TypeAlias = Literal["residual", "attention", "mlp", "heads"]
+Part: TypeAlias = Literal["residual", "attention", "mlp", "heads", "query", "key", "value", "pattern"]
 SITES: dict[str, str] = {
     "residual": "blocks.{}.residual",
     "attention": "blocks.{}.attention.update",
     "mlp": "blocks.{}.mlp.update",
     "heads": "blocks.{}.attention.heads",
+    "query": "blocks.{}.attention.query",
+    "key": "blocks.{}.attention.key",
+    "value": "blocks.{}.attention.value",
+    "pattern": "blocks.{}.attention.pattern",
 }
+BY_HEAD = frozenset({"heads", "query", "key", "value", "pattern"})
 TOGETHER = 2048  # tokens of the patches that go through in one pass, about
 LIKELY = 10  # tokens of each text
 MOST = 1_000_000  # tokens that all patches read
@@ -123,9 +128,10 @@ def patching(
 ) -> Patching:  # fmt: skip
     """Put the first text's values into the second one's pass, place by place, and see what brings its answer back.
 
-    `part`: 'residual' (the stream after each block), 'attention' or 'mlp' (what each adds to it), or 'heads' (each head, at
-    all positions). `positions`: where, by number or by the second text's tokens; everywhere it could matter, unless they are
-    named. `answer` and `against`: the two tokens to tell apart, instead of what each text leads to.
+    `part`: 'residual' (the stream after each block), 'attention' or 'mlp' (what each adds to it); or, head by head and at
+    all positions, 'heads' (what each gives), its 'query', 'key' or 'value', or its 'pattern' (where it looks). `positions`:
+    where, by number or by the second text's tokens; everywhere it could matter, unless they are named. `answer` and
+    `against`: the two tokens to tell apart, instead of what each text leads to.
     """
     if part not in SITES:
         raise SettingError(f"there is no part {part!r} to patch.{nearest(part, SITES)} Parts: {', '.join(get_args(Part))}.")
@@ -162,7 +168,7 @@ def patching(
         (clean, dirty),
         layers,
         tuple(pair.positions),
-        columns if part == "heads" else 0,
+        columns if part in BY_HEAD else 0,
         tuple(tuple(map(float, row)) for row in values),
         (int(ends[0].argmax()), int(ends[1].argmax())),
         tuple(model.changes),
@@ -235,7 +241,7 @@ class Pair:
             for site in chunk.sites:
                 self.first.put(values[site], site, chunk)
         spots = self.positions
-        if part == "heads":
+        if part in BY_HEAD:
             return [
                 Patch(layer, head, min(spots), site, Change(0.0, value[None, spots], spots, [head]))
                 for layer, site in sites.items()
@@ -251,7 +257,7 @@ class Pair:
         """Refuse what would take hours, before anything runs."""
         length = len(self.ids(self.second))
         heads = self.first.model.config.num_attention_heads
-        starts = [min(self.positions)] * heads if part == "heads" else self.positions
+        starts = [min(self.positions)] * heads if part in BY_HEAD else self.positions
         tokens = layers * sum(length - start if self.causal else length for start in starts)
         if tokens > MOST:
             raise InputError(

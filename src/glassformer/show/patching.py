@@ -18,6 +18,10 @@ WHAT = {
     "attention": "what a block's attention adds",
     "mlp": "what a block's MLP adds",
     "heads": "what one head gives",
+    "query": "one head's query",
+    "key": "the key of one head, or of a group that shares it",
+    "value": "the value of one head, or of a group that shares it",
+    "pattern": "where one head looks",
 }
 
 
@@ -29,7 +33,7 @@ def page(found: Patching, everything: bool = False) -> Page:
     tell = tame if everything else partial(brief, most=LINE)
     own = found.best == tuple(answer.id for answer in found.answers)
     said = f"which places make it {first}, and not {second}" if own else f"which places move {first} against {second}"
-    what = WHAT[found.part] + (f" at {_spots(found.positions)}" if found.heads else "")
+    what = WHAT[found.part] + (f", at {_spots(found.positions)}" if found.heads else "")
     return Page(
         f"{found.model}: {said}",
         (
