@@ -188,7 +188,7 @@ class TestLooks:
         lines = plain(verdicts(rows), 80).splitlines()
         assert max(map(len, lines)) <= 80
         assert lines[3].split() == [
-            "avx512vnni", "bf16", "q14", "100.0%", "1e-6", "blocks.13.residual", "2.4e-3", "1e-2", "agrees",
+            "avx512vnni", "bf16", "q14", "100.0%", "1e-6", "13", "residual", "2.4e-3", "1e-2", "agrees",
         ]  # fmt: skip
         assert lines[4].split() == ["portable", "f32", "q8", "98.5%", "7.8e-4", "scores", "∞", "1e-4", "differs"]
 

@@ -33,12 +33,13 @@ def picture(found: Verdict) -> RenderableType:
 
 def verdicts(rows: Iterable[Checked]) -> Table:
     """Several comparisons with the same executor, one to a line."""
-    table = _table("level", "cache", "inputs", "top-1", "KL", "worst site", "error", "bound", "")
+    table = _table("level", "cache", "inputs", "top-1", "KL", "worst block, site", "error", "bound", "")
     for row in rows:
         found = row.verdict
         table.add_row(
-            row.level, row.cache, row.activations, f"{found.agreement:.1%}", amount(found.divergence), found.worst.site,
-            amount(found.worst.error), amount(row.bound), Text(row.word, "green" if row.agrees else "bold red"),
+            row.level, row.cache, row.activations, f"{found.agreement:.1%}", amount(found.divergence),
+            BLOCK.sub(r"\1 ", found.worst.site), amount(found.worst.error), amount(row.bound),
+            Text(row.word, "green" if row.agrees else "bold red"),
         )  # fmt: skip
     return table
 
