@@ -250,11 +250,10 @@ class TestExecutors:
 
     def test_activations(self, smollm2: Path) -> None:
         fine, coarse = (glassformer.load(smollm2, activations=activations) for activations in ("q14", "q8"))
-        assert "activations in q8" not in fine.executor.describe().notes
-        assert "activations in q8" in coarse.executor.describe().notes
+        assert (fine.executor.describe().options, coarse.executor.describe().options) == ({}, {"activations": "q8"})
         found: Any = compare(fine, coarse, text="The capital of France is Paris.")
         assert 1e-5 < found.divergence < 0.05
-        assert found.names == (fine.name, f"{fine.name} (activations in q8)")
+        assert found.names == (f"{fine.name} (cpu, Q4_1)", f"{fine.name} (cpu, Q4_1, activations in q8)")
 
     @pytest.mark.parametrize(
         ("asked", "said"),

@@ -114,7 +114,7 @@ class Looking(Loaded):
         """Which places inside make the first text lead elsewhere than the second, which has as many tokens.
 
         Args:
-            part: what is carried over: 'residual', 'attention', 'mlp' or 'heads'.
+            part: what is carried over: 'residual', 'attention', 'mlp'; by head: 'heads', 'query', 'key', 'value', 'pattern'.
             positions: where, by number or token; everywhere it could matter, unless they are named.
             answer: the token that is to come back; what the first text leads to, unless it is named.
             against: the one it is held against; what the second text leads to, unless it is named.

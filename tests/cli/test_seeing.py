@@ -25,6 +25,7 @@ from glassformer.observe.schema import schema
 from glassformer.observe.sweep import Strategies, Sweep
 from glassformer.observe.trace import Trace
 from glassformer.observe.why import Whys
+from glassformer.show import attention
 from tests.cli.test_cli import failed, glass
 from tests.observe.models import TEXT, folder
 
@@ -98,9 +99,14 @@ def test_every_view_has_every_form(view: type[Any], words: tuple[str, ...], gpt2
 
 
 def test_the_same_model_rounded_otherwise(gpt2: str) -> None:
-    assert "(keys and values in f32)  ‖" in ran("compare", TEXT, "--other-cache", "q8", "-m", gpt2)
-    assert "(keys and values in f16)  ‖" in ran("compare", TEXT, "--cache", "f16", "--other-cache", "q8", "-m", gpt2)
+    assert "(cpu, F32, cache in q8)" in ran("compare", TEXT, "--other-cache", "q8", "-m", gpt2, width=1000)
+    both = ran("compare", TEXT, "--cache", "f16", "--other-cache", "q8", "-m", gpt2, width=1000)
+    assert "(cpu, F32, cache in f16)" in both
+    assert "(cpu, F32, cache in q8)" in both
     assert ", again" in ran("compare", TEXT, "--other-activations", "q8", "-m", gpt2)  # floats are not rounded
+    written = ran("compare", TEXT, "--other-cache", "q8", "-n", "3", "-m", gpt2, "--json")
+    assert json.loads(written)["schema"] == Runs.SCHEMA
+    assert json.loads(written)["names"] == [f"{gpt2} (cpu, F32)", f"{gpt2} (cpu, F32, cache in q8)"]
     assert "plain, float32" in ran("compare", TEXT, "--cache", "q8", "--other-executor", "plain", "-m", gpt2)
 
 
@@ -183,6 +189,8 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
         (("compare", "x", "--change", "blocks.0.residul=0"), "Did you mean 'blocks.0.residual'"),
         (("compare", "x", "--file", "y", "--other", "transformers"), "give one of them"),
         (("compare", "--file", "missing.txt", "--other", "transformers"), "is no text that can be read"),
+        (("compare", TEXT, "--other-cache", "q8", "--seed", "3"), "--seed is for texts that are written; two models score"),
+        (("compare", TEXT, "--other", "transformers", "-n", "3"), "transformers is asked for scores only. Leave out -n."),
         (("run", "x", "--replay", "y.json"), "takes its prompt from the file"),
         (("run", "--replay", "missing.json"), "is no receipt that can be read"),
     ],
@@ -227,11 +235,14 @@ def test_bytes_that_are_no_text(gpt2: str) -> None:
     assert b"the input is not utf-8 text" in done.stderr
 
 
-def test_a_long_map_keeps_the_first_token(gpt2: str, tmp_path: Path) -> None:
+def test_a_long_map_keeps_the_first_token(gpt2: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where heads rest; and all of it is a picture, not a hundred thousand cells."""
     shown = ran("attention", "x" * 60, "--layer", "1", "-m", gpt2)
     assert "48 of 60 tokens" in shown
     assert "the first and the last" in shown
+    ran("attention", "x" * 60 + "y" * 60, "--layer", "1", "-m", gpt2, "--save", str(tmp_path / "map.html"), width=1000)
+    assert (tmp_path / "map.html").read_text("utf-8").count('class="who"') == 120
+    monkeypatch.setattr(attention, "POINTED", 100)
     ran("attention", "x" * 60 + "y" * 60, "--layer", "1", "-m", gpt2, "--save", str(tmp_path / "map.html"), width=1000)
     assert (tmp_path / "map.html").stat().st_size < 40_000
 

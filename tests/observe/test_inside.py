@@ -15,9 +15,11 @@ import torch
 import glassformer
 from glassformer.errors import GlassError, InputError, SiteError, TemplateError
 from glassformer.observe import passes
+from glassformer.observe.attention import Attention
 from glassformer.observe.attribution import Attribution
 from glassformer.observe.schema import schema
 from glassformer.observe.seen import Seen
+from glassformer.show.page import Grid
 from glassformer.show.terminal import Drawn, plain
 from glassformer.sites import Change
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, Both, both, encoder
@@ -101,10 +103,29 @@ class TestAttention:
         heads = both("gpt2").reading("abc").heads()
         assert {(habit.duplicate, habit.induction) for habit in heads.habits} == {(None, None)}
         assert "the token before" in str(heads)
-        assert "earlier" not in str(heads)
+        assert "the same token earlier" not in str(heads)
+        assert "no token comes twice" in str(heads)
         valid(heads)
-        alone = both("gpt2").reading("a").heads().habits[0]
-        assert (alone.entropy, alone.first, alone.previous, alone.duplicate) == (0, 0, 0, None)
+
+    def test_one_token_alone(self) -> None:
+        heads = both("gpt2").reading("a").heads()
+        habit = heads.habits[0]
+        assert (habit.entropy, habit.first, habit.previous, habit.itself, habit.duplicate) == (0, None, None, None, None)
+        assert str(heads).splitlines()[1:] == [
+            "one token can look at itself only, so there is nothing to tell heads apart by"
+        ]
+        valid(heads)
+
+    def test_a_map_of_a_long_text_keeps_its_measure(self) -> None:
+        """A shade is a share of the strongest of all that a token looks at, also of what is not shown."""
+        weights = np.zeros((60, 60), np.float32)
+        weights[np.arange(60), np.arange(60)] = 0.2
+        weights[:, 3] += 0.8  # which is not among those that are shown
+        map_ = Attention("tiny", "self", 0, 0, False, ("x",) * 60, ("x",) * 60, weights)
+        page = map_.page()
+        (grid,) = (part for part in page.parts if isinstance(part, Grid))
+        assert grid.values[-1][-1] == pytest.approx(0.5)
+        assert "48 of 60 tokens (--all); of what they look at, 80.4% is not shown" in str(map_)
 
     def test_one_token_twice_in_a_row_is_followed_by_itself(self) -> None:
         """Which is no induction: the copy's follower is the token that looks."""

@@ -118,6 +118,24 @@ def test_the_other_parts_one_change_at_a_time(pair: Both, part: module.Part) -> 
     assert found.heads == (len(found.values[0]) if part in module.BY_HEAD else 0)
 
 
+def test_heads_that_share_a_key() -> None:
+    found = patching(*readings(both("llama")), "value", **answers(both("llama")))
+    heads = both("llama").model.config.num_attention_heads
+    assert found.heads * found.sharing == heads > found.heads
+    assert found.columns[0] == f"0–{found.sharing - 1}"
+    assert f"which {found.sharing} heads share" in str(found)
+    assert found.at(0, 1) == found.values[0][1]
+    assert patching(*readings(both("llama")), "query", **answers(both("llama"))).sharing == 1
+
+
+def test_a_position_by_either_text_s_token() -> None:
+    pair = both("gpt2")
+    first, second = pair.reading("xat"), pair.reading("xbt")
+    gap = pair.run(first).logits[0, -1] - pair.run(second).logits[0, -1]
+    told = {"answer": int(gap.argmax()), "against": int(gap.argmin())}
+    assert {patching(first, second, positions=one, **told).positions for one in (1, "b", "a")} == {(1,)}
+
+
 def test_the_command_knows_every_part() -> None:
     from glassformer.cli.patch import PARTS
 
@@ -229,6 +247,7 @@ def test_by_the_models_own_call() -> None:
         ((FIRST, SECOND), {"answer": 99_999}, "token id 99999 is outside the vocabulary"),
         ((FIRST, SECOND), {"answer": "ab", "against": 5}, "'ab' is 2 tokens, not one. Name one, or give its id, as in #57"),
         ((FIRST, SECOND), {"positions": [99]}, "there is no token 99 in a text of"),
+        ((FIRST, SECOND), {"positions": 0}, "the texts are the same up to position .*, so nothing before it can carry"),
         ((FIRST, SECOND), {"positions": []}, "name at least one position"),
     ],
 )

@@ -120,7 +120,7 @@ def test_a_grid_that_is_shown_whole() -> None:
     cut, whole = (
         plain(Drawn(Page("", (Grid(("0",), names, values, texts, whole=wanted),))), 80) for wanted in (False, True)
     )
-    assert cut.splitlines()[0] == "the last 7 of 14 columns"
+    assert cut.splitlines()[0] == "7 of 14 columns: the last 7"
     assert len(whole.splitlines()) == 4
     assert all(word in whole for word in texts[0])
 

@@ -80,12 +80,16 @@ def compare(
         raise SettingError(f"compare with what? Here is {said}. Give one: a second text, --other…, --with or --change.")
     loaded = load.open()
     how: dict[str, Any] = word.how()
+    chosen: dict[str, Any] = {"max_new_tokens": max_new_tokens or NEW, **settings.given(seed=seed)}
     found: Seen
     with common.counting(f"{load.model} reads") as tell:
         if models:
-            text = _text(prompt, file)
-            against = _other(load, other, otherwise)
-            found = compared(loaded, against, text=text, tell=tell)
+            text, against = _text(prompt, file), _other(load, other, otherwise)
+            if max_new_tokens is None:
+                _refuse(settings.given(seed=seed, option=option, system=word.system, template=word.template))
+                found = compared(loaded, against, text=text, tell=tell)
+            else:
+                found = _written(loaded, against, text, {**how, **chosen, **common.pairs(option, "--option", "num_beams=4")})
         elif second is not None:
             found = compared(loaded.read(common.read_prompt(prompt), **how), loaded.read(second, **how), token=token)
         else:
@@ -95,7 +99,6 @@ def compare(
                 **how["template"],
                 **common.pairs(other_template, "--other-template", "enable_thinking=true"),
             }
-            chosen: dict[str, Any] = {"max_new_tokens": max_new_tokens or NEW, **settings.given(seed=seed)}
             chosen |= common.pairs(option, "--option", "num_beams=4")
             more = {**chosen, **common.pairs(with_, "--with", "temperature=1.5")}
             found = _ways(loaded, common.read_prompt(prompt), (how, chosen), (changed, more), changes(change), _name(ways))
@@ -116,6 +119,24 @@ def _ways(
         changed = change if change and number else None
         runs.append(model.watch(text, **how, change=changed, **{**seeded, **drawn, **chosen}))
     return compared(*runs, names=("as it is", name))
+
+
+def _written(first: Model, second: Any, text: str, how: dict[str, Any]) -> Seen:
+    """What two models write after one text."""
+    from glassformer.observe.comparing import compare as compared
+    from glassformer.observe.comparing import labels
+
+    if isinstance(second, str):
+        raise SettingError(f"{second} is asked for scores only. Leave out -n.")
+    return compared(first.watch(text, **how), second.watch(text, **how), names=labels(first, second))
+
+
+def _refuse(given: dict[str, Any]) -> None:
+    if given:
+        name = next(iter(given))
+        raise SettingError(
+            f"--{name} is for texts that are written; two models score this one as it stands. -n lets both write."
+        )
 
 
 def _name(ways: dict[str, Any]) -> str:

@@ -81,7 +81,7 @@ def run(
 
 def again(path: Path, prompt: str | None, load: Changing, as_json: bool, vain: bool) -> None:
     """Replay a saved run; exit code 1 when a token is not the same."""
-    from glassformer.observe.receipt import read_receipt
+    from glassformer.observe.receipt import options_of, read_receipt
 
     if prompt is not None:
         raise SettingError("--replay takes its prompt from the file. Leave the other one out.")
@@ -89,7 +89,9 @@ def again(path: Path, prompt: str | None, load: Changing, as_json: bool, vain: b
     known = (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"), found["model"])
     if vain or load.model not in known:
         raise SettingError("--replay takes model and settings from the file, and nothing else. Leave the other ones out.")
-    loaded = load.open(found["model"])
+    options = {} if load.executor == "plain" else options_of(found)
+    asked = {name: options.get(name) for name in ("cache", "activations") if getattr(load, name) is None}
+    loaded = load.open(found["model"], **asked)
     with common.waiting(f"replaying {len(found['steps'])} tokens"):
         replayed = loaded.replay(found)
     common.show(replayed, as_json=as_json)

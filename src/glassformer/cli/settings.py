@@ -99,8 +99,9 @@ def manner(model: Loaded, settings: GenerationConfig, about: Description, *, raw
     opened = model.opened
     weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
     where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
+    options = "".join(f", {name} in {kind}" for name, kind in about.options.items())
     changed = f" · changed: {few([*model.changes])}" if model.changes else ""
-    return f"{model.name} · {chat} · {strategy} · {where}, {weights}{changed}"
+    return f"{model.name} · {chat} · {strategy} · {where}, {weights}{options}{changed}"
 
 
 def ending(run: Run) -> str:

@@ -8,7 +8,7 @@ Needs no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -73,6 +73,7 @@ class Description:
     threads: int
     remembers: int = 0  # bytes, of each token; 0 where it is not known before the first one
     notes: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)  # what was asked for otherwise than it would have been
 
 
 class Executor(Protocol):

@@ -106,8 +106,9 @@ class Attention(Seen):
         kind = {"self": "", "cross": "cross-attention, ", "encoder": "the encoder's "}[self.kind]
         if self.rollout:
             return f"{kind}all layers, rolled out"
-        layer = "mean of all layers" if self.layer is None else f"layer {self.layer}"
-        return f"{kind}{layer}, {'mean of its heads' if self.head is None else f'head {self.head}'}"
+        if self.layer is None:
+            return f"{kind}mean of all layers and heads"
+        return f"{kind}layer {self.layer}, {'mean of its heads' if self.head is None else f'head {self.head}'}"
 
     def of(self, token: int | str) -> Row:
         """What one token looked at: by its position (-1 is the last), or by its text."""
@@ -129,10 +130,10 @@ class Habit:
     layer: int
     head: int
     entropy: float  # in bits, mean over the tokens that look
-    first: float  # the share that goes to the first token
-    previous: float
-    itself: float
-    duplicate: float | None  # to the same token earlier, mean over those that stand there; None: no token comes twice
+    first: float | None  # the share that goes to the first token; None here and below: no token could
+    previous: float | None
+    itself: float | None
+    duplicate: float | None  # to the same token earlier, mean over those that have come before
     induction: float | None  # to what followed the same token earlier
 
 
@@ -148,6 +149,7 @@ class Heads(Seen):
     layers: int
     heads: int
     habits: tuple[Habit, ...]
+    again: tuple[int, int] = (0, 0)  # tokens that have come before, and those of them after which another came
     note: str = NOTE
     maps: npt.NDArray[np.uint8] | None = field(default=None, repr=False, compare=False, metadata={"told": False})
 
@@ -225,15 +227,12 @@ def heads(reading: Passes, *, kind: Kind = "self", tell: Tell | None = None) -> 
             sums[_layer(site)] += _sums(value, targets, start)
             if maps is not None:
                 _draw(maps[_layer(site)], value, start)
-    shares = np.where(told > 0, sums / np.maximum(told, 1), np.nan)
-    habits = (_habit(layer, head, shares[layer, head].tolist()) for layer in range(layers) for head in range(count))
-    return Heads(reading.model.name, kind, tuple(token.text for token in queries), layers, count, tuple(habits), maps=maps)
-
-
-def _habit(layer: int, head: int, shares: Sequence[float]) -> Habit:
-    """What no token could do is None, where it may be; of one token alone, nothing can be said, and that is 0."""
-    always, sometimes = shares[:4], shares[4:]
-    return Habit(layer, head, *np.nan_to_num(always).tolist(), *(None if np.isnan(one) else one for one in sometimes))
+    habits = []
+    for layer, head in np.ndindex(layers, count):
+        entropy, *shares = (float(one / of) if of else None for one, of in zip(sums[layer, head], told, strict=True))
+        habits.append(Habit(layer, head, entropy or 0.0, *shares))
+    texts, again = tuple(token.text for token in queries), (int(told[4]), int(told[5]))
+    return Heads(reading.model.name, kind, texts, layers, count, tuple(habits), again, maps=maps)
 
 
 def _layer(site: str) -> int:

@@ -14,6 +14,7 @@ Shapes: values (rows, columns): a row for each layer, a column for each position
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -80,6 +81,7 @@ class Patching(Seen):
     layers: tuple[str, ...]  # 'embedding', then blocks by number
     positions: tuple[int, ...]  # that were patched
     heads: int  # how many columns are heads; 0: columns are positions
+    sharing: int  # heads of one column: of keys and values, a group may have several
     values: tuple[tuple[float, ...], ...]
     best: tuple[int, int]  # the ids that each text leads to, which the answers are unless others were named
     changes: tuple[str, ...]  # sites that were changed all the while
@@ -92,6 +94,10 @@ class Patching(Seen):
     @property
     def columns(self) -> tuple[str, ...]:
         """What the columns stand for: the second text's tokens, or the heads' numbers."""
+        if self.heads and self.sharing > 1:
+            return tuple(
+                f"{first}–{first + self.sharing - 1}" for first in range(0, self.heads * self.sharing, self.sharing)
+            )
         if self.heads:
             return tuple(map(str, range(self.heads)))
         return tuple(self.tokens[1][position] for position in self.positions)
@@ -169,6 +175,7 @@ def patching(
         layers,
         tuple(pair.positions),
         columns if part in BY_HEAD else 0,
+        pair.heads // columns if part in ("key", "value") else 1,
         tuple(tuple(map(float, row)) for row in values),
         (int(ends[0].argmax()), int(ends[1].argmax())),
         tuple(model.changes),
@@ -209,7 +216,11 @@ class Pair:
             named = [positions] if isinstance(positions, (int, str)) else positions
             if not named:
                 raise InputError("name at least one position to patch, or leave positions out for all.")
-            self.positions = sorted({place(position, self.spelt(second)) for position in named})
+            self.positions = sorted({self._place(position) for position in named})
+            if self.causal and max(self.positions) < (parted := alike(one, other)):
+                raise InputError(
+                    f"the texts are the same up to position {parted}, so nothing before it can carry a difference."
+                )
         self.mask = None if model.writes else self._mask()
 
     def ids(self, side: Passes) -> tuple[int, ...]:
@@ -217,6 +228,18 @@ class Pair:
 
     def spelt(self, side: Passes) -> tuple[str, ...]:
         return tuple(token.text for token in (side.source_tokens if self.sourced else side.tokens))
+
+    @property
+    def heads(self) -> int:
+        prefix = ENCODER if self.sourced else ""
+        return int(self.first.shape(prefix + SITES["query"].format(0))[0])
+
+    def _place(self, position: int | str) -> int:
+        """A position, by number or by a token of either text."""
+        first, second = (self.spelt(side) for side in (self.first, self.second))
+        with suppress(InputError):
+            return place(position, second)
+        return place(position, first)
 
     def _mask(self) -> int:
         mask = self.first.model.tokenizer.mask_token_id
@@ -256,8 +279,7 @@ class Pair:
     def _check_size(self, layers: int, part: Part) -> None:
         """Refuse what would take hours, before anything runs."""
         length = len(self.ids(self.second))
-        heads = self.first.model.config.num_attention_heads
-        starts = [min(self.positions)] * heads if part in BY_HEAD else self.positions
+        starts = [min(self.positions)] * self.heads if part in BY_HEAD else self.positions
         tokens = layers * sum(length - start if self.causal else length for start in starts)
         if tokens > MOST:
             raise InputError(

@@ -194,6 +194,13 @@ def _is_step(one: Any) -> bool:
     return isinstance(one, dict) and isinstance(one.get("id"), int)
 
 
+def options_of(found: Mapping[str, Any]) -> dict[str, str]:
+    """What a receipt's executor was asked for; nothing, where that is not there or not what it should be."""
+    executor = found.get("executor")
+    options = executor.get("options") if isinstance(executor, Mapping) else None
+    return {name: str(kind) for name, kind in options.items()} if isinstance(options, Mapping) else {}
+
+
 def check_weights(found: Mapping[str, Any], model: Loaded) -> None:
     """Refuse a receipt that was written with other weights."""
     own = weight_hash(model)
@@ -253,10 +260,11 @@ def compared(found: Mapping[str, Any], run: Run) -> Replay:
 def _circumstances(found: Mapping[str, Any], run: Run) -> tuple[str, ...]:
     """What is not as it was: versions, and the executor."""
     about = run.model.executor.describe()
-    now = {**_versions(), "executor": about.name, "weights in": about.dtype, "notes": " · ".join(about.notes)}
+    now = {**_versions(), "executor": about.name, "weights in": about.dtype, "options": _listed(about.options),
+           "notes": " · ".join(about.notes)}  # fmt: skip
     executor = found.get("executor") or {}
     was = {**(found.get("versions") or {}), "executor": executor.get("name"), "weights in": executor.get("dtype"),
-           "notes": " · ".join(executor.get("notes") or ())}  # fmt: skip
+           "options": _listed(options_of(found)), "notes": " · ".join(executor.get("notes") or ())}  # fmt: skip
     told = [f"{name}: {was[name]} then, {now[name]} now" for name in now if name in was and was[name] != now[name]]
     same = [one["id"] for one in found["steps"]] == [step.id for step in run.steps]
     if same and found.get("text") != run.text:
@@ -264,3 +272,7 @@ def _circumstances(found: Mapping[str, Any], run: Run) -> tuple[str, ...]:
     if same and any(one.get("draw") != step.draw for one, step in zip(found["steps"], run.steps, strict=True)):
         told.append("its draws are not those of its seed: somebody changed them")
     return tuple(told)
+
+
+def _listed(options: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} in {kind}" for name, kind in options.items()) or "none"

@@ -13,6 +13,9 @@ from glassformer.show.words import share, visible
 
 MOST = 48  # tokens each way
 DRAWN = 96  # tokens of a map beyond which it is a picture
+POINTED = 256  # tokens of a text that can be pointed at
+ALONE = "one token can look at itself only, so there is nothing to tell heads apart by"
+ONCE = "no token comes twice, so there are no copies to look at (a word with a space before it is another token)"
 BEST = 12  # tokens of a row
 FEW = 8  # heads of each habit
 HABITS: dict[str, Callable[[Habit], float | None]] = {
@@ -29,28 +32,30 @@ def page(found: Attention, everything: bool = False) -> Page:
     own = found.kind != "cross"
     down = _shown(len(found.queries), everything, first=False)
     across = _shown(len(found.keys), everything, first=own)
-    weights = found.weights[np.ix_(down, across)]
-    strengths = shades(weights)
+    shown = np.ix_(down, across)
+    weights, strengths = found.weights[shown], shades(found.weights)[shown]
     unseen = own and not found.weights[np.triu_indices(len(found.queries), 1)].any()
     parts: list[Part] = [
         Heading(f"{found.model}: {found.what()}"),
         Words("each row is a token that looks, each column one it looks at; shades: √(weight ÷ the row's strongest)", "dim"),
     ]
-    if max(len(down), len(across)) > DRAWN:
-        parts.append(Mosaic(("looks",), ("is looked at",), np.round(255 * strengths).astype(np.uint8)[None, None]))
-    else:
-        values = tuple(
-            tuple(None if unseen and key > query else float(strengths[y, x]) for x, key in enumerate(across))
-            for y, query in enumerate(down)
-        )
-        queries, keys = (
-            tuple(visible(side[at]) for at in ats) for side, ats in ((found.queries, down), (found.keys, across))
-        )
-        notes = tuple(tuple(share(float(weight)) for weight in row) for row in weights)
+    size = max(len(down), len(across))
+    values = tuple(
+        tuple(None if unseen and key > query else float(strengths[y, x]) for x, key in enumerate(across))
+        for y, query in enumerate(down)
+    )
+    notes = tuple(tuple(share(float(weight)) for weight in row) for row in weights)
+    queries, keys = (tuple(visible(side[at]) for at in ats) for side, ats in ((found.queries, down), (found.keys, across)))
+    if size <= POINTED:
         parts.append(Gaze(queries, keys, values, notes))
+    if size <= DRAWN:
         parts.append(Grid(queries, keys, values, notes=notes, first=own, whole=everything))
+    else:
+        parts.append(Mosaic(("looks",), ("is looked at",), np.round(255 * strengths).astype(np.uint8)[None, None]))
     if len(found.queries) > len(down) or len(found.keys) > len(across):
-        parts.insert(2, Words(f"{len(down)} of {len(found.queries)} tokens (--all)", "dim"))
+        away = 1 - float(weights.sum(1).mean())
+        said = f"{len(down)} of {len(found.queries)} tokens (--all); of what they look at, {share(away)} is not shown"
+        parts.insert(2, Words(said, "dim"))
     parts.append(Words(found.note, "dim"))
     return Page(f"{found.model}: attention, {found.what()}", tuple(parts))
 
@@ -91,18 +96,36 @@ def heads(found: Heads, everything: bool = False) -> Page:
     by = {(one.layer, one.head): one for one in found.habits}
     values = tuple(tuple(by[layer, head].entropy / most for head in range(found.heads)) for layer in range(found.layers))
     down = tuple(f"layer {layer}" for layer in range(found.layers))
+    count = len(found.tokens)
     parts: list[Part] = [
-        Heading(f"{found.model}: {found.layers} layers × {found.heads} heads over {len(found.tokens)} tokens"),
+        Heading(f"{found.model}: {found.layers} layers × {found.heads} heads over {count} token{'' if count == 1 else 's'}")
+    ]
+    if count == 1 and found.kind != "cross":
+        return Page(f"{found.model}: all heads", (*parts, Words(ALONE)))
+    parts += [
         Words(f"how widely each head looks: blank is at one token, full is {most:.1f} bits", "dim"),
         Grid(down, tuple(str(head) for head in range(found.heads)), values),
     ]
     if found.maps is not None:
         parts.append(Mosaic(down, tuple(f"head {head}" for head in range(found.heads)), found.maps))
+    else:
+        parts.append(
+            Words(f"{count} tokens are too many for a small picture of each head; --layer and --head show one", "dim")
+        )
     if found.kind != "cross":
         for name, habit in HABITS.items():
             shares = [(value, one) for one in found.habits if (value := habit(one)) is not None]
             shares.sort(key=lambda two: -two[0])
             if shares:
                 parts += [Heading(f"heads that look most at {name}"), _ranked(shares if everything else shares[:FEW])]
+        parts.append(Words(_copies(found), "dim"))
     parts.append(Words(found.note, "dim"))
     return Page(f"{found.model}: all heads", tuple(parts))
+
+
+def _copies(found: Heads) -> str:
+    """Over how many tokens the last two habits are means."""
+    came, followed = found.again
+    if not came:
+        return ONCE
+    return f"the same token earlier: mean over the {came} tokens that come again; what followed it: over {followed}"

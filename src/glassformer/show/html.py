@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import singledispatch
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ WHOLE = (
     "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # a file has the window to itself
 )
 BREAK = "<wbr>"  # a line may end after each token, for none has a space as such
+FAINT = 0.05  # a shade that nobody would see behind a text
 READABLE = 0.55  # how strong a shade may be behind a text
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -156,7 +158,8 @@ def _(part: Mosaic) -> str:
         cells = (_map(one, f"{name}, {across}") for one, across in zip(row, part.across, strict=True))
         rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
     table = f"<thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    return f'<div class="wide" tabindex="0"><table class="grid mosaic">{table}</table></div>'
+    kind = "grid mosaic" if part.maps.shape[:2] != (1, 1) else "grid mosaic one"
+    return f'<div class="wide" tabindex="0"><table class="{kind}">{table}</table></div>'
 
 
 def _map(pixels: npt.NDArray[np.uint8], where: str) -> str:
@@ -181,17 +184,21 @@ def _(part: Gaze) -> str:
     """Each token holds what it saw, which the style shows below the text while somebody points at the token."""
     tokens = []
     for token, values, notes in zip(part.tokens, part.values, part.notes, strict=True):
-        seen = BREAK.join(_seen(*each) for each in zip(part.seen, values, notes, strict=True))
+        seen = BREAK.join(_glances(part.seen, values, notes))
         tokens.append(f'<span class="who" tabindex="0">{escape(token)}<span class="seen">{seen}</span></span>')
     room = BREAK.join(f"<span>{escape(token)}</span>" for token in part.seen)
-    said = '<p class="dim">point at a token of the text: below it stands what that one looked at</p>'
+    said = '<p class="dim">point at a token of the upper text: the lower one shows what it looked at</p>'
     return f'{said}<div class="gaze strip"><p>{BREAK.join(tokens)}</p><p class="room" aria-hidden="true">{room}</p></div>'
 
 
-def _seen(token: str, value: float | None, note: str) -> str:
-    if value is None:
-        return f'<span class="dim">{escape(token)}</span>'
-    return _linked(token, READABLE * value, note, "")
+def _glances(tokens: Sequence[str], values: Sequence[float | None], notes: Sequence[str]) -> Iterator[str]:
+    """What was looked at, token by token; what was not, as one piece."""
+    together = zip(tokens, values, notes, strict=True)
+    for kind, group in groupby(together, lambda each: "dim" if each[1] is None else "" if each[1] < FAINT else "seen"):
+        if kind == "seen":
+            yield from (_linked(token, READABLE * (value or 0), note, "") for token, value, note in group)
+        else:
+            yield f"<span{_class(kind)}>{BREAK.join(escape(token) for token, *_ in group)}</span>"
 
 
 @draw.register

@@ -19,8 +19,8 @@ WHAT = {
     "mlp": "what a block's MLP adds",
     "heads": "what one head gives",
     "query": "one head's query",
-    "key": "the key of one head, or of a group that shares it",
-    "value": "the value of one head, or of a group that shares it",
+    "key": "one head's key",
+    "value": "one head's value",
     "pattern": "where one head looks",
 }
 
@@ -33,7 +33,8 @@ def page(found: Patching, everything: bool = False) -> Page:
     tell = tame if everything else partial(brief, most=LINE)
     own = found.best == tuple(answer.id for answer in found.answers)
     said = f"which places make it {first}, and not {second}" if own else f"which places move {first} against {second}"
-    what = WHAT[found.part] + (f", at {_spots(found.positions)}" if found.heads else "")
+    shared = f", which {found.sharing} heads share" if found.sharing > 1 else ""
+    what = WHAT[found.part] + shared + (f", at {_spots(found.positions)}" if found.heads else "")
     return Page(
         f"{found.model}: {said}",
         (

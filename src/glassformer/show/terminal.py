@@ -214,7 +214,7 @@ def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
     if len(shown) < len(part.across):
         shown = [0, *shown[1:]] if part.first else shown
         kept = f"the first and the last {len(shown) - 1}" if part.first else f"the last {len(shown)}"
-        yield [(f"{kept} of {len(part.across)} columns"[:width], "dim")]
+        yield [(f"{len(shown)} of {len(part.across)} columns: {kept}"[:width], "dim")]
     yield from _band(part, shown, labels, cell)
 
 

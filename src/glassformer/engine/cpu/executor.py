@@ -15,11 +15,12 @@ from glassformer.candidates import Candidates, top
 from glassformer.engine import rows as checking
 from glassformer.engine.cpu.library import PAGE
 from glassformer.engine.cpu.pages import CpuRow, Pages
-from glassformer.engine.cpu.passes import STORES, Floats, Found, Laid, Native, Share, in_numpy
+from glassformer.engine.cpu.passes import STORES, Floats, Found, Laid, Native, Share, in_numpy, usual_store
 from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, Row, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes
 
+KEPT = {store: name for name, store in STORES.items()}
 PIECE = 256  # tokens of a long prompt that go through together
 SCORED = 64  # the same, where each of them is scored
 
@@ -94,12 +95,13 @@ class Cpu(Native):
         return np.concatenate(found)
 
     def describe(self) -> Description:
-        kept = next(name for name, store in STORES.items() if store is self._store)
+        kept, usual = (KEPT[store] for store in (self._store, usual_store(self._kind)))
         threads = f"{self._engine.threads} thread{'' if self._engine.threads == 1 else 's'}"
-        notes = [f"{self._engine.level}, {threads}", f"keys and values in {kept}"]
-        if self._activations != ACTIVATIONS[0]:
-            notes.append(f"activations in {self._activations}")
-        return Description("cpu", "cpu", self._kind, self._engine.threads, self._format.bytes // PAGE, tuple(notes))
+        options = {"cache": (kept, usual), "activations": (self._activations, ACTIVATIONS[0])}
+        notes = (f"{self._engine.level}, {threads}", f"keys and values in {kept}")
+        each = self._format.bytes // PAGE
+        asked = {name: own for name, (own, other) in options.items() if own != other}
+        return Description("cpu", "cpu", self._kind, self._engine.threads, each, notes, asked)
 
     def _mine(self, row: Row) -> CpuRow:
         if not isinstance(row, CpuRow) or not row.open:

@@ -49,7 +49,7 @@ class Native:
         self.context: int = config.context
         self._checks = checking.Checks(config.context, config.vocab_size, blueprint.blocks, blueprint.encoder)
         self._kind = main_kind(tensors.values())
-        self._store = _store(cache, self._kind)
+        self._store = STORES[cache] if cache else usual_store(self._kind)
         packed = any(one.packed for one in tensors.values())  # what meets floats is not rounded
         self._activations = activations if activations and packed else ACTIVATIONS[0]
         self._engine = engine or Engine()
@@ -261,10 +261,9 @@ class Laid:
         return found
 
 
-def _store(asked: str | None, kind: str) -> Store:
-    if asked is None:
-        return Store.F32 if kind in ("F32", "F64") else Store.F16
-    return STORES[asked]
+def usual_store(kind: str) -> Store:
+    """What keys and values are kept in, by the kind of the weights, unless it is said."""
+    return Store.F32 if kind in ("F32", "F64") else Store.F16
 
 
 def _belonging(sites: frozenset[str], stack: str) -> frozenset[str]:

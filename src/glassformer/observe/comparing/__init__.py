@@ -15,7 +15,7 @@ from glassformer.observe.perplexity import WINDOW, begins_with
 if TYPE_CHECKING:
     from glassformer.loaded import Loaded
 
-__all__ = ["Runs", "Sides", "Texts", "compare"]
+__all__ = ["Runs", "Sides", "Texts", "compare", "labels"]
 TRANSFORMERS = "transformers"
 
 
@@ -39,7 +39,7 @@ def compare(
     if isinstance(first, Passes) and isinstance(second, Passes):
         if first.model is second.model:
             return texts(first, second, token)
-        return sides([first], [second], names or _names(first.model, second.model), first.model.tokenizer, tell)
+        return sides([first], [second], names or labels(first.model, second.model), first.model.tokenizer, tell)
     if hasattr(first, "encode") and (second == TRANSFORMERS or hasattr(second, "encode")):
         if text is None:
             raise InputError("two models are compared over a text. Pass text=….")
@@ -75,7 +75,7 @@ def models(
     else:
         assert other is not None
         theirs = [Passes(other, window, None, len(window)) for window in windows]
-        label = _names(first, other)
+        label = labels(first, other)
     return sides(mine, theirs, names or label, first.tokenizer, tell)
 
 
@@ -85,22 +85,16 @@ def _windows(ids: Sequence[int], begin: int | None, size: int) -> list[tuple[int
     return [(*before, *ids[start : start + step]) for start in range(0, len(ids), step)]
 
 
-def _names(first: Loaded, second: Loaded) -> tuple[str, str]:
+def labels(first: Loaded, second: Loaded) -> tuple[str, str]:
     """What to call two models: by what differs."""
-    if first.name != second.name:
-        return first.name, second.name
-    hows = [_how(model) for model in (first, second)]
-    told = []
-    for model, how, other in zip((first, second), hows, hows[::-1], strict=True):
-        kind, notes = how[:2], [note for note in how[2:] if note not in other]
-        own = ", ".join(notes if kind == other[:2] and how != other else kind)
-        told.append(f"{model.name}{f' ({own})' if own else ''}{', changed' if model.changes else ''}")
-    return told[0], told[1] if told[1] != told[0] else f"{told[1]}, again"
+    one, other = (_named(model) for model in (first, second))
+    return (first.name, second.name) if first.name != second.name else (one, other if other != one else f"{other}, again")
 
 
-def _how(model: Loaded) -> tuple[str, ...]:
-    """How a model that writes runs: its executor, its weights' kind, and what else there is to say."""
+def _named(model: Loaded) -> str:
+    """A model with how it runs: its executor, its weights' kind, and what was asked for."""
     if not model.writes:
-        return ()
+        return f"{model.name}{', changed' if model.changes else ''}"
     about = model.executor.describe()
-    return (about.name, about.dtype, *about.notes)
+    how = [about.name, about.dtype, *(f"{name} in {kind}" for name, kind in about.options.items())]
+    return f"{model.name} ({', '.join(how)}{', changed' if model.changes else ''})"
