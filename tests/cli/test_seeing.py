@@ -98,6 +98,20 @@ def test_every_view_has_every_form(view: type[Any], words: tuple[str, ...], gpt2
     assert "<script" not in (tmp_path / "view.html").read_text("utf-8")
 
 
+def test_a_run_is_replayed_with_what_it_was_asked_for(gpt2: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    done = glass("run", TEXT, "-m", gpt2, "-n", "3", "--cache", "q8", "--save", str(path))
+    assert "F32, cache in q8 ·" in done.stderr
+    again = json.loads(glass("run", "--replay", str(path), "--json").stdout)
+    assert (again["identical"], again["differences"]) == (True, [])
+    for options in ({"cache": "f16"}, [], None):
+        told = json.loads(path.read_text("utf-8"))
+        told["executor"]["options"] = options
+        path.write_text(json.dumps(told), "utf-8")
+        other = json.loads(glass("run", "--replay", str(path), "--cache", "q8", "--json").stdout)
+        assert f"options: {'cache in f16' if options else 'none'} then, cache in q8 now" in other["differences"]
+
+
 def test_the_same_model_rounded_otherwise(gpt2: str) -> None:
     assert "(cpu, F32, cache in q8)" in ran("compare", TEXT, "--other-cache", "q8", "-m", gpt2, width=1000)
     both = ran("compare", TEXT, "--cache", "f16", "--other-cache", "q8", "-m", gpt2, width=1000)

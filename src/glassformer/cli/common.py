@@ -37,9 +37,12 @@ ExecutorOption = Annotated[str, typer.Option("--executor", help="cpu (native cod
 WeightsOption = Annotated[
     str | None, typer.Option("--weights", help="Pack a folder's weights: q8_0, q4_1, q4_k, …; once, then from the cache.")
 ]
-CacheOption = Annotated[str | None, typer.Option("--cache", help="What keys and values are kept in: f32, f16, bf16 or q8.")]
+CacheOption = Annotated[
+    str | None, typer.Option("--cache", help="What keys and values are kept in: f32, f16, bf16; or q8, half of f16.")
+]
 ActivationsOption = Annotated[
-    str | None, typer.Option("--activations", help="What inputs of packed weights are rounded to: q14; or q8, faster.")
+    str | None,
+    typer.Option("--activations", help="What inputs of packed weights are rounded to: q14; or q8, faster, coarser."),
 ]
 PromptArgument = Annotated[
     str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)

@@ -71,10 +71,11 @@ def _verify(name: str, as_json: bool) -> None:
     else:
         from rich.console import Console
 
-        from glassformer.show.verdict import verdicts
+        from glassformer.show.verdict import FOOT, verdicts
 
         print(f"{model.name} ({model.opened.kind}): the CPU engine beside PyTorch in float32, at every site")
         Console().print(verdicts(rows))
+        print(FOOT)
     if not all(row.agrees for row in rows):
         raise typer.Exit(1)
 

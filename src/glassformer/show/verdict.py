@@ -13,6 +13,7 @@ from rich.text import Text
 from glassformer.engine.verify import Checked, Difference, Verdict
 
 NUMBERS = ("top-1", "KL", "error", "largest", "bound")  # columns of them
+FOOT = "error: how far the worst site is off, over its own size; bound: what rounding alone may come to"
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
