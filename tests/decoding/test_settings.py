@@ -197,6 +197,8 @@ def test_unknown() -> None:
 
 
 def test_unknown_names_are_noticed_when_settings_are_made() -> None:
+    with pytest.raises(UnknownArgument, match="there is no setting 'cache'. A model is loaded with it: load"):
+        GenerationConfig().merged({"cache": "q8"})
     with pytest.raises(UnknownArgument, match="there is no setting 'temprature'. Did you mean 'temperature'"):
         GenerationConfig(temprature=3)
 

@@ -46,7 +46,7 @@ def attention(
 
     text = common.read_prompt(prompt)
     if mean and (layer is not None or rollout):
-        raise InputError("--mean is over all layers. Leave out the layer and --rollout.")
+        raise InputError(f"--mean is over all layers. Leave out {'--rollout' if layer is None else '--layer'}.")
     loaded = load.open()
     reading = word.reading(loaded, text, target, new)
     if record is not None:

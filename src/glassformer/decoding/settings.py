@@ -22,6 +22,7 @@ CALL = "this call"  # where a setting can come from, beside a file
 DEFAULT = "default"
 HAND = "set by hand"
 BREAKERS = ("\n", ":", '"', "*")  # what DRY does not match across, unless told otherwise
+LOADED = ("executor", "dtype", "weights", "cache", "activations")  # said when a model is loaded
 ELSEWHERE: Mapping[str, Any] = {  # what the field also knows, and the value that changes nothing
     **dict.fromkeys((
         "constraints", "dola_layers", "exponential_decay_length_penalty", "force_words_ids", "penalty_alpha",
@@ -292,6 +293,8 @@ class GenerationConfig:
                 raise SettingError(f"the setting {name!r} is not supported. Leave it out.")
             if name not in abouts():
                 near = f" Here it is {ALIASES[name]!r}." if name in ALIASES else nearest(name, abouts())
+                if name in LOADED:
+                    near = f" A model is loaded with it: load(…, {name}=…)."
                 near = near or f" Settings: {', '.join(self.names())}."
                 raise UnknownArgument(f"there is no setting {name!r}.{near}")
         changes = {name: _off(name) if value is None else value for name, value in changes.items()}
