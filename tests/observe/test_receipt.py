@@ -138,6 +138,7 @@ def test_what_is_no_receipt(tmp_path: Path) -> None:
     refused("[]", "is no receipt of a run: it has no schema")
     refused({"schema": "glassformer.lens/1"}, f"it is 'glassformer.lens/1', not '{SCHEMA}'")
     refused({"schema": SCHEMA}, "is damaged: its model is not there")
+    refused({**good, "executor": []}, "is damaged: its executor is not there, or not what it should be")
     refused({**good, "prompt_ids": ["x"]}, "its ids are not numbers")
     refused({**good, "steps": [{"id": "x"}]}, "its ids are not numbers")
     refused({**good, "changes": {"blocks.0.residual": {"scale": 1}}}, "the receipt's change at blocks.0.residual is damaged")

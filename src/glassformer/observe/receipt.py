@@ -181,7 +181,9 @@ def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
     if schema != SCHEMA:
         said = f"it is {schema!r}" if isinstance(schema, str) else "it has no schema"
         raise InputError(f"{name} is no receipt of a run: {said}, not {SCHEMA!r}. Write one with run.save(…) or --save.")
-    kinds = {"model": str, "prompt": str, "prompt_ids": list, "settings": dict, "steps": list, "changes": dict}
+    kinds = {
+        "model": str, "prompt": str, "prompt_ids": list, "settings": dict, "steps": list, "changes": dict, "executor": dict,
+    }  # fmt: skip
     for field, kind in kinds.items():
         if not isinstance(found.get(field), kind):
             raise InputError(f"{name} is damaged: its {field} is not there, or not what it should be. Write it again.")

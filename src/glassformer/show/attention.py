@@ -40,13 +40,15 @@ def page(found: Attention, everything: bool = False) -> Page:
         Words("each row is a token that looks, each column one it looks at; shades: √(weight ÷ the row's strongest)", "dim"),
     ]
     size = max(len(down), len(across))
-    values = tuple(
-        tuple(None if unseen and key > query else float(strengths[y, x]) for x, key in enumerate(across))
-        for y, query in enumerate(down)
-    )
-    notes = tuple(tuple(share(float(weight)) for weight in row) for row in weights)
-    queries, keys = (tuple(visible(side[at]) for at in ats) for side, ats in ((found.queries, down), (found.keys, across)))
-    if size <= POINTED:
+    if size <= POINTED:  # more would be millions of words
+        values = tuple(
+            tuple(None if unseen and key > query else float(strengths[y, x]) for x, key in enumerate(across))
+            for y, query in enumerate(down)
+        )
+        notes = tuple(tuple(share(float(weight)) for weight in row) for row in weights)
+        queries, keys = (
+            tuple(visible(side[at]) for at in ats) for side, ats in ((found.queries, down), (found.keys, across))
+        )
         parts.append(Gaze(queries, keys, values, notes))
     if size <= DRAWN:
         parts.append(Grid(queries, keys, values, notes=notes, first=own, whole=everything))
