@@ -120,6 +120,8 @@ def test_the_same_model_rounded_otherwise(gpt2: str) -> None:
     assert ", again" in ran("compare", TEXT, "--other-activations", "q8", "-m", gpt2)  # floats are not rounded
     written = ran("compare", TEXT, "--other-cache", "q8", "-n", "3", "-m", gpt2, "--json")
     assert json.loads(written)["schema"] == Runs.SCHEMA
+    drawn = ("compare", TEXT, "--other-executor", "cpu", "-n", "6", "-o", "temperature=3.0", "-m", gpt2, "--json")
+    assert len({text for _ in range(2) for text in json.loads(ran(*drawn))["texts"]}) == 1  # both sides draw alike
     assert json.loads(written)["names"] == [f"{gpt2} (cpu, F32)", f"{gpt2} (cpu, F32, cache in q8)"]
     assert "plain, float32" in ran("compare", TEXT, "--cache", "q8", "--other-executor", "plain", "-m", gpt2)
 
@@ -205,7 +207,11 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
         (("compare", "x", "--file", "y", "--other", "transformers"), "give one of them"),
         (("compare", "--file", "missing.txt", "--other", "transformers"), "is no text that can be read"),
         (("compare", TEXT, "--other-cache", "q8", "--seed", "3"), "--seed is for texts that are written; two models score"),
-        (("compare", TEXT, "--other", "transformers", "-n", "3"), "transformers is asked for scores only. Leave out -n."),
+        (("compare", TEXT, "--other", "transformers", "-n", "3"), "transformers is asked for its scores, and as it is."),
+        (
+            ("compare", TEXT, "--other", "transformers", "--other-cache", "q8"),
+            "transformers is asked for its scores, and as",
+        ),
         (("run", "x", "--replay", "y.json"), "takes its prompt from the file"),
         (("run", "--replay", "missing.json"), "is no receipt that can be read"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 from pathlib import Path
@@ -14,7 +15,7 @@ import glassformer
 from glassformer.decoding import GenerationConfig, Policy, Recipe
 from glassformer.decoding.contradictions import NEEDED
 from glassformer.decoding.order import ORDER
-from glassformer.decoding.settings import abouts
+from glassformer.decoding.settings import LOADED, abouts
 from glassformer.errors import SettingError, UnknownArgument
 from tests.parity import reference
 
@@ -199,6 +200,7 @@ def test_unknown() -> None:
 def test_unknown_names_are_noticed_when_settings_are_made() -> None:
     with pytest.raises(UnknownArgument, match="there is no setting 'cache'. A model is loaded with it: load"):
         GenerationConfig().merged({"cache": "q8"})
+    assert set(LOADED) < set(inspect.signature(glassformer.load).parameters)
     with pytest.raises(UnknownArgument, match="there is no setting 'temprature'. Did you mean 'temperature'"):
         GenerationConfig(temprature=3)
 

@@ -62,6 +62,7 @@ def compare(
     shown: Showing = SHOWING,
 ) -> None:
     """Compare two texts in one model, two ways of writing, or two models over one text: where they part, and how far."""
+    from glassformer.observe.comparing import TRANSFORMERS, labels
     from glassformer.observe.comparing import compare as compared
 
     otherwise = settings.given(
@@ -78,18 +79,24 @@ def compare(
     if len(asked) != 1:
         said = f"{asked[0]} and {asked[1]}" if asked else "nothing"
         raise SettingError(f"compare with what? Here is {said}. Give one: a second text, --other…, --with or --change.")
+    scored = models and max_new_tokens is None  # a text as it stands; otherwise both sides write
+    if scored:
+        _refuse(settings.given(seed=seed, option=option, system=word.system, template=word.template))
+    if other == TRANSFORMERS and (otherwise or not scored):
+        raise SettingError(f"{other} is asked for its scores, and as it is. Leave out -n and the other options of --other.")
     loaded = load.open()
     how: dict[str, Any] = word.how()
     chosen: dict[str, Any] = {"max_new_tokens": max_new_tokens or NEW, **settings.given(seed=seed)}
+    chosen |= common.pairs(option, "--option", "num_beams=4")
     found: Seen
     with common.counting(f"{load.model} reads") as tell:
         if models:
             text, against = _text(prompt, file), _other(load, other, otherwise)
-            if max_new_tokens is None:
-                _refuse(settings.given(seed=seed, option=option, system=word.system, template=word.template))
+            if scored:
                 found = compared(loaded, against, text=text, tell=tell)
             else:
-                found = _written(loaded, against, text, {**how, **chosen, **common.pairs(option, "--option", "num_beams=4")})
+                runs = (one.watch(text, **how, **_repeatable(chosen)) for one in (loaded, against))
+                found = compared(*runs, names=labels(loaded, against))
         elif second is not None:
             found = compared(loaded.read(common.read_prompt(prompt), **how), loaded.read(second, **how), token=token)
         else:
@@ -99,7 +106,6 @@ def compare(
                 **how["template"],
                 **common.pairs(other_template, "--other-template", "enable_thinking=true"),
             }
-            chosen |= common.pairs(option, "--option", "num_beams=4")
             more = {**chosen, **common.pairs(with_, "--with", "temperature=1.5")}
             found = _ways(loaded, common.read_prompt(prompt), (how, chosen), (changed, more), changes(change), _name(ways))
     shown.show(found)
@@ -110,25 +116,20 @@ def _ways(
     change: dict[str, Change], name: str,
 ) -> Seen:  # fmt: skip
     from glassformer.observe.comparing import compare as compared
-    from glassformer.observe.sweep import DRAWN
 
     runs = []
     for number, (how, chosen) in enumerate((first, second)):
-        drawn = {"do_sample": True} if set(chosen) & set(DRAWN) and "do_sample" not in chosen else {}
-        seeded = {"seed": 0} if "seed" not in chosen else {}
         changed = change if change and number else None
-        runs.append(model.watch(text, **how, change=changed, **{**seeded, **drawn, **chosen}))
+        runs.append(model.watch(text, **how, change=changed, **_repeatable(chosen)))
     return compared(*runs, names=("as it is", name))
 
 
-def _written(first: Model, second: Any, text: str, how: dict[str, Any]) -> Seen:
-    """What two models write after one text."""
-    from glassformer.observe.comparing import compare as compared
-    from glassformer.observe.comparing import labels
+def _repeatable(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Settings with a seed, so that both sides draw alike; and drawn, if they say how to draw."""
+    from glassformer.observe.sweep import DRAWN
 
-    if isinstance(second, str):
-        raise SettingError(f"{second} is asked for scores only. Leave out -n.")
-    return compared(first.watch(text, **how), second.watch(text, **how), names=labels(first, second))
+    drawn = {"do_sample": True} if set(chosen) & set(DRAWN) and "do_sample" not in chosen else {}
+    return {"seed": 0, **drawn, **chosen}
 
 
 def _refuse(given: dict[str, Any]) -> None:
@@ -146,7 +147,7 @@ def _name(ways: dict[str, Any]) -> str:
 
 def _other(load: Loading, other: str | None, otherwise: dict[str, Any]) -> Any:
     """The second model: another one, or this one otherwise."""
-    if other == "transformers":
+    if other == "transformers":  # which `compare` opens itself
         return other
     how = {"weights": None, "executor": "auto"}
     if otherwise.get("executor") == "plain":  # which has neither
