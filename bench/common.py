@@ -38,9 +38,9 @@ def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:
     import torch
 
     from glassformer import blueprints
-    from glassformer.auto import made_for
     from glassformer.checkpoint.locate import home
-    from glassformer.loading import NAMES
+    from glassformer.compat.auto import made_for
+    from glassformer.compat.pretrained import NAMES
 
     config = blueprints.read_config(shape)
     folder = home() / "bench" / f"{config.model_type}-{config.hidden_size}x{config.num_hidden_layers}-{shape['dtype']}"

@@ -28,7 +28,7 @@ from glassformer.checkpoint.gguf_writing import Rows
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.packing import known_kind
 from glassformer.checkpoint.stored import Layout
-from glassformer.quantising.export import write_model
+from glassformer.quantize.export import write_model
 from glassformer.text import Tokenizer
 
 SPREAD = 0.02

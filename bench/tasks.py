@@ -35,8 +35,8 @@ def distilbert(head: str) -> Path:
     """DistilBERT in its true shape, with MiniLM's vocabulary, which is BERT's."""
     folder = home() / "bench" / f"distilbert-{head}"
     if not (folder / "model.safetensors").exists():
-        from glassformer.auto import assemble
         from glassformer.blueprints import read_config
+        from glassformer.compat.auto import assemble
 
         torch.manual_seed(0)
         assemble("distilbert", head)(read_config({"model_type": "distilbert", "vocab_size": 30522})).save_pretrained(folder)

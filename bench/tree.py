@@ -22,7 +22,7 @@ import glassformer
 from common import report
 from cpu import THREADS, text_of  # which sets our threads too
 from glassformer.checkpoint.locate import locate
-from glassformer.observe.tree import Tree, walk
+from glassformer.views.tree import Tree, walk
 
 PROMPT = 512
 
@@ -37,7 +37,7 @@ class Ours:
         ends: list[float] = []
         began = time.perf_counter()
         self.tree = self.model.tree(
-            prompt, raw=True, width=width, depth=depth, tell=lambda *_: ends.append(time.perf_counter())
+            prompt, raw=True, width=width, depth=depth, progress=lambda *_: ends.append(time.perf_counter())
         )
         return time.perf_counter() - began, time.perf_counter() - ends[0]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from glassformer import auto
 from glassformer.blueprints import read_config
+from glassformer.compat import auto
 from glassformer.layers import Attention, CrossAttention
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, load

@@ -12,7 +12,7 @@ import torch
 import glassformer
 from glassformer import sites
 from glassformer.blueprints import blueprint
-from glassformer.engine.plain import Plain
+from glassformer.engine.plain.executor import Plain
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import SiteError
 from glassformer.sites import Change, Watch

@@ -19,56 +19,55 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from glassformer.auto import AutoModel as AutoModel
-    from glassformer.auto import AutoModelForCausalLM as AutoModelForCausalLM
-    from glassformer.auto import AutoModelForMaskedLM as AutoModelForMaskedLM
-    from glassformer.auto import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
-    from glassformer.auto import AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM
-    from glassformer.auto import AutoModelForSequenceClassification as AutoModelForSequenceClassification
-    from glassformer.auto import AutoModelForTokenClassification as AutoModelForTokenClassification
-    from glassformer.cache import DynamicCache as DynamicCache
-    from glassformer.cache import EncoderDecoderCache as EncoderDecoderCache
+    from glassformer.compat.auto import AutoModel as AutoModel
+    from glassformer.compat.auto import AutoModelForCausalLM as AutoModelForCausalLM
+    from glassformer.compat.auto import AutoModelForMaskedLM as AutoModelForMaskedLM
+    from glassformer.compat.auto import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
+    from glassformer.compat.auto import AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM
+    from glassformer.compat.auto import AutoModelForSequenceClassification as AutoModelForSequenceClassification
+    from glassformer.compat.auto import AutoModelForTokenClassification as AutoModelForTokenClassification
+    from glassformer.compat.generate import TextStreamer as TextStreamer
     from glassformer.decoding import GenerationConfig as GenerationConfig
     from glassformer.decoding import Step as Step
     from glassformer.engine.protocol import Executor as Executor
     from glassformer.errors import GlassError as GlassError
-    from glassformer.generating import TextStreamer as TextStreamer
-    from glassformer.observe.comparing import compare as compare
-    from glassformer.observe.journey import Journey as Journey
+    from glassformer.families.shared.outputs import ModelOutput as ModelOutput
+    from glassformer.layers.cache import DynamicCache as DynamicCache
+    from glassformer.layers.cache import EncoderDecoderCache as EncoderDecoderCache
+    from glassformer.observe.compare import compare as compare
     from glassformer.observe.plan import plan as plan
-    from glassformer.opening import AutoConfig as AutoConfig
-    from glassformer.opening import AutoTokenizer as AutoTokenizer
-    from glassformer.outputs import ModelOutput as ModelOutput
-    from glassformer.running import Run as Run
-    from glassformer.runtime import Model as Model
-    from glassformer.runtime import load as load
+    from glassformer.opened import AutoConfig as AutoConfig
+    from glassformer.opened import AutoTokenizer as AutoTokenizer
+    from glassformer.runtime.model import Model as Model
+    from glassformer.runtime.model import load as load
+    from glassformer.runtime.run import Run as Run
     from glassformer.sites import Change as Change
     from glassformer.sites import Watch as Watch
     from glassformer.tasks import Task as Task
     from glassformer.tasks import pipeline as pipeline
     from glassformer.text import BatchEncoding as BatchEncoding
     from glassformer.text import Tokenizer as Tokenizer
+    from glassformer.views.journey import Journey as Journey
 
 _HOMES = {
-    "auto": ("AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
-             "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
-    "cache": ("DynamicCache", "EncoderDecoderCache"),
+    "compat.auto": ("AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
+                    "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
+    "compat.generate": ("TextStreamer",),
     "decoding": ("GenerationConfig", "Step"),
     "engine.protocol": ("Executor",),
     "errors": ("GlassError",),
-    "generating": ("TextStreamer",),
-    "observe.comparing": ("compare",),
-    "observe.journey": ("Journey",),
+    "families.shared.outputs": ("ModelOutput",),
+    "layers.cache": ("DynamicCache", "EncoderDecoderCache"),
+    "observe.compare": ("compare",),
     "observe.plan": ("plan",),
-    "opening": ("AutoConfig", "AutoTokenizer"),
-    "outputs": ("ModelOutput",),
-    "running": ("Run",),
-    "runtime": ("Model", "load"),
+    "opened": ("AutoConfig", "AutoTokenizer"),
+    "runtime": ("Model", "Run", "load"),
     "sites": ("Change", "Watch"),
     "tasks": ("Task", "pipeline"),
     "text": ("BatchEncoding", "Tokenizer"),
+    "views.journey": ("Journey",),
 }  # fmt: skip
-_FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and its kin, which `auto` assembles
+_FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and its kin, which `compat.auto` assembles
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -108,7 +107,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    elif not _FAMILY.fullmatch(name) or (value := importlib.import_module(f"{__name__}.auto").by_name(name)) is None:
+    elif not _FAMILY.fullmatch(name) or (value := importlib.import_module(f"{__name__}.compat.auto").by_name(name)) is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value

@@ -99,3 +99,12 @@ def refuse_text(value: object, where: str) -> Never:
         "Turn text into ids first: tokens = tokenizer(text, return_tensors='pt'), then pass **tokens; "
         "or let glassformer.load(name).chat(text) do both."
     )
+
+
+def check_context(tokens: int, context: int, what: str = "text") -> None:
+    """Refuse more tokens than a model has room for.
+
+    >>> check_context(3, context=8)
+    """
+    if tokens > context:
+        raise InputError(f"{tokens} tokens do not fit into the model's context of {context}. Shorten the {what}.")

@@ -208,7 +208,7 @@ class Watch:
 
 
 @dataclass(slots=True)
-class View:
+class Observer:
     """One watch laid over a pass: over the whole batch, or over one row's share of it."""
 
     watch: Watch
@@ -235,12 +235,12 @@ class View:
 class Tap:
     """The watches of one pass, live. Layers hand values to `touch` and go on with what it returns."""
 
-    __slots__ = ("_changed", "_read", "views")
+    __slots__ = ("_changed", "_read", "observers")
 
-    def __init__(self, views: Sequence[View]) -> None:
-        self.views = tuple(views)
-        self._read = frozenset().union(*(view.watch.reads for view in self.views))
-        self._changed = frozenset().union(*(view.watch.changes for view in self.views))
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = tuple(observers)
+        self._read = frozenset().union(*(observer.watch.reads for observer in self.observers))
+        self._changed = frozenset().union(*(observer.watch.changes for observer in self.observers))
 
     def wants(self, site: str) -> bool:
         """Whether anybody reads or changes this site: asked before computing what only a watcher needs."""
@@ -254,21 +254,21 @@ class Tap:
         if site in self._changed:
             value = self._change(site, value)
         if site in self._read:
-            for view in self.views:
-                if site in view.watch.reads:
-                    view.record[site] = view.cut(site, value)
+            for observer in self.observers:
+                if site in observer.watch.reads:
+                    observer.record[site] = observer.cut(site, value)
         return value
 
     def _change(self, site: str, value: Any) -> Any:
         names = axes(site)
-        for view in self.views:
-            change = view.watch.changes.get(site)
+        for observer in self.observers:
+            change = observer.watch.changes.get(site)
             if change is None:
                 continue
-            if view.row is None:
-                value = change.apply(value, names, view.start)
+            if observer.row is None:
+                value = change.apply(value, names, observer.start)
             else:
                 value = value.clone() if hasattr(value, "clone") else value.copy()
-                own = view.cut(site, value)
-                own[...] = change.apply(own, names, view.start)
+                own = observer.cut(site, value)
+                own[...] = change.apply(own, names, observer.start)
         return value

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from glassformer.errors import CheckpointError, GlassError
-from glassformer.opening import open_model
+from glassformer.opened import open_model
 
 Packed = tuple[np.ndarray, GGMLQuantizationType]  # raw bytes, (rows, bytes per row), and their kind
 Typed = tuple[Any, GGUFValueType] | tuple[Any, GGUFValueType, GGUFValueType]  # value, type, and an array's item type

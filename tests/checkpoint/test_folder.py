@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from glassformer.checkpoint.folder import Folder, read_json, read_safetensors
 from glassformer.checkpoint.stored import PLAIN, Mapped, Pairs, Stored
-from glassformer.loading import DTYPES, as_tensor
+from glassformer.compat.pretrained import DTYPES, as_tensor
 from tests.checkpoint.files import CONFIG, damaged, modestly, refused, replace, safetensors_bytes, write_folder
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"

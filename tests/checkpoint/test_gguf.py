@@ -20,7 +20,7 @@ from glassformer.blueprints import Rope, read_config
 from glassformer.checkpoint.gguf import MOST_NESTED, Gguf
 from glassformer.checkpoint.stored import Pairs
 from glassformer.errors import ConfigError
-from glassformer.opening import open_model
+from glassformer.opened import open_model
 from tests.checkpoint.files import (
     Typed,
     damaged,

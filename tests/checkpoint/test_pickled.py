@@ -15,7 +15,7 @@ from glassformer.checkpoint import open_at
 from glassformer.checkpoint.folder import Folder, read_safetensors
 from glassformer.checkpoint.pickled import KINDS, WRAPPERS, read_pickled
 from glassformer.checkpoint.stored import PLAIN, Stored
-from glassformer.loading import DTYPES, as_tensor
+from glassformer.compat.pretrained import DTYPES, as_tensor
 from tests.checkpoint.files import CONFIG, refused, write_folder
 from tests.checkpoint.pickles import Claimed, Storage, dumped, zipped
 

@@ -27,10 +27,10 @@ from glassformer.cli.chat.session import Session, stopping
 from glassformer.cli.chat.wrapping import Wrapping
 from glassformer.engine.protocol import Feed
 from glassformer.errors import GlassError, InputError, SettingError, TemplateError
-from glassformer.observe.schema import schema
-from glassformer.runtime import Model, load
+from glassformer.runtime.model import Model, load
+from glassformer.views.schema import schema
 from tests.cli.test_cli import failed, glass
-from tests.test_views import make
+from tests.views.test_views import make
 
 TEMPLATE = (
     "{% for one in messages %}<{{ one.role }}>{{ one.content }}\n{% endfor %}"
@@ -64,7 +64,7 @@ def talk(loaded: Model, one_thread: None) -> Session:
 
 
 def session(model: Model, **more: Any) -> Session:
-    return Session(model.keeping(), Conversation(model.name, {"max_new_tokens": 8}), terminal=False, **more)
+    return Session(model.with_prefix_cache(), Conversation(model.name, {"max_new_tokens": 8}), terminal=False, **more)
 
 
 def contents(talk: Session) -> list[str]:
@@ -515,7 +515,7 @@ def test_a_terminal_that_cannot_go_back(monkeypatch: pytest.MonkeyPatch) -> None
 def test_beams_guidance_and_drafts(tiny: Path, which: str) -> None:
     """Whatever drives the rows, answers stay what they are without it."""
     model = load(tiny, executor=which)  # type: ignore[arg-type]
-    keeping = model.keeping()
+    keeping = model.with_prefix_cache()
     said = "<user>Hi, how are you?\n<assistant>"
     for more in (
         {"num_beams": 3},
@@ -923,7 +923,7 @@ class Test_stopping:
 
     def test_pressed_twice(self, loaded: Model) -> None:
         """The first is a wish; the second does not wait."""
-        run = loaded.begin("Hi")
+        run = loaded.prepare("Hi")
         handler = signal.getsignal(signal.SIGINT)
         with stopping(run):
             with pytest.raises(KeyboardInterrupt):

@@ -16,10 +16,10 @@ import glassformer.engine.cpu
 from glassformer.cli import common
 from glassformer.cli.app import app
 from glassformer.cli.doctor import examine
-from glassformer.engine import verify
 from glassformer.engine.cpu import build
 from glassformer.engine.cpu.library import levels
 from glassformer.errors import ExecutorError, InputError
+from glassformer.observe import verify
 from tests.engine.cpu.workshop import Compiler, write_sources
 
 

@@ -19,11 +19,11 @@ from rich.cells import cell_len
 
 from glassformer.checkpoint import kept, ranks
 from glassformer.errors import CheckpointError
-from glassformer.opening import open_model
-from glassformer.quantising import requantised
+from glassformer.opened import open_model
+from glassformer.quantize import requantised
 from tests.cli.test_cli import failed, glass
 from tests.conftest import unavailable
-from tests.quantising import models
+from tests.quantize import models
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 
 from glassformer.checkpoint.gguf import Gguf
 from tests.cli.test_cli import failed, glass
-from tests.quantising import models
+from tests.quantize import models
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 3
 

@@ -15,17 +15,19 @@ import pytest
 from typer.testing import CliRunner
 
 from glassformer.cli.app import app
-from glassformer.observe.attention import Attention, Heads, Row
-from glassformer.observe.attribution import Attribution
-from glassformer.observe.caching import Caching
-from glassformer.observe.comparing import Runs, Sides, Texts
-from glassformer.observe.lens import Lens
-from glassformer.observe.patching import Patching
-from glassformer.observe.schema import schema
-from glassformer.observe.sweep import Strategies, Sweep
-from glassformer.observe.trace import Trace
-from glassformer.observe.why import Whys
-from glassformer.show import attention
+from glassformer.views import attention
+from glassformer.views.attention import Attention, Heads, Row
+from glassformer.views.attribution import Attribution
+from glassformer.views.caching import CacheComparison
+from glassformer.views.compare_models import ModelComparison
+from glassformer.views.compare_runs import RunComparison
+from glassformer.views.compare_texts import TextComparison
+from glassformer.views.lens import Lens
+from glassformer.views.patching import Patching
+from glassformer.views.schema import schema
+from glassformer.views.sweep import Strategies, Sweep
+from glassformer.views.trace import Trace
+from glassformer.views.why import Whys
 from tests.cli.test_cli import failed, glass
 from tests.observe.models import TEXT, folder
 
@@ -58,7 +60,7 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
     (Sweep, ("trace", TEXT, "--sweep", "temperature=0.2,0.7,1.2")),
     (Sweep, ("trace", TEXT, "--sweep", "top_p=0.5,0.9", "--step", "2")),
     (Strategies, ("trace", TEXT, "--strategies", "-n", "3")),
-    (Caching, ("trace", TEXT, "--no-cache", "-n", "3")),
+    (CacheComparison, ("trace", TEXT, "--no-cache", "-n", "3")),
     (Heads, ("attention", TEXT)),
     (Attention, ("attention", TEXT, "--layer", "1", "--head", "0")),
     (Attention, ("attention", TEXT, "--layer", "-1")),
@@ -71,14 +73,14 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
     (Attribution, ("lens", TEXT, "--wrote", "#3", "--against", "#4")),
     (Patching, ("patch", "the cat", "the bat", "--answer", "4", "--against", "5")),
     (Patching, ("patch", "the cat", "the bat", "--part", "heads", "-t", "-1", "--answer", "4", "--against", "5")),
-    (Texts, ("compare", "the cat", "the bat", "--token", "t")),
-    (Runs, ("compare", TEXT, "--with", "temperature=2.0", "-n", "3")),
+    (TextComparison, ("compare", "the cat", "the bat", "--token", "t")),
+    (RunComparison, ("compare", TEXT, "--with", "temperature=2.0", "-n", "3")),
     (
-        Runs,
+        RunComparison,
         ("compare", TEXT, "--change", "blocks.1.attention.heads:0,1=0", "--change", "blocks.*.mlp.update=0.5", "-n", "3"),
     ),
-    (Sides, ("compare", TEXT, "--other-executor", "plain")),
-    (Sides, ("compare", TEXT, "--other", "transformers")),
+    (ModelComparison, ("compare", TEXT, "--other-executor", "plain")),
+    (ModelComparison, ("compare", TEXT, "--other", "transformers")),
 ]
 
 
@@ -119,7 +121,7 @@ def test_the_same_model_rounded_otherwise(gpt2: str) -> None:
     assert "(cpu, F32, cache in q8)" in both
     assert ", again" in ran("compare", TEXT, "--other-activations", "q8", "-m", gpt2)  # floats are not rounded
     written = ran("compare", TEXT, "--other-cache", "q8", "-n", "3", "-m", gpt2, "--json")
-    assert json.loads(written)["schema"] == Runs.SCHEMA
+    assert json.loads(written)["schema"] == RunComparison.SCHEMA
     drawn = ("compare", TEXT, "--other-executor", "cpu", "-n", "6", "-o", "temperature=3.0", "-m", gpt2, "--json")
     assert len({text for _ in range(2) for text in json.loads(ran(*drawn))["texts"]}) == 1  # both sides draw alike
     assert json.loads(written)["names"] == [f"{gpt2} (cpu, F32)", f"{gpt2} (cpu, F32, cache in q8)"]

@@ -15,13 +15,15 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from glassformer.errors import InputError
-from glassformer.observe.schema import schema
-from glassformer.observe.tokens import Batch, Cut, batch, cut
-from glassformer.opening import AutoTokenizer
-from glassformer.show.terminal import Drawn
+from glassformer.observe.tokens import batch, tokenized
+from glassformer.opened import AutoTokenizer
+from glassformer.page.terminal import Drawn
 from glassformer.text import Tokenizer
+from glassformer.views.batch import Batch
+from glassformer.views.schema import schema
+from glassformer.views.tokens import TokenizedText
 from tests.cli.test_cli import failed, glass
-from tests.test_views import letters
+from tests.views.test_views import letters
 
 
 def drawn(shown: object, width: int) -> list[str]:
@@ -72,7 +74,7 @@ class TestCommand:
     def test_the_ids_are_the_tokenizers(self, smollm2: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(smollm2)
         text = "  Blanks,\ttabs\nand “quotes” — 山泉 "
-        found = cut(tokenizer, text)
+        found = tokenized(tokenizer, text)
         assert [piece.id for piece in found.tokens] == tokenizer.encode(text)
         for piece in found.tokens:
             if "\\x" not in piece.text:
@@ -82,7 +84,7 @@ class TestCommand:
         """Joined, they are what was written; where there is no room for them, they go first."""
         tokenizer = AutoTokenizer.from_pretrained(smollm2)
         text = "  “quotes” — 山泉 👋\t"
-        found = cut(tokenizer, text)
+        found = tokenized(tokenizer, text)
         assert bytes.fromhex("".join(piece.bytes for piece in found.tokens)).decode() == text
         assert "no room for: bytes" in drawn(found, 40)
         assert not any("e2 80" in line for line in drawn(found, 40))
@@ -176,7 +178,7 @@ class TestBatches:
         for name, values in held.items():
             assert [list(row) for row in values or ()] == theirs[name] == own[name].tolist()
         for text, pieces in zip(TEXTS, found.tokens, strict=True):
-            assert pieces == cut(tokenizer, text, special=special).tokens
+            assert pieces == tokenized(tokenizer, text, special=special).tokens
         assert (found.shape, found.padding_side, found.pad_token, found.borrowed) == (
             own["input_ids"].shape,
             side,
@@ -248,7 +250,7 @@ class TestBatches:
         assert found["attention_mask"][1] == [0] * 8 + [1] * 4
         assert found["token_type_ids"][0] == [0] * 12
         assert [piece["token"] for piece in found["tokens"][1]] == ["[CLS]", "hi", "!", "[SEP]"]
-        jsonschema.validate(json.loads(glass("tokens", "Hi", "--json").stdout), schema(Cut))
+        jsonschema.validate(json.loads(glass("tokens", "Hi", "--json").stdout), schema(TokenizedText))
 
     def test_lines_of_stdin(self, smollm2: Path) -> None:
         for words in (("--lines",), ("-", "--lines")):
@@ -304,7 +306,7 @@ def test_nothing_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_it_fits(width: int, smollm2: Path) -> None:
-    found = cut(
+    found = tokenized(
         AutoTokenizer.from_pretrained(smollm2), "internationalisation " + "=" * 64 + "<|im_start|> 农夫山泉\x1b[2J 👋"
     )
     lines = drawn(Drawn(found.page()), width)

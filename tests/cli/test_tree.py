@@ -11,10 +11,10 @@ import jsonschema
 import pytest
 from rich.cells import cell_len
 
-from glassformer.observe.schema import schema
-from glassformer.observe.tree import Tree
+from glassformer.views.schema import schema
+from glassformer.views.tree import Tree
 from tests.cli.test_cli import failed, glass
-from tests.test_views import make
+from tests.views.test_views import make
 
 
 def test_a_tree(smollm2: Path) -> None:

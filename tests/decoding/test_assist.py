@@ -13,7 +13,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from glassformer.decoding import Finish, Look, Policy, Step
-from glassformer.decoding.assist import Helper, Lookup, assist, followed
+from glassformer.decoding.assist import LookupDrafter, ModelDrafter, assist, followed
 from glassformer.decoding.loop import loop
 from glassformer.decoding.order import Named
 from glassformer.decoding.shortlist import Shortlist
@@ -72,7 +72,12 @@ SETTINGS: list[dict[str, Any]] = [
 @given(st.integers(0, 2**31), st.sampled_from(SETTINGS), st.integers(0, 3))
 def test_the_text_is_the_same_whoever_drafts(seed: int, changes: dict[str, Any], who: int) -> None:
     """By chance, by looking, by a model that agrees often, and by the model itself."""
-    drafters = (Wild(9, seed), Lookup(2), Helper(helper := Oracle(9, seed, noise=0.3)), Helper(mirror := Oracle(9, seed)))
+    drafters = (
+        Wild(9, seed),
+        LookupDrafter(2),
+        ModelDrafter(helper := Oracle(9, seed, noise=0.3)),
+        ModelDrafter(mirror := Oracle(9, seed)),
+    )
     made = recipe(eos_token_id=END, max_new_tokens=14, seed=seed, prompt_lookup_num_tokens=3, **changes)
     wanted = written(Oracle(9, seed), [policy for prompt in PROMPTS for policy in group(prompt, made)])
     found = written(Oracle(9, seed), [policy for prompt in PROMPTS for policy in group(prompt, made)], drafters[who])
@@ -106,7 +111,7 @@ def test_guesses_that_came_true_are_marked() -> None:
 def test_a_model_that_is_right_drafts_more_and_saves_passes() -> None:
     oracle, mirror = Oracle(9, context=200), Oracle(9, context=200)
     policies = [Policy(recipe(max_new_tokens=100), [5], context=200)]
-    (steps,) = written(oracle, policies, Helper(mirror))
+    (steps,) = written(oracle, policies, ModelDrafter(mirror))
     assert [sum(feeds) for feeds in oracle.passes] == [1, 6, 8, 10, 12, 14, 16, 18, 15]
     assert all(step.drafted == (n not in (0, 6, 14, 24, 36, 50, 66, 84, 99)) for n, step in enumerate(steps))
     assert mirror.passes[0] == [1]
@@ -116,7 +121,7 @@ def test_a_model_that_is_right_drafts_more_and_saves_passes() -> None:
 def test_a_model_that_is_wrong_drafts_less() -> None:
     oracle = Oracle(9, scores=lambda source, ids: np.eye(9)[3].astype(np.float32))
     other = Oracle(9, scores=lambda source, ids: np.eye(9)[4].astype(np.float32))
-    (steps,) = written(oracle, group([5], max_new_tokens=12), Helper(other))
+    (steps,) = written(oracle, group([5], max_new_tokens=12), ModelDrafter(other))
     assert [sum(feeds) for feeds in oracle.passes] == [1, 6, 5, 4, 3, 2, 2, 2, 2, 2, 2, 1]
     assert not any(step.drafted for step in steps)
 
@@ -124,14 +129,14 @@ def test_a_model_that_is_wrong_drafts_less() -> None:
 def test_how_many_tokens_a_model_drafts_can_be_said() -> None:
     oracle = Oracle(9, context=200)
     made = replace(recipe(max_new_tokens=60), settings=replace(recipe(max_new_tokens=60).settings, num_assistant_tokens=30))
-    written(oracle, [Policy(made, [5], context=200)], Helper(Oracle(9, context=200)))
+    written(oracle, [Policy(made, [5], context=200)], ModelDrafter(Oracle(9, context=200)))
     assert [sum(feeds) for feeds in oracle.passes] == [1, 31, 28]
 
 
 def test_drafts_of_several_texts_share_their_passes() -> None:
     oracle, mirror = Oracle(9), Oracle(9)
     made = recipe(max_new_tokens=13, do_sample=True, num_return_sequences=2, seed=1)
-    written(oracle, [*group([5, 6, 7], made), *group([8], made)], Helper(mirror))
+    written(oracle, [*group([5, 6, 7], made), *group([8], made)], ModelDrafter(mirror))
     assert oracle.passes[:2] == [[3, 1], [6, 6, 6, 6]]
     assert mirror.passes[:3] == [[3, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
 
@@ -140,7 +145,7 @@ def test_a_draft_stays_within_the_room_and_both_contexts() -> None:
     """The oracles refuse what does not fit; the small one falls silent when its context is full."""
     oracle, small = Oracle(9, context=24), Oracle(9, context=12)
     policies = [Policy(recipe(), [5, 6, 7], context=24), Policy(recipe(), list(range(8)) * 2, context=24)]
-    steps = written(oracle, policies, Helper(small))
+    steps = written(oracle, policies, ModelDrafter(small))
     assert [len(row) for row in steps] == [21, 8]
     assert max(len(row) for row in small.passes) == 1
     drafted = [[step.drafted for step in row] for row in steps]
@@ -154,7 +159,7 @@ def test_a_source_goes_to_both_models() -> None:
         return [Policy(recipe(max_new_tokens=12), [1], context=64, source=source) for source in ([5, 6], [7])]
 
     wanted = written(Oracle(9), policies())
-    found = written(Oracle(9), policies(), Helper(Oracle(9)))
+    found = written(Oracle(9), policies(), ModelDrafter(Oracle(9)))
     assert plain(found) == wanted
     assert sum(step.drafted for row in found for step in row) > 12
 
@@ -162,7 +167,7 @@ def test_a_source_goes_to_both_models() -> None:
 def test_the_prompts_logprobs_are_the_models_own() -> None:
     mirror = Oracle(9, seed=4)
     policies = group([5, 6, 7], max_new_tokens=6, prompt_logprobs=0)
-    written(Oracle(9), policies, Helper(mirror))
+    written(Oracle(9), policies, ModelDrafter(mirror))
     (other,) = group([5, 6, 7], max_new_tokens=6, prompt_logprobs=0)
     written(Oracle(9), [other])
     assert policies[0].behind == other.behind
@@ -173,18 +178,18 @@ def test_the_prompts_logprobs_are_the_models_own() -> None:
 def test_what_is_looked_for_may_stand_in_the_source() -> None:
     ids = [3, 1, 4, 1, 5, 9, 2, 6]
     policy = Policy(recipe(prompt_lookup_num_tokens=3, max_new_tokens=9), [0, 4, 1], context=64, source=ids)
-    assert Lookup(2).draft({policy: 9}) == {policy: [5, 9, 2]}
-    assert Lookup(2).draft({policy: 1}) == {policy: [5]}
+    assert LookupDrafter(2).draft({policy: 9}) == {policy: [5, 9, 2]}
+    assert LookupDrafter(2).draft({policy: 1}) == {policy: [5]}
     without = Policy(recipe(prompt_lookup_num_tokens=3, max_new_tokens=9), [0, 4, 1], context=64)
-    assert Lookup(2).draft({without: 9}) == {without: []}
+    assert LookupDrafter(2).draft({without: 9}) == {without: []}
 
 
 def test_an_end_is_not_drafted() -> None:
     policy = Policy(recipe(prompt_lookup_num_tokens=4, eos_token_id=[8, 9]), [4, 1, 5, 9, 2, 4, 1], context=64)
-    assert Lookup(2).draft({policy: 9}) == {policy: [5]}
+    assert LookupDrafter(2).draft({policy: 9}) == {policy: [5]}
     ends = Oracle(9, scores=lambda source, ids: np.eye(9)[END if len(ids) == 4 else 3].astype(np.float32))
     mirror = Oracle(9, scores=lambda source, ids: ends.after(ids))
-    (steps,) = written(ends, group([5], eos_token_id=END, max_new_tokens=9), Helper(mirror))
+    (steps,) = written(ends, group([5], eos_token_id=END, max_new_tokens=9), ModelDrafter(mirror))
     assert [(step.id, step.drafted) for step in steps] == [(3, False), (3, True), (3, True), (END, False)]
     assert len(mirror.passes) == 4
 
@@ -195,7 +200,7 @@ def test_a_grammar_and_a_draft(seed: int) -> None:
     texts = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 8], [7, 2])
     made = guided(*texts, do_sample=True, seed=seed, top_k=0)
     (wanted,) = written(Oracle(9, seed), group([5], made))
-    for drafter in (Wild(9, seed), Helper(Oracle(9, seed, noise=0.5))):
+    for drafter in (Wild(9, seed), ModelDrafter(Oracle(9, seed, noise=0.5))):
         (found,) = written(Oracle(9, seed), group([5], made), drafter)
         assert plain([found]) == [wanted]
     assert [step.id for step in wanted] in list(texts)
@@ -203,7 +208,7 @@ def test_a_grammar_and_a_draft(seed: int) -> None:
 
 def test_steps_are_explained_as_without_a_draft() -> None:
     look = Look(candidates=2, waterfall=True, scores=True)
-    (found,) = written(Oracle(9), group([5], look=look, max_new_tokens=8, suppress_tokens=[4]), Helper(Oracle(9)))
+    (found,) = written(Oracle(9), group([5], look=look, max_new_tokens=8, suppress_tokens=[4]), ModelDrafter(Oracle(9)))
     (wanted,) = written(Oracle(9), group([5], look=look, max_new_tokens=8, suppress_tokens=[4]))
     for one, other in zip(found, wanted, strict=True):
         assert (one.id, one.logprob, one.entropy) == (other.id, other.logprob, other.entropy)
@@ -214,7 +219,7 @@ def test_steps_are_explained_as_without_a_draft() -> None:
 def test_nobody_is_asked_whether_a_draft_should_stop() -> None:
     asked: list[int] = []
     made = recipe(max_new_tokens=12, stop_when=lambda ids: asked.append(len(ids)))
-    written(Oracle(9), group([5], made), Helper(Oracle(9, noise=0.5)))
+    written(Oracle(9), group([5], made), ModelDrafter(Oracle(9, noise=0.5)))
     assert asked == list(range(2, 14))
 
 
@@ -227,10 +232,10 @@ def test_a_draft_may_run_into_a_dead_end() -> None:
     made = replace(recipe(max_new_tokens=5), rules=(Named("own", rule),))
     oracle = Oracle(9, scores=lambda source, ids: np.eye(9)[3].astype(np.float32))
     other = Oracle(9, scores=lambda source, ids: np.eye(9)[4].astype(np.float32))
-    (steps,) = written(oracle, group([5], made), Helper(other))
+    (steps,) = written(oracle, group([5], made), ModelDrafter(other))
     assert [step.id for step in steps] == [3] * 5
     with pytest.raises(SettingError, match="no token is left at step 1: own took out all"):
-        written(other, group([5], made), Helper(other))
+        written(other, group([5], made), ModelDrafter(other))
 
 
 @pytest.mark.parametrize("which", ["model", "helper"])
@@ -240,14 +245,14 @@ def test_scores_that_are_not_numbers(which: str) -> None:
     oracle, helper = (bad, good) if which == "model" else (good, bad)
     message = f"^{'in the model that drafts: ' if which == 'helper' else ''}the model's scores at step 3 are not numbers"
     with pytest.raises(ExecutorError, match=message):
-        list(assist(oracle, group([5], max_new_tokens=9), Helper(helper)))
+        list(assist(oracle, group([5], max_new_tokens=9), ModelDrafter(helper)))
     assert not good.rows
     assert not bad.rows
 
 
 def test_leaving_early_closes_all_rows() -> None:
     oracle, mirror = Oracle(9), Oracle(9)
-    steps = assist(oracle, [*group([5]), *group([6])], Helper(mirror))
+    steps = assist(oracle, [*group([5]), *group([6])], ModelDrafter(mirror))
     for _ in range(5):
         next(steps)
     assert len(oracle.rows) == len(mirror.rows) == 2
@@ -274,7 +279,7 @@ def test_an_executor_may_rewind_further_than_asked() -> None:
 
     policies = group([5, 6, 7], max_new_tokens=20)
     (wanted,) = written(Oracle(9), group([5, 6, 7], max_new_tokens=20))
-    (found,) = written(Coarse(9), policies, Helper(Coarse(9, noise=0.4)))
+    (found,) = written(Coarse(9), policies, ModelDrafter(Coarse(9, noise=0.4)))
     assert plain([found]) == [wanted]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import glassformer
 from glassformer.decoding import GenerationConfig, Policy, Recipe
-from glassformer.decoding.remedies import circle, remedy, said
+from glassformer.decoding.remedies import circle, remedies, remedy
 
 
 def text(ids: list[int], gap: float = 0.0, **changes: Any) -> Policy:
@@ -69,11 +69,11 @@ def test_a_grammar_has_its_reasons() -> None:
 
 
 def test_several_texts_in_one_line() -> None:
-    assert said([text([1]), text([5] * 30), text([5] * 30)]) == (
+    assert remedies([text([1]), text([5] * 30), text([5] * 30)]) == (
         "2 of 3 texts: the text repeats itself (the same token again and again). "
         "Try repetition_penalty=1.1, or do_sample=True with temperature=0.7."
     )
-    assert said([text([1])]) is None
+    assert remedies([text([1])]) is None
 
 
 def test_on_a_real_model(caplog: pytest.LogCaptureFixture) -> None:

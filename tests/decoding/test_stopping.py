@@ -16,7 +16,7 @@ import glassformer
 from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe
 from glassformer.decoding import stopping as stop
 from glassformer.decoding.past import Past
-from glassformer.text.held import Held
+from glassformer.text.stop_buffer import StopBuffer
 from tests.decoding.test_settings import Letters
 
 
@@ -117,7 +117,7 @@ class TestHeld:
     @effort(max_examples=300, deadline=None)
     @given(st.lists(st.text("ab\n", max_size=4), max_size=12), st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=3))
     def test_what_comes_out_is_the_text_before_the_first_stop(self, pieces: list[str], stops: list[str]) -> None:
-        held = Held(stops)
+        held = StopBuffer(stops)
         out = ""
         for piece in pieces:
             out += held.feed(piece)
@@ -136,7 +136,7 @@ class TestHeld:
             assert whole[len(out) :].startswith(held.stopped)
 
     def test_nothing_is_held_without_need(self) -> None:
-        held = Held(["\n\n"])
+        held = StopBuffer(["\n\n"])
         assert [held.feed(piece) for piece in ("a", "b\n", "c", "d\n", "\ne")] == ["a", "b", "\nc", "d", ""]
         assert held.stopped == "\n\n"
         assert held.feed("more") == ""

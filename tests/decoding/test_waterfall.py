@@ -15,7 +15,7 @@ import glassformer
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.policy import NOTHING
 from glassformer.errors import InputError
-from glassformer.show.terminal import plain
+from glassformer.page.terminal import plain
 
 SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0, 2.5], np.float32)
 

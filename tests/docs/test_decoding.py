@@ -18,7 +18,7 @@ from glassformer.decoding import Finish, GenerationConfig
 from glassformer.decoding.order import ORDER
 from glassformer.decoding.settings import ELSEWHERE, abouts
 from glassformer.errors import SettingError
-from glassformer.outputs import GenerateOutput
+from glassformer.families.shared.outputs import GenerateOutput
 from tests.docs.pages import blocks, run
 from tests.test_docs import ROOT
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import glassformer
 from glassformer.cli.app import app
-from glassformer.observe.schema import schema
-from glassformer.observe.seen import Seen
+from glassformer.views.schema import schema
+from glassformer.views.view import View
 from tests.docs.test_tour import place as place
 from tests.observe.models import folder
 from tests.test_docs import ROOT, blocks
@@ -37,18 +37,18 @@ COMMANDS = [row for row in ROWS if row.command.startswith("`glass ")]
 CALLS = [row for row in ROWS if row.call.startswith("`")]
 
 
-def views() -> dict[str, type[Seen]]:
+def views() -> dict[str, type[View]]:
     """Every view of the package, by its schema's name."""
     for one in pkgutil.walk_packages(glassformer.__path__, "glassformer."):
         if not one.name.endswith("__main__"):
             importlib.import_module(one.name)
-    found = [view for view in below(Seen) if view.__module__.startswith("glassformer.")]
+    found = [view for view in below(View) if view.__module__.startswith("glassformer.")]
     names = {view.SCHEMA: view for view in found}
     assert len(names) == len(found)
     return names
 
 
-def below(kind: type[Seen]) -> Iterator[type[Seen]]:
+def below(kind: type[View]) -> Iterator[type[View]]:
     for one in kind.__subclasses__():
         yield one
         yield from below(one)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.engine.cpu import weights
-from glassformer.quantising import cached
+from glassformer.quantize import cached
 from tests.engine.cpu.packed import KEPT, RARE, packed_model
 from tests.engine.executors import Subject, written
 from tests.parity import reference

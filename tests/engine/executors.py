@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from glassformer import auto
 from glassformer.blueprints import Blueprint
+from glassformer.compat import auto
 from glassformer.engine.cpu.executor import Cpu
 from glassformer.engine.cpu.library import Engine
-from glassformer.engine.plain import Plain
+from glassformer.engine.plain.executor import Plain
 from glassformer.engine.protocol import Executor, Feed, Want
-from glassformer.engine.verify import Verdict, verify_all
-from glassformer.executing import Choice
-from glassformer.opening import Opened, open_model
-from glassformer.quantising import requantised
-from glassformer.runtime import Model
+from glassformer.observe.verify import verify_all
+from glassformer.opened import Opened, open_model
+from glassformer.quantize import requantised
+from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.sites import Watch
+from glassformer.views.verification import Verdict
 from tests.parity import reference
 
 EXECUTORS = ("plain", "cpu")
@@ -111,7 +111,7 @@ class Requantised(Subject):
 
     @cached_property
     def model(self) -> Any:
-        return Model(self.opened, Choice("plain", "float32")).module
+        return Executors(self.opened, ExecutorOptions("plain", "float32")).module
 
 
 def written(folder: Path, family: str, **changes: Any) -> Subject:

@@ -13,7 +13,7 @@ import torch
 
 import glassformer
 from tests.parity import reference
-from tests.test_views import TOKENIZERS, letters
+from tests.views.test_views import TOKENIZERS, letters
 
 CAUSAL = ("gpt2", "llama", "qwen3", "gemma3_text")
 WRITERS = {**dict.fromkeys(CAUSAL, "causal"), "t5": "seq2seq", "bart": "seq2seq"}

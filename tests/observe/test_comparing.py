@@ -11,7 +11,7 @@ import torch
 
 import glassformer
 from glassformer.errors import InputError, InputTypeError
-from glassformer.observe.comparing import compare
+from glassformer.observe.compare import compare
 from glassformer.sites import Change
 from tests.observe.models import TEXT, both, encoder
 from tests.observe.test_inside import fits, valid
@@ -139,12 +139,12 @@ class TestModels:
             compare(model, "transformers", text=TEXT)
 
     def test_long_texts_go_window_by_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from glassformer.observe import comparing
+        from glassformer.observe import compare as comparing
 
         monkeypatch.setattr(comparing, "WINDOW", 16)
         model = both("gpt2").model
         told: list[tuple[int, int]] = []
-        found: Any = compare(model, model, text="x" * 40, tell=lambda *one: told.append(one))
+        found: Any = compare(model, model, text="x" * 40, progress=lambda *one: told.append(one))
         assert found.tokens == 15 + 15 + 7
         assert told == [(16, 40), (32, 40), (40, 40)]
 
@@ -214,6 +214,6 @@ class TestRuns:
 
     def test_runs_that_kept_nothing(self) -> None:
         model = both("gpt2").model
-        runs = [model.runs(TEXT, max_new_tokens=2)[0] for _ in range(2)]
+        runs = [model.watch_many(TEXT, max_new_tokens=2)[0] for _ in range(2)]
         with pytest.raises(InputError, match="kept no account of their candidates"):
             compare(*runs)

@@ -14,14 +14,14 @@ import torch
 
 import glassformer
 from glassformer.errors import GlassError, InputError, SiteError, TemplateError
-from glassformer.observe import passes
-from glassformer.observe.attention import Attention
-from glassformer.observe.attribution import Attribution
-from glassformer.observe.schema import schema
-from glassformer.observe.seen import Seen
-from glassformer.show.page import Grid
-from glassformer.show.terminal import Drawn, plain
+from glassformer.observe import activations as passes
+from glassformer.page.document import Grid
+from glassformer.page.terminal import Drawn, plain
 from glassformer.sites import Change
+from glassformer.views.attention import Attention
+from glassformer.views.attribution import Attribution
+from glassformer.views.schema import schema
+from glassformer.views.view import View
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, Both, both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,14 +33,14 @@ def pair(request: pytest.FixtureRequest) -> Both:
     return both(*request.param)
 
 
-def valid(view: Seen) -> dict[str, Any]:
+def valid(view: View) -> dict[str, Any]:
     """A view's JSON, as it comes out of a file, held against its schema."""
     found: dict[str, Any] = json.loads(json.dumps(view.to_dict(), allow_nan=False))
     jsonschema.validate(found, schema(type(view)))
     return found
 
 
-def fits(view: Seen) -> str:
+def fits(view: View) -> str:
     for width in (80, 120):
         shown = plain(Drawn(view.page()), width)
         assert max(map(len, shown.splitlines())) <= width
@@ -377,7 +377,7 @@ class TestTrace:
     def test_what_cannot_be_traced(self) -> None:
         with pytest.raises(InputError, match="scores no tokens"):
             encoder("bert", "base").model.read(TEXT).trace()
-        run = both("gpt2").model.runs(TEXT, max_new_tokens=2)[0]
+        run = both("gpt2").model.watch_many(TEXT, max_new_tokens=2)[0]
         with pytest.raises(InputError, match="kept no candidates"):
             _ = run.trace
 
@@ -424,7 +424,7 @@ class TestPasses:
         told: list[tuple[int, int]] = []
         monkeypatch.setattr(passes, "HELD", 4000)
         cost = reading.cost("*blocks.*.pattern", "embedding")
-        files = reading.record("*blocks.*.pattern", "embedding", folder=tmp_path, tell=lambda *one: told.append(one))
+        files = reading.record("*blocks.*.pattern", "embedding", folder=tmp_path, progress=lambda *one: told.append(one))
         assert [file.stem for file in files] == list(cost.sites)
         assert sum(np.load(file).nbytes for file in files) == cost.bytes
         for file in files:

@@ -25,17 +25,19 @@ from glassformer.engine.cpu.executor import Cpu
 from glassformer.engine.protocol import Description, Feed, Want
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe import clock as clocks
-from glassformer.observe.cautions import cautions, generation_prompts, words
 from glassformer.observe.clock import Clock
-from glassformer.observe.journey import Journey, journey, next_token
-from glassformer.observe.plan import Plan, plan
-from glassformer.observe.schema import schema
+from glassformer.observe.journey import journey, next_token
+from glassformer.observe.plan import plan
+from glassformer.observe.prompt_warnings import generation_prompts, prompt_texts, prompt_warnings
 from glassformer.observe.tokens import batch
-from glassformer.opening import open_model
+from glassformer.opened import open_model
 from glassformer.sites import Change
+from glassformer.views.journey import Journey
+from glassformer.views.plan import Plan
+from glassformer.views.schema import schema
 from tests.cli.test_cli import failed, glass
 from tests.parity import reference
-from tests.test_views import LABELS, SHAPES, TEXT, make, picture, run_lines
+from tests.views.test_views import LABELS, SHAPES, TEXT, make, picture, run_lines
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -163,8 +165,8 @@ class TestAnswers:
         (answer,) = journey.answers
         assert [(one.id - 4, (one.last or 0) - 4) for one in answer.candidates] == best
         assert [one.probability for one in answer.candidates] == pytest.approx([spans[one] for one in best], rel=1e-3)
-        words = PASSAGE.split()
-        assert [one.text for one in answer.candidates] == [" ".join(words[first : last + 1]) for first, last in best]
+        prompt_texts = PASSAGE.split()
+        assert [one.text for one in answer.candidates] == [" ".join(prompt_texts[first : last + 1]) for first, last in best]
         assert journey.warnings == ()
         names = run_lines(model, journey)
         assert names["tokens"]["token_type_ids"].tolist() == [[0] * 4 + [1] * 7]
@@ -481,7 +483,7 @@ class TestWarnings:
         tokenizer = glassformer.AutoTokenizer.from_pretrained(tiny_qwen3)
         tokenizer.chat_template = template
         assert generation_prompts(tokenizer) == ()
-        assert cautions(tokenizer, "Hi", [13048]) == ()
+        assert prompt_warnings(tokenizer, "Hi", [13048]) == ()
 
     def test_signs_in_somebody_s_words(self, model: Any) -> None:
         (said,) = model.look("stop<|im_end|>here").warnings
@@ -496,8 +498,8 @@ class TestWarnings:
     def test_whose_words(self) -> None:
         parts = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]
         chat = [{"role": "user", "content": parts}, {"role": "tool"}, {"role": "assistant", "content": "c"}]
-        assert words(chat) == ["a", "b", "c"]
-        assert words("d") == ["d"]
+        assert prompt_texts(chat) == ["a", "b", "c"]
+        assert prompt_texts("d") == ["d"]
 
     def test_signs_in_plain_text_are_a_fact(self, model: Any, load: Any) -> None:
         *_, said = model.look("stop<|im_end|>", raw=True).warnings
@@ -636,8 +638,8 @@ class TestPlan:
             (("--blueprint", "-m", "./nowhere.json"), "there is no file or folder './nowhere.json'. Check the path."),
         ],
     )
-    def test_what_does_not_go(self, words: tuple[str, ...], said: str, cl100k: Path) -> None:
-        assert said in failed(glass("look", *words))
+    def test_what_does_not_go(self, prompt_texts: tuple[str, ...], said: str, cl100k: Path) -> None:
+        assert said in failed(glass("look", *prompt_texts))
 
     def test_a_config_of_nothing_known(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')

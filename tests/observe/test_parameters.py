@@ -24,17 +24,17 @@ import glassformer
 from glassformer.checkpoint.stored import Stored
 from glassformer.errors import CheckpointError, ConfigError, InputError
 from glassformer.observe import weights
-from glassformer.observe.parameters import Parameters, parameters
-from glassformer.observe.schema import schema
-from glassformer.observe.statistics import BINS, Histogram, Statistics, statistics
-from glassformer.opening import open_model
-from glassformer.quantising import quantise
-from glassformer.show.html import document
-from glassformer.show.parameters import bars, number
-from glassformer.show.terminal import Drawn, plain
+from glassformer.observe.parameters import parameters
+from glassformer.observe.statistics import BINS, statistics
+from glassformer.opened import open_model
+from glassformer.page.html import document
+from glassformer.page.terminal import Drawn, plain
+from glassformer.quantize import quantise
+from glassformer.views.parameters import Histogram, Parameters, Statistics, bars, number
+from glassformer.views.schema import schema
+from tests.compat.test_scratch import H_PARAMS, ckpt
 from tests.parity import reference
-from tests.quantising import models
-from tests.test_scratch import H_PARAMS, ckpt
+from tests.quantize import models
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

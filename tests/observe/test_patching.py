@@ -14,10 +14,11 @@ import torch
 
 from glassformer.errors import InputError, SettingError
 from glassformer.observe import patching as module
-from glassformer.observe.patching import Patching, patching
-from glassformer.observe.schema import schema
-from glassformer.show.terminal import Drawn, plain
+from glassformer.observe.patching import patching
+from glassformer.page.terminal import Drawn, plain
 from glassformer.sites import Change
+from glassformer.views.patching import Patching
+from glassformer.views.schema import schema
 from tests.observe.models import EXECUTORS, WRITERS, Both, both, encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -175,7 +176,7 @@ def test_one_pass_or_many_it_is_the_same(monkeypatch: pytest.MonkeyPatch, pair: 
     together = patching(*readings(pair), "heads", **asked)
     monkeypatch.setattr(module, "TOGETHER", 1)
     told: list[tuple[int, int]] = []
-    alone = patching(*readings(pair), "heads", **asked, tell=lambda done, every: told.append((done, every)))
+    alone = patching(*readings(pair), "heads", **asked, progress=lambda done, every: told.append((done, every)))
     assert np.allclose(alone.values, together.values, atol=1e-5)
     cells = len(together.layers) * len(together.columns)
     assert told == [(number, cells) for number in range(1, cells + 1)]

@@ -12,14 +12,14 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from glassformer.engine.plain import Plain
+from glassformer.engine.plain.executor import Plain
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError
 from glassformer.observe import perplexity
 from glassformer.observe.perplexity import HELD_OUT, begins_with, compare, likelihood
-from glassformer.opening import open_model
+from glassformer.opened import open_model
 from tests.parity.compare import load
-from tests.quantising import models
+from tests.quantize import models
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,7 +85,7 @@ def test_who_knows_nothing_is_as_puzzled_as_there_are_tokens() -> None:
 def test_windows(begin: int | None) -> None:
     """Each begins anew; its first token is scored only where a token stands before it."""
     executor, told = Known(UNIFORM), list[tuple[int, int]]()
-    found = likelihood(executor, IDS, begin=begin, window=41, tell=lambda *said: told.append(said))  # type: ignore[arg-type]
+    found = likelihood(executor, IDS, begin=begin, window=41, progress=lambda *said: told.append(said))  # type: ignore[arg-type]
     starts = [[] if begin is None else [begin]] * 3
     step = 41 - len(starts[0])
     assert [row.seen for row in executor.rows] == [

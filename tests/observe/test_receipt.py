@@ -12,8 +12,8 @@ import pytest
 
 import glassformer
 from glassformer.errors import InputError, UnknownArgument
-from glassformer.observe.receipt import SCHEMA
 from glassformer.sites import Change
+from glassformer.views.receipt import SCHEMA
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, both
 from tests.observe.test_inside import fits, valid
 

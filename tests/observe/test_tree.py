@@ -17,13 +17,13 @@ from rich.cells import cell_len
 import glassformer
 from glassformer.errors import InputError, InputTypeError, NotNumbers
 from glassformer.observe import tree as growing
-from glassformer.observe.schema import schema
-from glassformer.observe.tree import Node, Tree, size, walk
-from glassformer.show.html import document
-from glassformer.show.terminal import Drawn, plain
-from glassformer.show.tree import LEVELS, MOST, chance
-from tests.show.test_page import parsed
-from tests.test_views import SHAPES, make
+from glassformer.observe.tree import size
+from glassformer.page.html import document
+from glassformer.page.terminal import Drawn, plain
+from glassformer.views.schema import schema
+from glassformer.views.tree import LEVELS, MOST, Node, Tree, chance, walk
+from tests.views.test_page import parsed
+from tests.views.test_views import SHAPES, make
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -274,7 +274,7 @@ class TestRows:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            model.tree(TEXT, width=3, depth=4, tell=stop)
+            model.tree(TEXT, width=3, depth=4, progress=stop)
         assert left_open(model) == 0
 
     def test_forcing_that_is_broken_off(self, loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ class TestRows:
     @pytest.mark.parametrize("family", ["gpt2", "t5"])
     def test_it_is_told_how_far_it_is(self, loaded: Any, family: str) -> None:
         told: list[tuple[int, int]] = []
-        loaded(family).tree(TEXT, width=4, depth=3, tell=lambda *said: told.append(said))
+        loaded(family).tree(TEXT, width=4, depth=3, progress=lambda *said: told.append(said))
         assert told == sorted(told)
         assert told[0][0] >= 4
         assert told[-1] == (4 + 16 + 64, 4 + 16 + 64)
@@ -436,7 +436,7 @@ class TestEnds:
         model = loaded("t5")
         monkeypatch.setattr(model.settings, "eos_token_id", list(range(12)))
         told: list[tuple[int, int]] = []
-        tree = model.tree(TEXT, width=2, depth=3, tell=lambda *said: told.append(said))
+        tree = model.tree(TEXT, width=2, depth=3, progress=lambda *said: told.append(said))
         assert (tree.nodes, tree.leaves, told) == (2, 2, [(14, 14)])
         assert tree.likeliest.at == tree.greedy.at == (0,)
         assert left_open(model) == 0

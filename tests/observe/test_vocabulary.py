@@ -11,8 +11,9 @@ from tokenizers import decoders, models
 
 import glassformer
 from glassformer.blueprints import blueprint, read_config
-from glassformer.observe.vocabulary import Vocabulary
+from glassformer.observe.vocabulary import vocabulary
 from glassformer.text import Tokenizer
+from glassformer.views.vocabulary import Vocabulary
 
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
 
@@ -35,7 +36,7 @@ def tokenizer(trained: int = 10, added: int = 2) -> Tokenizer:
 )
 def test_a_decoder(rows: int, beyond: int, nameless: int, why: str) -> None:
     config = read_config({"model_type": "llama", "vocab_size": rows, **SMALL})
-    found = Vocabulary.of(tokenizer(), blueprint(config))
+    found = vocabulary(tokenizer(), blueprint(config))
     assert found == Vocabulary(10, 12, rows, rows, beyond)
     assert (found.nameless, found.why()) == (nameless, why)
     assert found.words() == f"trained 10 · with added tokens 12 · scores {rows}"
@@ -45,20 +46,20 @@ def test_a_decoder(rows: int, beyond: int, nameless: int, why: str) -> None:
 def test_a_model_that_scores_no_tokens() -> None:
     config = read_config({"model_type": "bert", "vocab_size": 16, **SMALL})
     for head in ("base", "sequence"):
-        found = Vocabulary.of(tokenizer(), blueprint(config, head))  # type: ignore[arg-type]
+        found = vocabulary(tokenizer(), blueprint(config, head))  # type: ignore[arg-type]
         assert found == Vocabulary(10, 12, 16, None)
         assert found.words() == "trained 10 · with added tokens 12 · embedded 16"
         assert found.why() == "4 ids stand for no text: the table is padded to a size that hardware likes."
-    assert Vocabulary.of(tokenizer(), blueprint(config, "masked")).scored == 16
+    assert vocabulary(tokenizer(), blueprint(config, "masked")).scored == 16
 
 
 def test_an_encoder_decoder() -> None:
     config = read_config({"model_type": "t5", "vocab_size": 16, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_kv": 4})
-    assert Vocabulary.of(tokenizer(), blueprint(config)) == Vocabulary(10, 12, 16, 16)
+    assert vocabulary(tokenizer(), blueprint(config)) == Vocabulary(10, 12, 16, 16)
 
 
 def test_without_a_model() -> None:
-    found = Vocabulary.of(tokenizer())
+    found = vocabulary(tokenizer())
     assert found.words() == "trained 10 · with added tokens 12"
     assert (found.nameless, found.why()) == (0, "")
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from glassformer import auto
+from glassformer.compat import auto
 from tests.parity import reference
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from glassformer.engine.plain import Plain
+from glassformer.engine.plain.executor import Plain
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError
 from glassformer.sites import Watch

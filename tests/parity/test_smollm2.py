@@ -10,7 +10,7 @@ import torch
 import transformers
 
 import glassformer
-from glassformer.engine.plain import Plain
+from glassformer.engine.plain.executor import Plain
 from glassformer.engine.protocol import Feed, Want
 
 PROMPTS = (

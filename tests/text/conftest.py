@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glassformer.checkpoint.gguf import Gguf
-from glassformer.opening import open_model
+from glassformer.opened import open_model
 from glassformer.text import Tokenizer
 
 

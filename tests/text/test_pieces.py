@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from glassformer.text import Pieces, Tokenizer
-from glassformer.text.held import Held
 from glassformer.text.pieces import HALF, shown_bytes
 from glassformer.text.spelling import BYTES, byte_level
+from glassformer.text.stop_buffer import StopBuffer
 from tests.text.texts import moderate, single_bytes, spelt, texts
 
 
@@ -60,7 +60,7 @@ def test_any_text_comes_in_whole_characters(tokenizer: Tokenizer, text: str, ski
 @settings(max_examples=1000, deadline=None)  # for each of the two tokenizers
 @given(text=st.text(max_size=40) | texts, stops=st.lists(st.text(min_size=1, max_size=3), max_size=2))
 def test_what_is_streamed_is_the_whole_text_up_to_a_stop(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
-    ids, held = tokenizer.encode(text), Held(stops)
+    ids, held = tokenizer.encode(text), StopBuffer(stops)
     streamed = "".join(held.feed(piece) for piece in fed(tokenizer, ids, skip=True)) + held.finish()
     whole = tokenizer.decode(ids, skip_special_tokens=True)
     ends = [whole.index(stop) for stop in stops if stop in whole]

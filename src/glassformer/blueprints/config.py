@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type
 
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, UnknownArgument, nearest
-from glassformer.hints import fits
+from glassformer.typecheck import fits
 
 Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question"]
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")

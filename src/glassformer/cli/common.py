@@ -15,9 +15,9 @@ import typer
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
-    from glassformer.checkpoint.locate import Progress
-    from glassformer.observe.seen import Seen
-    from glassformer.runtime import Model
+    from glassformer.progress import NamedProgress
+    from glassformer.runtime.model import Model
+    from glassformer.views.view import View
 
 ModelOption = Annotated[
     str,
@@ -59,7 +59,7 @@ def say(piece: str, lay: Callable[[str], str] = str) -> None:
     """A piece of an answer, at once. On a terminal its control characters are told, not obeyed, and `lay` puts it into
     lines; elsewhere it is as it is."""
     if sys.stdout.isatty():
-        from glassformer.show.words import tame
+        from glassformer.page.format import tame
 
         piece = lay(tame(piece))
     sys.stdout.write(piece)
@@ -131,14 +131,14 @@ def json_or_file(given: str | None, option: str) -> Any:
 
 def open_model(name: str, **how: Any) -> Model:
     """Load for a verb: with a progress bar while fetching, and the library's notes as plain lines."""
-    from glassformer.runtime import load
+    from glassformer.runtime.model import load
 
     listen()
     with progress_bar() as progress:
         return load(name, progress=progress, **how)
 
 
-def show(found: Seen, *, as_json: bool = False, everything: bool = False, save: Path | None = None) -> None:
+def show(found: View, *, as_json: bool = False, everything: bool = False, save: Path | None = None) -> None:
     """Print a view, for people or as JSON; or write it to a file in the form that its name asks for."""
     if save is not None:
         print(found.save(save))
@@ -148,7 +148,7 @@ def show(found: Seen, *, as_json: bool = False, everything: bool = False, save: 
         return
     from rich.console import Console
 
-    from glassformer.show.terminal import Drawn
+    from glassformer.page.terminal import Drawn
 
     Console().print(Drawn(found.page(everything)))
 
@@ -189,7 +189,7 @@ def listen() -> None:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress]:
+def progress_bar() -> Iterator[NamedProgress]:
     """A bar that appears when something is fetched or packed; off a terminal, one line when it begins."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn

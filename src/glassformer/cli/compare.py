@@ -12,9 +12,9 @@ from glassformer.cli.options import LOADING, SHOWING, WORDING, Loading, Showing,
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
-    from glassformer.observe.seen import Seen
-    from glassformer.runtime import Model
+    from glassformer.runtime.model import Model
     from glassformer.sites import Change
+    from glassformer.views.view import View
 
 NEW = 40  # tokens, unless it is said
 EXAMPLE = (
@@ -30,9 +30,7 @@ def compare(
     prompt: common.PromptArgument = None,
     second: Annotated[str | None, typer.Argument(help="A second text.", show_default=False)] = None,
     token: Annotated[str | None, typer.Option("--token", "-t", help="Two texts: the token to follow in both.")] = None,
-    other: Annotated[
-        str | None, typer.Option("--other", help="Another model, or 'transformers', over the same text.")
-    ] = None,
+    other: Annotated[str | None, typer.Option("--other", help="Another model over the same text.")] = None,
     other_weights: Annotated[str | None, typer.Option(help="The same model in another packing: q8_0, q4_k, ….")] = None,
     other_executor: Annotated[str | None, typer.Option(help="The same model on another executor.")] = None,
     other_cache: Annotated[str | None, typer.Option(help="The same model with another --cache.")] = None,
@@ -62,8 +60,9 @@ def compare(
     shown: Showing = SHOWING,
 ) -> None:
     """Compare two texts in one model, two ways of writing, or two models over one text: where they part, and how far."""
-    from glassformer.observe.comparing import TRANSFORMERS, labels
-    from glassformer.observe.comparing import compare as compared
+    from glassformer.observe.compare_models import compare_models, labels
+    from glassformer.observe.compare_runs import compare_runs
+    from glassformer.observe.compare_texts import compare_texts
 
     otherwise = settings.given(
         weights=other_weights, executor=other_executor, cache=other_cache, activations=other_activations
@@ -82,23 +81,21 @@ def compare(
     scored = models and max_new_tokens is None  # a text as it stands; otherwise both sides write
     if scored:
         _refuse(settings.given(seed=seed, option=option, system=word.system, template=word.template))
-    if other == TRANSFORMERS and (otherwise or not scored):
-        raise SettingError(f"{other} is asked for its scores, and as it is. Leave out -n and the other options of --other.")
     loaded = load.open()
     how: dict[str, Any] = word.how()
     chosen: dict[str, Any] = {"max_new_tokens": max_new_tokens or NEW, **settings.given(seed=seed)}
     chosen |= common.pairs(option, "--option", "num_beams=4")
-    found: Seen
-    with common.counting(f"{load.model} reads") as tell:
+    found: View
+    with common.counting(f"{load.model} reads") as progress:
         if models:
             text, against = _text(prompt, file), _other(load, other, otherwise)
             if scored:
-                found = compared(loaded, against, text=text, tell=tell)
+                found = compare_models(loaded, against, text, progress=progress)
             else:
-                runs = (one.watch(text, **how, **_repeatable(chosen)) for one in (loaded, against))
-                found = compared(*runs, names=labels(loaded, against))
+                one, other_run = (model.watch(text, **how, **_repeatable(chosen)) for model in (loaded, against))
+                found = compare_runs(one, other_run, labels(loaded, against))
         elif second is not None:
-            found = compared(loaded.read(common.read_prompt(prompt), **how), loaded.read(second, **how), token=token)
+            found = compare_texts(loaded.read(common.read_prompt(prompt), **how), loaded.read(second, **how), token)
         else:
             changed = {**how, "raw": word.raw or other_raw}
             changed["system"] = word.system if other_system is None else other_system
@@ -114,14 +111,13 @@ def compare(
 def _ways(
     model: Model, text: str, first: tuple[dict[str, Any], dict[str, Any]], second: tuple[dict[str, Any], dict[str, Any]],
     change: dict[str, Change], name: str,
-) -> Seen:  # fmt: skip
-    from glassformer.observe.comparing import compare as compared
+) -> View:  # fmt: skip
+    from glassformer.observe.compare_runs import compare_runs
 
-    runs = []
-    for number, (how, chosen) in enumerate((first, second)):
-        changed = change if change and number else None
-        runs.append(model.watch(text, **how, change=changed, **_repeatable(chosen)))
-    return compared(*runs, names=("as it is", name))
+    (how, chosen), (other_how, other_chosen) = first, second
+    as_it_is = model.watch(text, **how, **_repeatable(chosen))
+    otherwise = model.watch(text, **other_how, change=change or None, **_repeatable(other_chosen))
+    return compare_runs(as_it_is, otherwise, ("as it is", name))
 
 
 def _repeatable(chosen: dict[str, Any]) -> dict[str, Any]:
@@ -147,8 +143,6 @@ def _name(ways: dict[str, Any]) -> str:
 
 def _other(load: Loading, other: str | None, otherwise: dict[str, Any]) -> Any:
     """The second model: another one, or this one otherwise."""
-    if other == "transformers":  # which `compare` opens itself
-        return other
     how = {"weights": None, "executor": "auto"}
     if otherwise.get("executor") == "plain":  # which has neither
         how |= {"cache": None, "activations": None}

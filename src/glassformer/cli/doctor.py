@@ -13,8 +13,8 @@ from glassformer.cli import common
 from glassformer.errors import ExecutorError, SettingError
 
 if TYPE_CHECKING:
-    from glassformer.engine.verify import Checked
-    from glassformer.runtime import Model
+    from glassformer.runtime.model import Model
+    from glassformer.views.verification import Checked
 
 EXAMPLE = "Example: glass doctor --json   ·   glass doctor --verify -m smollm2"
 TEXTS = (  # to compare executors on: of several lengths, and of several kinds
@@ -71,7 +71,7 @@ def _verify(name: str, as_json: bool) -> None:
     else:
         from rich.console import Console
 
-        from glassformer.show.verdict import FOOT, verdicts
+        from glassformer.views.verification import FOOT, verdicts
 
         print(f"{model.name} ({model.opened.kind}): the CPU engine beside PyTorch in float32, at every site")
         Console().print(verdicts(rows))
@@ -85,8 +85,9 @@ def compare(model: Model) -> list[Checked]:
     from glassformer.engine.cpu.executor import Cpu
     from glassformer.engine.cpu.library import Engine, levels
     from glassformer.engine.protocol import ACTIVATIONS, CACHES
-    from glassformer.engine.verify import Checked, bound, verify_all
-    from glassformer.opening import Opened
+    from glassformer.observe.verify import bound, verify_all
+    from glassformer.opened import Opened
+    from glassformer.views.verification import Checked
 
     assert isinstance(model.opened, Opened)
     best, *_ = known = levels()

@@ -11,7 +11,7 @@ from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showin
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
-    from glassformer.observe.seen import Seen
+    from glassformer.views.view import View
 
 EXAMPLE = (
     'Example: glass lens --raw "The capital of France is"   ·   glass lens --raw "The capital of France is" --wrote " Paris"'
@@ -47,10 +47,10 @@ def lens(
         raise InputError("--against is what a token's score is held against. Pass --wrote too.")
     loaded = load.open()
     reading = word.reading(loaded, text, target, new)
-    with common.counting(f"{load.model} reads") as tell:
-        found: Seen
+    with common.counting(f"{load.model} reads") as progress:
+        found: View
         if wrote is not None:
             found = reading.attribution(token[0] if token else -1, None if wrote == "best" else wrote, against)
         else:
-            found = reading.lens(token or (range(len(reading)) if shown.everything else None), tell=tell)
+            found = reading.lens(token or (range(len(reading)) if shown.everything else None), progress=progress)
     shown.show(found)

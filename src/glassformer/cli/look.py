@@ -16,7 +16,7 @@ from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
     from glassformer.checkpoint import Checkpoint, Stored
-    from glassformer.opening import Opened
+    from glassformer.opened import Opened
 
 EXAMPLE = (
     'Example: glass look "how are you?"   ·   glass look --raw "Today" --json   ·   glass look --blueprint --length 100'
@@ -69,7 +69,7 @@ def configured(name: str) -> Opened:
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.catalogue import CATALOGUE, Hub
     from glassformer.checkpoint.locate import held, locate
-    from glassformer.opening import Opened
+    from glassformer.opened import Opened
 
     common.listen()
     wanted = name

@@ -21,17 +21,17 @@ from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.observe.reading import Reading
-    from glassformer.observe.seen import Seen
-    from glassformer.runtime import Model
+    from glassformer.runtime.model import Model
     from glassformer.sites import Change
+    from glassformer.views.view import View
 
 
 def _form(path: Path | None) -> Path | None:
     """Refuse a file whose name does not say what to write, before anything runs."""
     if path is not None:
-        from glassformer.observe.seen import form
+        from glassformer.views.view import form_of
 
-        form(path)
+        form_of(path)
         if not path.absolute().parent.is_dir():
             raise InputError(f"{str(path)!r} cannot be written: there is no folder {str(path.absolute().parent)!r}.")
     return path
@@ -122,7 +122,7 @@ class Showing(Bundle):
     as_json: common.JsonOption = False
     save: SaveOption = None
 
-    def show(self, found: Seen) -> None:
+    def show(self, found: View) -> None:
         common.show(found, as_json=self.as_json, everything=self.everything, save=self.save)
 
 

@@ -41,6 +41,6 @@ def patch(
     """Carry one text's inner values into another's pass, place by place, and see which of them bring its answer back."""
     loaded = load.open()
     asked: dict[str, Any] = {"answer": answer, "against": against, "target": target, **word.how()}
-    with common.counting(f"{load.model} is patched") as tell:
-        found = loaded.patch(first, second, cast(Any, part), token, **asked, tell=tell)
+    with common.counting(f"{load.model} is patched") as progress:
+        found = loaded.patch(first, second, cast(Any, part), token, **asked, progress=progress)
     shown.show(found)

@@ -19,7 +19,7 @@ from glassformer.errors import SettingError
 if TYPE_CHECKING:
     from glassformer.decoding import Step
     from glassformer.engine.protocol import Description
-    from glassformer.running import Run
+    from glassformer.runtime.run import Run
 
 EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40'
 
@@ -50,12 +50,12 @@ def run(
     allowed = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     wanted = write.settings(as_json=as_json, stop_strings=stop, **allowed)
     loaded = load.open()
-    begun = loaded.begin(text, **word.how(), **wanted)
+    begun = loaded.prepare(text, **word.how(), **wanted)
     with common.waiting(f"loading {load.model}"):
         about = loaded.executor.describe()
     interrupted = False
     try:
-        pieces = loaded.follow(begun, look=10 if why or save else 0)
+        pieces = loaded.generate(begun, look=10 if why or save else 0)
         with common.waiting(f"reading {len(begun.ids)} tokens"):
             first = next(pieces, "")
         for piece in chain([first], pieces):

@@ -10,13 +10,13 @@ import typer
 from glassformer.cli import common
 from glassformer.cli.options import Bundle
 from glassformer.errors import SettingError
-from glassformer.show.words import few
+from glassformer.page.format import few
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
     from glassformer.engine.protocol import Description
-    from glassformer.loaded import Loaded
-    from glassformer.running import Run
+    from glassformer.observe.protocols import ModelLike
+    from glassformer.runtime.run import Run
 
 SHOWN = ("temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma", "xtc_probability", "mirostat")
 ENDS = {
@@ -88,7 +88,7 @@ class Writing(Bundle):
 WRITING = Writing()
 
 
-def manner(model: Loaded, settings: GenerationConfig, about: Description, *, raw: bool, seed: int | None = None) -> str:
+def manner(model: ModelLike, settings: GenerationConfig, about: Description, *, raw: bool, seed: int | None = None) -> str:
     """Model, template, strategy and executor, in a line."""
     chat = "raw text" if raw or model.tokenizer.chat_template is None else "chat template"
     strategy = settings.strategy

@@ -196,7 +196,7 @@ def as_text(task: Task, given: Iterable[Any]) -> bool:
     """For people."""
     from rich.console import Console
 
-    from glassformer.show.answers import answers
+    from glassformer.cli.answers import answers
 
     asked = list(given)
     with common.waiting(f"loading {task.model.name} and reading"):

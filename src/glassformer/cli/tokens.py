@@ -44,8 +44,8 @@ def tokens(
     shown: Showing = SHOWING,
 ) -> None:
     """Show the tokens of a text: ids, spelling, what each stands for, where it stands; or of several, as a padded batch."""
-    from glassformer.observe.seen import Seen
-    from glassformer.observe.tokens import batch, cut
+    from glassformer.observe.tokens import batch, tokenized
+    from glassformer.views.view import View
 
     given = read(texts or [], lines)
     several = lines or len(given) > 1
@@ -58,12 +58,12 @@ def tokens(
     if not several and not given[0]:  # blanks are tokens too
         raise InputError("the text is empty. Give at least one character.")
     tokenizer, blueprint = opened(model)
-    found: Seen
+    found: View
     if several:
         side = None if left is None else "left" if left else "right"
         found = batch(tokenizer, given, side=side, special=special, name=model, blueprint=blueprint)
     else:
-        found = cut(tokenizer, given[0], pair, special=special, name=model, blueprint=blueprint)
+        found = tokenized(tokenizer, given[0], pair, special=special, name=model, blueprint=blueprint)
     shown.show(found)
 
 
@@ -80,7 +80,7 @@ def opened(name: str) -> tuple[Tokenizer, Blueprint | None]:
     """A model's tokenizer, and its blueprint where there is a model that is known."""
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.locate import locate
-    from glassformer.opening import Opened
+    from glassformer.opened import Opened
     from glassformer.text import Tokenizer
 
     common.listen()

@@ -13,8 +13,8 @@ from glassformer.cli.settings import WRITING, Writing
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
-    from glassformer.observe.seen import Seen
-    from glassformer.runtime import Model
+    from glassformer.runtime.model import Model
+    from glassformer.views.view import View
 
 NEW = 20  # tokens, unless it is said
 EXAMPLE = (
@@ -73,21 +73,21 @@ def trace(
     swept = _swept(sweep)
     loaded = load.open()
     how: dict[str, Any] = word.how()
-    with common.counting(f"{load.model} reads") as tell:
-        found: Seen
+    with common.counting(f"{load.model} reads") as progress:
+        found: View
         if given or not loaded.writes:
             if given and not word.raw and loaded.tokenizer.chat_template is not None:
                 common.note("glass: the chat template's own tokens are scored too. --raw scores the text alone.")
-            found = loaded.read(text, target, **how).trace(best, tell=tell)
+            found = loaded.read(text, target, **how).trace(best, progress=progress)
         else:
-            found = _written(loaded, text, how, {"max_new_tokens": NEW, **chosen}, asked, best, whole, swept, step, tell)
+            found = _written(loaded, text, how, {"max_new_tokens": NEW, **chosen}, asked, best, whole, swept, step, progress)
     shown.show(found)
 
 
 def _written(
     model: Model, text: str, how: dict[str, Any], chosen: dict[str, Any], asked: list[str], best: int, whole: bool,
-    swept: tuple[str, list[Any]] | None, step: int, tell: Any,
-) -> Seen:  # fmt: skip
+    swept: tuple[str, list[Any]] | None, step: int, progress: Any,
+) -> View:  # fmt: skip
     """The view of a text that is written first."""
     from glassformer.observe.caching import caching
     from glassformer.observe.trace import whole as all_of
@@ -102,7 +102,7 @@ def _written(
     if asked == ["--waterfall"]:
         return run.whys
     if asked == ["--no-cache"]:
-        return caching(run, tell)
+        return caching(run, progress)
     return all_of(run, best) if whole else run.trace
 
 

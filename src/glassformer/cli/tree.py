@@ -37,13 +37,13 @@ def tree(
     text = common.read_prompt(prompt)
     place = numbers(at)
     loaded = load.open()
-    with common.counting(f"{load.model} grows") as tell:
-        found = loaded.tree(text, width=width, depth=depth, tell=tell, **word.how())
+    with common.counting(f"{load.model} grows") as progress:
+        found = loaded.tree(text, width=width, depth=depth, progress=progress, **word.how())
         if force is not None:
             found = found.forced(place, force)
-            found = found if found.at(*found.focus).finish else found.grown(found.focus, tell=tell)
+            found = found if found.at(*found.focus).finish else found.grown(found.focus, progress=progress)
         elif at is not None:
-            found = found.grown(place, tell=tell)
+            found = found.grown(place, progress=progress)
     shown.show(found)
 
 

@@ -1,13 +1,13 @@
 """Scores to ids: settings, rules, choice and stopping as a pure per-sequence policy; drivers that call it.
 
 settings → recipe (rules in order, stops, grammar) → policy (one text) → step
-drivers: loop · beams · assist, behind `write`
+drivers: loop · beams · assist, behind `generate`
 """
 
-from glassformer.decoding.policy import Look, Policy, Step
+from glassformer.decoding.drivers import generate, policies
+from glassformer.decoding.policy import Look, Outcome, Policy, Step
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.decoding.stopping import Finish
-from glassformer.decoding.writing import policies, write
 
-__all__ = ["Finish", "GenerationConfig", "Look", "Policy", "Recipe", "Step", "policies", "write"]
+__all__ = ["Finish", "GenerationConfig", "Look", "Outcome", "Policy", "Recipe", "Step", "generate", "policies"]

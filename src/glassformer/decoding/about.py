@@ -6,7 +6,7 @@ import math
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from glassformer.hints import fits, words
+from glassformer.typecheck import fits, words
 
 
 class About(NamedTuple):

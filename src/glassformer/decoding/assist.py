@@ -15,8 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
-from glassformer.decoding.lane import Lane, close_all
-from glassformer.decoding.loop import alike, read, scored
+from glassformer.decoding.lane import Lane, close_all, run_lanes
+from glassformer.decoding.loop import shared_prompts
 from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.shortlist import Ids
 from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want
@@ -39,13 +39,13 @@ def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> 
     """Run every policy's prompt to its end as `loop` does, but check drafts; yields (which, step) as tokens come."""
     lanes: dict[int, Lane] = {}
     try:
-        found = read(executor, policies, lanes)
+        scores = _read_prompts(executor, policies, lanes)
         drafts: Drafts = {}
-        while found:
-            for number in sorted(found):
+        while lanes:
+            for number in sorted(scores):
                 lane, draft = lanes[number], drafts.get(policies[number], ())
                 for position, guess in enumerate((*draft, None), -1 - len(draft)):
-                    step = lane.take(found[number], position)
+                    step = lane.choose(scores[number], position)
                     if step.finish:
                         lanes.pop(number).close()
                         drafter.close(lane.policy)
@@ -55,11 +55,24 @@ def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> 
             drafts = drafter.draft({lane.policy: lane.policy.room - lane.policy.past.step - 1 for lane in lanes.values()})
             for lane in lanes.values():
                 lane.feeds = [_next(executor, lane, drafts.get(lane.policy, ()))]
-            found = scored(executor, lanes)
+            scores = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
     finally:
         close_all(lanes.values())
         for lane in lanes.values():
             drafter.close(lane.policy)
+
+
+def _read_prompts(executor: Executor, policies: Sequence[Policy], lanes: dict[int, Lane]) -> dict[int, list[Scores]]:
+    """Read all prompts, each once, and put a lane for each policy into `lanes`; the first scores for each."""
+    numbers = {id(policy): number for number, policy in enumerate(policies)}
+    groups = [[numbers[id(policy)] for policy in group] for group in shared_prompts(policies)]
+    for first, *_ in groups:
+        lanes[first] = Lane(executor, policies[first])
+    scores = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
+    for first, *others in groups:
+        lanes.update({other: lanes[first].fork(policies[other]) for other in others})
+        scores.update(dict.fromkeys(others, scores[first]))
+    return scores
 
 
 def _next(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
@@ -69,7 +82,7 @@ def _next(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
     return Feed(row, (*ids[row.length :].tolist(), *draft), Want.ALL if draft else Want.LAST)
 
 
-class Lookup:
+class LookupDrafter:
     """Drafts what followed the last few tokens when they came before, in the prompt or since: prompt lookup
     (https://github.com/apoorvumang/prompt-lookup-decoding). Good for texts that quote: summaries, corrections, code."""
 
@@ -129,7 +142,7 @@ class Guess:
         return self.start + true
 
 
-class Helper:
+class ModelDrafter:
     """Drafts with a smaller model of the same vocabulary. It follows the policy's own rules and draws, since then the two
     models choose the same most often."""
 
@@ -164,15 +177,15 @@ class Helper:
 
     def _open(self, policies: Sequence[Policy]) -> None:
         """Read new prompts; one that several policies share is read once."""
-        groups = alike(policies)
+        groups = shared_prompts(policies)
         for first, *_ in groups:
-            self._add(policies[first], self.executor.open(policies[first].source))
-        feeds = [Feed(self._guesses[policies[first]].row, policies[first].prompt, Want.NONE) for first, *_ in groups]
+            self._add(first, self.executor.open(first.source))
+        feeds = [Feed(self._guesses[first].row, first.prompt, Want.NONE) for first, *_ in groups]
         if feeds:
             self.executor.run(feeds)
         for first, *others in groups:
             for other in others:
-                self._add(policies[other], self.executor.fork(self._guesses[policies[first]].row))
+                self._add(other, self.executor.fork(self._guesses[first].row))
 
     def _add(self, policy: Policy, row: Row) -> None:
         count = policy.settings.num_assistant_tokens or DRAFTED

@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.candidates import leaders
-from glassformer.decoding.lane import Lane, close_all
-from glassformer.decoding.loop import scored
+from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.past import BEAMS
-from glassformer.decoding.policy import NOTHING, Policy, Step
+from glassformer.decoding.policy import NOTHING, Outcome, Policy, Step
 from glassformer.decoding.rules.guidance import log_softmax
 from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.decoding.stopping import Finish
@@ -36,9 +35,10 @@ from glassformer.errors import SettingError
 def beams(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
     """Search for every prompt's best texts; yields (which, step), all steps of a text when its prompt's search has ended.
 
-    For each prompt there are `num_return_sequences` policies side by side, and each takes over one text, the best first:
-    its past, its `score`, and in `beams` the beam that each token came from. All prompts run together, a row for each
-    beam. Closing the iterator early gives the rows' memory back.
+    For each prompt there are `num_return_sequences` policies side by side, and each stands for one text, the best first. The
+    policies themselves choose nothing: the outcome of a text's last step tells which fork of them wrote it, its score, and
+    the beam that each token came from. All prompts run together, a row for each beam. Closing the iterator early gives the
+    rows' memory back.
     """
     each = policies[0].settings.num_return_sequences
     searches: list[Search] = []
@@ -46,10 +46,9 @@ def beams(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int,
         groups = range(0, len(policies), each)
         searches.extend(Search(executor, policies[first : first + each], first) for first in groups)
         while searches:
-            lanes = [lane for search in searches for lane in search.going]
-            found = iter(scored(executor, dict(enumerate(lanes))).values())
+            scores = iter(run_lanes(executor, [lane for search in searches for lane in search.going]))
             for search in searches:
-                search.advance([next(found) for _ in search.going])
+                search.advance([next(scores) for _ in search.going])
             for search in searches:
                 if not search.beams:
                     yield from search.results()
@@ -67,6 +66,7 @@ class Beam:
     lane: int  # which lane remembers it
     score: np.float32  # the log-probabilities' sum, as the rules left them
     steps: tuple[Step, ...] = ()
+    beams: tuple[int, ...] = ()  # which beam each token came from
 
     @property
     def finish(self) -> Finish | None:
@@ -95,6 +95,9 @@ class Search:
         self.lanes = [Lane(executor, policies[0])]
         self.beams = [Beam(policies[0], 0, np.float32(0))]  # that go on, best first; none when the search is over
         self.done: list[Beam] = []  # that ended, best first, as many as there are beams at most
+        self.prompt_steps = tuple(self.lanes[0].prompt_steps)
+        self.beam_scores: list[Scores] = []  # of all beams at each step, if they are asked for
+        self.beam_logits: list[Scores] = []
 
     @property
     def going(self) -> list[Lane]:
@@ -115,12 +118,10 @@ class Search:
             way = ways[number]
             beam, stages = self.beams[way.beam], fields[way.beam]
             policy = beam.policy.fork()
-            step = policy.accept(way.token)
+            step = policy.accept(way.token, gap=float(stages[0].scores.max() - stages[0].scores[way.token]))
             if policy.look is not NOTHING:
                 step = policy.explained(step, stages)
-            policy.beams = [*policy.beams, way.beam]
-            policy.gap += float(stages[0].scores.max() - stages[0].scores[way.token])
-            return Beam(policy, beam.lane, way.score, (*beam.steps, step))
+            return Beam(policy, beam.lane, way.score, (*beam.steps, step), (*beam.beams, way.beam))
 
         ended = [text(number) for number in range(min(self.width, len(ways))) if text(number).finish]
         ranked = sorted(range(len(ways)), key=lambda number: -ways[number].score)  # drawn ones come in another order
@@ -133,17 +134,23 @@ class Search:
             self._move(going)
 
     def results(self) -> Iterator[tuple[int, Step]]:
-        """Hand the best texts over to the policies, and give out their steps."""
+        """The steps of the best texts, as many as there are policies."""
         if len(self.done) < len(self.policies):
             raise SettingError(
                 f"the rules leave no more than {len(self.done)} different texts, and num_return_sequences is "
                 f"{len(self.policies)}. Ask for fewer, or allow more."
             )
-        for number, (policy, beam) in enumerate(zip(self.policies, self.done, strict=False), self.first):
-            best = beam.policy
-            policy.past, policy.beams, policy.gap, policy.behind = best.past, best.beams, best.gap, best.behind
-            policy.score = float(beam.score)
-            for step in beam.steps:
+        for number, beam in enumerate(self.done[: len(self.policies)], self.first):
+            *steps, last = beam.steps
+            outcome = Outcome(
+                beam.policy,
+                self.prompt_steps,
+                float(beam.score),
+                beam.beams,
+                tuple(self.beam_scores),
+                tuple(self.beam_logits),
+            )
+            for step in (*steps, replace(last, outcome=outcome)):
                 yield number, step
 
     def close(self) -> None:
@@ -153,18 +160,18 @@ class Search:
     def _read(self, beam: Beam, found: protocol.Scores) -> Scores:
         """A beam's scores, which must be numbers."""
         scores = found.host()
-        with self.lanes[beam.lane].blaming():
+        with self.lanes[beam.lane].locating_nan():
             beam.policy.best(scores)
         return scores
 
     def _keep(self, logits: Sequence[Scores], fields: Sequence[Sequence[Shortlist]]) -> None:
         """Keep all beams' scores if they are asked for; while there are fewer, the last one's stand for the rest."""
-        policy = self.policies[0]
+        look = self.policies[0].look
         beams = [min(number, len(logits) - 1) for number in range(self.width)]
-        if policy.look.raw:
-            policy.beam_logits.append(np.stack([logits[beam] for beam in beams]))
-        if policy.look.scores:
-            policy.beam_scores.append(np.stack([fields[beam][-1].whole(logits[beam].size) for beam in beams]))
+        if look.raw:
+            self.beam_logits.append(np.stack([logits[beam] for beam in beams]))
+        if look.scores:
+            self.beam_scores.append(np.stack([fields[beam][-1].whole(logits[beam].size) for beam in beams]))
 
     def _ways(self, fields: Sequence[Shortlist]) -> list[Way]:
         """The best ways on of all beams, best first; or as many drawn ones, as they were drawn."""
@@ -211,7 +218,7 @@ class Search:
                 parents[spare[-1]] = beam.lane
                 beam.lane = spare.pop()
             elif beam.lane in taken:
-                self.lanes.append(self.lanes[beam.lane].twin(beam.policy))
+                self.lanes.append(self.lanes[beam.lane].fork(beam.policy))
                 beam.lane = len(self.lanes) - 1
             taken.add(beam.lane)
         rows = [lane.feeds[0].row for lane in self.lanes[: len(parents)]]
@@ -220,7 +227,7 @@ class Search:
         self.beams = going
         for beam, lane in zip(going, self.going, strict=True):
             lane.policy = beam.policy
-            lane.go_on(beam.steps[-1].id)
+            lane.feed_next(beam.steps[-1].id)
 
 
 def highest(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
-from glassformer.decoding.policy import Policy, Step, likelihood
+from glassformer.decoding.policy import Outcome, Policy, Step, likelihood
 from glassformer.engine.protocol import Executor, Feed, Scores, Want
 from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
@@ -21,58 +21,60 @@ class Lane:
         self.executor = executor
         self.policy = policy
         self.feeds = [Feed(executor.open(policy.source), policy.prompt)]  # what its rows run next
+        self.prompt_steps: list[Step] = []  # the prompt's own tokens, if prompt_logprobs asks for them
         try:
             if policy.negative is not None:
                 source, ids = (None, policy.negative) if policy.source is None else (policy.negative, policy.prompt)
                 self.feeds.append(Feed(executor.open(source), ids))
             if policy.settings.prompt_logprobs is not None:
-                self._look_behind(policy.settings.prompt_logprobs)
+                self.prompt_steps = self._score_prompt(policy.settings.prompt_logprobs)
         except BaseException:
             self.close()
             raise
 
-    def twin(self, policy: Policy) -> Self:
+    def fork(self, policy: Policy) -> Self:
         """Another policy's lane after the same prompt, which has been read."""
         other = copy(self)
         other.policy = policy
         other.feeds = [replace(feed, row=self.executor.fork(feed.row)) for feed in self.feeds]
-        policy.behind = self.policy.behind
         return other
 
-    def take(self, found: Sequence[Scores], position: int = -1) -> Step:
-        """Choose by the scores that its feeds gave."""
-        with self.blaming():
-            return self.policy.feed(*(scores.host(position) for scores in found))
+    def choose(self, scores: Sequence[Scores], position: int = -1) -> Step:
+        """The policy's choice by the scores that the lane's feeds gave; the last step tells the outcome."""
+        with self.locating_nan():
+            step = self.policy.feed(*(each.host(position) for each in scores))
+        return step if step.finish is None else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps)))
 
     @contextmanager
-    def blaming(self) -> Iterator[None]:
+    def locating_nan(self) -> Iterator[None]:
         """Where scores turn out not to be numbers, say where that began."""
         try:
             yield
         except NotNumbers as error:
-            raise NotNumbers(f"{error} {self._blame()}") from None
+            raise NotNumbers(f"{error} {self._first_nan()}") from None
 
-    def go_on(self, token: int) -> None:
-        """Feed this token next."""
+    def feed_next(self, token: int) -> None:
+        """Feed this token in the next pass."""
         self.feeds = [Feed(feed.row, (token,)) for feed in self.feeds]
 
     def close(self) -> None:
         for feed in self.feeds:
             self.executor.close(feed.row)
 
-    def _look_behind(self, count: int) -> None:
+    def _score_prompt(self, count: int) -> list[Step]:
         """The log-probabilities of the prompt's own tokens: all but its last are run now, and scored."""
         feed, ids = self.feeds[0], self.policy.prompt
-        self.policy.behind = [Step(ids[0])]
+        steps = [Step(ids[0])]
         for start in range(0, len(ids) - 1, CHUNK):
             part = ids[start : min(start + CHUNK, len(ids) - 1)]
             (scores,) = self.executor.run([Feed(feed.row, part, Want.ALL)])
             for position, token in enumerate(ids[start + 1 : start + 1 + len(part)]):
                 candidates, logprob = likelihood(scores.host(position), token, count)
-                self.policy.behind.append(Step(token, candidates=candidates if count else None, logprob=logprob))
+                steps.append(Step(token, candidates=candidates if count else None, logprob=logprob))
         self.feeds[0] = replace(feed, ids=ids[-1:])
+        return steps
 
-    def _blame(self) -> str:
+    def _first_nan(self) -> str:
         """The first site that is not all numbers, found by running the last feeds once more and watching."""
         for feed in self.feeds:
             try:
@@ -81,14 +83,22 @@ class Lane:
             except GlassError:
                 continue
             for site, value in scores.sites.items():
-                if not _numbers(value):
+                if not _is_finite(value):
                     return f"The first place where they are not is {site}."
         return "No site shows where they begin."
 
 
-def _numbers(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     """Whether an array, of whatever library, is all finite numbers."""
     return bool((value - value == 0).all())
+
+
+def run_lanes(executor: Executor, lanes: Sequence[Lane]) -> list[list[Scores]]:
+    """One pass over what every lane has to feed; the scores of each lane's feeds."""
+    if not lanes:
+        return []
+    scores = iter(executor.run([feed for lane in lanes for feed in lane.feeds]))
+    return [[next(scores) for _ in lane.feeds] for lane in lanes]
 
 
 def close_all(lanes: Iterable[Lane]) -> None:

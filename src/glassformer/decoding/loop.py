@@ -1,12 +1,15 @@
-"""The loop: text generation is classification in a for-loop, and the code says so."""
+"""The loop: text generation is classification in a for-loop, and the code says so.
+
+`Loop` is a batch that texts join and leave between passes; `loop` runs given texts through one to their ends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from glassformer.decoding.lane import Lane, close_all
+from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import Executor, Scores
+from glassformer.engine.protocol import Executor
 
 
 def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
@@ -15,45 +18,74 @@ def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, 
     All rows run together, and each leaves when it is done. A prompt that several policies share is read once. Closing
     the iterator early gives the rows' memory back.
     """
-    lanes: dict[int, Lane] = {}
+    batch = Loop(executor)
+    numbers = {id(policy): number for number, policy in enumerate(policies)}
     try:
-        found = read(executor, policies, lanes)
-        while found:
-            for number in sorted(found):
-                step = lanes[number].take(found[number])
-                if step.finish:
-                    lanes.pop(number).close()
-                else:
-                    lanes[number].go_on(step.id)
-                yield number, step
-            found = scored(executor, lanes)
+        batch.admit(policies)
+        while batch.policies:
+            for policy, step in batch.step():
+                yield numbers[id(policy)], step
     finally:
-        close_all(lanes.values())
+        batch.close()
 
 
-def read(executor: Executor, policies: Sequence[Policy], lanes: dict[int, Lane]) -> dict[int, Sequence[Scores]]:
-    """Read all prompts, and put a lane for each policy into `lanes`; the first scores for each."""
-    groups = alike(policies)
-    for first, *_ in groups:
-        lanes[first] = Lane(executor, policies[first])
-    found = scored(executor, lanes)
-    for first, *others in groups:
-        lanes.update({other: lanes[first].twin(policies[other]) for other in others})
-        found.update(dict.fromkeys(others, found[first]))
-    return found
+class Loop:
+    """Texts that are written together, a token each in every pass; new ones can join and any can leave in between."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
+        self._lanes: dict[int, Lane] = {}
+        self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
+
+    @property
+    def policies(self) -> list[Policy]:
+        """Those that are being written, in the order in which they joined."""
+        return list(self._policies.values())
+
+    def admit(self, policies: Sequence[Policy]) -> None:
+        """Let texts join: their prompts go through with the next pass. A prompt that several of them share is read once."""
+        for policy in policies:
+            self._policies[id(policy)] = policy
+        for first, *others in shared_prompts(policies):
+            self._lanes[id(first)] = Lane(self.executor, first)
+            self._waiting.update({id(other): id(first) for other in others})
+
+    def remove(self, policy: Policy) -> None:
+        """Take a text out before its end, and give its rows' memory back."""
+        self._policies.pop(id(policy), None)
+        self._waiting.pop(id(policy), None)
+        if (lane := self._lanes.pop(id(policy), None)) is not None:
+            lane.close()
+        if left := [self._policies[key] for key, first in self._waiting.items() if first == id(policy)]:
+            self._waiting = {key: first for key, first in self._waiting.items() if first != id(policy)}
+            self.admit(left)  # the first of them reads the prompt now
+
+    def step(self) -> Iterator[tuple[Policy, Step]]:
+        """One pass: (policy, step) for each text in it. Those that end leave."""
+        scores = dict(zip(self._lanes, run_lanes(self.executor, list(self._lanes.values())), strict=True))
+        for key, first in self._waiting.items():
+            self._lanes[key], scores[key] = self._lanes[first].fork(self._policies[key]), scores[first]
+        self._waiting = {}
+        for key, policy in list(self._policies.items()):
+            if key not in scores or key not in self._lanes:  # it joined or left since the pass began
+                continue
+            step = self._lanes[key].choose(scores[key])
+            if step.finish:
+                self.remove(policy)
+            else:
+                self._lanes[key].feed_next(step.id)
+            yield policy, step
+
+    def close(self) -> None:
+        """Take all texts out."""
+        close_all(self._lanes.values())
+        self._policies, self._lanes, self._waiting = {}, {}, {}
 
 
-def alike(policies: Sequence[Policy]) -> list[list[int]]:
-    """The numbers of policies, put together where they read the same."""
-    groups: dict[object, list[int]] = {}
-    for number, policy in enumerate(policies):
-        groups.setdefault(policy.reads, []).append(number)
+def shared_prompts(policies: Sequence[Policy]) -> list[list[Policy]]:
+    """Policies, put together where they read the same."""
+    groups: dict[object, list[Policy]] = {}
+    for policy in policies:
+        groups.setdefault(policy.reads, []).append(policy)
     return list(groups.values())
-
-
-def scored(executor: Executor, lanes: Mapping[int, Lane]) -> dict[int, Sequence[Scores]]:
-    """One pass over what every lane has to feed; what it gave, for each lane."""
-    if not lanes:
-        return {}
-    scores = iter(executor.run([feed for lane in lanes.values() for feed in lane.feeds]))
-    return {number: [next(scores) for _ in lane.feeds] for number, lane in lanes.items()}

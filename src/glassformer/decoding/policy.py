@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +23,7 @@ from glassformer.decoding.stopping import Finish, after
 from glassformer.decoding.waterfall import MODEL, Waterfall, spread, waterfall
 from glassformer.errors import InputError, NotNumbers, SettingError
 
-TOLD = 10  # the best so many, where all are kept
+SHOWN_CANDIDATES = 10  # the best so many, where all are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,19 @@ class Step:
     waterfall: Waterfall | None = None  # what each rule did to each candidate
     raw: Scores | None = None  # all scores before the rules
     scores: Scores | None = None  # and after them
+    outcome: Outcome | None = field(default=None, compare=False, repr=False)  # of the whole text, with its last step
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a driver knows of a text when it has ended."""
+
+    policy: Policy  # that chose it; where beams compared texts, the winner's
+    prompt_steps: tuple[Step, ...] = ()  # of the prompt's own tokens, if prompt_logprobs asks for them
+    score: float | None = None  # of the whole text, where beams compared texts
+    beams: tuple[int, ...] = ()  # which beam each token came from
+    beam_scores: tuple[Scores, ...] = ()  # of all beams at each step, (beams, vocabulary), if `look.scores` asks
+    beam_logits: tuple[Scores, ...] = ()  # the same before the rules, if `look.raw` asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,7 @@ class Look:
     def of(cls, depth: int | str) -> Look:
         """For so many candidates, or 'all', what the rules did to them; 0: nothing."""
         if depth == "all":
-            return cls(TOLD, waterfall=True, everything=True)
+            return cls(SHOWN_CANDIDATES, waterfall=True, everything=True)
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
             raise InputError(f"look is {depth!r}; it must be a number of candidates, or 'all'.")
         return cls(depth, waterfall=True) if depth else NOTHING
@@ -95,11 +108,6 @@ class Policy:
         if recipe.grammar is not None:
             self.past.guide = recipe.grammar.guide()
         self.look = NOTHING if look == NOTHING else look  # asked for by identity at each step
-        self.behind: list[Step] = []  # of the prompt's own tokens, if prompt_logprobs asks for it
-        self.score: float | None = None  # of the whole text, where beams compared texts
-        self.beams: list[int] = []  # which beam each token came from
-        self.beam_scores: list[Scores] = []  # of all beams at each step, (beams, vocabulary), if `look.scores` asks
-        self.beam_logits: list[Scores] = []  # the same before the rules, if `look.raw` asks
         self.gap = 0.0  # how far below the best the chosen ones were, all in all
         self._eos = settings.eos
         self._stops = recipe.stops if settings.max_time is None else (*recipe.stops, after(settings.max_time))
@@ -164,13 +172,13 @@ class Policy:
             else:
                 place = int(field.scores.argmax())
             chosen = field.id(place)
-            self.gap += float(scores[best] - scores[chosen])
-        step = self.accept(chosen, draw)
+        step = self.accept(chosen, draw, float(scores[best] - scores[chosen]))
         return step if self.look is NOTHING else self.explained(step, fields or [Shortlist(scores)])
 
-    def accept(self, token: int, draw: float | None = None) -> Step:
-        """Take this token, chosen here, forced, or verified elsewhere."""
+    def accept(self, token: int, draw: float | None = None, gap: float = 0.0) -> Step:
+        """Take this token, chosen here, forced, or verified elsewhere; `gap`: how far its score is below the best."""
         past = self.past
+        self.gap += gap
         past.add(token)
         finish = None
         if token in self._eos:

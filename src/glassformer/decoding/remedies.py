@@ -33,25 +33,25 @@ def remedy(policy: Policy) -> str | None:
     return None
 
 
-def said(policies: Sequence[Policy]) -> str | None:
+def remedies(policies: Sequence[Policy]) -> str | None:
     """The same for several texts, still in one line."""
-    found = [word for policy in policies if (word := remedy(policy)) is not None]
-    if not found:
+    advice = [line for policy in policies if (line := remedy(policy)) is not None]
+    if not advice:
         return None
-    return found[0] if len(policies) == 1 else f"{len(found)} of {len(policies)} texts: {found[0]}"
+    return advice[0] if len(policies) == 1 else f"{len(advice)} of {len(policies)} texts: {advice[0]}"
 
 
 def circle(ids: Sequence[int]) -> int | None:
     """How many tokens a text's end says again and again; 0 when it varies a little; None when it does not repeat."""
-    said = np.asarray(ids[-PERIOD * (ROUNDS + 1) :])
-    for period in range(1, min(PERIOD, len(said) // 2) + 1):
-        different = np.flatnonzero(said[period:] != said[:-period])
-        again = len(said) - period - (int(different[-1]) + 1 if different.size else 0)
+    tail = np.asarray(ids[-PERIOD * (ROUNDS + 1) :])
+    for period in range(1, min(PERIOD, len(tail) // 2) + 1):
+        different = np.flatnonzero(tail[period:] != tail[:-period])
+        again = len(tail) - period - (int(different[-1]) + 1 if different.size else 0)
         if again >= max(REPEATED, ROUNDS * period):
             return period
-    tail = ids[-WINDOW:]
-    grams = [tuple(tail[at : at + GRAM]) for at in range(len(tail) - GRAM + 1)]
-    if len(tail) == WINDOW and len(set(grams)) < SHARE * len(grams):
+    window = ids[-WINDOW:]
+    grams = [tuple(window[at : at + GRAM]) for at in range(len(window) - GRAM + 1)]
+    if len(window) == WINDOW and len(set(grams)) < SHARE * len(grams):
         return 0
     return None
 

@@ -41,7 +41,7 @@ ALIASES = {  # how others call it
 }  # fmt: skip
 SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")  # that every model has of its own
 LIKELIHOODS = ("logprobs", "prompt_logprobs")  # that have no place in a text
-FAMILIAR = ("return_dict_in_generate", "output_scores", "output_logits")  # that only generate can honour
+GENERATE_ONLY = ("return_dict_in_generate", "output_scores", "output_logits")  # that only generate can honour
 IDS = "a token id, or a list of them"
 CALLED = Sequence[Callable[..., Any]]
 

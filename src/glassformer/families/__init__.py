@@ -7,7 +7,7 @@ import importlib.util
 
 from glassformer.blueprints import find as find_blueprint
 from glassformer.errors import ConfigError
-from glassformer.families.base import Base
+from glassformer.families.shared.base import Base
 
 
 def find(model_type: str) -> type[Base]:

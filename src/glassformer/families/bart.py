@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.bart import EPS, FIRST, Config
-from glassformer.families.parts import ClassificationHead, Spans
-from glassformer.families.seq2seq import EncoderDecoder
+from glassformer.families.shared.parts import ClassificationHead, Spans
+from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.layers import (
     MLP,
     Activation,

@@ -11,9 +11,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from glassformer.blueprints.bert import Config
-from glassformer.families.base import Heads
-from glassformer.families.encoder import Encoder, Pooler
-from glassformer.families.parts import Classifier, PooledClassifier, Spans, Transform
+from glassformer.families.shared.base import Heads
+from glassformer.families.shared.encoder import Encoder, Pooler
+from glassformer.families.shared.parts import Classifier, PooledClassifier, Spans, Transform
 from glassformer.layers import MLP, Activation, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass
 
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.blueprints.distilbert import EPS, Config
-from glassformer.families.base import Heads
-from glassformer.families.encoder import Encoder
-from glassformer.families.parts import Classifier, Spans
+from glassformer.families.shared.base import Heads
+from glassformer.families.shared.encoder import Encoder
+from glassformer.families.shared.parts import Classifier, Spans
 from glassformer.layers import MLP, Activation, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass
 
 

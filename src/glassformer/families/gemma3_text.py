@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from glassformer.blueprints.gemma3_text import Config
 from glassformer.families import llama
-from glassformer.families.decoder import Decoder
+from glassformer.families.shared.decoder import Decoder
 from glassformer.layers import Block, Embedding, GatedMLP, OffsetRMSNorm, Pass, Rotary, RotaryEmbedding
 
 

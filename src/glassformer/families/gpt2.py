@@ -8,8 +8,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from glassformer.blueprints.gpt2 import Config
-from glassformer.families.decoder import Decoder
-from glassformer.families.parts import Classifier, Spans
+from glassformer.families.shared.decoder import Decoder
+from glassformer.families.shared.parts import Classifier, Spans
 from glassformer.layers import MLP, Activation, Attention, Block, Conv1D, Embedding, LayerNorm, Pass
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.llama import Config
-from glassformer.families.decoder import Decoder
+from glassformer.families.shared.decoder import Decoder
 from glassformer.layers import Block, Embedding, GatedMLP, Pass, RMSNorm, Rotary, RotaryAttention, RotaryEmbedding
 
 

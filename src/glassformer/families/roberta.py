@@ -7,7 +7,7 @@ from torch import Tensor
 
 from glassformer.blueprints.roberta import Config
 from glassformer.families import bert
-from glassformer.families.parts import ClassificationHead
+from glassformer.families.shared.parts import ClassificationHead
 from glassformer.layers import LayerNorm, Linear, Part
 
 

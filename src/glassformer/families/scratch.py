@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.scratch import EPS, Config
-from glassformer.families.decoder import Decoder
+from glassformer.families.shared.decoder import Decoder
 from glassformer.layers import MLP, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass, christen, waves
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from glassformer.blueprints.t5 import Config
-from glassformer.families.seq2seq import EncoderDecoder
+from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.layers import (
     MLP,
     Activation,

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from glassformer.cache import Cache, EncoderDecoderCache
+from glassformer.layers.cache import Cache, EncoderDecoderCache
 from glassformer.layers.mask import Mask
 from glassformer.sites import Tap
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -16,31 +15,11 @@ import numpy.typing as npt
 from glassformer.candidates import Candidates, top
 from glassformer.text import Tokenizer
 from glassformer.text.pieces import shown_bytes
+from glassformer.views.answers import Answer, Candidate
 
 TOP = 10  # candidates that are kept
 LONGEST = 15  # tokens of a passage
 Floats: TypeAlias = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A token, a label or a passage."""
-
-    id: int  # of the token or the label; of a passage, the position of its first token
-    text: str
-    score: float
-    probability: float  # not a number where a score is all there is
-    last: int | None = None  # of a passage: the position of its last token
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The candidates for one thing that was asked."""
-
-    about: str  # "the next token", "the masked token", "the label", "the passage", …
-    candidates: tuple[Candidate, ...]  # best first
-    position: int | None = None  # of the token that it is about; None: the whole text
-    how: str = "softmax"  # what makes the probabilities: softmax: one of all; sigmoid: each by itself; none
 
 
 def candidates(tokenizer: Tokenizer, best: Candidates) -> tuple[Candidate, ...]:

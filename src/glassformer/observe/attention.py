@@ -10,161 +10,32 @@ Shapes: weights (queries, keys), each row summing to one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.errors import InputError, nearest
-from glassformer.observe.passes import Floats, Passes, Tell
-from glassformer.observe.seen import Seen
+from glassformer.observe.activations import Activations
+from glassformer.observe.protocols import Floats
+from glassformer.progress import Progress
 from glassformer.sites import ENCODER
+from glassformer.views.attention import NOTE, Attention, Habit, Heads, Kind, shades
+from glassformer.views.tokens import Token
 
-if TYPE_CHECKING:
-    from glassformer.observe.tokens import Token
-    from glassformer.show.page import Page
-
-Kind: TypeAlias = Literal["self", "cross", "encoder"]
 SITES = {
     "self": "blocks.{}.attention.pattern",
     "cross": "blocks.{}.cross.pattern",
     "encoder": ENCODER + "blocks.{}.attention.pattern",
 }
-NOTE = "Attention is what was looked at, not why: a token can be looked at hard and change nothing. To find out, change it."
 DRAWN = 96  # tokens of a text whose maps are drawn, all of them
 RESTING = " Rollout tends to end at the first token, where most heads of a decoder rest when they have nothing to do."
 MOST = 2_000_000_000  # bytes that a rollout may hold
 
 
-@dataclass(frozen=True)
-class Glance:
-    """One token that was looked at."""
-
-    position: int
-    text: str
-    weight: float
-
-
-@dataclass(frozen=True)
-class Row(Seen):
-    """What one token looked at."""
-
-    SCHEMA = "glassformer.attention-row/1"
-
-    model: str
-    what: str  # which layer and head
-    position: int
-    text: str
-    glances: tuple[Glance, ...]  # in the order of the text
-    note: str = NOTE
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.attention import row
-
-        return row(self, everything)
-
-    @property
-    def best(self) -> list[Glance]:
-        """Most looked at first."""
-        return sorted(self.glances, key=lambda one: -one.weight)
-
-
-@dataclass(frozen=True)
-class Attention(Seen):
-    """One map."""
-
-    SCHEMA = "glassformer.attention/1"
-
-    model: str
-    kind: Kind
-    layer: int | None  # None: all of them
-    head: int | None  # None: their mean
-    rollout: bool
-    queries: tuple[str, ...]  # the tokens that look
-    keys: tuple[str, ...]  # the tokens that are looked at
-    weights: Floats = field(compare=False)
-    note: str = NOTE
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.attention import page
-
-        return page(self, everything)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.weights.shape
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return np.array(self.weights, dtype=dtype, copy=bool(copy))
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.weights[index]
-
-    def what(self) -> str:
-        """Which map it is, in words."""
-        kind = {"self": "", "cross": "cross-attention, ", "encoder": "the encoder's "}[self.kind]
-        if self.rollout:
-            return f"{kind}all layers, rolled out"
-        if self.layer is None:
-            return f"{kind}mean of all layers and heads"
-        return f"{kind}layer {self.layer}, {'mean of its heads' if self.head is None else f'head {self.head}'}"
-
-    def of(self, token: int | str) -> Row:
-        """What one token looked at: by its position (-1 is the last), or by its text."""
-        at = place(token, self.queries)
-        causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
-        seen = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
-        glances = tuple(Glance(number, text, weight) for number, (text, weight) in enumerate(seen))
-        return Row(self.model, self.what(), at, self.queries[at], glances, self.note)
-
-    def __repr__(self) -> str:
-        return f"Attention({self.what()}: {len(self.queries)} × {len(self.keys)})"
-
-
-@dataclass(frozen=True)
-class Habit:
-    """What a head does, over all tokens but the first, which can look at nothing else: shares of its weight, and how widely
-    it looks."""
-
-    layer: int
-    head: int
-    entropy: float  # in bits, mean over the tokens that look
-    first: float | None  # the share that goes to the first token; None here and below: no token could
-    previous: float | None
-    itself: float | None
-    duplicate: float | None  # to the same token earlier, mean over those that have come before
-    induction: float | None  # to what followed the same token earlier
-
-
-@dataclass(frozen=True)
-class Heads(Seen):
-    """All heads of all layers, each in a few numbers."""
-
-    SCHEMA = "glassformer.heads/1"
-
-    model: str
-    kind: Kind
-    tokens: tuple[str, ...]
-    layers: int
-    heads: int
-    habits: tuple[Habit, ...]
-    again: tuple[int, int] = (0, 0)  # tokens that have come before, and those of them after which another came
-    note: str = NOTE
-    maps: npt.NDArray[np.uint8] | None = field(default=None, repr=False, compare=False, metadata={"told": False})
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.attention import heads
-
-        return heads(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Heads({self.layers} layers × {self.heads} heads)"
-
-
 def attention(
-    reading: Passes, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False,
-    tell: Tell | None = None,
+    reading: Activations, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False,
+    progress: Progress | None = None,
 ) -> Attention:  # fmt: skip
     """One map of a text: a head's, a layer's mean, the mean of all layers, or their rollout."""
     layers, heads = extent(reading, kind)
@@ -179,14 +50,14 @@ def attention(
         weights = reading.at(SITES[kind].format(layer))
         found = weights.mean(0) if head is None else weights[head]
     else:
-        found = _through(reading, kind, layers, rollout, tell)
+        found = _through(reading, kind, layers, rollout, progress)
     queries, keys = sides(reading, kind)
     looking, seen = (tuple(token.text for token in side) for side in (queries, keys))
     note = NOTE + RESTING if rollout else NOTE
     return Attention(reading.model.name, kind, layer, head, rollout, looking, seen, found, note)
 
 
-def _through(reading: Passes, kind: Kind, layers: int, rollout: bool, tell: Tell | None) -> Floats:
+def _through(reading: Activations, kind: Kind, layers: int, rollout: bool, progress: Progress | None) -> Floats:
     """All layers' means over heads, averaged, or rolled out."""
     queries, keys = (len(side) for side in sides(reading, kind))
     held = layers if rollout else 1
@@ -195,7 +66,7 @@ def _through(reading: Passes, kind: Kind, layers: int, rollout: bool, tell: Tell
             f"a rollout over {queries:,} tokens would hold {size / 1e9:.1f} GB. Shorten the text, or name a layer."
         )
     maps = np.zeros((held, queries, keys), np.float32)
-    for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), tell=tell):
+    for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), progress=progress):
         for site, value in chunk.sites.items():
             number = _layer(site)
             start = 0 if kind == "encoder" else chunk.start
@@ -210,7 +81,7 @@ def _through(reading: Passes, kind: Kind, layers: int, rollout: bool, tell: Tell
     return ways
 
 
-def heads(reading: Passes, *, kind: Kind = "self", tell: Tell | None = None) -> Heads:
+def heads(reading: Activations, *, kind: Kind = "self", progress: Progress | None = None) -> Heads:
     """Every head of every layer in a few numbers; of each chunk, nothing but sums is kept."""
     layers, count = extent(reading, kind)
     sums, told = np.zeros((layers, count, 6)), np.zeros(6)
@@ -218,7 +89,7 @@ def heads(reading: Passes, *, kind: Kind = "self", tell: Tell | None = None) -> 
     ids = np.array([token.id for token in queries])
     small = max(len(queries), len(keys)) <= DRAWN
     maps = np.zeros((layers, count, len(queries), len(keys)), np.uint8) if small else None
-    for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), tell=tell):
+    for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), progress=progress):
         start = 0 if kind == "encoder" else chunk.start
         _, looking, seen = next(iter(chunk.sites.values())).shape
         targets = _targets(start, looking, seen, None if kind == "cross" else ids)
@@ -237,15 +108,6 @@ def heads(reading: Passes, *, kind: Kind = "self", tell: Tell | None = None) -> 
 
 def _layer(site: str) -> int:
     return int(site.removeprefix(ENCODER).split(".")[1])
-
-
-def shades(weights: Floats) -> Floats:
-    """How strong a map's cells are drawn, from 0 to 1: as the square root of the weight, relative to a row's strongest.
-
-    Many heads rest on the first token; in proportion, nothing else could be seen beside it.
-    """
-    found: Floats = np.sqrt(weights / np.maximum(weights.max(-1, keepdims=True), 1e-9))
-    return found
 
 
 def _draw(maps: npt.NDArray[np.uint8], weights: Floats, start: int) -> None:
@@ -275,7 +137,7 @@ def _sums(weights: Floats, targets: npt.NDArray[np.bool_], start: int) -> Any:
     return np.column_stack([entropy, np.einsum("hqk,tqk->ht", weights, targets.astype(np.float32))])
 
 
-def extent(reading: Passes, kind: Kind) -> tuple[int, int]:
+def extent(reading: Activations, kind: Kind) -> tuple[int, int]:
     """How many layers and heads there are to look at."""
     blueprint = reading.model.blueprint
     if kind not in SITES:
@@ -288,7 +150,7 @@ def extent(reading: Passes, kind: Kind) -> tuple[int, int]:
     return layers, heads
 
 
-def sides(reading: Passes, kind: Kind) -> tuple[Sequence[Token], Sequence[Token]]:
+def sides(reading: Activations, kind: Kind) -> tuple[Sequence[Token], Sequence[Token]]:
     """The tokens that look, and those that are looked at."""
     own, source = reading.tokens, reading.source_tokens
     return {"self": (own, own), "cross": (own, source), "encoder": (source, source)}[kind]
@@ -301,17 +163,3 @@ def within(number: int | None, count: int, what: str) -> int | None:
     if isinstance(number, bool) or not isinstance(number, int) or not -count <= number < count:
         raise InputError(f"there is no {what} {number!r}: this model has {count}, 0 to {count - 1}.")
     return number % count
-
-
-def place(token: int | str, texts: Sequence[str]) -> int:
-    """A token's position, by number or by its text."""
-    if isinstance(token, str) and token.lstrip("-").isdecimal():
-        token = int(token)
-    if isinstance(token, int):
-        if not -len(texts) <= token < len(texts):
-            raise InputError(f"there is no token {token} in a text of {len(texts)}.")
-        return token % len(texts)
-    found = [number for number, text in enumerate(texts) if text.strip() == token.strip("␣ ")]
-    if not found:
-        raise InputError(f"no token reads {token!r}.{nearest(token, [text.strip() for text in texts])}")
-    return found[-1]

@@ -14,60 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from glassformer.blueprints import Op
 from glassformer.candidates import log_softmax
 from glassformer.errors import InputError
-from glassformer.observe.attention import place
-from glassformer.observe.passes import Floats, Passes
-from glassformer.observe.seen import Seen
+from glassformer.observe.activations import Activations
+from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.text.pieces import shown_bytes
-
-if TYPE_CHECKING:
-    from glassformer.loaded import Loaded
-    from glassformer.show.page import Page
-
-
-@dataclass(frozen=True)
-class Share:
-    """What one part of the model added to a score."""
-
-    name: str  # 'embedding', 'attention', 'cross', 'mlp', 'biases' or 'rounding'
-    block: int | None
-    head: int | None
-    value: float
-
-
-@dataclass(frozen=True)
-class Attribution(Seen):
-    SCHEMA = "glassformer.attribution/1"
-
-    model: str
-    position: int
-    before: str  # the token at the position
-    id: int
-    text: str
-    score: float  # its own; if it is held against another token, how far it is ahead
-    probability: float
-    rank: int  # 1 is the model's first choice
-    against: str | None  # the token that it is held against
-    parts: tuple[Share, ...]  # that sum to the score: the embedding, each block's additions, biases, rounding
-    heads: tuple[Share, ...]  # attention's parts once more, head by head
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.attribution import page
-
-        return page(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Attribution({self.text!r}: {self.score:.2f} in {len(self.parts)} parts)"
+from glassformer.views.attribution import Attribution, Share
+from glassformer.views.tokens import find_token
 
 
 def attribution(
-    reading: Passes, position: int | str = -1, token: int | str | None = None, against: int | str | None = None
+    reading: Activations, position: int | str = -1, token: int | str | None = None, against: int | str | None = None
 ) -> Attribution:
     """What the model's parts added to one token's score at one position: the best one's, unless another is named.
 
@@ -76,7 +37,7 @@ def attribution(
     model = reading.model
     if not model.writes:
         raise InputError(f"{model.name} does not score the next token, so its parts have no share in one.")
-    at = place(position, [one.text for one in reading.tokens])
+    at = find_token(position, [one.text for one in reading.tokens])
     walk = Walk(reading, at)
     wanted = scored_token(model, token, walk.scores)
     other = None if against is None else scored_token(model, against, walk.scores)
@@ -92,12 +53,12 @@ def attribution(
     return Attribution(model.name, at, reading.tokens[at].text, *told, tuple(walk.parts), tuple(walk.heads))
 
 
-def spelt(model: Loaded, token: int) -> str:
+def spelt(model: ModelLike, token: int) -> str:
     """A token as it reads; half a character as its bytes."""
     return shown_bytes(model.tokenizer.token_bytes(token))
 
 
-def scored_token(model: Loaded, token: int | str | None, scores: Floats) -> int:
+def scored_token(model: ModelLike, token: int | str | None, scores: Floats) -> int:
     """The id of a token that somebody names, by its text or its number (as text: #57); the best one, if nobody does."""
     if token is None:
         return int(scores.argmax())
@@ -118,7 +79,7 @@ def scored_token(model: Loaded, token: int | str | None, scores: Floats) -> int:
 class Walk:
     """The stream at one position, and the way back through it."""
 
-    reading: Passes
+    reading: Activations
     position: int
     parts: list[Share] = field(default_factory=list)
     heads: list[Share] = field(default_factory=list)
@@ -218,10 +179,10 @@ class Walk:
         return self.reading.model.weight(op.weights[number].name, row) if number < len(op.weights) else None
 
 
-def _values(reading: Passes, sites: list[str], position: int) -> dict[str, Floats]:
+def _values(reading: Activations, sites: list[str], position: int) -> dict[str, Floats]:
     """What lies at some sites at one position."""
     found: dict[str, Floats] = {}
-    for chunk in Passes(reading.model, reading.ids[: position + 1], reading.source).chunks(*sites):
+    for chunk in Activations(reading.model, reading.ids[: position + 1], reading.source).chunks(*sites):
         inside = position - chunk.start
         if 0 <= inside < chunk.count:
             found |= {site: (value[:, inside] if value.ndim == 3 else value[inside]) for site, value in chunk.sites.items()}

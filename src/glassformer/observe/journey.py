@@ -1,87 +1,44 @@
-"""The journey: how a text becomes the next token, stage by stage, each with its shape and the Python that gives it.
+"""How a journey is computed: one timed pass, what the head said, and what may be wrong with the prompt.
 
-    text ─ tokenizer ▶ ids ─ base model ▶ states ─ head ▶ scores ─ top 1 ▶ id ─ tokenizer ▶ text
-
-An encoder-decoder's text is its source, and the next token the first of its target; an encoder's way ends at its states,
-or at what its head says of the text. Shapes come from the blueprint, so nothing has to be recorded; scores and times come
-from one real pass.
+Shapes come from the blueprint (`stages`), so nothing has to be recorded; scores and times come from one real pass.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from glassformer.blueprints import Blueprint
 from glassformer.engine.protocol import Executor, Feed
-from glassformer.errors import InputError
 from glassformer.observe import weights
-from glassformer.observe.answers import TOP as TOP
-from glassformer.observe.answers import Answer as Answer
-from glassformer.observe.answers import Candidate as Candidate
-from glassformer.observe.answers import candidates as candidates
+from glassformer.observe.answers import TOP, candidates, gaps, label, passage, tags
 from glassformer.observe.clock import CHOSEN, READ, SCORED, WRITTEN, Clock
-from glassformer.observe.legs import Leg as Leg
-from glassformer.observe.legs import legs
-from glassformer.observe.seen import Seen
-from glassformer.observe.stages import Stage as Stage
-from glassformer.observe.stages import stages as stages
-from glassformer.observe.tokens import Token, told
-from glassformer.observe.vocabulary import Vocabulary
+from glassformer.observe.prompt_warnings import prompt_warnings
+from glassformer.observe.protocols import ModelLike
+from glassformer.observe.stages import stages
+from glassformer.observe.tokens import describe_tokens
+from glassformer.observe.vocabulary import vocabulary
 from glassformer.text import BatchEncoding, Tokenizer
+from glassformer.views.answers import Answer
+from glassformer.views.journey import Journey, Phase, Stage
 
-if TYPE_CHECKING:
-    from glassformer.show.page import Page
-
-
-@dataclass(frozen=True)
-class Journey(Seen):
-    SCHEMA = "glassformer.journey/1"
-
-    model: str
-    prompt: str
-    tokens: tuple[Token, ...]  # of an encoder-decoder: of its source
-    stages: tuple[Stage, ...]
-    candidates: tuple[Candidate, ...]  # of the first answer
-    vocabulary: Vocabulary
-    answer: str = "the next token"  # what the answers are about; where there are none, why
-    answers: tuple[Answer, ...] = ()  # one, or one for each gap, or one for each token
-    target: tuple[Token, ...] = ()  # what an encoder-decoder's target begins with
-    pair: str | None = None  # the second text of two
-    legs: tuple[Leg, ...] = ()
-    measured: str = ""  # what the times are of
-    warnings: tuple[str, ...] = ()  # what may be wrong with the prompt
-
-    @property
-    def next(self) -> Candidate:
-        """The most likely next token, or whatever else the model scores."""
-        if not self.candidates:
-            raise InputError(f"{self.model} scores nothing: it ends with the states of its tokens.")
-        return self.candidates[0]
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each stage, by its name; equal blocks under the first one's names."""
-        return {stage.name: stage.shape for stage in self.stages}
-
-    @property
-    def seconds(self) -> float:
-        """Of all legs together, as far as they are known."""
-        return sum(leg.seconds or 0.0 for leg in self.legs)
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.journey import page
-
-        return page(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Journey({len(self.tokens)} tokens → {self.next.text if self.candidates else 'states'!r})"
+AROUND = (
+    "text",
+    "pair",
+    "ids",
+    "start",
+    "sites",
+    "pooled",
+    "next scores",
+    "best id",
+    "next text",
+)  # stages beside the model
 
 
 @dataclass(frozen=True)
-class Pass:
+class TimedPass:
     """One pass and what came of it."""
 
     answers: tuple[Answer, ...]
@@ -91,8 +48,82 @@ class Pass:
     measured: str
 
 
-def next_token(tokenizer: Tokenizer, executor: Executor, clock: Clock, ids: Sequence[int], start: int | None = None) -> Pass:
-    """The best candidates for what follows a prompt, or for what an encoder-decoder's target begins with; one pass."""
+def journey(
+    model: ModelLike, text: str, ids: Sequence[int], pair: str | None = None, written: Sequence[str] | None = None
+) -> Journey:
+    """The journey of an encoded prompt; one pass. `written`: what was given, before a template was put around it."""
+    tokenizer, clock, start = model.tokenizer, Clock(model.blueprint, model.changes), model.start
+    if model.writes:
+        timed = next_token(tokenizer, model.executor, clock, ids, start)
+    else:
+        timed = _encoder_pass(model, text, ids, pair, clock)
+    context, wanted = model.config.context if model.head == "causal" else None, model.settings.max_new_tokens
+    warnings = [*prompt_warnings(tokenizer, text, ids, written, writes=model.writes, context=context, wanted=wanted)]
+    if model.head == "question" and pair is None:
+        warnings.append("This model looks for the answer to a question in a second text: give that with --pair, or pair=….")
+    return assemble(
+        tokenizer, model.blueprint, text, ids, timed, name=model.name, pair=pair, start=start, stored=stored_sizes(model),
+        warnings=warnings,
+    )  # fmt: skip
+
+
+def assemble(
+    tokenizer: Tokenizer,
+    blueprint: Blueprint,
+    text: str,
+    ids: Sequence[int],
+    timed: TimedPass,
+    *,
+    name: str = "",
+    pair: str | None = None,
+    start: int | None = None,
+    stored: Mapping[str, int] | None = None,
+    warnings: Sequence[str] = (),
+) -> Journey:
+    """The journey of an encoded prompt to what its pass gave; `start` is what an encoder-decoder's target begins with."""
+    _, plain, seconds = encode_again(tokenizer, text, pair, ids)
+    way = stages(blueprint, len(ids), text, pair, plain=plain, start=start, dtype=timed.dtype, stored=stored)
+    return Journey(
+        model=name,
+        prompt=text,
+        tokens=describe_tokens(tokenizer, ids),
+        stages=tuple(way),
+        candidates=timed.answers[0].candidates if timed.answers else (),
+        vocabulary=vocabulary(tokenizer, blueprint),
+        answer=timed.about,
+        answers=timed.answers,
+        target=() if start is None else describe_tokens(tokenizer, [start]),
+        pair=pair,
+        phases=phases(way, {READ: seconds, **timed.seconds}),
+        measured=timed.measured,
+        warnings=tuple(warnings),
+    )
+
+
+def stored_sizes(model: Any) -> dict[str, int]:
+    """The bytes of each weight as it is stored; of a model that is in memory only, as it is there."""
+    inventory = weights.inventory(model)
+    return {name: inventory.tensors[stored].size for name, stored in weights.match_names(inventory).names.items()}
+
+
+def encode_again(tokenizer: Tokenizer, text: str, pair: str | None, ids: Sequence[int]) -> tuple[BatchEncoding, bool, float]:
+    """A text as it became these ids; whether without tokens around it; and how long that takes."""
+    for special in (False, True):
+        started = time.perf_counter()
+        encoding = tokenizer(text, pair, add_special_tokens=special, return_offsets_mapping=True)
+        seconds = time.perf_counter() - started
+        if list(encoding["input_ids"]) == list(ids):
+            break
+    return encoding, not special, seconds
+
+
+# The pass -----------------------------------------------------------------------------------------------------------
+
+
+def next_token(
+    tokenizer: Tokenizer, executor: Executor, clock: Clock, ids: Sequence[int], start: int | None = None
+) -> TimedPass:
+    """The best candidates for what follows a prompt, or for what an encoder-decoder's target begins with."""
     about = "the next token" if start is None else "the target's first token"
     row = executor.open(None if start is None else ids)
     try:
@@ -105,59 +136,114 @@ def next_token(tokenizer: Tokenizer, executor: Executor, clock: Clock, ids: Sequ
         clock.lap(WRITTEN)
     finally:
         executor.close(row)
-    told = executor.describe()
-    dtype = "float32" if told.name == "cpu" else told.dtype
-    where = told.notes[0] if told.name == told.device else f"on {told.device}, {told.dtype}"
-    return Pass(
-        (Answer(about, candidates(tokenizer, best)),), about, clock.seconds, dtype, f"the {told.name} executor ({where})"
+    description = executor.describe()
+    name, device, dtype = description.name, description.device, description.dtype
+    where = description.notes[0] if name == device else f"on {device}, {dtype}"
+    answer = Answer(about, candidates(tokenizer, best))
+    return TimedPass(
+        (answer,), about, clock.seconds, "float32" if name == "cpu" else dtype, f"the {name} executor ({where})"
     )
 
 
-def journey(
-    tokenizer: Tokenizer,
-    blueprint: Blueprint,
-    text: str,
-    ids: Sequence[int],
-    done: Pass,
-    *,
-    name: str = "",
-    pair: str | None = None,
-    start: int | None = None,
-    stored: Mapping[str, int] | None = None,
-    warnings: Sequence[str] = (),
-) -> Journey:
-    """The journey of an encoded prompt to what its pass found; `start` is what an encoder-decoder's target begins with."""
-    _, plain, seconds = encoded(tokenizer, text, pair, ids)
-    way = stages(blueprint, len(ids), text, pair, plain=plain, start=start, dtype=done.dtype, stored=stored)
-    return Journey(
-        name,
-        text,
-        told(tokenizer, ids),
-        tuple(way),
-        done.answers[0].candidates if done.answers else (),
-        Vocabulary.of(tokenizer, blueprint),
-        done.about,
-        done.answers,
-        () if start is None else told(tokenizer, [start]),
-        pair,
-        legs(way, {READ: seconds, **done.seconds}),
-        done.measured,
-        tuple(warnings),
-    )
+def _encoder_pass(model: ModelLike, text: str, ids: Sequence[int], pair: str | None, clock: Clock) -> TimedPass:
+    """What a head that does not write says of a text: of each gap, of each token, of the whole, or where the answer is.
+
+    Where there is nothing to choose from, a word on why.
+    """
+    import torch
+
+    module, (encoding, _, _) = model.module, encode_again(model.tokenizer, text, pair, ids)
+    inputs = {"input_ids": ids} | ({"token_type_ids": encoding["token_type_ids"]} if "token_type_ids" in encoding else {})
+    tensors = {name: torch.tensor([list(values)], device=module.device) for name, values in inputs.items()}
+    with torch.inference_mode():
+        clock.start()
+        output = module(**tensors, watch=clock.watch)
+    clock.lap(SCORED, output.to_tuple()[0])
+    answers, about = _answers(model, output, ids, text if pair is None else pair, encoding, pair is not None)
+    if answers:
+        clock.lap(CHOSEN)
+    dtype = str(module.dtype).removeprefix("torch.")
+    return TimedPass(answers, about, clock.seconds, dtype, f"PyTorch (on {module.device}, {dtype})")
 
 
-def sizes(model: Any) -> dict[str, int]:
-    """The bytes of each weight as it is stored; of a model that is in memory only, as it is there."""
-    held = weights.held(model)
-    return {name: held.tensors[written].size for name, written in weights.account(held).names.items()}
+def _answers(
+    model: ModelLike, output: Any, ids: Sequence[int], text: str, encoding: Any, second: bool
+) -> tuple[tuple[Answer, ...], str]:
+    """What a head's output says, and of what; `text`: where a passage is looked for."""
+    if model.head == "question":
+        own = [owner == int(second) for owner in encoding.sequence_ids()]
+        offsets = encoding["offset_mapping"]
+        if not any(own):
+            return (), "There are no tokens in which an answer could be found."
+        starts, ends = (logits[0].float().cpu().numpy() for logits in (output.start_logits, output.end_logits))
+        best = passage(own, starts, ends, lambda first, last: text[offsets[first][0] : offsets[last][1]])
+        return (best,), best.about
+    if model.head == "base":
+        return (), "This model ends with the states of its tokens."
+    scores = output.logits[0].float().cpu().numpy()
+    if model.head == "sequence":
+        return (label(scores, model.label, model.config.problem_type),), "the label"
+    if model.head == "token":
+        tagged = tags(model.tokenizer, ids, scores, model.label)
+        return tagged, "the label of each token" if tagged else "There are no tokens that could have a label."
+    filled = gaps(model.tokenizer, ids, scores)
+    hint = f"Put {model.tokenizer.mask_token} into the text to see what this model would fill in."
+    return filled, "the masked token" if filled else hint
 
 
-def encoded(tokenizer: Tokenizer, text: str, pair: str | None, ids: Sequence[int]) -> tuple[BatchEncoding, bool, float]:
-    """A text as it became these ids; whether without tokens around it; and how long that takes."""
-    for special in (False, True):
-        begun = time.perf_counter()
-        found = tokenizer(text, pair, add_special_tokens=special, return_offsets_mapping=True)
-        seconds = time.perf_counter() - begun
-        if list(found["input_ids"]) == list(ids):
-            break
-    return found, not special, seconds
+# Phases -------------------------------------------------------------------------------------------------------------
+
+
+def phases(way: Sequence[Stage], seconds: Mapping[str, float]) -> tuple[Phase, ...]:
+    """The timed phases of a journey's stages; `seconds` by what a clock noted."""
+    sizes = {stage.name: stage.bytes for stage in way}
+    inside = [stage for stage in way if stage.name not in AROUND]
+    both = any(stage.stack for stage in inside)
+    timed = [Phase("text to ids", seconds.get(READ), bytes=sizes.get("ids", 0))]
+    for stack in dict.fromkeys(stage.stack for stage in inside):
+        timed += _stack([stage for stage in inside if stage.stack == stack], stack, both, seconds)
+    if (output := sizes.get("next scores", sizes.get("pooled"))) is not None:
+        timed[-1] = replace(timed[-1], bytes=output)  # the last token's are all that is computed
+    if "next scores" in sizes:
+        timed.append(Phase("choosing", seconds.get(CHOSEN), bytes=sizes["best id"]))
+        timed.append(Phase("id to text", seconds.get(WRITTEN)))
+    elif CHOSEN in seconds:
+        timed.append(Phase("finding the answer", seconds[CHOSEN]))
+    return tuple(timed)
+
+
+def _stack(own: Sequence[Stage], stack: str, both: bool, seconds: Mapping[str, float]) -> list[Phase]:
+    """The phases of a model, or of one side of an encoder-decoder."""
+    places = [number for number, stage in enumerate(own) if stage.blocks]
+    before, blocks, after = own[: places[0]], own[places[0] : places[-1] + 1], own[places[-1] + 1 :]
+    text, side = ("source ", "encoder ") if stack else ("target ", "decoder ") if both else ("", "")
+    embedding = _phase(f"{text}embedding", before, seconds.get(f"{stack}embedding"))
+    inner = _blocks(side, stack, blocks, seconds)
+    ends = _sum(seconds.get(name) for name in ([f"{stack}final"] if stack else ["final", SCORED]))
+    normed = any(stage.parameters for stage in after if stage.name.endswith("final"))
+    if any(stage.name == "scores" for stage in after):
+        return [embedding, inner, _phase("norm and head" if normed else "head", after, ends)]
+    if any(stage.parameters for stage in after):
+        return [embedding, inner, _phase(f"{side}norm" if normed else "pooler", after, ends)]
+    return [embedding, replace(inner, seconds=_sum([inner.seconds, ends]))]  # nothing is done there
+
+
+def _blocks(side: str, stack: str, stages: Sequence[Stage], seconds: Mapping[str, float]) -> Phase:
+    count = max(stage.blocks[1] for stage in stages if stage.blocks) + 1
+    each = [seconds.get(f"{stack}blocks.{number}.residual") for number in range(count)]
+    phase = _phase(f"{side}blocks 0–{count - 1}" if count > 1 else f"{side}block 0", stages, _sum(each))
+    return replace(phase, each=() if None in each else tuple(time for time in each if time is not None))
+
+
+def _phase(name: str, stages: Sequence[Stage], seconds: float | None) -> Phase:
+    times = [stage.blocks[1] - stage.blocks[0] + 1 if stage.blocks else 1 for stage in stages]
+    stored = _sum(stage.stored and stage.stored * count for stage, count in zip(stages, times, strict=True))
+    parameters = sum(stage.parameters * count for stage, count in zip(stages, times, strict=True))
+    sizes = [stage.bytes for stage in stages if stage.dtype]
+    return Phase(name, seconds, parameters, None if stored is None else int(stored), sizes[-1] if sizes else 0)
+
+
+def _sum(numbers: Iterable[float | None]) -> float | None:
+    """None where one of them is not known."""
+    terms = list(numbers)
+    return None if None in terms else sum(term for term in terms if term is not None)

@@ -8,112 +8,21 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from glassformer.errors import InputError
 from glassformer.observe import weights
-from glassformer.observe.seen import Seen
-from glassformer.observe.statistics import Statistics, statistics
+from glassformer.observe.statistics import statistics
+from glassformer.progress import NamedProgress
+from glassformer.views.parameters import Kind, Module, Parameter, Parameters, Tied
 
-if TYPE_CHECKING:
-    from glassformer.show.page import Page
-
-Progress: TypeAlias = Callable[[str, int, int], None]  # (what, numbers so far, numbers in all)
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")  # of a block, in a name
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One tensor."""
-
-    name: str  # as the model has it: its module's, and its own
-    shape: tuple[int, ...]
-    elements: int
-    kind: str | None = None  # F32, BF16, Q4_K, …; None where there are no weights, and so are the next two
-    bytes: int | None = None
-    bits: float | None = None  # for each number
-    written: str | None = None  # what the file calls it, where that is something else
-    statistics: Statistics | None = None
-
-
-@dataclass(frozen=True)
-class Module:
-    """A module: its own tensors, and the modules inside it."""
-
-    name: str  # dotted; the whole model's is empty
-    tensors: int  # its own and those inside
-    elements: int
-    bytes: int | None
-    parameters: tuple[Parameter, ...]
-    modules: tuple[Module, ...]
-
-    def walk(self) -> Iterator[Parameter]:
-        """Its own tensors and those inside."""
-        yield from self.parameters
-        for inner in self.modules:
-            yield from inner.walk()
-
-
-@dataclass(frozen=True)
-class Kind:
-    """All tensors that are stored alike."""
-
-    kind: str
-    tensors: int
-    elements: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Tied:
-    """A name for what is a parameter under another name already."""
-
-    name: str
-    same: str
-    bytes: int | None  # that the file gives it once more; None: it is there once
-
-
-@dataclass(frozen=True)
-class Parameters(Seen):
-    """Everything that a model has learnt. The sums are of all of it; the tree holds what was asked for."""
-
-    SCHEMA = "glassformer.parameters/1"
-
-    model: str
-    family: str | None  # its model_type; None where it is not known
-    tensors: int
-    elements: int
-    bytes: int | None  # None: there are no weights here
-    kinds: tuple[Kind, ...]  # the one that takes most room first
-    tied: tuple[Tied, ...]
-    unused: tuple[Parameter, ...]  # in the file, and of no use to the model
-    missing: tuple[str, ...]  # not in the file
-    only: str | None  # what the tree was chosen by
-    tree: Module
-
-    @property
-    def flat(self) -> tuple[Parameter, ...]:
-        """The tensors of the tree in a row."""
-        return tuple(self.tree.walk())
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Their shapes by name, as a state_dict tells them."""
-        return {one.name: one.shape for one in self.tree.walk()}
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.parameters import page
-
-        return page(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Parameters({self.model!r}: {self.elements:,} in {self.tensors} tensors)"
 
 
 def parameters(
@@ -122,7 +31,7 @@ def parameters(
     only: str | None = None,
     stats: bool = False,
     histogram: bool = False,
-    progress: Progress | None = None,
+    progress: NamedProgress | None = None,
 ) -> Parameters:
     """The parameters of a loaded model, of an opened checkpoint, or of a PyTorch model of ours.
 
@@ -132,8 +41,8 @@ def parameters(
         histogram: count them in 21 bins too.
         progress: called as (tensor, numbers so far, numbers in all) while numbers are read.
     """
-    held = weights.held(source)
-    names = weights.account(held)
+    held = weights.inventory(source)
+    names = weights.match_names(held)
     found = {name: _parameter(name, held.tensors[written], written) for name, written in names.names.items()}
     if not held.tensors and held.blueprint is not None:
         found = {one.name: Parameter(one.name, one.shape, one.elements) for one in held.blueprint.weights}
@@ -165,7 +74,7 @@ def _parameter(name: str, one: Any, written: str) -> Parameter:
     return Parameter(name, tuple(one.shape), elements, one.kind, one.size, bits, None if written == name else written)
 
 
-def _tied(name: str, same: str, found: Mapping[str, Parameter], held: weights.Held) -> Tied:
+def _tied(name: str, same: str, found: Mapping[str, Parameter], held: weights.Inventory) -> Tied:
     one, twin = held.tensors.get(name), held.tensors.get(found[same].written or same)
     return Tied(name, same, None if one is None or one is twin else one.size)
 
@@ -230,14 +139,14 @@ def _like(only: str, names: Sequence[str]) -> str:
 
 
 def _looked_at(
-    chosen: Sequence[Parameter], tensors: Mapping[str, Any], histogram: bool, progress: Progress | None
+    chosen: Sequence[Parameter], tensors: Mapping[str, Any], histogram: bool, progress: NamedProgress | None
 ) -> Iterator[Parameter]:
     so_far, total = 0, sum(one.elements for one in chosen)
-    tell = progress or (lambda what, so_far, total: None)
+    progress = progress or (lambda what, so_far, total: None)
     for one in chosen:
-        tell(one.name, so_far, total)
+        progress(one.name, so_far, total)
         tensor = tensors[one.written or one.name]
         yield replace(one, statistics=statistics(partial(weights.pieces, tensor), histogram))
         tensor.release()
         so_far += one.elements
-        tell(one.name, so_far, total)
+        progress(one.name, so_far, total)

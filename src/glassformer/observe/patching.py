@@ -16,24 +16,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from glassformer.candidates import log_softmax
 from glassformer.engine.protocol import Feed, Row, Want, alike
 from glassformer.errors import InputError, SettingError, nearest
-from glassformer.observe.attention import place
+from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import scored_token, spelt
-from glassformer.observe.passes import Floats, Passes, Tell
-from glassformer.observe.seen import Seen
+from glassformer.observe.protocols import Floats
+from glassformer.progress import Progress
 from glassformer.sites import ENCODER, Change, Watch
+from glassformer.views.patching import AnswerToken, PatchedPart, Patching
+from glassformer.views.tokens import find_token
 
-if TYPE_CHECKING:
-    from glassformer.show.page import Page
-
-Part: TypeAlias = Literal["residual", "attention", "mlp", "heads", "query", "key", "value", "pattern"]
 SITES: dict[str, str] = {
     "residual": "blocks.{}.residual",
     "attention": "blocks.{}.attention.update",
@@ -50,87 +47,9 @@ LIKELY = 10  # tokens of each text
 MOST = 1_000_000  # tokens that all patches read
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One of the two tokens whose scores tell the texts apart."""
-
-    id: int
-    text: str
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One place, and how much of the first text's answer it brings back."""
-
-    layer: str
-    place: str  # the token at it, or the head
-    position: int | None  # of a head, which is patched at all of them: None
-    value: float
-
-
-@dataclass(frozen=True)
-class Patching(Seen):
-    SCHEMA = "glassformer.patching/1"
-
-    model: str
-    part: Part
-    texts: tuple[str, str]  # where the patches come from, and where they are put
-    tokens: tuple[tuple[str, ...], tuple[str, ...]]  # of both, on the side that is patched
-    answers: tuple[Answer, Answer]  # what each text leads to
-    differences: tuple[float, float]  # after each text: the first answer's score less the second's
-    layers: tuple[str, ...]  # 'embedding', then blocks by number
-    positions: tuple[int, ...]  # that were patched
-    heads: int  # how many columns are heads; 0: columns are positions
-    sharing: int  # heads of one column: of keys and values, a group may have several
-    values: tuple[tuple[float, ...], ...]
-    best: tuple[int, int]  # the ids that each text leads to, which the answers are unless others were named
-    changes: tuple[str, ...]  # sites that were changed all the while
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.patching import page
-
-        return page(self, everything)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What the columns stand for: the second text's tokens, or the heads' numbers."""
-        if self.heads and self.sharing > 1:
-            return tuple(
-                f"{first}–{first + self.sharing - 1}" for first in range(0, self.heads * self.sharing, self.sharing)
-            )
-        if self.heads:
-            return tuple(map(str, range(self.heads)))
-        return tuple(self.tokens[1][position] for position in self.positions)
-
-    @property
-    def cells(self) -> list[Cell]:
-        """All places, those that move the answer most first, whichever way."""
-        at: Sequence[int | None] = [None] * self.heads if self.heads else self.positions
-        found = [
-            Cell(layer, place, position, value)
-            for layer, row in zip(self.layers, self.values, strict=True)
-            for place, position, value in zip(self.columns, at, row, strict=True)
-        ]
-        return sorted(found, key=lambda cell: -abs(cell.value))
-
-    def at(self, layer: int | str, column: int) -> float:
-        """One cell: after or in this layer (or 'embedding'), at this position of the text, or in this head."""
-        columns = range(self.heads) if self.heads else self.positions
-        if str(layer) not in self.layers or column not in columns:
-            raise InputError(f"there is no cell of layer {layer!r} and {'head' if self.heads else 'position'} {column!r}.")
-        return self.values[self.layers.index(str(layer))][columns.index(column)]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        return np.array(self.values, dtype)
-
-    def __repr__(self) -> str:
-        first, second = self.answers
-        return f"Patching({first.text!r} instead of {second.text!r}: {len(self.layers)} × {len(self.columns)} {self.part})"
-
-
 def patching(
-    first: Passes, second: Passes, part: Part = "residual", positions: Sequence[int | str] | int | None = None, *,
-    answer: int | str | None = None, against: int | str | None = None, tell: Tell | None = None,
+    first: Activations, second: Activations, part: PatchedPart = "residual", positions: Sequence[int | str] | int | None = None, *,
+    answer: int | str | None = None, against: int | str | None = None, progress: Progress | None = None,
 ) -> Patching:  # fmt: skip
     """Put the first text's values into the second one's pass, place by place, and see what brings its answer back.
 
@@ -140,12 +59,14 @@ def patching(
     `against`: the two tokens to tell apart, instead of what each text leads to.
     """
     if part not in SITES:
-        raise SettingError(f"there is no part {part!r} to patch.{nearest(part, SITES)} Parts: {', '.join(get_args(Part))}.")
+        raise SettingError(
+            f"there is no part {part!r} to patch.{nearest(part, SITES)} Parts: {', '.join(get_args(PatchedPart))}."
+        )
     pair = Pair(first, second, positions)
     ends = [pair.scores(side) for side in (first, second)]
     model = first.model
     wanted, other = scored_token(model, answer, ends[0]), scored_token(model, against, ends[1])
-    answers = [Answer(one, spelt(model, one)) for one in (wanted, other)]
+    answers = [AnswerToken(one, spelt(model, one)) for one in (wanted, other)]
     if wanted == other:
         both = "are both told to lead" if answer is not None and against is not None else "both lead"
         moved = " and ".join(repr(spelt(model, one)) for one in _moved(*ends))
@@ -163,8 +84,8 @@ def patching(
     values = np.zeros((len(layers), columns))
     for done, (patch, scores) in enumerate(pair.patched(patches), 1):
         values[layers.index(patch.layer), patch.column] = (float(scores[wanted] - scores[other]) - dirty) / (clean - dirty)
-        if tell is not None:
-            tell(done, len(patches))
+        if progress is not None:
+            progress(done, len(patches))
     return Patching(
         model.name,
         part,
@@ -194,7 +115,7 @@ class Patch:
 class Pair:
     """Two texts of as many tokens, on the side where they differ: what an encoder reads, or what the model goes on from."""
 
-    def __init__(self, first: Passes, second: Passes, positions: Sequence[int | str] | int | None) -> None:
+    def __init__(self, first: Activations, second: Activations, positions: Sequence[int | str] | int | None) -> None:
         model = first.model
         if not (model.writes or model.head == "masked"):
             raise InputError(f"{model.name} scores no tokens, so there is no answer that a patch could bring back.")
@@ -223,10 +144,10 @@ class Pair:
                 )
         self.mask = None if model.writes else self._mask()
 
-    def ids(self, side: Passes) -> tuple[int, ...]:
+    def ids(self, side: Activations) -> tuple[int, ...]:
         return side.source or () if self.sourced else side.ids
 
-    def spelt(self, side: Passes) -> tuple[str, ...]:
+    def spelt(self, side: Activations) -> tuple[str, ...]:
         return tuple(token.text for token in (side.source_tokens if self.sourced else side.tokens))
 
     @property
@@ -238,8 +159,8 @@ class Pair:
         """A position, by number or by a token of either text."""
         first, second = (self.spelt(side) for side in (self.first, self.second))
         with suppress(InputError):
-            return place(position, second)
-        return place(position, first)
+            return find_token(position, second)
+        return find_token(position, first)
 
     def _mask(self) -> int:
         mask = self.first.model.tokenizer.mask_token_id
@@ -251,7 +172,7 @@ class Pair:
 
     # Values and scores ------------------------------------------------------------------------------------------
 
-    def patches(self, part: Part) -> list[Patch]:
+    def patches(self, part: PatchedPart) -> list[Patch]:
         """Every place, position by position, with what lies there in the first text."""
         blueprint, prefix = self.first.model.blueprint, ENCODER if self.sourced else ""
         blocks = blueprint.encoder if self.sourced else blueprint.blocks
@@ -276,7 +197,7 @@ class Pair:
             for layer, site in sites.items()
         ]
 
-    def _check_size(self, layers: int, part: Part) -> None:
+    def _check_size(self, layers: int, part: PatchedPart) -> None:
         """Refuse what would take hours, before anything runs."""
         length = len(self.ids(self.second))
         starts = [min(self.positions)] * self.heads if part in BY_HEAD else self.positions
@@ -286,7 +207,7 @@ class Pair:
                 f"patching {len(starts)} × {layers} places of this text reads {tokens:,} tokens. Name a few positions."
             )
 
-    def scores(self, side: Passes) -> Floats:
+    def scores(self, side: Activations) -> Floats:
         """What a side's text leads to, unchanged."""
         if self.mask is not None:
             return self._filled(side.ids, Watch())
@@ -327,7 +248,7 @@ class Pair:
                 executor.close(row)
 
     def _filled(self, ids: Sequence[int], watch: Watch) -> Floats:
-        scores, _ = self.first.model.encoded(ids, watch)
+        scores, _ = self.first.model.encoder_pass(ids, watch)
         assert scores is not None
         assert self.mask is not None
         found: Floats = scores[self.mask]
@@ -346,5 +267,5 @@ def _watch(patch: Patch) -> Watch:
     return Watch(changes={patch.site: patch.change})
 
 
-def _told(side: Passes) -> str:
+def _told(side: Activations) -> str:
     return str(side.model.tokenizer.decode(side.ids if side.source is None else side.source))

@@ -11,7 +11,7 @@ Shapes: logs (positions, vocabulary), the logarithms of probabilities.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -22,6 +22,7 @@ import numpy.typing as npt
 from glassformer.candidates import log_softmax
 from glassformer.engine.protocol import Executor, Feed, Want
 from glassformer.errors import InputError
+from glassformer.progress import Progress
 from glassformer.text import Tokenizer
 
 WINDOW = 512  # tokens; longer ones cost more and change little
@@ -29,7 +30,6 @@ CHUNK = 32  # positions whose scores are held at once
 HELD_OUT = Path(__file__).with_name("held_out.txt")  # Moby-Dick, chapter 86; in the public domain
 
 Logs: TypeAlias = npt.NDArray[np.float64]
-Tell: TypeAlias = Callable[[int, int], None]  # (tokens so far, tokens in all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,20 @@ def begins_with(tokenizer: Tokenizer) -> int | None:
 
 
 def likelihood(
-    executor: Executor, ids: Sequence[int], *, begin: int | None = None, window: int = WINDOW, tell: Tell | None = None
+    executor: Executor,
+    ids: Sequence[int],
+    *,
+    begin: int | None = None,
+    window: int = WINDOW,
+    progress: Progress | None = None,
 ) -> Likelihood:
     """How surprising these tokens are; `begin`: a token that each window begins with."""
     count, nats = 0, 0.0
     for targets, logs in _scored(executor, ids, begin, window):
         count += len(targets)
         nats -= _taken(logs, targets)
-        if tell is not None:
-            tell(count, len(ids))
+        if progress is not None:
+            progress(count, len(ids))
     return Likelihood(count, nats)
 
 

@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassformer.blueprints import Blueprint, Config, Head
 from glassformer.blueprints import blueprint as blueprint_of
 from glassformer.errors import InputError, InputTypeError
-from glassformer.observe.seen import Seen
-from glassformer.observe.stages import BYTES, Stage, stages
-
-if TYPE_CHECKING:
-    from glassformer.show.page import Page
+from glassformer.observe.stages import BYTES, stages
+from glassformer.views.plan import Plan
 
 LENGTH = 16  # tokens, where nobody says how many
 KINDS = ("float32", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Plan(Seen):
-    """Every shape, module and count of a model, for a prompt of so many tokens."""
-
-    SCHEMA = "glassformer.plan/1"
-
-    model: str
-    model_type: str
-    head: str
-    length: int  # tokens of the prompt; of an encoder-decoder: of its source
-    blocks: int
-    encoder: int  # blocks of the encoder of an encoder-decoder
-    stages: tuple[Stage, ...]
-    parameters: int
-    weights: Mapping[str, int]  # bytes of the weights, by what they are stored in
-    cache: Mapping[str, int]  # bytes that are remembered of the prompt, by what they are kept in; 0: nothing is
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each stage, by its name; equal blocks under the first one's names."""
-        return {stage.name: stage.shape for stage in self.stages}
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.plan import page
-
-        return page(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Plan({self.model or self.model_type}: {self.parameters:,} parameters)"
 
 
 def plan(source: Any, length: int = LENGTH, *, head: Head | None = None, name: str = "") -> Plan:

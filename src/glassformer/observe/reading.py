@@ -4,37 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from glassformer.observe.attention import Attention, Heads, Kind, attention, heads
-from glassformer.observe.attribution import Attribution, attribution
-from glassformer.observe.lens import Lens, lens
-from glassformer.observe.passes import Passes, Tell
-from glassformer.observe.trace import TOP, Trace, read
+from glassformer.observe.activations import Activations
+from glassformer.observe.attention import attention, heads
+from glassformer.observe.attribution import attribution
+from glassformer.observe.lens import lens
+from glassformer.observe.trace import TOP, read
+from glassformer.progress import Progress
+from glassformer.views.attention import Attention, Heads, Kind
+from glassformer.views.attribution import Attribution
+from glassformer.views.lens import Lens
+from glassformer.views.trace import Trace
 
 
-class Reading(Passes):
+class Reading(Activations):
     """A text that a model has read, and perhaps written."""
 
-    def trace(self, best: int = TOP, *, tell: Tell | None = None) -> Trace:
+    def trace(self, best: int = TOP, *, progress: Progress | None = None) -> Trace:
         """At each place what was expected, what came, and how surprising it was; what would come next."""
-        return read(self, best, tell)
+        return read(self, best, progress)
 
     def attention(
         self, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False,
-        tell: Tell | None = None,
+        progress: Progress | None = None,
     ) -> Attention:  # fmt: skip
         """Who looked at whom: one head, a layer's mean (no head), all layers' mean (no layer), or their rollout.
 
         `kind`: 'self', or of an encoder-decoder 'cross' or 'encoder'. `.of(token)` is one row of it.
         """
-        return attention(self, layer, head, kind=kind, rollout=rollout, tell=tell)
+        return attention(self, layer, head, kind=kind, rollout=rollout, progress=progress)
 
-    def heads(self, *, kind: Kind = "self", tell: Tell | None = None) -> Heads:
+    def heads(self, *, kind: Kind = "self", progress: Progress | None = None) -> Heads:
         """All heads of all layers, each in a few numbers: where it mostly looks, and how widely."""
-        return heads(self, kind=kind, tell=tell)
+        return heads(self, kind=kind, progress=progress)
 
-    def lens(self, positions: Sequence[int | str] | None = None, *, tell: Tell | None = None) -> Lens:
+    def lens(self, positions: Sequence[int | str] | None = None, *, progress: Progress | None = None) -> Lens:
         """What each layer would have said at some positions: the last few, unless others are named."""
-        return lens(self, positions, tell=tell)
+        return lens(self, positions, progress=progress)
 
     def attribution(
         self, position: int | str = -1, token: int | str | None = None, against: int | str | None = None

@@ -15,78 +15,29 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from glassformer.engine.protocol import alike
 from glassformer.errors import InputError
-from glassformer.observe.seen import Seen, plain_data
+from glassformer.observe.protocols import ModelLike, RunLike
 from glassformer.sites import Change
 from glassformer.text.pieces import shown_bytes
-
-if TYPE_CHECKING:
-    from glassformer.loaded import Loaded
-    from glassformer.running import Run
-    from glassformer.show.page import Page
+from glassformer.views.receipt import SCHEMA, Receipt, ReceiptStep, Replay, SettingValue
+from glassformer.views.view import plain_data
 
 BLOCK = 1 << 22
-SCHEMA = "glassformer.run/1"
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """One token that was chosen."""
-
-    id: int
-    text: str
-    draw: float | None
-    logprob: float | None
-
-
-@dataclass(frozen=True)
-class Was:
-    """A setting in force, and where it came from."""
-
-    value: Any
-    origin: str
-
-
-@dataclass(frozen=True)
-class Receipt(Seen):
-    SCHEMA = SCHEMA
-
-    model: str  # by name
-    path: str | None  # where its weights lay
-    weights: str | None  # their SHA-256; None for a model that was made in memory
-    versions: Mapping[str, str]
-    executor: Mapping[str, Any]
-    prompt: str  # as the model saw it
-    prompt_ids: tuple[int, ...]
-    settings: Mapping[str, Was]
-    seed: int | None
-    negative_ids: tuple[int, ...] | None  # what guidance led away from
-    changes: Mapping[str, Any]  # what was changed inside the model, by site
-    text: str
-    steps: tuple[Chosen, ...]
-    finish: str | None
-    stop: str | None
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.receipt import page
-
-        return page(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Receipt({self.model}: {len(self.steps)} tokens)"
-
-
-def receipt(run: Run) -> Receipt:
+def receipt(run: RunLike) -> Receipt:
     model, tokenizer = run.model, run.model.tokenizer
     about = model.executor.describe()
-    steps = (Chosen(step.id, shown_bytes(tokenizer.token_bytes(step.id)), step.draw, step.logprob) for step in run.steps)
+    steps = (
+        ReceiptStep(step.id, shown_bytes(tokenizer.token_bytes(step.id)), step.draw, step.logprob) for step in run.steps
+    )
     path = getattr(model.opened, "path", None)
     return Receipt(
         model.name,
@@ -96,7 +47,7 @@ def receipt(run: Run) -> Receipt:
         {one.name: plain_data(getattr(about, one.name)) for one in fields(about)},
         run.prompt,
         run.ids,
-        {name: Was(_told(value), where) for name, (value, where) in run.settings.in_force.items()},
+        {name: SettingValue(_told(value), where) for name, (value, where) in run.settings.in_force.items()},
         run.seed,
         run.negative,
         {site: _written(change) for site, change in model.changes.items()},
@@ -107,7 +58,7 @@ def receipt(run: Run) -> Receipt:
     )
 
 
-def weight_hash(model: Loaded) -> str | None:
+def weight_hash(model: ModelLike) -> str | None:
     """The SHA-256 of the files that hold a model's weights, in the order of their names."""
     tensors = getattr(model.opened, "tensors", None)
     if tensors is None:
@@ -140,32 +91,6 @@ def _written(change: Change) -> dict[str, Any]:
     shift = None if change.shift is None else np.asarray(change.shift, np.float32).tolist()
     positions, heads = (None if one is None else sorted(one) for one in (change.positions, change.heads))
     return {"scale": change.scale, "shift": shift, "positions": positions, "heads": heads}
-
-
-# Replaying ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Replay(Seen):
-    """What came of writing a text again."""
-
-    SCHEMA = "glassformer.replay/1"
-
-    identical: bool  # every token is the same
-    step: int | None  # the first that is not
-    was: str | None  # what stood there
-    now: str | None  # what came this time
-    logprobs: tuple[float | None, float | None]  # of what stood there and of what came, in the two runs
-    differences: tuple[str, ...]  # of the circumstances: versions, executor
-    text: str
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.receipt import replay
-
-        return replay(self, everything)
-
-    def __repr__(self) -> str:
-        return "Replay(identical)" if self.identical else f"Replay(differs from token {self.step} on)"
 
 
 def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -203,7 +128,7 @@ def options_of(found: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(kind) for name, kind in options.items()} if isinstance(options, Mapping) else {}
 
 
-def check_weights(found: Mapping[str, Any], model: Loaded) -> None:
+def check_weights(found: Mapping[str, Any], model: ModelLike) -> None:
     """Refuse a receipt that was written with other weights."""
     own = weight_hash(model)
     if found.get("weights") != own:
@@ -244,7 +169,7 @@ def changes_of(found: Mapping[str, Any]) -> dict[str, Change]:
     return changes
 
 
-def compared(found: Mapping[str, Any], run: Run) -> Replay:
+def compare_with_receipt(found: Mapping[str, Any], run: RunLike) -> Replay:
     """A receipt, and the run that was to be the same."""
     was, now = [one["id"] for one in found["steps"]], [step.id for step in run.steps]
     step = None if was == now else alike(was, now)
@@ -259,7 +184,7 @@ def compared(found: Mapping[str, Any], run: Run) -> Replay:
     return Replay(step is None, step, texts[0], texts[1], (logs[0], logs[1]), _circumstances(found, run), run.text)
 
 
-def _circumstances(found: Mapping[str, Any], run: Run) -> tuple[str, ...]:
+def _circumstances(found: Mapping[str, Any], run: RunLike) -> tuple[str, ...]:
     """What is not as it was: versions, and the executor."""
     about = run.model.executor.describe()
     now = {**_versions(), "executor": about.name, "weights in": about.dtype, "options": _listed(about.options),

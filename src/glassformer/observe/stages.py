@@ -7,29 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Op, Weight
+from glassformer.views.journey import Stage
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One value on the way, or the same value in several equal blocks."""
-
-    name: str  # a site, or one of the steps around the model
-    shape: tuple[int, ...]
-    python: str
-    module: str = ""
-    parameters: int = 0  # that are first used here; of one block, where the row stands for several
-    blocks: tuple[int, int] | None = None  # first and last of the equal blocks
-    stack: str = ""  # "encoder." in the encoder of an encoder-decoder
-    bytes: int = 0  # of the value; 0 for what is no value of its own
-    dtype: str = ""  # what the value is made of
-    stored: int | None = None  # bytes of the same weights as their file has them; None: not known
-    shares: str = ""  # a weight that was used before, and is used here again
 
 
 def stages(

@@ -9,40 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.views.parameters import FAR, Histogram, Statistics
+
 Numbers: TypeAlias = npt.NDArray[Any]
 Pieces: TypeAlias = Callable[[], Iterable[Numbers]]  # from the beginning each time: numbers are read once or twice
-
 BINS = 21
-FAR = 6  # standard deviations from the mean, beyond which a number is out of line
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """How many numbers lie between each two edges, as numpy.histogram counts them."""
-
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Of the finite numbers; where there is none, there is nothing to tell."""
-
-    mean: float | None
-    deviation: float | None  # of a sample (n - 1), as torch has it; None for a single number
-    least: float | None
-    most: float | None
-    zeros: float  # share of all numbers
-    outliers: float  # share of all numbers that lie further than FAR deviations from the mean
-    nans: int  # numbers that are none
-    infinite: int
-    histogram: Histogram | None = None
 
 
 def statistics(pieces: Pieces, histogram: bool = False) -> Statistics:

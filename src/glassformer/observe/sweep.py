@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassformer.candidates import top
 from glassformer.decoding import Policy
@@ -13,13 +12,10 @@ from glassformer.decoding.order import ORDER
 from glassformer.decoding.settings import abouts
 from glassformer.decoding.waterfall import spread
 from glassformer.errors import InputError, SettingError
-from glassformer.observe.passes import Floats
-from glassformer.observe.seen import Seen
+from glassformer.observe.activations import Activations
+from glassformer.observe.protocols import Floats, RunLike
 from glassformer.text.pieces import shown_bytes
-
-if TYPE_CHECKING:
-    from glassformer.running import Run
-    from glassformer.show.page import Page
+from glassformer.views.sweep import ShapedScores, Strategies, Sweep, TriedStrategy
 
 TOP = 10
 DRAWN = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
@@ -34,39 +30,7 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {  # the customary ones, each by i
 }
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What the scores become under one value."""
-
-    value: str
-    left: int  # candidates in play
-    entropy: float  # in bits
-    chances: tuple[float, ...]  # of the candidates
-
-
-@dataclass(frozen=True)
-class Sweep(Seen):
-    SCHEMA = "glassformer.sweep/1"
-
-    model: str
-    setting: str
-    step: int
-    before: str  # the end of the text
-    ids: tuple[int, ...]
-    candidates: tuple[str, ...]  # best first, as the model has it
-    own: tuple[float, ...]  # their probabilities as the model has it
-    shapes: tuple[Shape, ...]
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.sweep import page
-
-        return page(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Sweep({self.setting}: {', '.join(shape.value for shape in self.shapes)})"
-
-
-def sweep(run: Run, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
+def sweep(run: RunLike, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
     """One step of a run once more, with one of its settings changed: the same scores, other chances."""
     if setting in abouts() and setting not in ORDER:
         raise SettingError(f"{setting} shapes no scores, so a sweep of it shows nothing. Sweep {', '.join(DRAWN)}, ….")
@@ -78,15 +42,15 @@ def sweep(run: Run, setting: str, values: Sequence[Any], step: int = 0) -> Sweep
     shapes = tuple(_shape(run, setting, value, step, scores, best.ids.tolist()) for value in values)
     tokenizer = run.model.tokenizer
     texts = tuple(shown_bytes(tokenizer.token_bytes(token)) for token in best.ids.tolist())
-    reading = run.reading
+    reading = Activations.of_run(run)
     before = tokenizer.decode(reading.ids[: reading.given + step][-16:])
     shares = tuple(best.probabilities.tolist())
     return Sweep(run.model.name, setting, step, before, tuple(best.ids.tolist()), texts, shares, shapes)
 
 
-def _scores(run: Run, step: int) -> Floats:
+def _scores(run: RunLike, step: int) -> Floats:
     """The model's own scores before a step's choice."""
-    reading = run.reading
+    reading = Activations.of_run(run)
     if not 0 <= step <= len(run.steps):
         raise InputError(f"there is no token {step} in a text of {len(run.steps)}.")
     last = reading.given + step - 1
@@ -98,61 +62,31 @@ def _scores(run: Run, step: int) -> Floats:
     raise AssertionError("the text holds every step")
 
 
-def _shape(run: Run, setting: str, value: Any, step: int, scores: Floats, ids: Sequence[int]) -> Shape:
+def _shape(run: RunLike, setting: str, value: Any, step: int, scores: Floats, ids: Sequence[int]) -> ShapedScores:
     drawn = {"do_sample": True} if setting in DRAWN else {}
     settings = run.settings.merged({**drawn, setting: value})
     recipe = run.model.recipe(settings)
-    reading = run.reading
+    reading = Activations.of_run(run)
     policy = Policy(recipe, reading.ids[: reading.given], context=run.model.config.context, seed=run.seed or 0)
     for one in run.steps[:step]:
         policy.accept(one.id)
     field = policy.shape(scores)
     chances = dict(zip((field.id(place) for place in range(field.scores.size)), field.probabilities().tolist(), strict=True))
     measured = spread(field.scores)
-    return Shape(str(value), measured.left, measured.entropy, tuple(chances.get(token, 0.0) for token in ids))
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One strategy, and what it wrote."""
-
-    name: str
-    settings: Mapping[str, Any]
-    text: str
-    tokens: int
-    surprise: float | None  # mean, in bits a token, as the model has it
-    seconds: float
-    finish: str | None
-
-
-@dataclass(frozen=True)
-class Strategies(Seen):
-    SCHEMA = "glassformer.strategies/1"
-
-    model: str
-    prompt: str
-    tried: tuple[Tried, ...]
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.sweep import strategies
-
-        return strategies(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Strategies({', '.join(one.name for one in self.tried)})"
+    return ShapedScores(str(value), measured.left, measured.entropy, tuple(chances.get(token, 0.0) for token in ids))
 
 
 def strategies(
-    watch: Callable[..., Run], wanted: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
+    watch: Callable[..., RunLike], wanted: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> Strategies:
     """One prompt, once under each strategy; `settings` hold for all."""
     tried, run = [], None
     for name, own in wanted.items():
         run = watch(**{**settings, **own})
-        surprises = [-step.logprob / math.log(2) for step in run.steps if step.logprob is not None]
-        mean = sum(surprises) / len(surprises) if surprises else None
+        surprisals = [-step.logprob / math.log(2) for step in run.steps if step.logprob is not None]
+        mean = sum(surprisals) / len(surprisals) if surprisals else None
         finish = run.finish.value if run.finish else None
-        tried.append(Tried(name, dict(own), run.text, len(run.steps), mean, run.seconds, finish))
+        tried.append(TriedStrategy(name, dict(own), run.text, len(run.steps), mean, run.seconds, finish))
     if run is None:
         raise InputError("there is no strategy to try. Name one.")
     return Strategies(run.model.name, run.prompt, tuple(tried))

@@ -4,62 +4,17 @@ the padded batch that a model takes. No model is run."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 from glassformer.blueprints import Blueprint
 from glassformer.errors import InputError
-from glassformer.observe.seen import Seen
-from glassformer.observe.vocabulary import Vocabulary
+from glassformer.observe.vocabulary import vocabulary as vocabulary_sizes
 from glassformer.text import BatchEncoding, Tokenizer
 from glassformer.text.pieces import shown_bytes
-
-if TYPE_CHECKING:
-    from glassformer.show.page import Page
-
-
-@dataclass(frozen=True)
-class Token:
-    """One token of a prompt."""
-
-    position: int
-    id: int
-    token: str  # as the vocabulary spells it
-    text: str  # as it reads; half a character as its bytes
-    special: bool  # a sign to the model
+from glassformer.views.batch import Batch
+from glassformer.views.tokens import TextToken, Token, TokenizedText
 
 
-@dataclass(frozen=True)
-class Piece(Token):
-    """One token of a text, and its place there."""
-
-    start: int | None  # where it begins in its text, in characters; None for a token put around the text
-    end: int | None
-    word: int | None  # the number of its word
-    added: bool  # put into the vocabulary after it was trained
-    second: bool = False  # of the second text of two
-    bytes: str = ""  # what it adds to the text, in hexadecimal
-
-
-@dataclass(frozen=True)
-class Cut(Seen):
-    """A text, or two, as tokens."""
-
-    SCHEMA = "glassformer.tokens/1"
-
-    model: str
-    text: str
-    pair: str | None
-    tokens: tuple[Piece, ...]
-    vocabulary: Vocabulary
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.tokens import page
-
-        return page(self, everything)
-
-
-def told(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
+def describe_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
     """Ids as tokens for people."""
     special = {*tokenizer.get_added_vocab().values(), *tokenizer.all_special_ids}
     return tuple(
@@ -68,7 +23,7 @@ def told(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[Token, ...]:
     )
 
 
-def cut(
+def tokenized(
     tokenizer: Tokenizer,
     text: str,
     pair: str | None = None,
@@ -76,20 +31,20 @@ def cut(
     special: bool = True,
     name: str = "",
     blueprint: Blueprint | None = None,
-) -> Cut:
+) -> TokenizedText:
     """The tokens of a text; `special` puts those around it that the model was trained with."""
     found = tokenizer(text, pair, add_special_tokens=special, return_offsets_mapping=True)
-    return Cut(name, text, pair or None, _pieces(tokenizer, found), Vocabulary.of(tokenizer, blueprint))
+    return TokenizedText(name, text, pair or None, _pieces(tokenizer, found), vocabulary_sizes(tokenizer, blueprint))
 
 
-def _pieces(tokenizer: Tokenizer, found: BatchEncoding, row: int = 0) -> tuple[Piece, ...]:
+def _pieces(tokenizer: Tokenizer, found: BatchEncoding, row: int = 0) -> tuple[TextToken, ...]:
     """The tokens of one row of what a tokenizer gave."""
     added = tokenizer.backend.get_added_tokens_decoder()
     signs = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
     encoded = found[row]
     rows = zip(encoded.ids, encoded.offsets, encoded.word_ids, encoded.sequence_ids, strict=True)
     return tuple(
-        Piece(
+        TextToken(
             position,
             number,
             tokenizer.convert_ids_to_tokens(number),
@@ -104,41 +59,6 @@ def _pieces(tokenizer: Tokenizer, found: BatchEncoding, row: int = 0) -> tuple[P
         )
         for position, (number, (start, end), word, owner) in enumerate(rows)
     )
-
-
-# Several texts ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Batch(Seen):
-    """Several texts as a model takes them at once: filled up to one length, with a mask that says what is text."""
-
-    SCHEMA = "glassformer.batch/1"
-
-    model: str
-    texts: tuple[str, ...]
-    ids: tuple[tuple[int, ...], ...]  # (texts, longest)
-    attention_mask: tuple[tuple[int, ...], ...]  # 1: a token, 0: padding
-    token_type_ids: tuple[tuple[int, ...], ...] | None  # which of two texts each is of; None: the model has no use for it
-    tokens: tuple[tuple[Piece, ...], ...]  # of each text, without the padding
-    padding_side: Literal["left", "right"]
-    pad_token: str | None  # None: all are of one length, and there is no such token
-    pad_token_id: int | None
-    borrowed: bool  # the tokenizer has no token for padding, so that which ends a text stands in
-    python: str  # what gives the same
-    vocabulary: Vocabulary
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.ids), len(self.ids[0])
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.batch import page
-
-        return page(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Batch({self.shape[0]} texts, filled up to {self.shape[1]} tokens)"
 
 
 def batch(
@@ -192,5 +112,5 @@ def batch(
         pad_token_id=number,
         borrowed=borrowed and token is not None,
         python=f'{set_}tokenizer(texts{more}, padding=True, return_tensors="pt")',
-        vocabulary=Vocabulary.of(tokenizer, blueprint),
+        vocabulary=vocabulary_sizes(tokenizer, blueprint),
     )

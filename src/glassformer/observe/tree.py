@@ -14,229 +14,83 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.candidates import top
-from glassformer.decoding import Finish, GenerationConfig
+from glassformer.decoding import Finish
 from glassformer.decoding.policy import likelihood
 from glassformer.engine.protocol import Executor, Feed, Row, Scores
-from glassformer.errors import InputError, InputTypeError, NotNumbers
-from glassformer.observe.seen import Seen
-from glassformer.show.words import many
+from glassformer.errors import InputError, NotNumbers
+from glassformer.observe.protocols import ModelLike
+from glassformer.page.format import many
+from glassformer.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.text.pieces import shown_bytes
-
-if TYPE_CHECKING:
-    from glassformer.show.page import Page
+from glassformer.views.tree import Node, Tree
 
 MOST = 100_000  # nodes of a tree
 TALLEST = 100  # levels of a tree: files and pages nest as deep
 ROWS = 64  # that go through together
 TOKENS = 2**14  # that these hold together at the most: with PyTorch, each has a copy of all that stands before it
 
-Tell: TypeAlias = Callable[[int, int], None]  # (nodes so far, nodes in all)
+
+def grow(model: ModelLike, text: str, ids: Sequence[int], width: int, depth: int, progress: Progress | None = None) -> Tree:
+    """The tree after an encoded prompt; an encoder-decoder reads it, and its tree begins at the target's start."""
+    check(model, ids, width, depth)
+    root = Bud(ids[-1] if model.start is None else model.start, None, 0.0, 0.0)
+    Growth(model, width, depth, progress).grow(ids, [], root)
+    return Tree(model.name, text, tuple(ids), width, depth, freeze(model.tokenizer, root), (), TreeGrower(model))
 
 
-class Writer(Protocol):
-    """What a tree grows on: a model that writes."""
+@dataclass(frozen=True)
+class TreeGrower:
+    """Grows a finished tree on."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def config(self) -> Any: ...
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    @property
-    def executor(self) -> Executor: ...
+    model: ModelLike
 
     @property
-    def settings(self) -> GenerationConfig: ...
+    def start(self) -> int | None:
+        return self.model.start
 
-    @property
-    def start(self) -> int | None: ...
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.model.tokenizer.decode(list(ids)))
 
+    def grow(self, tree: Tree, at: Sequence[int], width: int, depth: int, progress: Progress | None) -> Node:
+        check(self.model, tree.prompt_ids, width, depth, len(at), tree.nodes)
+        root, bud = thaw(tree.root, at)
+        path = [node.id for node in tree.open_path(at)]
+        Growth(self.model, width, depth, progress).grow(tree.prompt_ids, path, bud)
+        return freeze(self.model.tokenizer, root)
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A token on some path; the root is the last one before the growth."""
-
-    id: int
-    text: str  # as it reads; half a character as its bytes
-    probability: float  # after what stands before it
-    path_probability: float  # of all tokens from the root to this one
-    path_logprob: float  # the same as a logarithm, which does not vanish
-    score: float | None  # as the model gave it; the root has none
-    greedy: bool  # whether each token up to here was the likeliest one
-    forced: bool  # put here by somebody
-    finish: str | None  # "eos" where the text ends with it
-    children: tuple[Node, ...] = ()  # the likeliest first
-
-    def __repr__(self) -> str:
-        return f"Node({self.text!r}, {self.probability:.1%}, {len(self.children)} children)"
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A way from the root to a node."""
-
-    at: tuple[int, ...]  # the number of the child to take at each step
-    ids: tuple[int, ...]
-    text: str
-    probability: float
-    logprob: float
-
-
-@dataclass(frozen=True, repr=False)
-class Tree(Seen):
-    """The likeliest ways on from a prompt."""
-
-    SCHEMA = "glassformer.tree/1"
-
-    model: str
-    prompt: str  # as the model saw it
-    prompt_ids: tuple[int, ...]
-    width: int  # as it was first grown
-    depth: int
-    root: Node
-    focus: tuple[int, ...]  # the node that was grown or forced last
-    nodes: int = field(init=False)  # without the root
-    leaves: int = field(init=False)
-    covered: float = field(init=False)  # how much of all that could follow goes through the leaves
-    greedy: Path = field(init=False)  # the likeliest token at each step
-    likeliest: Path = field(init=False)  # the best as a whole, of those that have `depth` tokens or ended before
-    writer: Writer = field(compare=False, metadata={"told": False})
-
-    def __post_init__(self) -> None:
-        every = list(walk(self.root))
-        leaves = [node for at, node in every if at and not node.children]
-        long = ((at, node) for at, node in every if len(at) == self.depth or (node.finish and len(at) < self.depth))
-        found = {
-            "nodes": len(every) - 1,
-            "leaves": len(leaves),
-            "covered": math.fsum(node.path_probability for node in leaves),
-            "greedy": self.path(max((at for at, node in every if node.greedy), key=len)),
-            "likeliest": self.path(max(long, key=lambda one: one[1].path_logprob)[0]),
-        }
-        for name, value in found.items():
-            object.__setattr__(self, name, value)
-
-    def at(self, *numbers: int) -> Node:
-        """A node, by the number of the child to take at each step: `at(0, 2)`; without numbers, the root."""
-        return self._along(numbers)[-1]
-
-    def path(self, at: Sequence[int]) -> Path:
-        """The way to a node."""
-        _, *nodes = self._along(at)
-        ids = tuple(node.id for node in nodes)
-        last = nodes[-1] if nodes else self.root
-        return Path(tuple(at), ids, self.writer.tokenizer.decode(list(ids)), last.path_probability, last.path_logprob)
-
-    def grown(
-        self, at: Sequence[int] = (), *, width: int | None = None, depth: int | None = None, tell: Tell | None = None
-    ) -> Tree:
-        """A tree in which one node was grown on, by as many levels as this tree had at first, or as are asked for."""
-        width, depth = self.width if width is None else width, self.depth if depth is None else depth
-        path = self._open(at)
-        check(self.writer, self.prompt_ids, width, depth, len(at), self.nodes)
-        root, bud = thaw(self.root, at)
-        Growth(self.writer, width, depth, tell).grow(self.prompt_ids, [node.id for node in path], bud)
-        return replace(self, root=freeze(self.writer.tokenizer, root), focus=tuple(at))
-
-    def forced(self, at: Sequence[int], text: str) -> Tree:
-        """A tree in which a text follows one node, each of its tokens with its true probability; `focus` is the last one."""
-        path = self._open(at)
-        if not isinstance(text, str):
-            raise InputTypeError(f"a text to force is text, not {type(text).__name__}.")
-        ids = [int(token) for token in self.writer.tokenizer(text, add_special_tokens=False)["input_ids"]]
+    def force(self, tree: Tree, at: Sequence[int], text: str) -> tuple[Node, list[int]]:
+        tokenizer = self.model.tokenizer
+        ids = [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
         if not ids:
             raise InputError("the text to force has no tokens. Give at least one character.")
-        if ends := [token for token in ids[:-1] if token in self.writer.settings.eos]:
-            said = self.writer.tokenizer.convert_ids_to_tokens(ends[0])
-            raise InputError(f"the text to force goes on after {said}, which ends it. Leave out what follows.")
-        check(self.writer, self.prompt_ids, 1, len(ids), len(at), self.nodes)
-        root, bud = thaw(self.root, at)
-        force(self.writer, self.prompt_ids, [node.id for node in path], bud, ids)
-        focus = list(at)
-        tree = replace(self, root=freeze(self.writer.tokenizer, root), focus=tuple(at))
-        for token in ids:
-            children = tree.at(*focus).children
-            focus.append(next(number for number, child in enumerate(children) if child.id == token))
-        return replace(tree, focus=tuple(focus))
-
-    def _along(self, at: Sequence[int]) -> list[Node]:
-        """The root, and every node on the way."""
-        nodes = [self.root]
-        for step, number in enumerate(at):
-            node = nodes[-1]
-            if not isinstance(number, int) or not 0 <= number < len(node.children):
-                where = f"node {told(at[:step])}" if step else "the root"
-                count = len(node.children)
-                said = (
-                    "no children" if not count else "1 child (0)" if count == 1 else f"{count} children (0 to {count - 1})"
-                )
-                raise InputError(f"there is no node {told(at)}: {where} has {said}.")
-            nodes.append(node.children[number])
-        return nodes
-
-    def _open(self, at: Sequence[int]) -> list[Node]:
-        """The nodes on the way to one that something can follow."""
-        _, *nodes = self._along(at)
-        if nodes and nodes[-1].finish:
-            raise InputError(
-                f"the text ends at node {told(at)} ({nodes[-1].text}), so nothing follows it. Take another one."
-            )
-        return nodes
-
-    def page(self, everything: bool = False) -> Page:
-        from glassformer.show.tree import page
-
-        return page(self, everything)
-
-    def __repr__(self) -> str:
-        return f"Tree({self.nodes:,} nodes, covering {self.covered:.1%}; greedy: {self.greedy.text!r})"
+        if ends := [token for token in ids[:-1] if token in self.model.settings.eos]:
+            token = tokenizer.convert_ids_to_tokens(ends[0])
+            raise InputError(f"the text to force goes on after {token}, which ends it. Leave out what follows.")
+        check(self.model, tree.prompt_ids, 1, len(ids), len(at), tree.nodes)
+        root, bud = thaw(tree.root, at)
+        force(self.model, tree.prompt_ids, [node.id for node in tree.open_path(at)], bud, ids)
+        return freeze(tokenizer, root), ids
 
 
-def told(at: Sequence[int]) -> str:
-    """A path as it is written: 0.2."""
-    return ".".join(map(str, at))
-
-
-def walk(root: Node) -> Iterator[tuple[tuple[int, ...], Node]]:
-    """Every node and its path, in the order in which they are drawn."""
-    left: list[tuple[tuple[int, ...], Node]] = [((), root)]
-    while left:
-        at, node = left.pop()
-        yield at, node
-        left += [((*at, number), child) for number, child in reversed(list(enumerate(node.children)))]
-
-
-def grow(writer: Writer, text: str, ids: Sequence[int], width: int, depth: int, tell: Tell | None = None) -> Tree:
-    """The tree after an encoded prompt; an encoder-decoder reads it, and its tree begins at the target's start."""
-    check(writer, ids, width, depth)
-    root = Bud(ids[-1] if writer.start is None else writer.start, None, 0.0, 0.0)
-    Growth(writer, width, depth, tell).grow(ids, [], root)
-    return Tree(writer.name, text, tuple(ids), width, depth, freeze(writer.tokenizer, root), (), writer)
-
-
-def check(writer: Writer, ids: Sequence[int], width: int, depth: int, level: int = 0, nodes: int = 0) -> None:
+def check(model: ModelLike, ids: Sequence[int], width: int, depth: int, level: int = 0, nodes: int = 0) -> None:
     """Refuse what cannot grow, before anything runs; `level` and `nodes`: where it grows on, and what is there already."""
-    vocabulary, context = writer.config.vocab_size, writer.config.context
+    vocabulary, context = model.config.vocab_size, model.config.context
     if not isinstance(width, int) or not 1 <= width <= vocabulary:
-        raise InputError(f"width is {width!r}; it must be from 1 to the {vocabulary:,} tokens that {writer.name} scores.")
+        raise InputError(f"width is {width!r}; it must be from 1 to the {vocabulary:,} tokens that {model.name} scores.")
     if not isinstance(depth, int) or depth < 1:
         raise InputError(f"depth is {depth!r}; it must be 1 or more levels.")
     if len(ids) > context:
         raise InputError(f"a text of {len(ids)} tokens does not fit into the model's context of {context}. Shorten it.")
-    before = (len(ids) if writer.start is None else 1) + level
+    before = (len(ids) if model.start is None else 1) + level
     if before + depth > context:
         raise InputError(
             f"{many(before, 'token')} and {many(depth, 'level')} do not fit into the model's context of {context}. "
@@ -330,9 +184,9 @@ class Rows:
 
 
 @contextmanager
-def reading(writer: Writer, ids: Sequence[int], path: Sequence[int]) -> Iterator[tuple[Rows, Row, Scores]]:
+def reading(model: ModelLike, ids: Sequence[int], path: Sequence[int]) -> Iterator[tuple[Rows, Row, Scores]]:
     """A row that has read a prompt and a path after it, and the scores of what follows; in the end all rows are closed."""
-    rows, start = Rows(writer.executor), writer.start
+    rows, start = Rows(model.executor), model.start
     try:
         row = rows.open(None if start is None else ids)
         (scores,) = rows.executor.run([Feed(row, [*(ids if start is None else (start,)), *path])])
@@ -357,18 +211,18 @@ class Stem:
 class Growth:
     """How one node becomes a tree."""
 
-    def __init__(self, writer: Writer, width: int, depth: int, tell: Tell | None = None) -> None:
-        self.writer = writer
+    def __init__(self, model: ModelLike, width: int, depth: int, progress: Progress | None = None) -> None:
+        self.model = model
         self.width = width
         self.depth = depth
-        self.tell = tell
-        self.ends = writer.settings.eos
+        self.progress = progress
+        self.ends = model.settings.eos
         self.done = 0
         self.waiting: list[deque[tuple[Stem, Bud]]] = [deque() for _ in range(depth)]  # to be grown further, by level
 
     def grow(self, ids: Sequence[int], path: Sequence[int], bud: Bud) -> None:
         """Grow a node that stands after these tokens; the deepest that wait are seen to first."""
-        with reading(self.writer, ids, path) as (rows, row, scores):
+        with reading(self.model, ids, path) as (rows, row, scores):
             at_once = max(1, min(ROWS, TOKENS // (row.length + self.depth)))
             self._sprout(rows, 1, row, bud, scores)
             while level := max((level for level, some in enumerate(self.waiting) if some), default=0):
@@ -394,20 +248,20 @@ class Growth:
             self.waiting[level].extend((stem, one) for one in going)
         else:
             rows.close(row)
-        if self.tell is not None:
-            self.tell(self.done, size(self.width, self.depth))
+        if self.progress is not None:
+            self.progress(self.done, size(self.width, self.depth))
 
 
-def force(writer: Writer, ids: Sequence[int], path: Sequence[int], bud: Bud, tokens: Sequence[int]) -> None:
+def force(model: ModelLike, ids: Sequence[int], path: Sequence[int], bud: Bud, tokens: Sequence[int]) -> None:
     """Let these tokens follow a node, with the probabilities that they have there."""
-    with reading(writer, ids, path) as (rows, row, scores):
+    with reading(model, ids, path) as (rows, row, scores):
         for number, token in enumerate(tokens):
             if number:
                 (scores,) = rows.executor.run([Feed(row, (tokens[number - 1],))])
             found = numbers(scores)
             candidates, logprob = likelihood(found, token, 1)
             best = token == int(candidates.ids[0])
-            bud = bud.child(token, float(found[token]), logprob, best=best, ends=writer.settings.eos)
+            bud = bud.child(token, float(found[token]), logprob, best=best, ends=model.settings.eos)
             bud.forced = True
 
 

@@ -28,7 +28,7 @@ OLD = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias")) 
 
 
 @dataclass(frozen=True)
-class Living:
+class LoadedTensor:
     """A tensor in memory; to whoever counts it is as a stored one."""
 
     kind: str
@@ -44,16 +44,16 @@ class Living:
 
 
 @dataclass(frozen=True)
-class Held:
+class Inventory:
     """What a model should have, and what there is."""
 
     name: str
     blueprint: Blueprint | None  # None: nobody knows what it is
-    tensors: Mapping[str, Stored | Living]  # empty: there are no weights
+    tensors: Mapping[str, Stored | LoadedTensor]  # empty: there are no weights
 
 
 @dataclass
-class Account:
+class NameMatch:
     """Whose tensor is whose."""
 
     names: dict[str, str] = field(default_factory=dict)  # the model's names, in the order of use: the file's
@@ -62,33 +62,33 @@ class Account:
     missing: list[str] = field(default_factory=list)  # names of the model that the file does not have
 
 
-def held(source: Any) -> Held:
+def inventory(source: Any) -> Inventory:
     """Of a loaded model, an opened checkpoint, or a PyTorch model of ours."""
     source = getattr(source, "opened", source)
     if hasattr(source, "state_dict"):
         plan = blueprint(source.config, getattr(source, "head", "base"))
-        return Held(type(source).__name__, plan, _living(source, {one.name for one in plan.weights}))
+        return Inventory(type(source).__name__, plan, _loaded_tensors(source, {one.name for one in plan.weights}))
     if not hasattr(source, "checkpoint"):
-        return held(source.module)
+        return inventory(source.module)
     whole: bool = getattr(source.checkpoint, "whole", True)  # a folder may have a config, and no weights or half of them
     tensors: Mapping[str, Stored] = source.tensors if whole else {}
     try:
-        return Held(source.name, source.blueprint(), tensors)
+        return Inventory(source.name, source.blueprint(), tensors)
     except (ConfigError, CheckpointError):
         if not tensors:
             raise
-        return Held(source.name, None, tensors)
+        return Inventory(source.name, None, tensors)
 
 
-def _living(module: Any, expected: set[str]) -> dict[str, Living]:
+def _loaded_tensors(module: Any, expected: set[str]) -> dict[str, LoadedTensor]:
     """A module's parameters, and what else it needs; what is shared stays one."""
     wanted = expected | {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    once: dict[tuple[Any, ...], Living] = {}
+    once: dict[tuple[Any, ...], LoadedTensor] = {}
     found = {}
     for name, tensor in module.state_dict().items():
         if name in wanted:
             dtype = str(tensor.dtype).removeprefix("torch.")
-            made = Living(KINDS.get(dtype, dtype.upper()), tuple(tensor.shape), tensor)
+            made = LoadedTensor(KINDS.get(dtype, dtype.upper()), tuple(tensor.shape), tensor)
             found[name] = once.setdefault((tensor.data_ptr(), made.shape), made)
     return found
 
@@ -96,41 +96,41 @@ def _living(module: Any, expected: set[str]) -> dict[str, Living]:
 # Names ----------------------------------------------------------------------------------------------------------
 
 
-def account(held: Held) -> Account:
+def match_names(inventory: Inventory) -> NameMatch:
     """Which tensor each name of the model means."""
-    if held.blueprint is None:
-        return _as_written(held.tensors)
-    found = Account()
-    modern = {_modern(name): name for name in held.tensors}
+    if inventory.blueprint is None:
+        return _as_written(inventory.tensors)
+    found = NameMatch()
+    modern = {_current_name(name): name for name in inventory.tensors}
     shorter = {name.partition(".")[2]: written for name, written in modern.items()}
-    for one in held.blueprint.weights:
+    for one in inventory.blueprint.weights:
         spellings = (modern.get(one.name), modern.get(one.name.partition(".")[2]), shorter.get(one.name))
         found.names[one.name] = next((name for name in spellings if name is not None), "")
-    left = [name for name in held.tensors if name not in found.names.values()]
-    tables = _tables(held.blueprint)
+    left = [name for name in inventory.tensors if name not in found.names.values()]
+    tables = _tables(inventory.blueprint)
     for name in [name for name, written in found.names.items() if not written]:
         shape = tables[name].shape if name in tables else None  # a table may be stored under another of its names
-        twin = next((other for other in left if held.tensors[other].shape == shape), None)
+        twin = next((other for other in left if inventory.tensors[other].shape == shape), None)
         if twin is None:
             found.names.pop(name)
             found.missing.append(name)
         else:
             found.names[name] = twin
             left.remove(twin)
-    own = {id(held.tensors[written]): name for name, written in found.names.items()}
-    shapes = {tables[name].shape: name for name in _shared(held.blueprint) if name in found.names}
+    own = {id(inventory.tensors[written]): name for name, written in found.names.items()}
+    shapes = {tables[name].shape: name for name in _shared(inventory.blueprint) if name in found.names}
     for name in left:
-        same = own.get(id(held.tensors[name])) or shapes.get(held.tensors[name].shape)
+        same = own.get(id(inventory.tensors[name])) or shapes.get(inventory.tensors[name].shape)
         if same is None:
             found.unused.append(name)
         else:
             found.tied[name] = same
-    found.tied |= {name: table for name, table in _heads(held.blueprint).items() if name not in found.tied}
+    found.tied |= {name: table for name, table in _heads(inventory.blueprint).items() if name not in found.tied}
     return found
 
 
-def _as_written(tensors: Mapping[str, Stored | Living]) -> Account:
-    found, own = Account(), dict[int, str]()
+def _as_written(tensors: Mapping[str, Stored | LoadedTensor]) -> NameMatch:
+    found, own = NameMatch(), dict[int, str]()
     for name in sorted(tensors, key=_natural):
         same = own.setdefault(id(tensors[name]), name)
         (found.names if same == name else found.tied)[name] = same
@@ -153,7 +153,7 @@ def _heads(plan: Blueprint) -> dict[str, str]:
     return {name: table for name, table in used.items() if table in _tables(plan)}
 
 
-def _modern(name: str) -> str:
+def _current_name(name: str) -> str:
     for old, new in OLD:
         name = old.sub(new, name)
     return name
@@ -167,13 +167,13 @@ def _natural(name: str) -> list[tuple[int, str]]:
 # Numbers --------------------------------------------------------------------------------------------------------
 
 
-def pieces(one: Stored | Living) -> Iterator[Numbers]:
+def pieces(one: Stored | LoadedTensor) -> Iterator[Numbers]:
     """A tensor's numbers as the model has them, some rows at a time, in the order of the file.
 
     Some rows of a stored tensor are a stored tensor too. A layout of a matrix only moves its numbers, so it may be left out
     where nobody asks for their order; one that changes numbers is a vector's, and vectors are taken whole.
     """
-    if isinstance(one, Living):
+    if isinstance(one, LoadedTensor):
         for part in one.tensor.detach().reshape(-1).split(PIECE):
             yield (part.float() if one.kind in ("BF16", "F16") else part).cpu().numpy()
         return

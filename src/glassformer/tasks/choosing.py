@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassformer.errors import ExecutorError, InputError, InputTypeError, nearest
-from glassformer.opening import AutoTokenizer
-from glassformer.runtime import Model, load
+from glassformer.opened import AutoTokenizer
+from glassformer.runtime.model import Model, load
 from glassformer.tasks.entities import TokenClassification
 from glassformer.tasks.labels import TextClassification
 from glassformer.tasks.mask import FillMask

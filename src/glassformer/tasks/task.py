@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from glassformer.blueprints import Head
 from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, nearest
-from glassformer.hints import fits, words
 from glassformer.text.inputs import explain
+from glassformer.typecheck import fits, words
 
 if TYPE_CHECKING:
-    from glassformer.runtime import Model
+    from glassformer.runtime.model import Model
     from glassformer.text import Tokenizer
 
 FIRST, MOST = 32, 1024  # inputs that are read before the first of them is answered, so that batches are of like length

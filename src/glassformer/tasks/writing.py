@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassformer.decoding import GenerationConfig, Policy, Recipe
-from glassformer.decoding.remedies import said
-from glassformer.decoding.settings import FAMILIAR, LIKELIHOODS, NEW_TOKENS
+from glassformer.decoding.remedies import remedies
+from glassformer.decoding.settings import GENERATE_ONLY, LIKELIHOODS, NEW_TOKENS
 from glassformer.errors import GlassError, InputError, SettingError
 from glassformer.tasks.reading import batches
 from glassformer.tasks.task import Options, Task, checked_text
@@ -40,7 +40,7 @@ class Writing(Task):
         more = {name: value for name, value in options.items() if name not in known}
         before = getattr(self, "options", None)
         settings = {**(before.settings if before else {}), **more}
-        if vain := [name for name in (*FAMILIAR, *LIKELIHOODS) if settings.get(name)]:
+        if vain := [name for name in (*GENERATE_ONLY, *LIKELIHOODS) if settings.get(name)]:
             raise SettingError(f"{vain[0]} is for generate(); a task gives texts. Leave it out.")
         self.model.settings.merged(settings)  # a setting that means nothing is refused now
         return super()._given({**own, "settings": settings})
@@ -67,8 +67,8 @@ class Writing(Task):
                 texts = [self.tokenizer.decode(policy.chosen, options.skip_special_tokens) for policy in policies]
                 found[at] = [answer for text in texts for answer in self.said(items[at], text, options)]
                 written += policies
-        if (word := said(written)) is not None:
-            note(word)
+        if (advice := remedies(written)) is not None:
+            note(advice)
         return found
 
     def cut(self, options: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Writing(Task):
     def _prompt(self, item: Any, settings: GenerationConfig, options: Any) -> Any:
         try:
             ids = self.prompt(item, options)
-            self.model.room(settings, ids)
+            self.model.check_room(settings, ids)
         except GlassError as error:
             return error
         return ids
@@ -91,9 +91,10 @@ class Writing(Task):
     def write(self, prompts: Sequence[Sequence[int]], recipe: Recipe) -> list[list[Policy]]:
         """What follows each prompt, all of them written together; several texts each, if the settings ask for them."""
         groups = [self.model.policies(recipe, prompt) for prompt in prompts]
-        for _ in self.model.write([policy for group in groups for policy in group]):
-            pass
-        return groups
+        steps = self.model.steps([policy for group in groups for policy in group])
+        outcomes = {number: step.outcome for number, step in steps if step.outcome is not None}
+        texts = iter([outcomes[number].policy for number in sorted(outcomes)])
+        return [[next(texts) for _ in group] for group in groups]
 
 
 @dataclass(frozen=True)

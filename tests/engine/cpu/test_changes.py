@@ -13,8 +13,8 @@ from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu import passes
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed, Want
-from glassformer.engine.verify import difference
 from glassformer.errors import SiteError
+from glassformer.observe.verify import difference
 from glassformer.sites import Change, Watch, axes, every
 from tests.engine.executors import Subject, open_all, scored
 from tests.parity import reference

@@ -19,7 +19,7 @@ from glassformer.engine.cpu import library
 from glassformer.engine.cpu.library import Engine, Pass
 from glassformer.engine.protocol import Feed
 from glassformer.errors import ExecutorError, SettingError
-from glassformer.runtime import Model
+from glassformer.runtime.model import Model
 from tests.engine.executors import Subject
 
 Tiny = Callable[..., Subject]

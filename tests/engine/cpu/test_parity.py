@@ -176,7 +176,7 @@ def test_kinds_on_each_level_in_each_store(kind: str, level: str, cache: str, ti
 @pytest.mark.parametrize(("cache", "activations"), [("f32", "q14"), ("f16", "q14"), ("f32", "q8")])
 def test_the_default_model(smollm2: Path, cache: str, activations: str) -> None:
     """SmolLM2, packed as Q4_1: thirty blocks, and the bounds that `glass doctor --verify` holds it to."""
-    from glassformer.engine.verify import bound
+    from glassformer.observe.verify import bound
 
     subject = Subject(smollm2)
     agree(subject, subject.cpu(cache, activations), bound(True, cache, activations))

@@ -14,10 +14,10 @@ import torch
 from glassformer.engine.cpu import reader
 from glassformer.engine.cpu.library import Engine, levels
 from glassformer.engine.cpu.reader import Reader
-from glassformer.engine.verify import difference
 from glassformer.errors import InputError
-from glassformer.opening import open_model
-from glassformer.quantising import requantised
+from glassformer.observe.verify import difference
+from glassformer.opened import open_model
+from glassformer.quantize import requantised
 from tests.parity import reference
 from tests.parity.compare import load
 

@@ -40,7 +40,7 @@ def chat(
     own = past is not None and source is not None and source.name == "DEFAULT"
     loaded = load.open(past.model if own and past is not None else None)
     with common.waiting(f"loading {loaded.name}"):
-        loaded = loaded.keeping()
+        loaded = loaded.with_prefix_cache()
         about = loaded.executor.describe()
     first = () if system is None else (Message("system", system),)
     session = Session(loaded, Conversation(loaded.name), terminal=sys.stdin.isatty(), as_json=as_json)

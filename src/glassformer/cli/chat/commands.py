@@ -15,11 +15,11 @@ from glassformer.cli.chat.session import Session, opening, shapes_draws
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.settings import CALL
 from glassformer.errors import InputError, SettingError, nearest
-from glassformer.show.page import Column, Page, Row, Table, Words
-from glassformer.show.words import many, share, tame, visible
+from glassformer.page.document import Column, Page, Row, Table, Words
+from glassformer.page.format import many, share, tame, visible
 
 if TYPE_CHECKING:
-    from glassformer.running import Run
+    from glassformer.runtime.run import Run
 
 KEYS = '''Ctrl-C stops an answer. For several lines end each in \\, or put """ around them.'''
 ALIASES = {"exit": "quit", "bye": "quit", "?": "help"}
@@ -64,7 +64,7 @@ def completed(line: str) -> list[str]:
     return [f"/{name}" + (" " if COMMANDS[name].takes else "") for name in COMMANDS if f"/{name}".startswith(line or " ")]
 
 
-def tell(session: Session, text: str) -> None:
+def progress(session: Session, text: str) -> None:
     """What was asked for, on stdout; where only JSON belongs there, beside it."""
     (common.note if session.as_json else print)(text)
 
@@ -72,7 +72,7 @@ def tell(session: Session, text: str) -> None:
 def draw(session: Session, page: Page) -> None:
     from rich.console import Console
 
-    from glassformer.show.terminal import Drawn
+    from glassformer.page.terminal import Drawn
 
     Console(stderr=session.as_json).print(Drawn(page))
 
@@ -149,10 +149,10 @@ def seed(session: Session, rest: str) -> None:
         idle = "" if found.do_sample else ", once answers are drawn: /set temperature=0.8"
         common.note(f"seed {found.seed} from now on{idle}.")
     elif "seed" in own:
-        tell(session, f"fixed to {own['seed']}")
+        progress(session, f"fixed to {own['seed']}")
     else:
         last = f"; the last answer's was {answer.seed}" if answer is not None and answer.seed is not None else ""
-        tell(session, f"drawn for each answer{last}")
+        progress(session, f"drawn for each answer{last}")
 
 
 @command("[TEXT|-]")
@@ -166,7 +166,7 @@ def system(session: Session, rest: str) -> None:
         session.change(messages=(Message("system", rest), *conversation.said))
         common.note("the system message holds from now on.")
     else:
-        tell(session, tame(conversation.system or "there is no system message."))
+        progress(session, tame(conversation.system or "there is no system message."))
 
 
 @command("[NAME=VALUE]")
@@ -180,7 +180,7 @@ def set_(session: Session, rest: str) -> None:
         draw(session, in_force(session))
     elif not equals:
         found = session.check(session.conversation)
-        tell(session, f"{_worth(found, name)}: {found.about(name).text}")
+        progress(session, f"{_worth(found, name)}: {found.about(name).text}")
     else:
         own = {one: worth for one, worth in session.conversation.settings.items() if one != name}
         if value or not name:

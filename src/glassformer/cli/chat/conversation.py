@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import InputError
-from glassformer.hints import fits, words
-from glassformer.observe.seen import Seen
-from glassformer.running import Run
+from glassformer.runtime.run import Run
+from glassformer.typecheck import fits, words
+from glassformer.views.view import View
 
 if TYPE_CHECKING:
-    from glassformer.show.page import Page
+    from glassformer.page.document import Page
 
 ROLES = {"system": "System", "user": "You", "assistant": "Answer"}  # and how they are called in a file for people
 BROKEN_OFF = ("cancelled", "length", "time")
@@ -45,7 +45,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Conversation(Seen):
+class Conversation(View):
     """Messages and what goes with them. A change gives another one."""
 
     SCHEMA = "glassformer.chat/1"
@@ -77,8 +77,8 @@ class Conversation(Seen):
     # Files ------------------------------------------------------------------------------------------------------
 
     def page(self, everything: bool = False) -> Page:
-        from glassformer.show.page import Heading, Page, Part, Passage
-        from glassformer.show.words import tame
+        from glassformer.page.document import Heading, Page, Part, Passage
+        from glassformer.page.format import tame
 
         parts: list[Part] = []
         for one in self.messages:
@@ -87,7 +87,7 @@ class Conversation(Seen):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it: .json to go on with it another time; .md, .txt or .html for people."""
-        from glassformer.show.html import document
+        from glassformer.page.html import document
 
         forms = {
             ".json": lambda: json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n",

@@ -9,7 +9,7 @@ from glassformer.cli import common
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
-    from glassformer.running import Run
+    from glassformer.runtime.run import Run
 
 WIDEST = 24  # characters of a token's place in the list
 
@@ -55,7 +55,7 @@ def listed(cells: list[tuple[str, str, str]]) -> str:
     from rich.cells import cell_len
     from rich.console import Console
 
-    from glassformer.show.terminal import told
+    from glassformer.page.terminal import told
 
     number = max(len(cell[0]) for cell in cells)
     text = min(WIDEST, max(cell_len(cell[1]) for cell in cells))

@@ -15,12 +15,12 @@ from glassformer.cli import common, settings
 from glassformer.cli.chat.conversation import Conversation, Message
 from glassformer.cli.chat.wrapping import Wrapping
 from glassformer.errors import InputError, SettingError, TemplateError
-from glassformer.show.words import many, tame
+from glassformer.page.format import many, tame
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
-    from glassformer.running import Run
-    from glassformer.runtime import Model
+    from glassformer.runtime.model import Model
+    from glassformer.runtime.run import Run
 
 LOOK = 10  # candidates of each token of which an account is kept, for /why
 PROBE = Message("user", "Hi")  # what settings are tried on
@@ -49,7 +49,7 @@ class Session:
         """The run that answers a conversation's last message."""
         prompt, raw = self._prompt(conversation)
         try:
-            return self.model.begin(prompt, raw=raw, template=conversation.template, **implied(conversation.settings))
+            return self.model.prepare(prompt, raw=raw, template=conversation.template, **implied(conversation.settings))
         except InputError as error:
             length, context = len(self.model.encode(prompt, raw=raw, **conversation.template)[1]), self.model.config.context
             if length < context:
@@ -81,7 +81,7 @@ class Session:
             raise SettingError(f"{min(vain)} is told as JSON only. Start with --json for that.")
         system = conversation.messages[: conversation.system is not None]
         begun = self.begin(replace(conversation, messages=(*system, PROBE)))
-        self.model.follow(begun)
+        self.model.generate(begun)
         return begun.settings
 
     def change(self, **changes: Any) -> GenerationConfig:
@@ -123,8 +123,8 @@ class Session:
             common.note("\nstopped before the first word; the message was taken back.")
 
     def _stream(self, run: Run) -> None:
-        pieces = self.model.follow(run, look=LOOK)
-        fresh = len(run.ids) - self.model.known(run.ids)
+        pieces = self.model.generate(run, look=LOOK)
+        fresh = len(run.ids) - self.model.cached_prefix(run.ids)
         lay = Wrapping.here()
         try:
             with common.waiting(f"reading {many(fresh, 'token')}"):
@@ -221,7 +221,7 @@ def stopping(run: Run) -> Iterator[None]:
     """Ctrl-C ends the answer, after the token that is being made; before the first one, and pressed again, at once."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if run.steps and not run.ending.is_set():
+        if run.steps and not run.cancelling.is_set():
             run.cancel()
         elif callable(before):
             before(number, frame)

@@ -70,7 +70,7 @@ def _print(known: Sequence[Listed], others: Sequence[Listed], tiles: int) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from glassformer.show.words import storage
+    from glassformer.page.format import storage
 
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, collapse_padding=True)
@@ -95,6 +95,6 @@ def _print(known: Sequence[Listed], others: Sequence[Listed], tiles: int) -> Non
 
 def _here(row: Listed) -> str:
     """How large it is, and whether that is all of it."""
-    from glassformer.show.words import storage
+    from glassformer.page.format import storage
 
     return f"{storage(row['bytes'])}{'' if row['path'] else ', part'}" if row["bytes"] else ""

@@ -12,7 +12,7 @@ from glassformer.cli.models.working import working
 from glassformer.cli.options import SHOWING, Showing, bundled
 
 if TYPE_CHECKING:
-    from glassformer.opening import Opened
+    from glassformer.opened import Opened
 
 EXAMPLE = "Example: glass models params smollm2   ·   glass models params --only '*.q_proj.weight' --histogram"
 
@@ -52,7 +52,7 @@ def open_for(name: str, weights: bool) -> Opened:
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.catalogue import CATALOGUE, Hub
     from glassformer.checkpoint.locate import held, locate
-    from glassformer.opening import Opened
+    from glassformer.opened import Opened
 
     common.listen()
     asked = name

@@ -15,7 +15,7 @@ from glassformer.errors import InputError
 
 if TYPE_CHECKING:
     from glassformer.observe.perplexity import Likelihood
-    from glassformer.opening import Opened
+    from glassformer.opened import Opened
 
 EXAMPLE = "Example: glass models quantize ./my-model --to q4_k -o my-model.gguf"
 FEWEST = 32  # tokens that a perplexity is measured on
@@ -39,9 +39,9 @@ def quantize(
     """Write a model as one GGUF file with packed weights, and say what it saves and what it costs."""
     from glassformer.checkpoint.packing import known_kind
     from glassformer.observe.perplexity import HELD_OUT
-    from glassformer.opening import open_model
-    from glassformer.quantising import quantise
-    from glassformer.quantising.kinds import label
+    from glassformer.opened import open_model
+    from glassformer.quantize import quantise
+    from glassformer.quantize.kinds import label
 
     common.listen()
     kind, words = known_kind(to), _text(text or HELD_OUT)
@@ -104,7 +104,7 @@ def _sizes(opened: Opened, path: Path) -> dict[str, Any]:
 
 def _likelihood(name: str, ids: list[int]) -> Likelihood:
     from glassformer.observe.perplexity import begins_with, likelihood
-    from glassformer.runtime import load
+    from glassformer.runtime.model import load
 
     model = load(name)
     with common.waiting(f"measuring the perplexity of {name}"):

@@ -31,7 +31,7 @@ def rm(
 ) -> None:
     """Remove a model from the cache, with what was packed from it. It can be fetched again."""
     from glassformer.checkpoint import kept
-    from glassformer.show.words import storage
+    from glassformer.page.format import storage
 
     if (name is None) == (not packed):
         raise InputError("say what to remove: a model's name, or --packed for what was packed from all models.")
@@ -56,7 +56,7 @@ def rm(
 
 def _ask(found: Sequence[Kept], question: str) -> None:
     """Show what will go, and go on only after a yes."""
-    from glassformer.show.words import storage
+    from glassformer.page.format import storage
 
     if not sys.stdin.isatty():
         raise InputError("removing asks first, and here is no terminal to ask on. Say --yes.")
@@ -73,8 +73,8 @@ def _packed_from(name: str) -> tuple[Kept, ...]:
     """What was packed from a model in another kind, as far as it can be opened."""
     from glassformer.checkpoint import kept, open_at
     from glassformer.checkpoint.locate import held
-    from glassformer.opening import Opened
-    from glassformer.quantising.kinds import stored_roles
+    from glassformer.opened import Opened
+    from glassformer.quantize.kinds import stored_roles
 
     if not kept.packed() or (path := held(name)) is None:
         return ()

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from glassformer.checkpoint.locate import Progress
+    from glassformer.progress import NamedProgress
 
 
 @contextmanager
-def working(what: str, sizes: bool = True) -> Iterator[Progress]:
+def working(what: str, sizes: bool = True) -> Iterator[NamedProgress]:
     """A bar that is told how far things are, in bytes or (without `sizes`) as a share; none off a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn

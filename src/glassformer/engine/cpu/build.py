@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from glassformer.errors import ExecutorError
+from glassformer.progress import NamedProgress
 
-Progress: TypeAlias = Callable[[str, int, int], None]  # (what, steps done, steps in all)
 Flags: TypeAlias = tuple[str, ...]
 
 NATIVE = Path(__file__).with_name("native")
@@ -70,7 +70,7 @@ DAY = 86_400
 note = logging.getLogger("glassformer").warning
 
 
-def library(progress: Progress | None = None, sources: Path = NATIVE, extra: Sequence[str] = ()) -> Path:
+def library(progress: NamedProgress | None = None, sources: Path = NATIVE, extra: Sequence[str] = ()) -> Path:
     """The library of these sources: the one that is here, else built now and kept. `extra` flags give another one.
 
     What could not be built is remembered with the compiler's words, so that not every start tries again, until the
@@ -145,7 +145,7 @@ def compile(  # noqa: A001  as in re.compile
     compiler: Sequence[str],
     architecture: str | None = None,
     extra: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: NamedProgress | None = None,
 ) -> Path:
     """Build the library of a folder's engine.cpp and kernels.cpp; `target` appears whole or not at all.
 
@@ -173,7 +173,7 @@ def compile(  # noqa: A001  as in re.compile
     return target
 
 
-def _teller(progress: Progress | None, steps: int) -> Callable[[int], None]:
+def _teller(progress: NamedProgress | None, steps: int) -> Callable[[int], None]:
     """What is told how many steps are done."""
     return lambda done: progress("the CPU engine", done, steps) if progress else None
 
@@ -302,7 +302,7 @@ def _settle(whole: Path, target: Path) -> None:
 # Keeping --------------------------------------------------------------------------------------------------------
 
 
-def _build_alone(sources: Path, extra: Sequence[str], progress: Progress | None, again: bool) -> Path:
+def _build_alone(sources: Path, extra: Sequence[str], progress: NamedProgress | None, again: bool) -> Path:
     """Build, unless another process has done so meanwhile, or it is known to fail."""
     compilers, folder = _compilers(), _folder()
     if not compilers:
@@ -320,7 +320,7 @@ def _build_alone(sources: Path, extra: Sequence[str], progress: Progress | None,
     return path
 
 
-def _build(sources: Path, extra: Sequence[str], log: Path, progress: Progress | None) -> Path:
+def _build(sources: Path, extra: Sequence[str], log: Path, progress: NamedProgress | None) -> Path:
     """Build into the cache; a refusal is written to the log, which is how it is remembered."""
     note("building the CPU engine, once: about 20 s")
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glassformer.candidates import Candidates, top
-from glassformer.engine import rows as checking
+from glassformer.engine import checks as checking
 from glassformer.engine.cpu.library import PAGE
 from glassformer.engine.cpu.pages import CpuRow, Pages
 from glassformer.engine.cpu.passes import STORES, Floats, Found, Laid, Native, Share, in_numpy, usual_store

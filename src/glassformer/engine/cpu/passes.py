@@ -20,7 +20,7 @@ import numpy.typing as npt
 from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint import Stored
 from glassformer.checkpoint.stored import main_kind
-from glassformer.engine import rows as checking
+from glassformer.engine import checks as checking
 from glassformer.engine.cpu import library
 from glassformer.engine.cpu.library import Engine, Pass, Store, Turns
 from glassformer.engine.cpu.lowering import Lowering, Place, Program, matrices

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint import Stored
+from glassformer.engine.checks import in_turn
 from glassformer.engine.cpu.library import Engine
 from glassformer.engine.cpu.pages import CpuRow, Pages
 from glassformer.engine.cpu.passes import Floats, Native, Share
 from glassformer.engine.protocol import Feed, Want
-from glassformer.engine.rows import in_turn
 from glassformer.errors import InputError
 from glassformer.sites import Watch
 

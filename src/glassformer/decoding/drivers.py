@@ -1,0 +1,40 @@
+"""One way in to all strategies: policies in, steps out, by whichever driver their settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from glassformer.decoding.assist import LookupDrafter, ModelDrafter, assist
+from glassformer.decoding.beams import beams
+from glassformer.decoding.loop import loop
+from glassformer.decoding.policy import NOTHING, Look, Policy, Step
+from glassformer.decoding.recipe import Recipe
+from glassformer.engine.protocol import Executor
+
+
+def policies(recipe: Recipe, prompt: Sequence[int], *, look: Look = NOTHING, **more: Any) -> list[Policy]:
+    """As many policies for one prompt as its settings ask for texts; the rest is as for Policy."""
+    settings = recipe.settings
+    if settings.logprobs is not None:
+        look = replace(look, candidates=max(look.candidates, settings.logprobs, 1))
+    count = settings.num_return_sequences
+    return [Policy(recipe, prompt, index=index, look=look, **more) for index in range(count)]
+
+
+def generate(
+    executor: Executor, policies: Sequence[Policy], assistant: Executor | None = None
+) -> Iterator[tuple[int, Step]]:
+    """Run policies of one recipe to their ends; yields (which, step). `assistant` runs the model that drafts.
+
+    Where several texts follow one prompt, their policies stand side by side.
+    """
+    settings = policies[0].settings
+    if settings.num_beams > 1:
+        return beams(executor, policies)
+    if assistant is not None:
+        return assist(executor, policies, ModelDrafter(assistant))
+    if settings.prompt_lookup_num_tokens is not None:
+        return assist(executor, policies, LookupDrafter(settings.max_matching_ngram_size or 2))
+    return loop(executor, policies)

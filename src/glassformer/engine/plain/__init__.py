@@ -1,0 +1,1 @@
+"""The plain executor: the families' own PyTorch over ragged rows."""

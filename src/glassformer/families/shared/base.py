@@ -1,0 +1,196 @@
+"""What every base model has: a table of vectors, a `Pass` through the family's own computation, sites along the way.
+
+The three shapes of transformers differ in what goes in and what comes out; each has its face in a file of its own:
+`decoder.Decoder`, `encoder.Encoder`, `seq2seq.EncoderDecoder`.
+
+Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from glassformer import sites
+from glassformer.blueprints import Config
+from glassformer.errors import InputError, InputTypeError, refuse_text
+from glassformer.layers import Embedding, Mask, Part, Pass, Rotary, Source, christen
+from glassformer.layers.cache import Cache
+from glassformer.sites import Change, Observer, Tap, Watch
+
+Watching: TypeAlias = Watch | Mapping[str, Change] | str | Sequence[str] | None
+Heads: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is
+
+IGNORED = -100  # a label that counts for nothing
+
+
+class Base(Part):
+    """A family without a head. Subclasses build their modules, call `ready`, and say how they `compute`."""
+
+    family: str
+    config_class: ClassVar[type[Config]]
+    prefix: ClassVar[str] = "model"  # what the base is called inside a model with a head; "": its modules lie openly there
+    heads: ClassVar[Heads] = {}
+    titles: ClassVar[Mapping[str, str]] = {}  # classes that the field calls otherwise: {"ForCausalLM": "LMHeadModel"}
+    optional: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
+    config: Any
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+
+    def ready(self, blocks: Iterable[nn.Module]) -> None:
+        """Called when all modules are in place."""
+        christen(self, self.family, blocks)
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def table(self) -> Embedding:
+        """The table from ids to vectors."""
+        raise NotImplementedError
+
+    def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
+        """The vectors that a caller gave, or those of the ids; positions are yet to come."""
+        if vectors is not None:
+            return vectors
+        assert ids is not None
+        return self.table(ids)
+
+    def keep(self, head: nn.Module) -> None:
+        """Called when a head is put on: drop what it does not read."""
+
+    def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:
+        """The rotary tables of a pass, by name; none for families that place tokens otherwise."""
+        return {}
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        """The family itself: embedded tokens to final states."""
+        raise NotImplementedError
+
+    def finish(self, x: Tensor) -> Tensor:
+        """The last norm, of families that have one behind their blocks."""
+        return x
+
+    def begin(
+        self,
+        positions: Tensor,
+        mask: Mask,
+        cache: Cache | None = None,
+        tap: Tap | None = None,
+        source: Source | None = None,
+        segments: Tensor | None = None,
+    ) -> Pass:
+        """A pass for tokens at these positions."""
+        return Pass(mask, positions, self.turns(positions, self.table.weight.dtype), cache, tap, source, segments)
+
+    # What a pass is made of -------------------------------------------------------------------------------------
+
+    def watching(self, attentions: bool, states: bool, watch: Watching) -> Watch | None:
+        """The sites behind the familiar flags, joined with whatever else is watched."""
+        size = self.config.num_hidden_layers, self.config.encoder_layers
+        flags = ["*blocks.*.pattern"] if attentions else []
+        flags += ["*embedding", "*blocks.*.residual", "*final"] if states else []
+        reads = frozenset(sites.expand(flags, *size))
+        if watch is None:
+            return Watch(reads) if reads else None
+        asked = Watch.asked(watch, *size)
+        return Watch(asked.reads | reads, asked.changes)
+
+    def hidden_states(self, record: Mapping[str, Tensor], stack: str = "") -> tuple[Tensor, ...]:
+        """What entered each block, and what came out of the last norm, as the field counts them."""
+        blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
+        inner = (record[f"{stack}blocks.{number}.residual"] for number in range(blocks - 1))
+        return (record[f"{stack}embedding"], *inner, record[f"{stack}final"])
+
+    def attentions(self, record: Mapping[str, Tensor], stack: str = "", where: str = "attention") -> tuple[Tensor, ...]:
+        blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
+        return tuple(record[f"{stack}blocks.{number}.{where}.pattern"] for number in range(blocks))
+
+    def lay(
+        self,
+        tokens: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None = None,
+        past: int = 0,
+        causal: bool = True,
+        name: str = "attention_mask",
+    ) -> tuple[Tensor, Mask]:
+        """Positions and mask of a caller's tokens: which are there, where they stand, who sees whom."""
+        batch, length = tokens.shape[:2]
+        keys = past + length
+        columns = torch.arange(past, keys, device=tokens.device)[None]
+        positions, present = columns, None
+        if attention_mask is not None:
+            if attention_mask.shape != (batch, keys):
+                remembered = f"with {past} remembered tokens and {length} new ones " if past or causal else ""
+                raise InputError(f"{name} has shape {tuple(attention_mask.shape)}; {remembered}it must be {(batch, keys)}.")
+            present = attention_mask.bool()
+            if bool(present.all()):
+                present = None
+            elif causal:
+                positions = (present.cumsum(-1) - 1).clamp(min=0)[:, past:]
+            else:
+                positions = self.places(columns, present)
+        if position_ids is not None:
+            if position_ids.shape not in ((batch, length), (1, length)):
+                raise InputError(f"position_ids have shape {tuple(position_ids.shape)}, the tokens {(batch, length)}.")
+            first = getattr(self.config, "first_position", 0)  # they count the rows of a table
+            if int(position_ids.min()) < first:
+                raise InputError(
+                    f"position_ids hold {int(position_ids.min())}; this model's positions are counted from {first}."
+                )
+            positions = position_ids.to(tokens.device) - first
+        self.check_room(positions)
+        return positions, Mask(columns, keys, causal=causal, present=present)
+
+    def places(self, columns: Tensor, present: Tensor) -> Tensor:
+        """Where an encoder's tokens stand: counted from the first one; what is masked out behind it keeps its place."""
+        return (columns - present.int().argmax(-1)[:, None]).clamp(min=0)
+
+    def check_room(self, positions: Tensor) -> None:
+        """Refuse positions that the family has no place for; those with a table of them call `check_table`."""
+
+    def check_table(self, positions: Tensor) -> None:
+        context = self.config.context
+        if (reached := int(positions.max()) + 1) > context:
+            raise InputError(f"{reached} tokens do not fit into the model's context of {context}. Shorten the text.")
+
+    @staticmethod
+    def tap(watch: Watch | None, start: int = 0) -> Tap | None:
+        return Tap([Observer(watch, start=start)]) if watch is not None else None
+
+    def check(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, names: tuple[str, str] | None = None) -> Tensor:
+        """The tensor that says what runs: whole ids in range, or vectors."""
+        if (input_ids is None) == (inputs_embeds is None):
+            ids, vectors = names or ("input_ids", "inputs_embeds")
+            both = ", and not both" if input_ids is not None else ", or labels" if names else ""
+            raise InputError(f"give either {ids} or {vectors}{both}.")
+        if inputs_embeds is not None:
+            return inputs_embeds
+        check_ids(input_ids, self.table.num_embeddings, "the model")
+        assert input_ids is not None
+        return input_ids
+
+
+def check_ids(ids: object, vocabulary: int, where: str) -> Tensor:
+    """A (batch, length) tensor of whole numbers inside the vocabulary, or an error that says what else it is."""
+    if not isinstance(ids, Tensor):
+        refuse_text(ids, where)
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputTypeError(f"{where} takes whole token ids, not {ids.dtype}. Use torch.long.")
+    if ids.ndim != 2:
+        raise InputError(f"{where} takes ids of shape (batch, length), not {tuple(ids.shape)}. Add a batch axis: ids[None].")
+    if ids.numel() == 0:
+        raise InputError(f"{where} was given an empty prompt: ids of shape {tuple(ids.shape)}. Give at least one token.")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= vocabulary:
+        wrong = low if low < 0 else high
+        raise InputError(
+            f"{where} was given token id {wrong}, outside the vocabulary of {vocabulary}. Is this the model's own tokenizer?"
+        )
+    return ids

@@ -1,0 +1,83 @@
+"""The decoder-only face: each token sees itself and what came before. Llama, Qwen, Mistral, Gemma, GPT-2, the scratch model.
+
+Shapes: ids (batch, length); attention_mask (batch, remembered + length); states (batch, length, hidden).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from glassformer.errors import refuse
+from glassformer.families.shared.base import Base, Watching
+from glassformer.families.shared.outputs import BaseModelOutputWithPast
+from glassformer.families.shared.parts import LastToken, LMHead
+from glassformer.layers import Pass
+from glassformer.layers.cache import Cache, DynamicCache
+from glassformer.sites import Watch
+
+
+class Decoder(Base):
+    heads = {"causal": ("lm_head", LMHead), "sequence": ("score", LastToken)}
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        watch: Watching = None,
+        p: Pass | None = None,
+        **unknown: Any,
+    ) -> BaseModelOutputWithPast:
+        """Run the base model.
+
+        Args:
+            input_ids: token ids, (batch, length).
+            attention_mask: 1 for real tokens, 0 for padding, (batch, remembered + length).
+            position_ids: where each token stands; by default counted from the mask.
+            past_key_values: the cache of an earlier call, to go on from.
+            inputs_embeds: vectors instead of ids.
+            use_cache: give back a cache; on by default.
+            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
+            watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
+                ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
+            p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
+        """
+        refuse(unknown, self.forward)
+        if p is None:
+            asked = self.watching(output_attentions, output_hidden_states, watch)
+            p = self.prepare(input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache, asked)
+        x = self.embed(input_ids, inputs_embeds)
+        states = self.compute(x, p)
+        record = p.tap.observers[0].record if p.tap is not None else {}
+        return BaseModelOutputWithPast(
+            states,
+            p.cache,
+            self.hidden_states(record) if output_hidden_states else None,
+            self.attentions(record) if output_attentions else None,
+            record if watch is not None else None,
+        )
+
+    def prepare(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        cache: Cache | None,
+        use_cache: bool | None,
+        watch: Watch | None,
+    ) -> Pass:
+        """Check a caller's tensors and make the pass that they describe."""
+        tokens = self.check(input_ids, inputs_embeds)
+        if cache is None and (self.config.use_cache if use_cache is None else use_cache):
+            cache = DynamicCache()
+        past = cache.get_seq_length() if cache is not None else 0
+        positions, mask = self.lay(tokens, attention_mask, position_ids, past)
+        return self.begin(positions, mask, cache, self.tap(watch, past))

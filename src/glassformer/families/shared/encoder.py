@@ -1,0 +1,134 @@
+"""The encoder-only face: every token sees every other. BERT, DistilBERT, RoBERTa.
+
+Shapes: ids, attention_mask, token_type_ids (batch, length); states (batch, length, hidden); pooled (batch, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.blueprints import Config
+from glassformer.errors import InputError, refuse
+from glassformer.families.shared.base import Base, Watching
+from glassformer.families.shared.outputs import BaseModelOutputWithPooling
+from glassformer.layers import Embedding, Linear, Part, Pass
+from glassformer.sites import Watch
+
+
+class Pooler(Part):
+    """One vector for the whole text, read off its first token."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.dense = Linear(hidden, hidden)
+        self.activation = nn.Tanh()
+
+    def forward(self, first: Tensor) -> Tensor:
+        return self.activation(self.dense(first))
+
+
+def first_tokens(states: Tensor, present: Tensor | None) -> Tensor:
+    """The state of each text's first token, wherever its padding is: (batch, hidden)."""
+    if present is None or bool(present[:, 0].all()):
+        return states[:, 0]
+    return states[torch.arange(len(states), device=states.device), present.int().argmax(-1)]
+
+
+class Encoder(Base):
+    """Subclasses have `embeddings`, which place the words, and say what their `blocks` are."""
+
+    embeddings: Any
+    optional = ("pooler",)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.pooler: Pooler | None = None
+
+    @property
+    def blocks(self) -> Iterable[nn.Module]:
+        raise NotImplementedError
+
+    @property
+    def table(self) -> Embedding:
+        return self.embeddings.word_embeddings
+
+    def check_room(self, positions: Tensor) -> None:
+        self.check_table(positions)
+
+    def compute(self, x: Tensor, p: Pass) -> Tensor:
+        x = self.embeddings(x, p)
+        for block in self.blocks:
+            x = block(x, p)
+        return self.touch("final", x, p)
+
+    def keep(self, head: nn.Module) -> None:
+        if getattr(head, "reads", "") != "pooler" and self.pooler is not None:
+            self.pooler = None
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        watch: Watching = None,
+        p: Pass | None = None,
+        **unknown: Any,
+    ) -> BaseModelOutputWithPooling:
+        """Run the base model.
+
+        Args:
+            input_ids: token ids, (batch, length).
+            attention_mask: 1 for real tokens, 0 for padding.
+            token_type_ids: 0 for tokens of the first text, 1 for those of the second.
+            position_ids: where each token stands; by default counted from the mask.
+            inputs_embeds: vectors instead of ids.
+            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
+            watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
+                ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
+            p: a ready-made pass instead of mask, positions, token types and watch.
+        """
+        refuse(unknown, self.forward)
+        if p is None:
+            asked = self.watching(output_attentions, output_hidden_states, watch)
+            p = self.prepare(input_ids, inputs_embeds, attention_mask, token_type_ids, position_ids, asked)
+        x = self.embed(input_ids, inputs_embeds)
+        states = self.compute(x, p)
+        record = p.tap.observers[0].record if p.tap is not None else {}
+        return BaseModelOutputWithPooling(
+            states,
+            self.pooler(first_tokens(states, p.mask.present)) if self.pooler is not None else None,
+            self.hidden_states(record) if output_hidden_states else None,
+            self.attentions(record) if output_attentions else None,
+            record if watch is not None else None,
+        )
+
+    def prepare(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        attention_mask: Tensor | None,
+        segments: Tensor | None,
+        position_ids: Tensor | None,
+        watch: Watch | None,
+    ) -> Pass:
+        """Check a caller's tensors and make the pass that they describe."""
+        tokens = self.check(input_ids, inputs_embeds)
+        positions, mask = self.lay(tokens, attention_mask, position_ids, causal=False)
+        kinds = getattr(self.config, "type_vocab_size", 0)
+        if segments is not None and kinds:
+            if segments.shape != tokens.shape[:2]:
+                raise InputError(f"token_type_ids have shape {tuple(segments.shape)}, the tokens {tuple(tokens.shape[:2])}.")
+            low, high = int(segments.min()), int(segments.max())
+            if low < 0 or high >= kinds:
+                raise InputError(f"token_type_ids hold {low if low < 0 else high}; the model knows {kinds} types, from 0.")
+        elif kinds:
+            segments = torch.zeros_like(positions)
+        return self.begin(positions, mask, tap=self.tap(watch), segments=segments)

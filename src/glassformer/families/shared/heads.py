@@ -1,0 +1,426 @@
+"""Task heads, generic over families: a base model and the last layer that turns its states into an answer.
+
+What the last layer looks like is the family's business (`Base.heads`); what goes in, what comes out and what is lost on
+the way to the labels is the same for all, and is here.
+
+Shapes: ids (batch, length); states (batch, length, hidden); logits (batch, length, vocabulary) or (batch, labels).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.blueprints import Config, Head
+from glassformer.errors import InputError, InputTypeError, refuse
+from glassformer.families import Base
+from glassformer.families.shared.base import IGNORED, Watching
+from glassformer.families.shared.encoder import first_tokens
+from glassformer.families.shared.outputs import (
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    QuestionAnsweringModelOutput,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+    Seq2SeqQuestionAnsweringModelOutput,
+    Seq2SeqSequenceClassifierOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from glassformer.families.shared.seq2seq import shifted
+from glassformer.layers import Part, Pass, christen, mount
+from glassformer.layers.cache import Cache, EncoderDecoderCache
+from glassformer.sites import Observer, Tap
+
+
+class WithHead(Part):
+    """A base model under the family's own name for it, and a head beside it."""
+
+    base_class: ClassVar[type[Base]]
+    head: ClassVar[Head]
+    config: Any
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        base = self.base_class(config)
+        name, kind = self.base_class.heads[self.head]
+        part: Any = kind(config)
+        base.keep(part)
+        christen(part, base.family, ())
+        if config.tie_word_embeddings and hasattr(part, "output"):
+            part.output.weight = base.table.weight
+        self.__dict__["_unnamed"] = (base, part)  # not registered: where their children lie openly, they are not modules
+        mount(self, self.base_class.prefix, base)
+        mount(self, name, part)
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def base_model(self) -> Base:
+        prefix = self.base_class.prefix
+        return getattr(self, prefix) if prefix else self.__dict__["_unnamed"][0]
+
+    @property
+    def head_part(self) -> nn.Module:
+        """The last layer, as the family has it."""
+        name, _ = self.base_class.heads[self.head]
+        return getattr(self, name) if name else self.__dict__["_unnamed"][1]
+
+    def states(self, ids: Tensor | None, mask: Tensor | None, watch: Watching, inputs: Mapping[str, Any]) -> Any:
+        """The base model's output; an argument that neither it nor the head has is refused."""
+        known = [p.name for p in inspect.signature(self.base_model.forward).parameters.values() if p.kind != p.VAR_KEYWORD]
+        refuse({name: value for name, value in inputs.items() if name not in known}, self.forward, known)
+        return self.base_model(ids, attention_mask=mask, watch=watch, **inputs)
+
+    def seen(self, scores: Tensor, found: Any, watch: Watching, start: int = 0) -> Tensor:
+        """The site `scores`, where a watch asks for it."""
+        if watch is None:
+            return scores
+        observer = Observer(self.base_model.watching(False, False, watch), start=start, record=found.sites)  # type: ignore[arg-type]
+        return Tap([observer]).touch("scores", scores)
+
+
+class CausalLM(WithHead):
+    """Scores for the next token at every position."""
+
+    head = "causal"
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
+        watch: Watching = None,
+        p: Pass | None = None,
+        **unknown: Any,
+    ) -> CausalLMOutputWithPast:
+        """Scores for the next token, at every position.
+
+        Args:
+            input_ids: token ids, (batch, length).
+            attention_mask: 1 for real tokens, 0 for padding, (batch, remembered + length).
+            position_ids: where each token stands; by default counted from the mask.
+            past_key_values: the cache of an earlier call, to go on from.
+            inputs_embeds: vectors instead of ids.
+            labels: ids to be predicted, usually the input itself; -100 where no loss is wanted. Gives `loss`.
+            use_cache: give back a cache; on by default.
+            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
+            logits_to_keep: score only the last so many positions (0: all), or these columns, or these (rows, columns).
+            watch: other sites to read, by name or pattern ("blocks.*.residual"), or sites with their changes
+                ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
+            p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
+        """
+        refuse(unknown, self.forward)
+        start = past_key_values.get_seq_length() if past_key_values is not None else 0
+        found = self.base_model(
+            input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds, use_cache=use_cache, output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states, watch=watch, p=p,
+        )  # fmt: skip
+        logits = self.head_part(kept(found.last_hidden_state, logits_to_keep))
+        if p is None:  # an executor keeps the scores of each row apart, and shows them itself
+            logits = self.seen(logits, found, watch, start)
+        loss = None if labels is None else next_token_loss(logits, labels)
+        return found.become(CausalLMOutputWithPast, loss=loss, logits=logits)
+
+
+class Seq2SeqLM(WithHead):
+    """Scores for the next token of a target, given a source."""
+
+    head = "seq2seq"
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
+        watch: Watching = None,
+        p: Pass | None = None,
+        **unknown: Any,
+    ) -> Seq2SeqLMOutput:
+        """Scores for the next token of the target, at every position.
+
+        Args:
+            input_ids: the source's token ids, (batch, source).
+            attention_mask: 1 for real tokens of the source, 0 for padding.
+            decoder_input_ids: the target so far, beginning with the start token; from `labels` if those are given.
+            decoder_attention_mask: the same as `attention_mask`, for the target.
+            encoder_outputs: the encoder's states from an earlier call, instead of the source.
+            past_key_values: the cache of an earlier call, to go on from.
+            inputs_embeds, decoder_inputs_embeds: vectors instead of ids.
+            labels: the target's ids; -100 where no loss is wanted. Gives `loss`.
+            use_cache, output_attentions, output_hidden_states, logits_to_keep, watch, p: as for every model.
+        """
+        refuse(unknown, self.forward)
+        check_tensor(labels)
+        start = past_key_values.get_seq_length() if past_key_values is not None else 0
+        if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = shifted(labels, self.config)
+        found = self.base_model(
+            input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask, encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values, inputs_embeds=inputs_embeds, decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache, output_attentions=output_attentions, output_hidden_states=output_hidden_states,
+            watch=watch, p=p,
+        )  # fmt: skip
+        logits = self.head_part(kept(found.last_hidden_state, logits_to_keep))
+        if p is None:
+            logits = self.seen(logits, found, watch, start)
+        loss = None if labels is None else token_loss(logits, labels)
+        return found.become(Seq2SeqLMOutput, loss=loss, logits=logits)
+
+
+class MaskedLM(WithHead):
+    """Scores for what stands at every position, hidden or not."""
+
+    head = "masked"
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
+        watch: Watching = None,
+        **inputs: Any,
+    ) -> MaskedLMOutput:
+        """Vocabulary scores for each token.
+
+        Args:
+            input_ids, attention_mask, watch, inputs: as for the base model.
+            labels: ids to be guessed, (batch, length); -100 where no loss is wanted. Gives `loss`.
+            logits_to_keep: score only these columns (0: all), or these (rows, columns), such as those of the gaps.
+        """
+        found = self.states(input_ids, attention_mask, watch, inputs)
+        logits = self.seen(self.head_part(kept(found.last_hidden_state, logits_to_keep)), found, watch)
+        loss = None if labels is None else token_loss(logits, labels)
+        return found.become(MaskedLMOutput, loss=loss, logits=logits)
+
+
+class TokenClassification(WithHead):
+    """Label scores for every token."""
+
+    head = "token"
+
+    @property
+    def num_labels(self) -> int:
+        return self.config.labels
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        watch: Watching = None,
+        **inputs: Any,
+    ) -> TokenClassifierOutput:
+        """Label scores for each token.
+
+        Args:
+            input_ids, attention_mask, watch, inputs: as for the base model.
+            labels: class numbers, (batch, length); -100 where no loss is wanted. Gives `loss`.
+        """
+        found = self.states(input_ids, attention_mask, watch, inputs)
+        logits = self.seen(self.head_part(found.last_hidden_state), found, watch)
+        loss = None if labels is None else token_loss(logits, labels, "labels")
+        return found.become(TokenClassifierOutput, loss=loss, logits=logits)
+
+
+class QuestionAnswering(WithHead):
+    """For every token, how well an answer would begin and end there."""
+
+    head = "question"
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        watch: Watching = None,
+        **inputs: Any,
+    ) -> QuestionAnsweringModelOutput | Seq2SeqQuestionAnsweringModelOutput:
+        """Scores for an answer's first and last token.
+
+        Args:
+            input_ids, attention_mask, watch, inputs: as for the base model.
+            start_positions, end_positions: where the answers are, (batch,); positions behind the end count for nothing.
+        """
+        if (start_positions is None) != (end_positions is None):
+            raise InputError("give start_positions and end_positions together.")
+        found = self.states(input_ids, attention_mask, watch, inputs)
+        logits = self.seen(self.head_part(found.last_hidden_state), found, watch)
+        starts, ends = logits[..., 0].contiguous(), logits[..., 1].contiguous()
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            length = starts.shape[1]
+            both = ((starts, start_positions), (ends, end_positions))
+            first, last = (
+                F.cross_entropy(wide(scores), at.reshape(-1).to(scores.device).clamp(0, length), ignore_index=length)
+                for scores, at in both
+            )
+            loss = (first + last) / 2
+        pair = isinstance(found, Seq2SeqModelOutput)
+        kind = Seq2SeqQuestionAnsweringModelOutput if pair else QuestionAnsweringModelOutput
+        return found.become(kind, loss=loss, start_logits=starts, end_logits=ends)
+
+
+class SequenceClassification(WithHead):
+    """One row of label scores per text: off its first token, its last, its end sign, or what the pooler made of it."""
+
+    head = "sequence"
+
+    @property
+    def num_labels(self) -> int:
+        return self.config.labels
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        watch: Watching = None,
+        **inputs: Any,
+    ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
+        """Label scores for each text.
+
+        Args:
+            input_ids, attention_mask, watch, inputs: as for the base model.
+            labels: class numbers (batch,), numbers to regress on, or 0/1 rows (batch, labels); gives `loss`.
+        """
+        found = self.states(input_ids, attention_mask, watch, inputs)
+        logits = self.head_part(self.read(found, input_ids, attention_mask))
+        logits = self.seen(logits[:, None], found, watch)[:, 0]
+        loss = None if labels is None else self.loss(logits, labels)
+        kind = Seq2SeqSequenceClassifierOutput if isinstance(found, Seq2SeqModelOutput) else SequenceClassifierOutput
+        return found.become(kind, loss=loss, logits=logits)
+
+    def read(self, found: Any, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+        """The vector of each text that the family's classifier reads, (batch, hidden)."""
+        reads = getattr(self.head_part, "reads", "first")
+        states: Tensor = found.last_hidden_state
+        if reads == "pooler":
+            return found.pooler_output
+        if reads == "first":
+            return first_tokens(states, None if mask is None else mask.bool())
+        columns = self.last_tokens(ids, mask, states) if reads == "last" else self.last_ends(ids)
+        return states[torch.arange(states.shape[0], device=states.device), columns]
+
+    def last_tokens(self, ids: Tensor | None, mask: Tensor | None, states: Tensor) -> Tensor:
+        """The column of each row's last real token: by the mask if there is one, else by the padding id."""
+        batch, length = states.shape[:2]
+        columns = torch.arange(length, device=states.device)
+        if mask is not None:
+            return (columns * mask[:, -length:]).argmax(-1)
+        if ids is not None and (pad := self.config.pad_token_id) is not None:
+            kept: Tensor = ids != pad
+            return (columns * kept).argmax(-1)
+        if batch > 1:
+            raise InputError("a batch needs an attention_mask (or a pad_token_id), to know where each text ends.")
+        return columns[-1:]
+
+    def last_ends(self, ids: Tensor | None) -> Tensor:
+        """The column of each row's last end sign."""
+        if ids is None:
+            raise InputError("this model's classifier reads the state of the end sign, so it needs input_ids.")
+        ends = ids == self.config.eos_token_id
+        if not bool(ends.any(-1).all()):
+            raise InputError(f"every text must hold the end sign {self.config.eos_token_id}, whose state is classified.")
+        return (torch.arange(ids.shape[1], device=ids.device) * ends).argmax(-1)
+
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy for classes, mean square for numbers, per-label binary for many labels at once."""
+        check_tensor(labels)
+        labels = labels.to(logits.device)
+        kind = self.config.problem_type
+        if kind is None:
+            whole = labels.dtype in (torch.long, torch.int)
+            kind = "regression" if self.num_labels == 1 else "single" if whole else "multi"
+        if kind == "regression":
+            return F.mse_loss(logits.squeeze(), labels.to(logits.dtype).squeeze())
+        if kind.startswith("multi"):
+            if labels.shape != logits.shape:
+                raise InputError(
+                    f"labels have shape {tuple(labels.shape)}; for many labels at once it is {tuple(logits.shape)}."
+                )
+            return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        if labels.numel() != len(logits):
+            raise InputError(f"labels have shape {tuple(labels.shape)}; there are {len(logits)} texts.")
+        check_labels(labels, self.num_labels, "labels")
+        return F.cross_entropy(wide(logits), labels.view(-1).long())
+
+
+def kept(states: Tensor, keep: int | Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    """The states to be scored."""
+    if isinstance(keep, int):
+        return states[:, -keep:] if keep else states
+    return states[keep] if isinstance(keep, tuple) else states[:, keep]
+
+
+def wide(scores: Tensor) -> Tensor:
+    """In float32 at least."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def check_labels(labels: Tensor, count: int, what: str) -> None:
+    """Refuse a label that no score is for."""
+    wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= count))]
+    if wrong.numel():
+        raise InputError(f"label {int(wrong[0])} is outside the {count} {what} (counted from 0).")
+
+
+def check_tensor(labels: object) -> None:
+    """Refuse labels that are a list or a text."""
+    if labels is not None and not isinstance(labels, Tensor):
+        raise InputTypeError(f"labels are a tensor, such as torch.tensor([0, 1]), not {type(labels).__name__}.")
+
+
+def token_loss(logits: Tensor, labels: Tensor, what: str = "tokens of the vocabulary") -> Tensor:
+    """Mean cross-entropy of each token's label; -100 is left out."""
+    check_tensor(labels)
+    if labels.shape != logits.shape[:2]:
+        raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
+    check_labels(labels, logits.shape[-1], what)
+    return F.cross_entropy(wide(logits.flatten(0, 1)), labels.flatten().to(logits.device))
+
+
+def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The same for each label given what came before it."""
+    check_tensor(labels)
+    if labels.shape != logits.shape[:2]:
+        raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
+    return token_loss(logits[:, :-1], labels[:, 1:])
+
+
+HEADS: Mapping[str, type[WithHead]] = {  # as class names end
+    "ForCausalLM": CausalLM,
+    "ForConditionalGeneration": Seq2SeqLM,
+    "ForMaskedLM": MaskedLM,
+    "ForSequenceClassification": SequenceClassification,
+    "ForTokenClassification": TokenClassification,
+    "ForQuestionAnswering": QuestionAnswering,
+}

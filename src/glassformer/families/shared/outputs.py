@@ -1,0 +1,175 @@
+"""What a model gives back: named fields, by attribute, by key, or by index, whichever you like.
+
+    output.logits · output["logits"] · output[0]
+
+Fields that were not asked for are None; they have an attribute but no key and no index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from glassformer.errors import nearest
+from glassformer.layers.cache import Cache
+
+Out = TypeVar("Out", bound="ModelOutput")
+
+
+@dataclass
+class ModelOutput:
+    def to_tuple(self) -> tuple[Any, ...]:
+        """The fields that are there, in order."""
+        return tuple(self[name] for name in self.keys())
+
+    def keys(self) -> list[str]:
+        return [f.name for f in fields(self) if getattr(self, f.name) is not None]
+
+    def values(self) -> list[Any]:
+        return list(self.to_tuple())
+
+    def items(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in self.keys()]
+
+    def become(self, kind: type[Out], **answer: Any) -> Out:
+        """Another output with this one's fields, as far as it has them, and an answer of its own."""
+        known = {f.name for f in fields(kind)}
+        carried = {f.name: getattr(self, f.name) for f in fields(self) if f.name in known}
+        return kind(**{**carried, **answer})
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if isinstance(key, (int, slice)):
+            return self.to_tuple()[key]
+        if key in self.keys():
+            return getattr(self, key)
+        raise KeyError(f"{type(self).__name__} has no {key!r}; it has {', '.join(self.keys())}.{nearest(key, self.keys())}")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.keys()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+
+# What outputs are put together from. A dataclass takes its fields from its last base first.
+
+
+@dataclass
+class _States(ModelOutput):
+    last_hidden_state: Tensor | None = None  # (batch, length, hidden); of an encoder-decoder: the decoder's
+
+
+@dataclass
+class _Pooled(ModelOutput):
+    pooler_output: Tensor | None = None  # (batch, hidden)
+
+
+@dataclass
+class _Scored(ModelOutput):
+    loss: Tensor | None = None
+    logits: Tensor | None = None  # (batch, length, vocabulary), (batch, length, labels) or (batch, labels)
+
+
+@dataclass
+class _Span(ModelOutput):
+    loss: Tensor | None = None
+    start_logits: Tensor | None = None  # (batch, length)
+    end_logits: Tensor | None = None
+
+
+@dataclass
+class _Past(ModelOutput):
+    past_key_values: Cache | None = None
+
+
+@dataclass
+class _Inside(ModelOutput):
+    hidden_states: tuple[Tensor, ...] | None = None  # blocks + 1 of (batch, length, hidden)
+    attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, keys)
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
+
+
+@dataclass
+class _BothInside(ModelOutput):
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, source)
+    encoder_last_hidden_state: Tensor | None = None  # (batch, source, hidden)
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
+    sites: Mapping[str, Tensor] | None = field(default=None, repr=False)
+
+
+# By the field's names ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class BaseModelOutput(_Inside, _States): ...
+
+
+@dataclass
+class BaseModelOutputWithPast(_Inside, _Past, _States): ...
+
+
+@dataclass
+class BaseModelOutputWithPooling(_Inside, _Pooled, _States): ...
+
+
+@dataclass
+class Seq2SeqModelOutput(_BothInside, _Past, _States): ...
+
+
+@dataclass
+class CausalLMOutputWithPast(_Inside, _Past, _Scored): ...
+
+
+@dataclass
+class Seq2SeqLMOutput(_BothInside, _Past, _Scored): ...
+
+
+@dataclass
+class MaskedLMOutput(_Inside, _Scored): ...
+
+
+@dataclass
+class TokenClassifierOutput(_Inside, _Scored): ...
+
+
+@dataclass
+class SequenceClassifierOutput(_Inside, _Past, _Scored): ...
+
+
+@dataclass
+class Seq2SeqSequenceClassifierOutput(_BothInside, _Past, _Scored): ...
+
+
+@dataclass
+class QuestionAnsweringModelOutput(_Inside, _Span): ...
+
+
+@dataclass
+class Seq2SeqQuestionAnsweringModelOutput(_BothInside, _Past, _Span): ...
+
+
+@dataclass
+class GenerateOutput(ModelOutput):
+    """What `generate` gives with `return_dict_in_generate=True`. Rows are texts: batch times num_return_sequences."""
+
+    sequences: Tensor  # (rows, length): prompts, what follows them, padding
+    sequences_scores: Tensor | None = None  # (rows,): of whole texts, where beams compared them
+    scores: tuple[Tensor, ...] | None = None  # for each step (rows or beams, vocabulary): after the rules
+    logits: tuple[Tensor, ...] | None = None  # before them
+    beam_indices: Tensor | None = None  # (rows, new): which beam each token came from; -1 behind the end
+    logprobs: Tensor | None = None  # (rows, new): of the chosen tokens; 0 behind the end
+    prompt_logprobs: list[list[float | None]] | None = None  # of the prompts' own tokens; None for the first
+    finish: list[Any] | None = None  # for each row why it ended
+    steps: list[list[Any]] | None = field(default=None, repr=False)  # for each row its steps, with candidates if asked for
+    prompt_steps: list[list[Any]] | None = field(default=None, repr=False)
+    settings: Any = field(default=None, repr=False)  # the settings in force, and where each came from
+    seed: int | None = None  # that the draws came from

@@ -1,0 +1,162 @@
+"""The encoder-decoder face: one stack reads a source, another writes with an eye on it. T5, BART.
+
+Shapes: ids (batch, source) and decoder ids (batch, length); states (batch, source or length, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import InputError, refuse
+from glassformer.families.shared.base import IGNORED, Base, Watching
+from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
+from glassformer.layers import CrossAttention, Encoded, Mask, Pass
+from glassformer.layers.cache import EncoderDecoderCache
+from glassformer.sites import ENCODER, Tap, Watch
+
+
+class EncoderDecoder(Base):
+    """Subclasses say how they `encode`; `compute` is the decoder."""
+
+    shifts: ClassVar[bool] = False  # without a target, the decoder is given the source itself, one place later
+
+    encoder: Any
+    decoder: Any
+
+    def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
+        """The target's; the two sides share a table, unless a checkpoint has one for each."""
+        return self.decoder.embed_tokens(ids) if vectors is None else vectors
+
+    def embed_source(self, ids: Tensor | None, vectors: Tensor | None = None) -> Tensor:
+        return self.encoder.embed_tokens(ids) if vectors is None else vectors
+
+    def encode(self, x: Tensor, p: Pass) -> Tensor:
+        """Embedded source tokens to the encoder's final states."""
+        raise NotImplementedError
+
+    @property
+    def crossings(self) -> Sequence[CrossAttention]:
+        """Each decoder block's cross-attention, for executors that make the source's keys and values at once."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | Sequence[Tensor] | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        watch: Watching = None,
+        p: Pass | None = None,
+        **unknown: Any,
+    ) -> Seq2SeqModelOutput:
+        """Run the base model.
+
+        Args:
+            input_ids: the source's token ids, (batch, source).
+            attention_mask: 1 for real tokens of the source, 0 for padding.
+            decoder_input_ids: the target's token ids so far, (batch, length), beginning with the start token.
+            decoder_attention_mask: the same for the target, (batch, remembered + length).
+            encoder_outputs: the encoder's states from an earlier call, instead of the source.
+            past_key_values: the cache of an earlier call, to go on from.
+            inputs_embeds, decoder_inputs_embeds: vectors instead of ids.
+            use_cache: give back a cache; on by default.
+            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
+            watch: other sites to read, by name or pattern ("blocks.*.cross.pattern", "encoder.*"), or sites with their
+                changes, or a Watch; what was read is in the output's `sites`.
+            p: a ready-made pass of the decoder, from an executor.
+        """
+        refuse(unknown, self.forward)
+        encoded = None
+        if decoder_input_ids is None and decoder_inputs_embeds is None and self.shifts and input_ids is not None:
+            decoder_input_ids = shifted(input_ids, self.config)
+        if p is None:
+            target = self.check(decoder_input_ids, decoder_inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
+            if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
+                past_key_values = EncoderDecoderCache()
+            past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            asked = self.watching(output_attentions, output_hidden_states, watch)
+            tap = self.tap(asked, past)
+            encoded = self.encoded(input_ids, inputs_embeds, attention_mask, encoder_outputs, past_key_values, tap)
+            if len(encoded.states) != len(target):
+                raise InputError(f"the source has {len(encoded.states)} rows, the decoder's input {len(target)}.")
+            positions, mask = self.lay(target, decoder_attention_mask, None, past, name="decoder_attention_mask")
+            p = self.begin(positions, mask, past_key_values, tap, encoded)
+        x = self.embed(decoder_input_ids, decoder_inputs_embeds)
+        states = self.compute(x, p)
+        record = p.tap.observers[0].record if p.tap is not None else {}
+        there = record if encoder_outputs is None else {}  # what was encoded earlier was not watched
+        return Seq2SeqModelOutput(
+            states,
+            past_key_values,
+            self.hidden_states(record) if output_hidden_states else None,
+            self.attentions(record) if output_attentions else None,
+            self.attentions(record, where="cross") if output_attentions else None,
+            encoded.states if encoded is not None else None,
+            self.hidden_states(there, ENCODER) if output_hidden_states and there else None,
+            self.attentions(there, ENCODER) if output_attentions and there else None,
+            record if watch is not None else None,
+        )
+
+    def encoded(
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        attention_mask: Tensor | None,
+        earlier: BaseModelOutput | Sequence[Tensor] | None,
+        cache: EncoderDecoderCache | None,
+        tap: Tap | None,
+    ) -> Encoded:
+        """The source as the decoder sees it: encoded now, or earlier."""
+        if earlier is not None:
+            states = earlier[0]
+            if not isinstance(states, Tensor) or states.ndim != 3:
+                raise InputError("encoder_outputs must hold the encoder's states, (batch, source, hidden), first.")
+            _, mask = self.lay(states, attention_mask, causal=False)
+        else:
+            tokens = self.check(input_ids, inputs_embeds)
+            positions, mask = self.lay(tokens, attention_mask, causal=False)
+            x = self.embed_source(input_ids, inputs_embeds)
+            states = self.encode(x, self.begin(positions, mask, tap=tap))
+        if mask.present is not None and not bool(mask.present.any(-1).all()):
+            raise InputError("a row of the source is all padding. Give it at least one token.")
+        return Encoded(states, Mask(mask.columns[:, :1], mask.keys, causal=False, present=mask.present, own=False), cache)
+
+    def read(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        watch: Watch | None = None,
+    ) -> BaseModelOutput:
+        """The encoder alone: what `encoder_outputs` takes."""
+        asked = self.watching(output_attentions, output_hidden_states, watch)
+        tap = self.tap(asked)
+        states = self.encoded(input_ids, inputs_embeds, attention_mask, None, None, tap).states
+        record = tap.observers[0].record if tap is not None else {}
+        return BaseModelOutput(
+            states,
+            self.hidden_states(record, ENCODER) if output_hidden_states else None,
+            self.attentions(record, ENCODER) if output_attentions else None,
+            record if watch is not None else None,
+        )
+
+
+def shifted(labels: Tensor, config: Any) -> Tensor:
+    """A target as its decoder gets it: one place later, behind the start token."""
+    if config.decoder_start_token_id is None or config.pad_token_id is None:
+        raise InputError("the config has no decoder_start_token_id or no pad_token_id, so give decoder_input_ids.")
+    start = labels.new_full((len(labels), 1), config.decoder_start_token_id)
+    return torch.cat((start, labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, config.pad_token_id)), dim=1)

@@ -1,0 +1,46 @@
+"""Two of a kind side by side: whatever is given, the comparison that is made for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassformer.errors import InputError, InputTypeError
+from glassformer.observe.activations import Activations
+from glassformer.observe.compare_models import compare_models, compare_readings
+from glassformer.observe.compare_runs import compare_runs
+from glassformer.observe.compare_texts import compare_texts
+from glassformer.progress import Progress
+from glassformer.views.compare_models import ModelComparison
+from glassformer.views.compare_runs import RunComparison
+from glassformer.views.compare_texts import TextComparison
+
+
+def compare(
+    first: Any,
+    second: Any,
+    *,
+    token: int | str | None = None,
+    text: str | None = None,
+    names: tuple[str, str] | None = None,
+    progress: Progress | None = None,
+) -> TextComparison | ModelComparison | RunComparison:
+    """Compare two of a kind.
+
+    Two runs of `watch`: what each wrote, where they part, what each thought there. Two texts of `read`, in one model: where
+    they part, and what the same token (`token`, or the last that both have) is in each; the same text in two models: how far
+    these are apart. Two models over a `text`, which may be long.
+    """
+    if hasattr(first, "steps") and hasattr(second, "steps"):
+        return compare_runs(first, second, names or ("first", "second"))
+    if isinstance(first, Activations) and isinstance(second, Activations):
+        if first.model is second.model:
+            return compare_texts(first, second, token)
+        return compare_readings(first, second, names, progress)
+    if hasattr(first, "encode") and hasattr(second, "encode"):
+        if text is None:
+            raise InputError("two models are compared over a text. Pass text=….")
+        return compare_models(first, second, text, names, progress)
+    raise InputTypeError(
+        f"{type(first).__name__} and {type(second).__name__} cannot be compared. Give two runs of watch(…), two texts of "
+        "read(…), or two models and a text."
+    )

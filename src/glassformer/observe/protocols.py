@@ -1,0 +1,101 @@
+"""What the views need to know of a model and of a run, and no more.
+
+Whatever has these attributes can be looked into: the runtime's `Model` and `Run`, or a stand-in of a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.blueprints import Blueprint, Head
+from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe, Step
+from glassformer.engine.protocol import Executor
+from glassformer.sites import Change, Watch
+from glassformer.text import Tokenizer
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+
+class ModelLike(Protocol):
+    """A model that is loaded."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def opened(self) -> Any:
+        """What it was loaded from."""
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def settings(self) -> GenerationConfig: ...
+
+    @property
+    def blueprint(self) -> Blueprint: ...
+
+    @property
+    def head(self) -> Head: ...
+
+    @property
+    def writes(self) -> bool:
+        """Whether it generates text; an encoder only reads."""
+
+    @property
+    def start(self) -> int | None:
+        """What an encoder-decoder's target begins with."""
+
+    @property
+    def changes(self) -> Mapping[str, Change]:
+        """What is changed inside it, by site."""
+
+    @property
+    def executor(self) -> Executor: ...
+
+    @property
+    def module(self) -> Any:
+        """The PyTorch model."""
+
+    def label(self, number: int) -> str: ...
+
+    def weight(self, name: str, row: int | None = None) -> Floats | None: ...
+
+    def unembed(self, states: Floats) -> Floats: ...
+
+    def encoder_pass(self, ids: Sequence[int], watch: Watch) -> tuple[Floats | None, dict[str, Floats]]:
+        """One pass of a model that only reads: its head's scores, and what the watch read."""
+
+    def recipe(self, settings: GenerationConfig) -> Recipe: ...
+
+    def policies(self, recipe: Recipe, ids: Sequence[int], *, seed: int | None = None) -> list[Policy]: ...
+
+
+class RunLike(Protocol):
+    """One prompt and what followed it."""
+
+    @property
+    def model(self) -> ModelLike: ...
+
+    prompt: str
+    ids: tuple[int, ...]
+    recipe: Recipe
+    seed: int | None
+    negative: tuple[int, ...] | None
+    steps: list[Step]
+    text: str
+    stop: str | None
+    seconds: float
+
+    @property
+    def settings(self) -> GenerationConfig: ...
+
+    @property
+    def finish(self) -> Finish | None: ...

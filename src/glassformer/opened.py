@@ -1,0 +1,169 @@
+"""A name to everything known about a model without running it: config, tokenizer, settings, stored tensors. No torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config
+from glassformer.checkpoint import Checkpoint, Stored, open_at, ranks
+from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint.locate import Part, locate
+from glassformer.checkpoint.scratch import Scratch
+from glassformer.checkpoint.sentence import Sentence, read_sentence
+from glassformer.checkpoint.stored import PLAIN, main_kind
+from glassformer.decoding.settings import SPECIAL, GenerationConfig
+from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse
+from glassformer.progress import NamedProgress
+from glassformer.text import Tokenizer
+from glassformer.text.sources.files import NAMED
+
+note = logging.getLogger("glassformer").warning
+
+ENDINGS: Mapping[str, Head] = {  # of an architecture's name
+    "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "sequence",
+    "ForTokenClassification": "token", "ForQuestionAnswering": "question",
+}  # fmt: skip
+DTYPES = ("float32", "bfloat16", "float16", "float64")  # what a model can run in
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A located checkpoint; each part is read when it is first asked for."""
+
+    name: str
+    checkpoint: Checkpoint
+    given: Mapping[str, Stored] | None = None  # tensors to take instead of the checkpoint's own: packed in another kind
+
+    @property
+    def path(self) -> Path:
+        return self.checkpoint.path
+
+    @cached_property
+    def config(self) -> Config:
+        with _Naming(self.path, "config.json"):
+            return read_config(self.checkpoint.config)
+
+    @cached_property
+    def settings(self) -> GenerationConfig:
+        """The model's generation settings; what ends a text is taken from its config where they do not say."""
+        places = ("the GGUF file",) * 2 if isinstance(self.checkpoint, Gguf) else ("config.json", "generation_config.json")
+        implied = GenerationConfig.implied(self.config, places[0])
+        with _Naming(self.path, places[1]):
+            found = GenerationConfig.read(self.checkpoint.settings, places[1]) if self.checkpoint.settings else implied
+        if found.unheard:
+            said = ", ".join(f"{name}={value!r}" for name, value in found.unheard.items())
+            note(f"{self.name}: its generation settings ask for {said}, which is not supported and left out.")
+        found.adopt(implied, SPECIAL)
+        return found
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        if isinstance(self.checkpoint, Gguf):
+            with _Naming(self.path):
+                return Tokenizer.from_gguf(self.checkpoint.metadata)
+        if isinstance(self.checkpoint, Scratch):
+            if (path := ranks.ranks()) is None:
+                raise CheckpointError(
+                    f"{self.path}: its tokenizer is cl100k_base. Fetch it: glass models pull {ranks.NAME}."
+                )
+            return Tokenizer.from_tiktoken(path)
+        return Tokenizer.from_folder(self.path)
+
+    @cached_property
+    def sentence(self) -> Sentence:
+        """How the model's states become one vector per text."""
+        return read_sentence(self.path, self.checkpoint.metadata if isinstance(self.checkpoint, Gguf) else None)
+
+    @property
+    def tensors(self) -> Mapping[str, Stored]:
+        return self.checkpoint.tensors if self.given is None else self.given
+
+    @cached_property
+    def kind(self) -> str:
+        """What most of the weights are stored in: BF16, Q4_1, …"""
+        return main_kind(self.tensors.values())
+
+    @property
+    def packed(self) -> bool:
+        return self.kind not in PLAIN
+
+    @property
+    def head(self) -> Head:
+        """The head that the checkpoint has, as its architecture says; an encoder may have none."""
+        config = self.config
+        named = (config.architectures or [""])[0]
+        otherwise: Head = "base" if config.natural == "masked" else config.natural
+        return next((head for ending, head in ENDINGS.items() if named.endswith(ending)), otherwise)
+
+    def blueprint(self, head: Head | None = None) -> Blueprint:
+        return blueprint(self.config, head or self.head)
+
+
+class _Naming:
+    """Put the file's name in front of an error about its content."""
+
+    def __init__(self, path: Path, file: str = "") -> None:
+        self.path = path / file if file and path.is_dir() else path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (CheckpointError, ConfigError)) and str(self.path) not in str(error):
+            raise type(error)(f"{self.path}: {error}") from error
+
+
+def open_model(name: str | os.PathLike[str], part: Part = "model", progress: NamedProgress | None = None) -> Opened:
+    """Locate a model by path, catalogue name or hub id, and open it."""
+    return Opened(os.fspath(name), open_at(locate(name, part, progress)))
+
+
+class AutoTokenizer:
+    """The tokenizer that belongs to a model."""
+
+    @staticmethod
+    def from_pretrained(
+        name: str | os.PathLike[str],
+        *,
+        padding_side: str | None = None,
+        truncation_side: str | None = None,
+        model_max_length: int | None = None,
+        use_fast: bool = True,
+        trust_remote_code: bool = False,
+        **special: Any,
+    ) -> Tokenizer:
+        """From a path, a catalogue name ('smollm2') or a hub id ('Qwen/Qwen3-0.6B').
+
+        Args:
+            padding_side: 'left' or 'right', where a batch's shorter texts are filled up.
+            truncation_side: which end of a text is cut off.
+            model_max_length: how many tokens truncation=True leaves.
+            use_fast: accepted for familiarity.
+            trust_remote_code: refused if true: no code from a checkpoint is ever run.
+            special: special tokens by name, such as pad_token="<pad>".
+        """
+        if trust_remote_code:
+            raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
+        refuse({name: token for name, token in special.items() if name not in NAMED}, AutoTokenizer.from_pretrained, NAMED)
+        path = locate(name, "tokenizer")
+        ranked = path.suffix == ".tiktoken"
+        tokenizer = Tokenizer.from_tiktoken(path) if ranked else Opened(os.fspath(name), open_at(path)).tokenizer
+        asked = {"padding_side": padding_side, "truncation_side": truncation_side, "model_max_length": model_max_length}
+        for field, value in {**asked, **special}.items():
+            if value is not None:
+                setattr(tokenizer, field, value)
+        return tokenizer
+
+
+class AutoConfig:
+    """The configuration of a model."""
+
+    @staticmethod
+    def from_pretrained(name: str | os.PathLike[str], **changes: Any) -> Config:
+        """From a path, a catalogue name or a hub id; keyword arguments change fields."""
+        return open_model(name, "config").config.with_changes(changes)

@@ -1,0 +1,73 @@
+"""Which tensor of a model gets which kind.
+
+The matrices of products take nearly all the room and bear rounding best: they get the kind that is asked for. The table of
+tokens and the head, where rounding is heard most, get no fewer than eight bits. Norms, biases and positions are small and
+stay as they are. Where a row does not divide into a kind's blocks, the nearest kind that fits takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from glassformer.blueprints import Blueprint, Op, Weight
+from glassformer.checkpoint.naming import settled
+from glassformer.checkpoint.packing import BITS, fits, known_kind
+from glassformer.checkpoint.stored import main_kind
+from glassformer.errors import InputError
+from glassformer.opened import Opened
+
+Role: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
+
+PRODUCTS = ("linear", "heads", "gate")
+INSTEAD: Mapping[str, str] = {"Q6_K": "Q8_0", "Q5_K": "Q8_0", "Q4_K": "Q4_1"}  # where a row is no multiple of 256
+TABLE = "Q8_0"
+
+
+def roles(blueprint: Blueprint) -> dict[str, Role]:
+    """What each weight of a blueprint is for."""
+    found: dict[str, Role] = {}
+    for op in blueprint.ops:
+        for weight in op.weights:
+            found.setdefault(weight.name, _role(op, weight))  # a table that is a head too is named as a table first
+    return found
+
+
+def _role(op: Op, weight: Weight) -> Role:
+    if len(weight.shape) < 2 or weight.name.endswith("bias"):  # BART's has two dimensions
+        return "plain"
+    if op.kind in PRODUCTS:
+        return "columns" if op.options.get("columns") else "product"
+    return "table" if op.kind in ("embed", "scores") else "plain"
+
+
+def stored_roles(opened: Opened) -> dict[int, Role]:
+    """What each stored tensor that packing matters for is there for, by its identity; names have too much history."""
+    known = roles(opened.blueprint())
+    found = settled(opened.tensors, tuple(known))
+    return {id(one): known[name] for name, one in found.items() if known[name] != "plain"}
+
+
+def kind_for(role: Role, columns: int, kind: str) -> str | None:
+    """The kind for a tensor whose rows, as they are packed, have so many numbers; None: it is not packed."""
+    if role == "plain":
+        return None
+    wanted = TABLE if role == "table" and BITS[kind] < BITS[TABLE] else kind
+    return next(one for one in (wanted, INSTEAD.get(wanted, wanted), "F16") if fits(one, columns))
+
+
+def checked(opened: Opened, kind: str) -> str:
+    """The kind as the format spells it; refused if it does not exist, or if weights are packed already."""
+    kind = known_kind(kind)
+    if packed := [one for one in opened.tensors.values() if one.packed]:
+        raise InputError(
+            f"{opened.name}: its weights are packed already, as {main_kind(packed)}; packed once more they would lose more "
+            f"than {kind} costs. Take the model in BF16, F16 or F32."
+        )
+    return kind
+
+
+def label(opened: Opened) -> str:
+    """A short name for files that are made of a model."""
+    return Path(opened.name).name.removesuffix(".gguf") or opened.path.resolve().name

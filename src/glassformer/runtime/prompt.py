@@ -1,0 +1,96 @@
+"""How a text or a conversation becomes the prompt that a model sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeAlias, TypedDict, cast
+
+from glassformer.errors import InputError, InputTypeError, TemplateError, UnknownArgument, nearest
+from glassformer.text import Tokenizer
+
+Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]  # a text, or a conversation's messages
+RESERVED = ("prompt", "raw", "system", "tokenize", "conversation", "return_tensors", "return_dict", "self")
+
+
+class PromptKeywords(TypedDict, total=False):
+    """How a text becomes a prompt, as keyword arguments."""
+
+    raw: bool
+    system: str | None
+    template: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """How a text becomes a prompt."""
+
+    raw: bool = False  # the text as it is, without the chat template
+    system: str | None = None  # a message before the conversation
+    template: Mapping[str, Any] = field(default_factory=dict)  # variables of the chat template
+
+    def __post_init__(self) -> None:
+        if taken := [name for name in RESERVED if name in self.template]:
+            raise TemplateError(
+                f"{taken[0]} is no variable of a chat template, but an argument of its own. Give it as that."
+            )
+
+    @classmethod
+    def of(cls, keywords: Mapping[str, Any]) -> Self:
+        """From keyword arguments, which may be these and no others."""
+        if unknown := [name for name in keywords if name not in cls.__annotations__]:
+            known = ", ".join(cls.__annotations__)
+            raise UnknownArgument(
+                f"there is no argument {unknown[0]!r} here.{nearest(unknown[0], cls.__annotations__)} "
+                f"How the text becomes a prompt is said by: {known}."
+            )
+        return cls(keywords.get("raw", False), keywords.get("system"), dict(keywords.get("template") or {}))
+
+    @classmethod
+    def split(cls, keywords: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
+        """From the keyword arguments of a call that takes settings too; and these."""
+        own = {name: value for name, value in keywords.items() if name in cls.__annotations__}
+        return cls.of(own), {name: value for name, value in keywords.items() if name not in own}
+
+
+def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: str) -> str:
+    """The text that the model called `name` will see: through its chat template if it has one, unless it is to be raw."""
+    messages: Sequence[Mapping[str, Any]]
+    raw, system = options.raw, options.system
+    if isinstance(prompt, str):
+        if not prompt:
+            raise InputError("the prompt is empty. Say something.")
+        if raw and system is not None:
+            raise InputError("a raw prompt has no place for a system message. Leave one of the two out.")
+        if raw:
+            return prompt
+        messages = [{"role": "user", "content": prompt}]
+    elif isinstance(prompt, Sequence):
+        messages = cast(Sequence[Mapping[str, Any]], prompt)
+    else:
+        raise InputTypeError(f"a prompt is text, or a list of messages, not {type(prompt).__name__}.")
+    if raw:
+        raise InputTypeError("a raw prompt is text; messages need the chat template.")
+    if system is not None and any(message.get("role") == "system" for message in messages):
+        raise InputError("the conversation has a system message already. Leave out system=….")
+    if system is not None:
+        messages = [{"role": "system", "content": system}, *messages]
+    if tokenizer.chat_template is None:
+        if isinstance(prompt, str) and system is None:
+            return prompt
+        raise TemplateError(f"{name} has no chat template, so it takes plain text only.")
+    variables: dict[str, Any] = {"add_generation_prompt": True, **options.template}
+    if "enable_thinking" in tokenizer.template().variables:
+        variables.setdefault("enable_thinking", False)
+    rendered: str = tokenizer.apply_chat_template(messages, tokenize=False, **variables)
+    return rendered
+
+
+def encode(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: str) -> tuple[str, tuple[int, ...]]:
+    """The rendered prompt and its ids."""
+    text = render(tokenizer, prompt, options, name)
+    templated = not options.raw and tokenizer.chat_template is not None
+    ids = tuple(tokenizer(text, add_special_tokens=not templated)["input_ids"])
+    if not ids:
+        raise InputError("the prompt has no tokens. Say something.")
+    return text, ids

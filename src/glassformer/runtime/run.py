@@ -1,0 +1,249 @@
+"""A run: one prompt, the text that follows it as it grows, and what made it.
+
+Views are imported when they are asked for, so that who only wants the text does not wait for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.decoding import Finish, GenerationConfig, Recipe, Step
+from glassformer.decoding.settings import strings
+from glassformer.errors import InputError
+from glassformer.text import Tokenizer
+from glassformer.text.stop_buffer import StopBuffer
+
+if TYPE_CHECKING:
+    from glassformer.observe.protocols import ModelLike
+    from glassformer.observe.reading import Reading
+    from glassformer.page.document import Page
+    from glassformer.views.attention import Attention, Heads, Kind
+    from glassformer.views.attribution import Attribution
+    from glassformer.views.caching import CacheComparison
+    from glassformer.views.journey import Journey
+    from glassformer.views.lens import Lens
+    from glassformer.views.receipt import Receipt
+    from glassformer.views.sweep import Sweep
+    from glassformer.views.trace import Trace
+    from glassformer.views.why import Why, Whys
+
+
+@dataclass
+class Run:
+    """One prompt, what followed it, and what made it."""
+
+    model: ModelLike
+    prompt: str  # as the model saw it
+    ids: tuple[int, ...]
+    recipe: Recipe
+    seed: int | None
+    negative: tuple[int, ...] | None = None  # what guidance leads away from
+    steps: list[Step] = field(default_factory=list)
+    prompt_steps: list[Step] = field(default_factory=list)  # of the prompt's own tokens, with prompt_logprobs
+    text: str = ""  # without the stop string
+    stop: str | None = None  # the stop string that ended it
+    score: float | None = None  # of the whole text, where beams compared several
+    remedy: str | None = None  # what to try, when the text runs in a circle or makes no sense
+    seconds_to_first: float = 0.0
+    seconds: float = 0.0
+    cancelling: threading.Event = field(default_factory=threading.Event, repr=False)  # set: it is to end
+
+    @property
+    def settings(self) -> GenerationConfig:
+        """The settings in force; printed, each with where it came from."""
+        return self.recipe.settings
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why it ended; None when it has not."""
+        return self.steps[-1].finish if self.steps else None
+
+    def cancel(self) -> None:
+        """End it after the token that is being made; from any thread."""
+        self.cancelling.set()
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of the tokens after the first, which waits for the prompt; of all, where beams give them at the end."""
+        if self.settings.num_beams > 1:
+            return len(self.steps) / self.seconds if self.seconds else 0.0
+        later = self.seconds - self.seconds_to_first
+        return (len(self.steps) - 1) / later if len(self.steps) > 1 and later > 0 else 0.0
+
+    def __repr__(self) -> str:
+        return f"Run({len(self.ids)} tokens in, {len(self.steps)} out: {self.text!r})"
+
+    # Choices ----------------------------------------------------------------------------------------------------
+
+    def why(self, number: int | str = 0) -> Why:
+        """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
+        from glassformer.observe.why import why
+        from glassformer.text.pieces import shown_bytes
+        from glassformer.views.tokens import find_token
+
+        if isinstance(number, str):
+            number = find_token(number, [shown_bytes(self.model.tokenizer.token_bytes(step.id)) for step in self.steps])
+        self._check(number)
+        return why(self.model.tokenizer, self.steps[number], number % len(self.steps), self.settings.num_beams)
+
+    @property
+    def whys(self) -> Whys:
+        """Why each token was chosen, and the settings that were in force."""
+        from glassformer.views.why import Whys
+
+        settings = {name: f"{value} ({where})" for name, (value, where) in self.settings.in_force.items()}
+        return Whys(self.model.name, settings, tuple(self.why(number) for number in range(len(self.steps))))
+
+    def sweep(self, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
+        """One step's scores under each value of a setting: what each makes of the same choice."""
+        from glassformer.observe.sweep import sweep
+
+        return sweep(self, setting, values, step)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Each step's candidates, what was chosen, its surprisal, and the entropy of the choice."""
+        from glassformer.observe.trace import written
+
+        return written(self)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def reading(self) -> Reading:
+        """Prompt and text under the glass: passes over all of it, for whatever is asked."""
+        from glassformer.observe.reading import Reading
+
+        return Reading.of_run(self)
+
+    @cached_property
+    def journey(self) -> Journey:
+        """Text → ids → shapes → scores → token, each row with the Python that gives it."""
+        from glassformer.observe.journey import journey
+
+        return journey(self.model, self.prompt, self.ids)
+
+    def attention(
+        self, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False
+    ) -> Attention:
+        """Who looked at whom, in prompt and text: a head, a layer's mean, all layers' mean, or their rollout."""
+        return self.reading.attention(layer, head, kind=kind, rollout=rollout)
+
+    def heads(self, *, kind: Kind = "self") -> Heads:
+        """All heads of all layers, each in a few numbers."""
+        return self.reading.heads(kind=kind)
+
+    def lens(self, positions: Sequence[int | str] | None = None) -> Lens:
+        """What each layer would have said, before each of the text's last tokens, or at the positions named."""
+        from glassformer.observe.lens import POSITIONS
+
+        if positions is None:
+            last = self.reading.given + len(self.steps) - 1
+            positions = range(max(0, last - min(len(self.steps), POSITIONS)), last) if self.steps else None
+        return self.reading.lens(positions)
+
+    def attribution(self, number: int = 0, token: int | str | None = None, against: int | str | None = None) -> Attribution:
+        """What each block and head added to the score of a token of the text, or of another in its place.
+
+        `against`: what they added to its lead over that token.
+        """
+        self._check(number)
+        number %= len(self.steps)
+        chosen = self.steps[number].id if token is None else token
+        return self.reading.attribution(self.reading.given + number - 1, chosen, against)
+
+    def caching(self) -> CacheComparison:
+        """This text written twice, with the cache and without: the same tokens, at what cost in time and bytes."""
+        from glassformer.observe.caching import caching
+
+        return caching(self)
+
+    # Keeping it -------------------------------------------------------------------------------------------------
+
+    @property
+    def receipt(self) -> Receipt:
+        """Everything that is needed to write this text again, and to notice when it is not the same."""
+        from glassformer.observe.receipt import receipt
+
+        return receipt(self)
+
+    def page(self, everything: bool = False) -> Page:
+        """The whole run as one picture."""
+        from glassformer.views.run import MAPPED, Overview, draw
+
+        watched = bool(self.steps) and self.steps[0].waterfall is not None
+        overview = Overview(
+            model=self.model.name,
+            prompt=self.prompt,
+            text=self.text,
+            strategy=self.settings.strategy,
+            seed=self.seed,
+            tokens=(len(self.ids), len(self.steps)),
+            seconds_to_first=self.seconds_to_first,
+            tokens_per_second=self.tokens_per_second,
+            remedy=self.remedy,
+            trace=self.trace if watched else None,
+            whys=self.whys.whys if watched else (),
+            lens=self.lens() if self.steps else None,
+            attribution=self.attribution(0) if self.steps else None,
+            heads=self.heads() if self.steps else None,
+            attention=self.attention() if self.steps and len(self.reading) <= MAPPED else None,
+            journey=self.journey,
+            receipt=self.receipt,
+        )
+        return draw(overview, everything)
+
+    def _repr_html_(self) -> str:
+        from glassformer.page.html import fragment
+
+        return fragment(self.page())
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it: .json is a receipt that can be replayed, .html the whole run as one page, .txt the same as text."""
+        from glassformer.page.html import document
+        from glassformer.page.terminal import Drawn, plain
+        from glassformer.views.view import write_form
+
+        forms = {
+            ".json": lambda: json.dumps(self.receipt.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n",
+            ".html": lambda: document(self.page(everything=True)),
+            ".txt": lambda: plain(Drawn(self.page(everything=True))),
+        }
+        return write_form(path, forms)
+
+    def _check(self, number: int) -> None:
+        if not -len(self.steps) <= number < len(self.steps):
+            raise InputError(f"there is no token {number} in a text of {len(self.steps)}.")
+
+
+class TextStream:
+    """A run's text as it grows: tokens in, whole pieces out, held back where a stop string may have begun."""
+
+    def __init__(self, run: Run, tokenizer: Tokenizer) -> None:
+        self.run = run
+        self.tokenizer = tokenizer
+        self.pieces = tokenizer.pieces()
+        self.buffer = StopBuffer(strings(run.settings.stop_strings))
+
+    def add(self, step: Step, seconds: float) -> str:
+        run = self.run
+        run.steps.append(step)
+        run.seconds = seconds
+        if len(run.steps) == 1:
+            run.seconds_to_first = seconds
+        piece = self.buffer.feed(self.pieces.feed(step.id))
+        if step.finish:
+            piece += self.buffer.feed(self.pieces.finish()) + self.buffer.finish()
+            run.stop = self.buffer.stopped
+            if step.finish is Finish.STOP and run.stop is None:  # it stands in tokens that are not shown
+                text = self.tokenizer.decode([step.id for step in run.steps])
+                run.stop = next(stop for stop in self.buffer.stops if stop in text)
+        run.text += piece
+        return piece

@@ -1,1 +1,0 @@
-"""How it looks: rich renderables for the terminal."""

@@ -1,0 +1,348 @@
+"""Checkpoints into models: names, sharing, dtypes, heads, and what is said when something does not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import glassformer
+from glassformer import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
+from glassformer.blueprints import read_config
+from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
+from tests.parity import reference
+
+IDS = torch.tensor([[5, 9, 14, 3, 77, 21]])
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original")
+    reference.write(folder, "llama", tie_word_embeddings=True)
+    return folder
+
+
+@pytest.fixture
+def folder(original: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(original, tmp_path / "copy"))
+
+
+def rewrite(folder: Path, change: Any) -> None:
+    path = folder / "model.safetensors"
+    tensors = {name: value.clone() for name, value in load_file(path).items()}
+    save_file(change(tensors) or tensors, path)
+
+
+def config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+class TestNames:
+    def test_without_the_base_prefix(self, folder: Path, original: Path) -> None:
+        rewrite(folder, lambda t: {name.removeprefix("model."): value for name, value in t.items()})
+        wanted = AutoModelForCausalLM.from_pretrained(original)(IDS).logits
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(folder)(IDS).logits, wanted)
+        assert torch.equal(
+            AutoModel.from_pretrained(folder)(IDS).last_hidden_state,
+            AutoModel.from_pretrained(original)(IDS).last_hidden_state,
+        )
+
+    def test_old_buffers_are_passed_over(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        rewrite(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}))
+        AutoModelForCausalLM.from_pretrained(folder)
+        assert not caplog.text
+
+    def test_unexpected_and_new_in_one_line(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        rewrite(folder, lambda t: t.update({f"extra.{n}": torch.ones(1) for n in range(5)}))
+        AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
+        (line,) = caplog.messages
+        assert line == "copy: new, untrained: score.weight; not used: extra.0, extra.1, extra.2 and 2 more."
+
+    def test_missing_weights_are_an_error(self, folder: Path) -> None:
+        rewrite(folder, lambda t: {name: value for name, value in t.items() if "layers.1" not in name})
+        with pytest.raises(
+            CheckpointError, match=r"copy: the weights lack model\.layers\.1\..* and 6 more\. Is this the config"
+        ):
+            AutoModelForCausalLM.from_pretrained(folder)
+
+    def test_a_wrong_shape(self, folder: Path) -> None:
+        config(folder, intermediate_size=81)
+        with pytest.raises(CheckpointError, match=r"'model.layers.0.mlp.gate_proj.weight' has shape \(80, 48\).*\(81, 48\)"):
+            AutoModelForCausalLM.from_pretrained(folder)
+
+
+class TestSharing:
+    def test_tied_and_left_out(self, original: Path) -> None:
+        model = AutoModelForCausalLM.from_pretrained(original)
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert "lm_head.weight" not in load_file(original / "model.safetensors")
+
+    def test_tied_and_stored_twice(self, folder: Path, original: Path) -> None:
+        rewrite(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert torch.equal(model(IDS).logits, AutoModelForCausalLM.from_pretrained(original)(IDS).logits)
+
+    def test_said_to_be_tied_but_stored_different(self, folder: Path) -> None:
+        rewrite(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"] * 2}))
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert torch.equal(model.lm_head.weight, model.model.embed_tokens.weight * 2)
+
+    def test_tied_and_stored_under_the_heads_name(self, folder: Path, original: Path) -> None:
+        rewrite(folder, lambda t: t.update({"lm_head.weight": t.pop("model.embed_tokens.weight")}))
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert torch.equal(model(IDS).logits, AutoModelForCausalLM.from_pretrained(original)(IDS).logits)
+
+    def test_saving_writes_a_shared_table_once(self, original: Path, tmp_path: Path) -> None:
+        AutoModelForCausalLM.from_pretrained(original).save_pretrained(tmp_path)
+        assert load_file(tmp_path / "model.safetensors").keys() == load_file(original / "model.safetensors").keys()
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
+
+    def test_saving_in_shards(self, original: Path, tmp_path: Path) -> None:
+        model = AutoModelForCausalLM.from_pretrained(original)
+        model.save_pretrained(tmp_path, max_shard_size="100KB")
+        assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
+
+    def test_saving_again_leaves_no_stale_weights(self, original: Path, tmp_path: Path) -> None:
+        model = AutoModelForCausalLM.from_pretrained(original)
+        for size in ("5GB", "100KB", "5GB"):
+            model.save_pretrained(tmp_path, max_shard_size=size)
+            with torch.no_grad():
+                model.model.norm.weight.mul_(2)
+            again = AutoModelForCausalLM.from_pretrained(tmp_path)
+            assert torch.equal(again.model.norm.weight * 2, model.model.norm.weight)
+
+    def test_saving_into_the_folder_it_came_from(self, folder: Path) -> None:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        wanted = model(IDS).logits
+        model.save_pretrained(folder)
+        assert torch.equal(model(IDS).logits, wanted)
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(folder)(IDS).logits, wanted)
+
+    def test_a_file_is_no_folder(self, original: Path, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.raises(InputError, match="is a file; a model is saved into a folder"):
+            AutoModelForCausalLM.from_pretrained(original).save_pretrained(tmp_path / "file")
+
+    def test_training_never_writes_into_the_file(self, folder: Path) -> None:
+        before = (folder / "model.safetensors").read_bytes()
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        first = model(IDS, labels=IDS).loss
+        first.backward()
+        optimiser.step()
+        assert model(IDS, labels=IDS).loss.item() < first.item()
+        assert (folder / "model.safetensors").read_bytes() == before
+
+
+class TestDtypes:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+    def test_as_stored(self, dtype: torch.dtype, tmp_path: Path) -> None:
+        reference.write(tmp_path, "qwen3", dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(tmp_path)
+        assert model.dtype == dtype
+        assert model(IDS).logits.dtype == dtype
+        config(tmp_path, dtype=None)
+        assert AutoModelForCausalLM.from_pretrained(tmp_path).dtype == dtype
+
+    @pytest.mark.parametrize("asked", ["bfloat16", "torch.float16", torch.float64, "auto", None])
+    def test_as_chosen(self, original: Path, asked: Any) -> None:
+        model = AutoModelForCausalLM.from_pretrained(original, dtype=asked)
+        assert str(model.dtype).removeprefix("torch.") == {"auto": "float32", None: "float32"}.get(
+            asked, str(asked).removeprefix("torch.")
+        )
+        assert AutoModelForCausalLM.from_pretrained(original, torch_dtype=asked).dtype == model.dtype
+
+    @pytest.mark.parametrize("asked", ["float99", torch.int8, 7])
+    def test_impossible(self, original: Path, asked: Any) -> None:
+        with pytest.raises(InputError, match="is not one that a model can have. Use one of: float32"):
+            AutoModelForCausalLM.from_pretrained(original, dtype=asked)
+
+    def test_halves_generate_on_any_cpu(self, original: Path) -> None:
+        for dtype in ("bfloat16", "float16"):
+            model = AutoModelForCausalLM.from_pretrained(original, dtype=dtype)
+            assert model.generate(IDS, max_new_tokens=4, eos_token_id=None).shape == (1, 10)
+
+
+class TestClasses:
+    def test_named_classes(self, original: Path) -> None:
+        model = glassformer.LlamaForCausalLM.from_pretrained(original)  # type: ignore[attr-defined]
+        assert type(model) is glassformer.LlamaForCausalLM
+        assert isinstance(AutoModel.from_pretrained(original), glassformer.LlamaModel)
+        with pytest.raises(
+            ConfigError,
+            match="holds a llama model, which Qwen3ForCausalLM cannot be. Use LlamaForCausalLM, or the Auto class",
+        ):
+            glassformer.Qwen3ForCausalLM.from_pretrained(original)  # type: ignore[attr-defined]
+
+    def test_from_config(self, original: Path) -> None:
+        model = AutoModelForCausalLM.from_config(glassformer.AutoConfig.from_pretrained(original))
+        assert model.generate(IDS, max_new_tokens=2, eos_token_id=None).shape == (1, 8)
+        assert model.lm_head.weight is model.model.embed_tokens.weight
+        assert 0.01 < float(model.model.layers[0].mlp.up_proj.weight.detach().std()) < 0.03
+
+    def test_labels_by_name(self, original: Path) -> None:
+        labels = {0: "no", 1: "yes", 2: "maybe"}
+        model = AutoModelForSequenceClassification.from_pretrained(original, id2label=labels)
+        assert model(IDS).logits.shape == (1, 3)
+        assert model.config.label2id == {"no": 0, "yes": 1, "maybe": 2}
+
+    def test_key_mapping_patterns(self, original: Path) -> None:
+        with pytest.raises(InputError, match="not a regular expression"):
+            AutoModelForCausalLM.from_pretrained(original, key_mapping={"(": "x"})
+
+    def test_untied_head_as_classifier(self, tmp_path: Path) -> None:
+        reference.write(tmp_path, "llama", tie_word_embeddings=False)
+        classifier = AutoModelForSequenceClassification.from_pretrained(
+            tmp_path, num_labels=160, key_mapping={"lm_head.weight": "score.weight"}
+        )
+        wanted = AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits[:, -1]
+        assert torch.allclose(classifier(IDS).logits, wanted, atol=1e-5)
+
+    @pytest.mark.parametrize("auto", [AutoModelForCausalLM, glassformer.LlamaForCausalLM])
+    def test_no_code_is_ever_run(self, original: Path, auto: Any) -> None:
+        with pytest.raises(UnknownArgument, match="no code from a checkpoint is ever run"):
+            auto.from_pretrained(original, trust_remote_code=True)
+
+    def test_unknown_arguments(self, original: Path) -> None:
+        with pytest.raises(
+            UnknownArgument, match="'num_label' is no argument of from_pretrained.* Did you mean 'num_labels'"
+        ):
+            AutoModelForCausalLM.from_pretrained(original, num_label=3)
+        with pytest.raises(UnknownArgument, match=r"from_pretrained\(\) has no argument 'cache_dir'"):
+            glassformer.AutoTokenizer.from_pretrained(original, cache_dir=".")
+
+    def test_familiar_flag(self, original: Path) -> None:
+        model = AutoModelForCausalLM.from_pretrained(
+            original, attn_implementation="eager", device_map="auto", low_cpu_mem_usage=True, use_safetensors=True
+        )
+        assert model.device.type in ("cpu", "cuda")
+        assert AutoModelForCausalLM.from_pretrained(original, device_map="cpu").device.type == "cpu"
+
+
+def test_settings_that_cannot_be_honoured_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In one line, and only those that would change the text."""
+    settings = {"penalty_alpha": 0.6, "num_beam_groups": 1, "top_h": None, "renormalize_logits": True, "some_version": "4"}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    AutoModelForCausalLM.from_pretrained(folder)
+    (line,) = caplog.messages
+    assert line.endswith("ask for penalty_alpha=0.6, renormalize_logits=True, which is not supported and left out.")
+
+
+class TestConfig:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"model_type": "lama"}, "'model_type' is 'lama'.*Did you mean 'llama'"),
+            ({"model_type": None}, "not a known family"),
+            ({"hidden_act": "silo"}, "'hidden_act' is 'silo'.*Did you mean 'silu'"),
+            ({"hidden_size": "wide"}, "'hidden_size' is 'wide'; it must be int"),
+            ({"hidden_size": True}, "it must be int"),
+            ({"num_hidden_layers": 0}, "'num_hidden_layers' is 0; it must be at least 1"),
+            ({"num_key_value_heads": 3}, "'num_key_value_heads' is 3; it must divide the 4"),
+            ({"head_dim": 7}, "'head_dim' is 7; RoPE turns pairs"),
+            ({"rope_parameters": {"rope_type": "lama3"}}, "'rope_type' is 'lama3'.*Did you mean 'llama3'"),
+            ({"rope_parameters": {"rope_type": "llama3"}}, "'factor' is None; RoPE needs a positive number"),
+            ({"rope_parameters": [1]}, "it must be an object"),
+            ({"partial_rotary_factor": 0.5}, "turning only a part of a head"),
+            ({"rope_parameters": {"rope_theta": 0.5}}, "it must be above 1"),
+            ({"rope_parameters": {"rope_type": ["llama3"]}}, "is not known"),
+            ({"rope_parameters": {"rope_type": "divisors"}}, "must be a list of numbers"),
+            ({"rope_parameters": {**reference.LLAMA3_ROPE, "low_freq_factor": 4.0}}, "must be below 'high_freq_factor'"),
+            ({"rope_parameters": {"rope_theta": 10**400}}, "RoPE needs a positive number"),
+            ({"id2label": {"a": "x"}}, "its keys must be numbers"),
+            ({"rope_parameters": {"rope_theta": -1}}, "'rope_theta' is -1"),
+            ({"eos_token_id": "two"}, "'eos_token_id' is 'two'"),
+        ],
+    )
+    def test_values_that_cannot_be_honoured(self, folder: Path, changes: dict[str, Any], message: str) -> None:
+        config(folder, **changes)
+        with pytest.raises(ConfigError, match=rf"config.json: .*{message}"):
+            AutoModelForCausalLM.from_pretrained(folder)
+
+    def test_missing_field(self, folder: Path) -> None:
+        (folder / "config.json").write_text('{"model_type": "llama"}')
+        with pytest.raises(ConfigError, match="config field 'vocab_size' is missing"):
+            glassformer.AutoConfig.from_pretrained(folder)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"layer_types": ["full_attention", "odd", "full_attention"]}, "has 'odd' for layer 1"),
+            ({"layer_types": ["full_attention"]}, "lists 1 layers of 3"),
+            ({"mlp_bias": True}, "'mlp_bias' is True; in a qwen3 model it is False"),
+        ],
+    )
+    def test_qwen3(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+        reference.write(tmp_path, "qwen3")
+        config(tmp_path, **changes)
+        with pytest.raises(ConfigError, match=message):
+            AutoModelForCausalLM.from_pretrained(tmp_path)
+
+    def test_stray_keys_are_listed_and_kept(self, folder: Path, tmp_path: Path) -> None:
+        config(folder, some_new_thing=[1, 2])
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        assert model.config.stray["some_new_thing"] == [1, 2]
+        model.save_pretrained(tmp_path / "again")
+        assert json.loads((tmp_path / "again" / "config.json").read_text())["some_new_thing"] == [1, 2]
+
+    def test_older_spellings(self, folder: Path) -> None:
+        new = glassformer.AutoConfig.from_pretrained(folder)
+        path = folder / "config.json"
+        raw = json.loads(path.read_text())
+        raw["rope_theta"] = raw.pop("rope_parameters")["rope_theta"]
+        raw["torch_dtype"] = raw.pop("dtype")
+        path.write_text(json.dumps(raw))
+        old = glassformer.AutoConfig.from_pretrained(folder)
+        assert (old.rope, old.dtype) == (new.rope, new.dtype)  # type: ignore[attr-defined]
+
+    def test_an_older_rope_scaling_wins(self, folder: Path) -> None:
+        config(folder, rope_parameters={"rope_type": "default", "rope_theta": 77.0}, rope_scaling={"rope_type": "yam"})
+        with pytest.raises(ConfigError, match="'rope_type' is 'yam'"):
+            AutoModelForCausalLM.from_pretrained(folder)
+        config(folder, rope_scaling={k: v for k, v in reference.LLAMA3_ROPE.items() if k != "rope_theta"})
+        found = glassformer.AutoConfig.from_pretrained(folder).rope  # type: ignore[attr-defined]
+        assert (found.kind, found.theta) == ("llama3", 77.0)
+
+    def test_divisors_of_no_known_rule(self) -> None:
+        from glassformer.blueprints import Rope
+
+        with pytest.raises(ConfigError, match="follow no known rule"):
+            Rope.read({"rope_scaling": {"rope_type": "divisors", "divisors": [1.0, 9.0, 2.0, 5.0]}})
+
+
+class TestUntrained:
+    """Where nothing was learnt, numbers begin as they do with the reference: neither too far apart nor too near."""
+
+    @pytest.mark.parametrize("model_type", ["llama", "gpt2", "bert", "t5", "bart"])
+    def test_as_far_apart_as_the_references(self, model_type: str) -> None:
+        head = {"bert": "MaskedLM", "t5": "Seq2SeqLM", "bart": "Seq2SeqLM"}.get(model_type, "CausalLM")
+        shape = reference.config(model_type, **({"d_model": 64} if model_type == "t5" else {}))
+        torch.manual_seed(0)
+        theirs = dict(reference.auto(head).from_config(shape).named_parameters())
+        ours = dict(getattr(glassformer, f"AutoModelFor{head}").from_config(read_config(shape.to_dict())).named_parameters())
+        compared = [name for name, one in ours.items() if one.numel() > 1500 and name in theirs]
+        assert len(compared) > 10
+        for name in compared:
+            assert ours[name].std().item() == pytest.approx(theirs[name].std().item(), rel=0.12), name
+
+    def test_the_course_s_model_begins_as_torch_s_layers_do(self) -> None:
+        from glassformer.compat.scratch import Model
+
+        torch.manual_seed(0)
+        model = Model({"d_model": 80, "num_blocks": 2, "num_heads": 4, "context_length": 16, "dropout": 0.1,
+                       "max_token_value": 1000, "device": "cpu"})  # fmt: skip
+        assert model.token_embedding_lookup_table.weight.std().item() == pytest.approx(1, rel=0.05)
+        linear = model.transformer_blocks[0].ffn.ffn[0]
+        edge = 80**-0.5
+        assert linear.weight.abs().max().item() == pytest.approx(edge, rel=0.02)
+        assert linear.weight.std().item() == pytest.approx(edge / 3**0.5, rel=0.05)
+        assert linear.bias.abs().max().item() > 0

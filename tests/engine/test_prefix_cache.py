@@ -1,0 +1,217 @@
+"""Keeping what was read: the same scores as an executor that forgets, with fewer tokens through the model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.engine.prefix_cache import PrefixCache
+from glassformer.engine.protocol import Executor, Feed, Scores, Want
+from glassformer.errors import ExecutorError, InputError
+from glassformer.runtime.model import load
+from glassformer.sites import Change, Watch
+from tests.engine.executors import EXECUTORS, Subject, written
+from tests.parity import reference
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    return written(tmp_path_factory.mktemp("kept"), "qwen3")
+
+
+@pytest.fixture(params=EXECUTORS)
+def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
+    return checkpoint.under(request.param)
+
+
+def asked(executor: Any, ids: list[int], more: int = 0) -> Any:
+    """The scores after a text, of a row that is opened for it, goes on for a few tokens, and is closed."""
+    row = executor.open()
+    (scores,) = executor.run([Feed(row, ids)])
+    found = np.array(scores.host())
+    for token in range(more):
+        executor.run([Feed(row, [token])])
+    executor.close(row)
+    return found
+
+
+def test_a_conversation_is_read_once(subject: Subject) -> None:
+    plain, keeping = subject.executor(), PrefixCache(subject.executor())
+    text: list[int] = []
+    for turn in range(5):
+        text = [*text, *range(turn, turn + 6)]
+        assert np.allclose(asked(keeping, text, more=3), asked(plain, text), atol=1e-4)
+    assert keeping.spared == 6 + 12 + 18 + 24
+    assert len(keeping._kept) == 1
+    keeping.forget()
+    assert keeping._kept == []
+
+
+def test_random_lives(subject: Subject) -> None:
+    """Texts that share some beginnings, forks, rewinds and selects in between: every score is the plain one."""
+    draw = random.Random(5)
+    plain, keeping = subject.executor(), PrefixCache(subject.executor(), rows=3)
+    for _ in range(40):
+        ids = [draw.randrange(3) for _ in range(draw.randint(1, 12))]
+        rows = [one.open() for one in (plain, keeping)]
+        for _ in range(draw.randint(1, 3)):
+            before = [np.array(one.run([Feed(row, ids)])[0].host()) for one, row in zip((plain, keeping), rows, strict=True)]
+            assert np.allclose(*before, atol=1e-4)
+            assert rows[0].length == rows[1].length
+            ids = [draw.randrange(3) for _ in range(draw.randint(1, 4))]
+            move = draw.choice(["fork", "rewind", "select", ""])
+            half = max(1, rows[0].length // 2)
+            for at, one in enumerate((plain, keeping)):
+                if move == "fork":
+                    old, rows[at] = rows[at], one.fork(rows[at], half)
+                    one.close(old)
+                elif move == "rewind":
+                    one.rewind(rows[at], max(1, rows[at].length - 2))
+                elif move == "select":
+                    one.select([rows[at]], [0])
+        for one, row in zip((plain, keeping), rows, strict=True):
+            one.close(row)
+    assert keeping.spared > 0
+
+
+def test_what_must_be_seen_whole_is_read_whole(subject: Subject) -> None:
+    keeping = PrefixCache(subject.executor())
+    ids = [3, 1, 4, 1, 5, 9]
+    asked(keeping, ids)
+    row = keeping.open()
+    (scores,) = keeping.run([Feed(row, ids, Want.ALL)])
+    assert all(scores.host(number).size for number in range(len(ids)))
+    keeping.close(row)
+    row = keeping.open()
+    (scores,) = keeping.run([Feed(row, ids, watch=Watch(frozenset({"embedding"})))])
+    assert scores.sites["embedding"].shape[1] == len(ids)
+    keeping.close(row)
+    row = keeping.open()
+    keeping.run([Feed(row, [7, 8], parents=[-1, -1])])
+    keeping.close(row)
+    assert keeping.spared == 0
+
+
+def test_the_last_token_is_always_read(subject: Subject) -> None:
+    keeping = PrefixCache(subject.executor())
+    first = asked(keeping, [1, 2, 3])
+    assert np.allclose(asked(keeping, [1, 2, 3]), first, atol=1e-5)
+    assert keeping.spared == 2
+
+
+def test_rows_that_are_not_there(subject: Subject) -> None:
+    keeping = PrefixCache(subject.executor())
+    row = keeping.open()
+    assert (row.length, keeping.rewind(row, 3)) == (0, 0)
+    fork = keeping.fork(row)
+    keeping.close(row)
+    keeping.close(fork)
+    for act in (lambda: keeping.close(row), lambda: keeping.run([Feed(row, [1])]), lambda: keeping.fork(row)):
+        with pytest.raises(ExecutorError, match="closed, or belongs to another"):
+            act()
+    with pytest.raises(InputError, match="outside the vocabulary"):
+        keeping.run([Feed(keeping.open(), [10**6])])
+    assert keeping.describe() == keeping.executor.describe()
+
+
+class Counting:
+    """An executor that says how much it was fed."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.fed: list[int] = []
+        self.closed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+        self.fed += [len(feed.ids) for feed in feeds]
+        return self.executor.run(feeds)
+
+    def close(self, row: Any) -> None:
+        self.closed += 1
+        self.executor.close(row)
+
+
+def counting(tmp_path: Path, family: str, which: str) -> tuple[PrefixCache, Counting]:
+    reference.write(tmp_path, family)
+    spy: Any = Counting(load(tmp_path, executor=which).executor)  # type: ignore[arg-type]
+    return PrefixCache(spy), spy
+
+
+def after(executor: Any, ids: Sequence[int], **more: Any) -> Any:
+    """The scores after these ids, in a row of their own."""
+    row = executor.open()
+    scores = executor.run([Feed(row, ids, **more)])[0].host().copy()
+    executor.close(row)
+    return scores
+
+
+@pytest.mark.parametrize("which", EXECUTORS)
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2"])
+def test_only_what_is_new_is_read(tmp_path: Path, family: str, which: str) -> None:
+    """And the scores are those of a row that read it all; gemma's sliding window is shorter than what is kept."""
+    kept, spy = counting(tmp_path, family, which)
+    draw = np.random.default_rng(3)
+    text = draw.integers(3, 150, 90).tolist()
+    other = [*text[:60], *draw.integers(3, 150, 30).tolist()]
+    fed = []
+    for ids in (text[:40], text, text[:50], other, text[:20], text[:20]):
+        spy.fed.clear()
+        known = kept.known(ids)
+        found = after(kept, ids)
+        fed.append(sum(spy.fed))
+        assert fed[-1] == len(ids) - known
+        np.testing.assert_allclose(found, after(spy.executor, ids), atol=1e-5, rtol=1e-4)
+    assert fed == [40, 50, 1, 40, 1, 1]
+
+
+def test_rows_that_others_follow(tmp_path: Path) -> None:
+    kept, spy = counting(tmp_path, "llama", "plain")
+    row = kept.open()
+    kept.run([Feed(row, [3, 4, 5, 6])])
+    other = kept.fork(row, 2)
+    assert other.ids == [3, 4]
+    kept.run([Feed(other, [9])])
+    kept.select([row, other], [1, 0])
+    assert (row.ids, other.ids) == ([3, 4, 9], [3, 4, 5, 6])
+    assert kept.rewind(other, 1) == 1
+    assert other.ids == [3]
+    kept.close(row)
+    kept.close(other)
+    assert [one.ids for one in kept._kept] == [[3, 4, 9], [3]]
+    assert kept.context == spy.context
+    assert kept.describe() == spy.describe()
+
+
+def test_few_are_kept(tmp_path: Path) -> None:
+    kept, spy = counting(tmp_path, "llama", "plain")
+    for first in (3, 4, 5, 6):
+        after(kept, [first, 7, 8])
+    assert len(kept._kept) == 2
+    assert spy.closed == 2
+
+
+def test_what_does_not_follow_from_the_tokens_alone(tmp_path: Path) -> None:
+    """Rows that were changed, or held a tree, or broke off, are not kept; all scores asked for are computed."""
+    kept, spy = counting(tmp_path, "llama", "plain")
+    after(kept, [3, 4, 5], watch=Watch(changes={"blocks.0.residual": Change(scale=0)}))
+    after(kept, [3, 4, 5], parents=[-1, 0, 0])
+    broken = kept.open()
+    with pytest.raises(InputError):
+        kept.run([Feed(broken, [3, 4, 10_000])])
+    kept.close(broken)
+    assert (kept._kept, spy.closed) == ([], 3)
+    after(kept, [3, 4, 5])
+    assert len(kept._kept) == 1
+    row = kept.open()
+    assert len(kept.run([Feed(row, [3, 4, 5], Want.ALL)])[0].host(0)) == 160
+    assert spy.fed[-1] == 3

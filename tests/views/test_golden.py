@@ -1,0 +1,164 @@
+"""Pictures as they were last looked at, of tiny models whose every number is the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import glassformer
+from glassformer.observe.caching import caching
+from glassformer.observe.compare import compare
+from glassformer.observe.plan import plan
+from glassformer.observe.sweep import STRATEGIES, strategies
+from glassformer.observe.tokens import batch, tokenized
+from glassformer.sites import Change
+from glassformer.views.journey import Journey
+from tests.observe.models import both
+from tests.views import golden as kept
+from tests.views.golden import WIDTHS, golden
+from tests.views.test_views import SHAPES, TEXT, make
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+LOOKS: dict[str, tuple[str, dict[str, Any]]] = {  # of each shape: what is looked at
+    "gpt2": (TEXT, {}),
+    "t5": (TEXT, {}),
+    "bart": (TEXT, {}),
+    "masked": ("the [MASK] sat on [MASK]", {}),
+    "classifier": (TEXT, {}),
+    "tagger": ("a cat sat on the mat", {}),
+    "spans": ("the cat", {"pair": "a cat sat on the mat"}),
+    "base": ("[CLS] the cat", {}),
+}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    made: dict[str, Any] = {}
+
+    def get(shape: str) -> Any:
+        if shape not in made:
+            family, head, changes = SHAPES[shape]
+            made[shape] = glassformer.load(make(tmp_path_factory.mktemp(shape), family, head, **changes))
+        return made[shape]
+
+    return get
+
+
+def still(journey: Journey) -> Journey:
+    """Without what differs from one machine, or one second, to the next."""
+    legs = [
+        replace(leg, seconds=0.001 * (number + 1), each=tuple(0.0005 for _ in leg.each))
+        for number, leg in enumerate(journey.legs)
+    ]
+    return replace(journey, model="tiny", legs=tuple(legs), measured="the cpu executor (portable, 1 thread)")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("shape", LOOKS)
+def test_journeys(loaded: Any, shape: str, width: int) -> None:
+    text, more = LOOKS[shape]
+    golden(f"journey-{shape}", still(loaded(shape).look(text, **more)), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_plan(loaded: Any, width: int) -> None:
+    golden("plan", plan(loaded("bart").blueprint, 9, name="tiny"), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tokens(loaded: Any, width: int) -> None:
+    model = loaded("masked")
+    golden("tokens", tokenized(model.tokenizer, "the cats sat", "on a mat", name="tiny", blueprint=model.blueprint), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_batch(loaded: Any, width: int, side: str) -> None:
+    model = loaded("masked")
+    texts = ["the cat", "a cat sat on the mat " * 3, "sat"]
+    golden(f"batch-{side}", batch(model.tokenizer, texts, side=side, name="tiny", blueprint=model.blueprint), width)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_why(loaded: Any, width: int) -> None:
+    settings = {"do_sample": True, "temperature": 0.7, "top_k": 6, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 1}
+    run = loaded("t5").watch(TEXT, max_new_tokens=3, **settings)
+    golden("why", run.why(1), width)
+
+
+def inside() -> dict[str, Any]:
+    """Every view of what goes on inside, with what differs from run to run taken out."""
+    model = both("gpt2").model
+    reading = model.read("the cat sat")
+    run = model.watch("the cat", max_new_tokens=4, eos_token_id=None)
+    drawn = model.watch("the cat", max_new_tokens=4, eos_token_id=None, do_sample=True, temperature=2.0, seed=1)
+    changed = model.changed({"blocks.1.mlp.update": Change(scale=0)})
+    sides = compare(reading, changed.read("the cat sat"), names=("tiny", "changed"))
+    tried = strategies(partial(model.watch, "the cat"), STRATEGIES, {"max_new_tokens": 3, "eos_token_id": None, "seed": 1})
+    tried = replace(tried, tried=tuple(replace(one, seconds=0.0123) for one in tried.tried))
+    cached = caching(run)
+    steps = tuple(replace(one, cached=0.001, uncached=0.002 * number) for number, one in enumerate(cached.steps, 1))
+    made = {"path": "/models/tiny", "weights": "0" * 64, "versions": {"glassformer": "0.1.0"}, "executor": {"name": "plain"}}
+    receipt = replace(run.receipt, **made)
+    return {
+        "trace": run.trace,
+        "trace-given": reading.trace(),
+        "trace-drawn": drawn.trace,
+        "whys": drawn.whys,
+        "sweep": run.sweep("temperature", [0.2, 0.7, 1.2]),
+        "strategies": tried,
+        "caching": replace(cached, steps=steps, seconds=(0.004, 0.02)),
+        "attention": reading.attention(1, 0),
+        "attention-row": reading.attention(1, 0).of(-1),
+        "rollout": reading.attention(rollout=True),
+        "heads": reading.heads(),
+        "lens": reading.lens(),
+        "attribution": reading.attribution(),
+        "patching": model.patch("the cat sat", "the bat sat", answer=4, against=5),
+        "patching-heads": model.patch("the cat sat", "the bat sat", "heads", answer=4, against=5),
+        "compare-texts": compare(reading, model.read("a cat sat"), token="s"),
+        "compare-models": sides,
+        "compare-runs": compare(run, drawn, names=("greedy", "hot")),
+        "receipt": receipt,
+        "tree": model.tree("the cat", width=2, depth=3),
+        "parameters": model.parameters(),
+    }
+
+
+@pytest.fixture(scope="module")
+def views() -> dict[str, Any]:
+    return inside()
+
+
+NAMES = (
+    "trace", "trace-given", "trace-drawn", "whys", "sweep", "strategies", "caching", "attention", "attention-row", "rollout",
+    "heads", "lens", "attribution", "patching", "patching-heads", "compare-texts", "compare-models", "compare-runs",
+    "receipt", "tree", "parameters",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_inside(views: dict[str, Any], name: str, width: int) -> None:
+    assert set(views) == set(NAMES)
+    view = views[name]
+    golden(name, replace(view, model="tiny") if hasattr(view, "model") else view, width)
+
+
+def test_what_is_not_there_yet_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+    monkeypatch.delenv("GLASS_GOLDEN", raising=False)
+    with pytest.raises(AssertionError, match="nothing-80.txt is not there yet. Write it: GLASS_GOLDEN=write"):
+        golden("nothing", "a picture", 80)
+    monkeypatch.setenv("GLASS_GOLDEN", "write")
+    golden("nothing", "a picture", 80)
+    monkeypatch.delenv("GLASS_GOLDEN")
+    golden("nothing", "a picture", 80)
+    with pytest.raises(AssertionError):
+        golden("nothing", "another", 80)
