@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config
-from glassformer.checkpoint import Checkpoint, Stored, open_at, ranks
-from glassformer.checkpoint.gguf import Gguf
-from glassformer.checkpoint.locate import Part, locate
-from glassformer.checkpoint.scratch import Scratch
-from glassformer.checkpoint.sentence import Sentence, read_sentence
-from glassformer.checkpoint.stored import PLAIN, main_kind
+from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_ranks
+from glassformer.checkpoint.gguf import GgufCheckpoint
+from glassformer.checkpoint.locate import CheckpointPart, locate
+from glassformer.checkpoint.scratch import ScratchCheckpoint
+from glassformer.checkpoint.sentence_settings import SentenceSettings, read_sentence_settings
+from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.decoding.settings import SPECIAL, GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse
 from glassformer.progress import NamedProgress
 from glassformer.text import Tokenizer
-from glassformer.text.sources.files import NAMED
+from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKENS
 
 note = logging.getLogger("glassformer").warning
 
-ENDINGS: Mapping[str, Head] = {  # of an architecture's name
+HEADS_BY_SUFFIX: Mapping[str, Head] = {  # of an architecture's name
     "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "sequence",
     "ForTokenClassification": "token", "ForQuestionAnswering": "question",
 }  # fmt: skip
@@ -33,12 +33,14 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")  # what a model can run i
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """A located checkpoint; each part is read when it is first asked for."""
 
     name: str
     checkpoint: Checkpoint
-    given: Mapping[str, Stored] | None = None  # tensors to take instead of the checkpoint's own: packed in another kind
+    replacement_tensors: Mapping[str, StoredTensor] | None = (
+        None  # tensors to take instead of the checkpoint's own: packed in another kind
+    )
 
     @property
     def path(self) -> Path:
@@ -46,15 +48,19 @@ class Opened:
 
     @cached_property
     def config(self) -> Config:
-        with _Naming(self.path, "config.json"):
+        with _ErrorsNaming(self.path, "config.json"):
             return read_config(self.checkpoint.config)
 
     @cached_property
     def settings(self) -> GenerationConfig:
         """The model's generation settings; what ends a text is taken from its config where they do not say."""
-        places = ("the GGUF file",) * 2 if isinstance(self.checkpoint, Gguf) else ("config.json", "generation_config.json")
+        places = (
+            ("the GGUF file",) * 2
+            if isinstance(self.checkpoint, GgufCheckpoint)
+            else ("config.json", "generation_config.json")
+        )
         implied = GenerationConfig.implied(self.config, places[0])
-        with _Naming(self.path, places[1]):
+        with _ErrorsNaming(self.path, places[1]):
             found = GenerationConfig.read(self.checkpoint.settings, places[1]) if self.checkpoint.settings else implied
         if found.unheard:
             said = ", ".join(f"{name}={value!r}" for name, value in found.unheard.items())
@@ -64,25 +70,27 @@ class Opened:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        if isinstance(self.checkpoint, Gguf):
-            with _Naming(self.path):
+        if isinstance(self.checkpoint, GgufCheckpoint):
+            with _ErrorsNaming(self.path):
                 return Tokenizer.from_gguf(self.checkpoint.metadata)
-        if isinstance(self.checkpoint, Scratch):
-            if (path := ranks.ranks()) is None:
+        if isinstance(self.checkpoint, ScratchCheckpoint):
+            if (path := tiktoken_ranks.ranks_path()) is None:
                 raise CheckpointError(
-                    f"{self.path}: its tokenizer is cl100k_base. Fetch it: glass models pull {ranks.NAME}."
+                    f"{self.path}: its tokenizer is cl100k_base. Fetch it: glass models pull {tiktoken_ranks.NAME}."
                 )
             return Tokenizer.from_tiktoken(path)
         return Tokenizer.from_folder(self.path)
 
     @cached_property
-    def sentence(self) -> Sentence:
+    def sentence(self) -> SentenceSettings:
         """How the model's states become one vector per text."""
-        return read_sentence(self.path, self.checkpoint.metadata if isinstance(self.checkpoint, Gguf) else None)
+        return read_sentence_settings(
+            self.path, self.checkpoint.metadata if isinstance(self.checkpoint, GgufCheckpoint) else None
+        )
 
     @property
-    def tensors(self) -> Mapping[str, Stored]:
-        return self.checkpoint.tensors if self.given is None else self.given
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        return self.checkpoint.tensors if self.replacement_tensors is None else self.replacement_tensors
 
     @cached_property
     def kind(self) -> str:
@@ -91,7 +99,7 @@ class Opened:
 
     @property
     def packed(self) -> bool:
-        return self.kind not in PLAIN
+        return self.kind not in PLAIN_KINDS
 
     @property
     def head(self) -> Head:
@@ -99,13 +107,13 @@ class Opened:
         config = self.config
         named = (config.architectures or [""])[0]
         otherwise: Head = "base" if config.natural == "masked" else config.natural
-        return next((head for ending, head in ENDINGS.items() if named.endswith(ending)), otherwise)
+        return next((head for ending, head in HEADS_BY_SUFFIX.items() if named.endswith(ending)), otherwise)
 
     def blueprint(self, head: Head | None = None) -> Blueprint:
         return blueprint(self.config, head or self.head)
 
 
-class _Naming:
+class _ErrorsNaming:
     """Put the file's name in front of an error about its content."""
 
     def __init__(self, path: Path, file: str = "") -> None:
@@ -118,9 +126,11 @@ class _Naming:
             raise type(error)(f"{self.path}: {error}") from error
 
 
-def open_model(name: str | os.PathLike[str], part: Part = "model", progress: NamedProgress | None = None) -> Opened:
+def open_model(
+    name: str | os.PathLike[str], part: CheckpointPart = "model", progress: NamedProgress | None = None
+) -> OpenedModel:
     """Locate a model by path, catalogue name or hub id, and open it."""
-    return Opened(os.fspath(name), open_at(locate(name, part, progress)))
+    return OpenedModel(os.fspath(name), open_at(locate(name, part, progress)))
 
 
 class AutoTokenizer:
@@ -149,10 +159,14 @@ class AutoTokenizer:
         """
         if trust_remote_code:
             raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
-        refuse({name: token for name, token in special.items() if name not in NAMED}, AutoTokenizer.from_pretrained, NAMED)
+        refuse(
+            {name: token for name, token in special.items() if name not in SPECIAL_TOKENS},
+            AutoTokenizer.from_pretrained,
+            SPECIAL_TOKENS,
+        )
         path = locate(name, "tokenizer")
         ranked = path.suffix == ".tiktoken"
-        tokenizer = Tokenizer.from_tiktoken(path) if ranked else Opened(os.fspath(name), open_at(path)).tokenizer
+        tokenizer = Tokenizer.from_tiktoken(path) if ranked else OpenedModel(os.fspath(name), open_at(path)).tokenizer
         asked = {"padding_side": padding_side, "truncation_side": truncation_side, "model_max_length": model_max_length}
         for field, value in {**asked, **special}.items():
             if value is not None:

@@ -155,7 +155,7 @@ def open_all(path: Path) -> None:
     opened.config  # noqa: B018
     opened.settings  # noqa: B018
     for stored in opened.tensors.values():
-        stored.expand()
+        stored.to_float32()
 
 
 def refused(act: Callable[[], object], *words: object, kind: type[GlassError] = CheckpointError) -> GlassError:

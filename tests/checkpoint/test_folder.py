@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as as_bytes
 from safetensors.torch import save_file
 
-from glassformer.checkpoint.folder import Folder, read_json, read_safetensors
-from glassformer.checkpoint.stored import PLAIN, Mapped, Pairs, Stored
+from glassformer.checkpoint.folder import FolderCheckpoint, read_json, read_safetensors
+from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, InterleavedPairs, MappedFile, StoredTensor
 from glassformer.compat.pretrained import DTYPES, as_tensor
 from tests.checkpoint.files import CONFIG, damaged, modestly, refused, replace, safetensors_bytes, write_folder
 
@@ -34,36 +34,36 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def test_config_and_settings(tmp_path: Path) -> None:
-    folder = Folder(write_folder(tmp_path, {}))
+    folder = FolderCheckpoint(write_folder(tmp_path, {}))
     assert folder.config == CONFIG
     assert folder.settings == {}
     (tmp_path / "generation_config.json").write_text('{"temperature": 0.5, "name": "é"}', "utf-8")
-    assert Folder(tmp_path).settings == {"temperature": 0.5, "name": "é"}
+    assert FolderCheckpoint(tmp_path).settings == {"temperature": 0.5, "name": "é"}
 
 
 def test_one_file(tmp_path: Path) -> None:
     wanted = {"a": numbers(3, 4), "b": numbers(5), "none": numbers(0, 4), "scalar": numbers()}
-    found = Folder(write_folder(tmp_path, {"model.safetensors": wanted})).tensors
+    found = FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": wanted})).tensors
     assert found.keys() == wanted.keys()
     for name, one in found.items():
         assert (one.name, one.kind, one.shape, one.packed, one.layout) == (name, "F32", wanted[name].shape, False, None)
         assert (one.elements, one.size) == (wanted[name].size, wanted[name].nbytes)
-        np.testing.assert_array_equal(one.expand(), wanted[name])
+        np.testing.assert_array_equal(one.to_float32(), wanted[name])
 
 
 def test_many_files(tmp_path: Path) -> None:
     shards = {ONE: {"a": numbers(3, 4), "b": numbers(5)}, TWO: {"c": numbers(2, 2)}}
-    found = Folder(write_folder(tmp_path, shards)).tensors
+    found = FolderCheckpoint(write_folder(tmp_path, shards)).tensors
     for name, tensors in shards.items():
         for tensor, wanted in tensors.items():
             assert found[tensor].file.path == tmp_path / name
-            np.testing.assert_array_equal(found[tensor].expand(), wanted)
+            np.testing.assert_array_equal(found[tensor].to_float32(), wanted)
     assert found["a"].file is found["b"].file
 
 
 def test_shards_may_lie_deeper_inside(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
-    found = Folder(write_folder(tmp_path, {"deep/a.safetensors": {"a": numbers(2)}})).tensors
+    found = FolderCheckpoint(write_folder(tmp_path, {"deep/a.safetensors": {"a": numbers(2)}})).tensors
     assert found["a"].file.path == tmp_path / "deep" / "a.safetensors"
 
 
@@ -72,64 +72,66 @@ def test_linked_files_are_followed(tmp_path: Path) -> None:
     write_folder(tmp_path / "blobs", {"model.safetensors": {"a": numbers(2)}})
     (tmp_path / "snapshot").mkdir()
     (tmp_path / "snapshot" / "model.safetensors").symlink_to("../blobs/model.safetensors")
-    assert Folder(tmp_path / "snapshot").tensors.keys() == {"a"}
+    assert FolderCheckpoint(tmp_path / "snapshot").tensors.keys() == {"a"}
 
 
 def test_one_whole_file_wins_over_an_index(tmp_path: Path) -> None:
     write_folder(tmp_path, {ONE: {"old": numbers(2)}})
-    assert Folder(write_folder(tmp_path, {"model.safetensors": {"new": numbers(2)}})).tensors.keys() == {"new"}
+    assert FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": {"new": numbers(2)}})).tensors.keys() == {"new"}
 
 
 def test_whole(tmp_path: Path) -> None:
-    assert not Folder(tmp_path).whole
-    assert Folder(write_folder(tmp_path, {ONE: {"a": numbers(2)}, TWO: {"b": numbers(2)}})).whole
+    assert not FolderCheckpoint(tmp_path).whole
+    assert FolderCheckpoint(write_folder(tmp_path, {ONE: {"a": numbers(2)}, TWO: {"b": numbers(2)}})).whole
     (tmp_path / TWO).unlink()
-    assert not Folder(tmp_path).whole
-    assert Folder(write_folder(tmp_path, {"model.safetensors": {"a": numbers(2)}})).whole
+    assert not FolderCheckpoint(tmp_path).whole
+    assert FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": {"a": numbers(2)}})).whole
 
 
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("kind", PLAIN_KINDS)
 def test_every_plain_kind(tmp_path: Path, kind: str) -> None:
     wanted = torch.randn(5, 3).mul(3).to(DTYPES[kind])
     save_file({"a": wanted}, tmp_path / "model.safetensors")
-    one = Folder(tmp_path).tensors["a"]
-    assert (one.kind, one.shape, one.size, one.packed) == (kind, (5, 3), 15 * PLAIN[kind], False)
+    one = FolderCheckpoint(tmp_path).tensors["a"]
+    assert (one.kind, one.shape, one.size, one.packed) == (kind, (5, 3), 15 * PLAIN_KINDS[kind], False)
     assert torch.equal(as_tensor(one, wanted.dtype), wanted)
     if wanted.is_floating_point():
-        assert torch.equal(torch.from_numpy(one.expand()), wanted.float())
+        assert torch.equal(torch.from_numpy(one.to_float32()), wanted.float())
     else:
         refused(one.expand, tmp_path, "tensor 'a'", f"kind {kind}", "Use a file in one of the usual kinds")
 
 
 def test_empty_whole_numbers_are_refused_like_others(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(0, 3, dtype=torch.int64)}, tmp_path / "model.safetensors")
-    refused(Folder(tmp_path).tensors["a"].expand, "tensor 'a'", "kind I64")
+    refused(FolderCheckpoint(tmp_path).tensors["a"].expand, "tensor 'a'", "kind I64")
 
 
 # Mapping --------------------------------------------------------------------------------------------------------
 
 
 def test_bytes_are_views_of_the_file(tmp_path: Path) -> None:
-    one, other = Folder(write_folder(tmp_path, {"model.safetensors": {"a": numbers(64), "b": numbers(64)}})).tensors.values()
+    one, other = FolderCheckpoint(
+        write_folder(tmp_path, {"model.safetensors": {"a": numbers(64), "b": numbers(64)}})
+    ).tensors.values()
     assert one.file is other.file
     everything = np.frombuffer(one.file.buffer, np.uint8)
     for stored in (one, other):
         assert np.shares_memory(stored.bytes, everything)
-        assert np.shares_memory(stored.expand(), everything)
+        assert np.shares_memory(stored.to_float32(), everything)
         assert as_tensor(stored, torch.float32).data_ptr() == everything.ctypes.data + stored.offset
 
 
 def test_writing_into_a_tensor_never_changes_the_file(tmp_path: Path) -> None:
     path = write_folder(tmp_path, {"model.safetensors": {"a": numbers(64)}}) / "model.safetensors"
     before = path.read_bytes()
-    one = Folder(tmp_path).tensors["a"]
+    one = FolderCheckpoint(tmp_path).tensors["a"]
     mapped = as_tensor(one, torch.float32)
     mapped.fill_(7)
     one.bytes[:4] = 0
     assert mapped[1] == 7
     one.file.buffer.flush()
     assert path.read_bytes() == before
-    assert Folder(tmp_path).tensors["a"].expand()[1] == numbers(64)[1]
+    assert FolderCheckpoint(tmp_path).tensors["a"].to_float32()[1] == numbers(64)[1]
 
 
 def test_tensors_at_odd_places(tmp_path: Path) -> None:
@@ -142,25 +144,25 @@ def test_tensors_at_odd_places(tmp_path: Path) -> None:
     for padding in range(4):
         data = safetensors_bytes(json.dumps(table).encode() + b" " * padding, b"x" + wanted.tobytes())
         one = read_safetensors(replace(tmp_path / "x.safetensors", data))["a"]
-        np.testing.assert_array_equal(one.expand(), wanted)
+        np.testing.assert_array_equal(one.to_float32(), wanted)
         np.testing.assert_array_equal(as_tensor(one, torch.float32), wanted)
 
 
 def test_same_bytes(tmp_path: Path) -> None:
     a = numbers(6, 4)
     tensors = {"a": a, "twin": a, "other": a + 1, "flat": a.reshape(24), "half": a.astype(np.float16)}
-    found = Folder(write_folder(tmp_path, {"model.safetensors": tensors})).tensors
+    found = FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": tensors})).tensors
     same = {name for name, one in found.items() if one.same_bytes(found["a"])}
     assert same == {"a", "twin"}
-    turned = Stored("a", "F32", (6, 4), found["a"].file, found["a"].offset, found["a"].size, Pairs(3))
+    turned = StoredTensor("a", "F32", (6, 4), found["a"].file, found["a"].offset, found["a"].size, InterleavedPairs(3))
     assert not turned.same_bytes(found["a"])
 
 
 def test_same_bytes_looks_at_all_of_them(tmp_path: Path) -> None:
     """Beyond one step of the comparison too."""
     (tmp_path / "x").write_bytes(bytes(2 * ((1 << 24) + 8) - 1) + b"\x01")
-    file, size = Mapped(tmp_path / "x"), (1 << 24) + 8
-    one, other = (Stored("", "U8", (size,), file, at, size) for at in (0, size))
+    file, size = MappedFile(tmp_path / "x"), (1 << 24) + 8
+    one, other = (StoredTensor("", "U8", (size,), file, at, size) for at in (0, size))
     assert not one.same_bytes(other)
     assert one.same_bytes(one)
 
@@ -184,12 +186,17 @@ BROKEN_JSON: dict[str, tuple[bytes, str]] = {
 def test_broken_json(tmp_path: Path, name: str, what: str) -> None:
     data, why = BROKEN_JSON[what]
     path = replace(tmp_path / name, data)
-    refused(lambda: Folder(tmp_path).config if name == "config.json" else Folder(tmp_path).settings, path, why, AGAIN)
+    refused(
+        lambda: FolderCheckpoint(tmp_path).config if name == "config.json" else FolderCheckpoint(tmp_path).settings,
+        path,
+        why,
+        AGAIN,
+    )
 
 
 def test_json_that_is_not_there_or_no_file(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    refused(lambda: Folder(tmp_path).config, path, "the file is missing", "needs config.json beside its weights")
+    refused(lambda: FolderCheckpoint(tmp_path).config, path, "the file is missing", "needs config.json beside its weights")
     path.mkdir()
     refused(lambda: read_json(path), path, "cannot be read", "Check the path and its permissions.")
 
@@ -197,7 +204,7 @@ def test_json_that_is_not_there_or_no_file(tmp_path: Path) -> None:
 def test_no_weights(tmp_path: Path) -> None:
     (tmp_path / "tf_model.h5").touch()
     refused(
-        lambda: Folder(tmp_path).tensors,
+        lambda: FolderCheckpoint(tmp_path).tensors,
         tmp_path,
         "no model.safetensors",
         "nor a pytorch_model.bin",
@@ -244,7 +251,7 @@ def test_damaged_file(tmp_path: Path, what: str) -> None:
     path = replace(tmp_path / "model.safetensors", data)
     with modestly():
         read_safetensors(path)
-    refused(lambda: Folder(tmp_path).tensors, path, why, "again.")
+    refused(lambda: FolderCheckpoint(tmp_path).tensors, path, why, "again.")
 
 
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "U16", "U32", "U64"])
@@ -252,14 +259,20 @@ def test_unsupported_dtype(tmp_path: Path, kind: str) -> None:
     width = {"U16": 2, "U32": 4, "U64": 8}.get(kind, 1)
     table = listed(dtype=kind, data_offsets=[0, 4 * width])
     path = replace(tmp_path / "model.safetensors", safetensors_bytes(table, bytes(4 * width)))
-    refused(lambda: Folder(tmp_path).tensors, path, f"tensor 'a' is of dtype {kind}", "not supported", "Known: F64, F32")
+    refused(
+        lambda: FolderCheckpoint(tmp_path).tensors,
+        path,
+        f"tensor 'a' is of dtype {kind}",
+        "not supported",
+        "Known: F64, F32",
+    )
 
 
 @pytest.mark.parametrize("where", [None, [], "x", {"a": 5}, {"a": None}, {"a": ["x"]}])
 def test_index_of_the_wrong_type(tmp_path: Path, where: object) -> None:
     path = replace(tmp_path / INDEX, json.dumps({"weight_map": where}).encode())
-    refused(lambda: Folder(tmp_path).tensors, path, "'weight_map' must map tensor names to file names", AGAIN)
-    refused(lambda: Folder(tmp_path).whole, path)
+    refused(lambda: FolderCheckpoint(tmp_path).tensors, path, "'weight_map' must map tensor names to file names", AGAIN)
+    refused(lambda: FolderCheckpoint(tmp_path).whole, path)
 
 
 OUTSIDE = [
@@ -274,7 +287,7 @@ def test_shards_outside_the_folder_are_never_opened(tmp_path: Path, name: str) -
     write_folder(inner, {})
     replace(tmp_path / "x.safetensors", GOOD)
     path = replace(inner / INDEX, json.dumps({"weight_map": {"a": name}}).encode())
-    refused(lambda: Folder(inner).tensors, path, repr(name), "it is not opened", "Fetch the index again.")
+    refused(lambda: FolderCheckpoint(inner).tensors, path, repr(name), "it is not opened", "Fetch the index again.")
 
 
 def unlink(folder: Path) -> None:
@@ -300,7 +313,7 @@ SHARDS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
 def test_shards_that_do_not_hold_what_the_index_says(tmp_path: Path, what: str) -> None:
     spoil, words = SHARDS[what]
     spoil(write_folder(tmp_path, {ONE: {"a": numbers(2)}, TWO: {"b": numbers(2)}}))
-    refused(lambda: Folder(tmp_path).tensors, tmp_path, *words)
+    refused(lambda: FolderCheckpoint(tmp_path).tensors, tmp_path, *words)
 
 
 # Damage ---------------------------------------------------------------------------------------------------------
@@ -314,11 +327,11 @@ def test_cut_anywhere(tmp_path: Path) -> None:
 
 def open_folder(folder: Path) -> None:
     """As far as this layer goes: what the config says is judged by the family's blueprint."""
-    opened = Folder(folder)
+    opened = FolderCheckpoint(folder)
     assert isinstance(opened.config, dict)
     assert isinstance(opened.settings, dict)
     for one in opened.tensors.values():
-        one.expand()
+        one.to_float32()
 
 
 INDEX_TEXT = json.dumps({"weight_map": {"a": ONE, "b": TWO}}).encode()

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.blueprints import Rope, read_config
-from glassformer.checkpoint.gguf import MOST_NESTED, Gguf
-from glassformer.checkpoint.stored import Pairs
+from glassformer.checkpoint.gguf import MOST_NESTED, GgufCheckpoint
+from glassformer.checkpoint.stored_tensors import InterleavedPairs
 from glassformer.errors import ConfigError
 from glassformer.opened import open_model
 from tests.checkpoint.files import (
@@ -81,7 +81,9 @@ def depth(value: object) -> int:
 @settings(max_examples=80, deadline=None)
 def test_metadata_of_every_type_comes_back(tmp_path_factory: pytest.TempPathFactory, metadata: dict[str, Typed]) -> None:
     path = write_gguf(tmp_path_factory.mktemp("metadata") / "x.gguf", metadata=metadata, tensors={})
-    assert Gguf(path).metadata == {"general.architecture": "llama"} | {key: typed[0] for key, typed in metadata.items()}
+    assert GgufCheckpoint(path).metadata == {"general.architecture": "llama"} | {
+        key: typed[0] for key, typed in metadata.items()
+    }
 
 
 @pytest.mark.parametrize("kind", SCALARS, ids=lambda kind: kind.name)
@@ -89,7 +91,7 @@ def test_scalars_have_python_types(tmp_path: Path, kind: Value) -> None:
     """Not NumPy's: they go into configs, JSON and messages."""
     value: Any = {Value.STRING: "word", Value.BOOL: True, Value.FLOAT32: 0.5, Value.FLOAT64: 0.1}.get(kind, 7)
     path = write_gguf(tmp_path / "x.gguf", metadata={"one": (value, kind), "many": ([value], Value.ARRAY, kind)}, tensors={})
-    found = Gguf(path).metadata
+    found = GgufCheckpoint(path).metadata
     assert (found["one"], found["many"]) == (value, [value])
     assert type(found["one"]) is type(found["many"][0]) is type(value)
 
@@ -100,7 +102,7 @@ def test_large_vocabulary(tmp_path: Path) -> None:
         "tokenizer.ggml.tokens": (words, Value.ARRAY, Value.STRING),
         "tokenizer.ggml.token_type": ([1] * len(words), Value.ARRAY, Value.INT32),
     }
-    found = Gguf(write_gguf(tmp_path / "x.gguf", metadata=vocabulary, tensors={})).metadata
+    found = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", metadata=vocabulary, tensors={})).metadata
     assert found["tokenizer.ggml.tokens"] == words
     assert len(found["tokenizer.ggml.token_type"]) == len(words)
 
@@ -140,21 +142,21 @@ def raw(kind: GGMLQuantizationType, *shape: int) -> np.ndarray:
 def test_every_kind_expands_as_gguf_has_it(tmp_path: Path, kind: GGMLQuantizationType) -> None:
     shapes = {"row": (512,), "matrix": (3, 512), "stack": (2, 3, 256)}
     packed = {name: (raw(kind, *shape), kind) for name, shape in shapes.items()}
-    found = Gguf(write_gguf(tmp_path / "x.gguf", tensors=packed)).raw
+    found = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", tensors=packed)).raw
     for name, shape in shapes.items():
         one, data = found[name], packed[name][0]
         wanted = data.view(np.float64).astype(np.float32) if kind is F.F64 else dequantize(data, kind)
         assert (one.name, one.kind, one.shape, one.size) == (name, kind.name, shape, data.nbytes)
         assert one.bytes.tobytes() == data.tobytes()
-        assert one.expand().dtype == np.float32
-        np.testing.assert_array_equal(one.expand(), wanted.reshape(shape))
+        assert one.to_float32().dtype == np.float32
+        np.testing.assert_array_equal(one.to_float32(), wanted.reshape(shape))
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.name)
 def test_kinds_that_cannot_be_expanded_say_so(tmp_path: Path, kind: GGMLQuantizationType) -> None:
     elements, size = GGML_QUANT_SIZES[kind]
     path = write_gguf(tmp_path / "x.gguf", tensors={"one": (np.zeros((2, size), np.uint8), kind)})
-    one = Gguf(path).raw["one"]
+    one = GgufCheckpoint(path).raw["one"]
     assert one.shape == (2, elements)
     refused(one.expand, path, "tensor 'one'", f"kind {kind.name}", "Use a file in one of the usual kinds")
 
@@ -162,7 +164,7 @@ def test_kinds_that_cannot_be_expanded_say_so(tmp_path: Path, kind: GGMLQuantiza
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_package_reads_the_same(tmp_path: Path, family: str) -> None:
     path = write_gguf(tmp_path / "x.gguf", family)
-    ours, theirs = Gguf(path), GGUFReader(path)
+    ours, theirs = GgufCheckpoint(path), GGUFReader(path)
     assert [(one.name, one.kind, one.shape, one.offset, one.size) for one in ours.raw.values()] == [
         (one.name, one.tensor_type.name, one.data.shape, one.data_offset, one.n_bytes) for one in theirs.tensors
     ]
@@ -171,16 +173,16 @@ def test_the_package_reads_the_same(tmp_path: Path, family: str) -> None:
 
 @pytest.mark.parametrize("alignment", [1, 8, 64, 4096])
 def test_alignment(tmp_path: Path, alignment: int) -> None:
-    found = Gguf(write_gguf(tmp_path / "x.gguf", alignment=alignment)).raw
+    found = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", alignment=alignment)).raw
     for name, wanted in weights("llama").items():
         assert found[name].offset % alignment == 0
-        np.testing.assert_array_equal(found[name].expand(), wanted)
+        np.testing.assert_array_equal(found[name].to_float32(), wanted)
 
 
 def test_version_2_is_read_as_3(tmp_path: Path) -> None:
     whole = write_gguf(tmp_path / "3.gguf").read_bytes()
-    older = Gguf(replace(tmp_path / "2.gguf", whole[:4] + struct.pack("<I", 2) + whole[8:]))
-    assert older.metadata == Gguf(tmp_path / "3.gguf").metadata
+    older = GgufCheckpoint(replace(tmp_path / "2.gguf", whole[:4] + struct.pack("<I", 2) + whole[8:]))
+    assert older.metadata == GgufCheckpoint(tmp_path / "3.gguf").metadata
     assert older.raw.keys() == weights("llama").keys()
 
 
@@ -215,8 +217,8 @@ def test_what_is_absent_says_something_too(tmp_path: Path) -> None:
     assert config.tie_word_embeddings
     assert config.attention_bias
     assert config.num_key_value_heads == config.num_attention_heads == 4
-    assert opened.tensors["model.layers.0.self_attn.k_proj.weight"].layout == Pairs(4)
-    bias = opened.tensors["model.layers.0.self_attn.q_proj.bias"].expand()
+    assert opened.tensors["model.layers.0.self_attn.k_proj.weight"].layout == InterleavedPairs(4)
+    bias = opened.tensors["model.layers.0.self_attn.q_proj.bias"].to_float32()
     assert bias.tolist() == [0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15]
 
 
@@ -225,7 +227,7 @@ def test_what_is_absent_says_something_too(tmp_path: Path) -> None:
                                              ({"eos": 5, "eot": 5}, {"eos_token_id": [5]})])  # fmt: skip
 def test_everything_that_ends_a_text_is_a_setting(tmp_path: Path, ids: dict[str, int], wanted: dict[str, Any]) -> None:
     metadata = {f"tokenizer.ggml.{name}_token_id": (number, Value.UINT32) for name, number in ids.items()}
-    assert Gguf(write_gguf(tmp_path / "x.gguf", metadata=metadata, tensors={})).settings == wanted
+    assert GgufCheckpoint(write_gguf(tmp_path / "x.gguf", metadata=metadata, tensors={})).settings == wanted
 
 
 def permute(rows: np.ndarray, heads: int) -> np.ndarray:
@@ -237,25 +239,25 @@ def permute(rows: np.ndarray, heads: int) -> np.ndarray:
 @settings(max_examples=60, deadline=None)
 def test_rows_go_back_to_where_the_family_has_them(heads: int, half: int, width: int) -> None:
     rows = np.arange(2 * heads * half * width).reshape(2 * heads * half, width)
-    np.testing.assert_array_equal(permute(rows, heads)[Pairs(heads).rows(len(rows))], rows)
+    np.testing.assert_array_equal(permute(rows, heads)[InterleavedPairs(heads).rows(len(rows))], rows)
 
 
 @pytest.mark.parametrize("kind", [F.F32, F.BF16, F.Q4_0, F.Q4_1, F.Q8_0, F.TQ2_0], ids=lambda kind: kind.name)
 def test_query_and_key_come_out_in_order_however_packed(tmp_path: Path, kind: GGMLQuantizationType) -> None:
     query, key = raw(kind, 16, 256), raw(kind, 8, 256)
     stored = {"blk.0.attn_q.weight": (permute(query, 4), kind), "blk.0.attn_k.weight": (permute(key, 2), kind)}
-    found = Gguf(write_gguf(tmp_path / "llama.gguf", tensors=weights("llama") | stored)).tensors
+    found = GgufCheckpoint(write_gguf(tmp_path / "llama.gguf", tensors=weights("llama") | stored)).tensors
     for name, data, heads in (("q", query, 4), ("k", key, 2)):
         one = found[f"model.layers.0.self_attn.{name}_proj.weight"]
-        assert one.layout == Pairs(heads)
-        np.testing.assert_array_equal(one.expand(), dequantize(data, kind))
+        assert one.layout == InterleavedPairs(heads)
+        np.testing.assert_array_equal(one.to_float32(), dequantize(data, kind))
     assert found["model.layers.0.self_attn.v_proj.weight"].layout is None
 
 
 def test_qwen3_has_its_rows_in_order_already(tmp_path: Path) -> None:
-    found = Gguf(write_gguf(tmp_path / "x.gguf", "qwen3")).tensors
+    found = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", "qwen3")).tensors
     assert all(one.layout is None for one in found.values())
-    query = found["model.layers.0.self_attn.q_proj.weight"].expand()
+    query = found["model.layers.0.self_attn.q_proj.weight"].to_float32()
     np.testing.assert_array_equal(query, weights("qwen3")["blk.0.attn_q.weight"])
 
 
@@ -278,7 +280,7 @@ def divisors(factor: float, theta: float, size: int = 64) -> np.ndarray:
 def test_llama3_rule_is_found_behind_its_divisors(tmp_path: Path, factor: float) -> None:
     metadata = sizes("llama") | {"llama.rope.freq_base": (500000.0, Value.FLOAT32)}
     tensors = weights("llama") | {"rope_freqs.weight": divisors(factor, 500000.0)}
-    checkpoint = Gguf(write_gguf(tmp_path / "x.gguf", metadata=metadata, tensors=tensors))
+    checkpoint = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", metadata=metadata, tensors=tensors))
     config: Any = read_config(checkpoint.config)
     assert config.rope == Rope("llama3", 500000.0, factor, 1.0, 4.0, 8192)
     plain = Rope(theta=500000.0).frequencies(64)
@@ -321,7 +323,7 @@ def test_smollm2(smollm2: Path) -> None:
     assert {weight.name: weight.shape for weight in opened.blueprint().weights} == {
         name: one.shape for name, one in opened.tensors.items()
     }
-    norm = opened.tensors["model.norm.weight"].expand()
+    norm = opened.tensors["model.norm.weight"].to_float32()
     assert np.isfinite(norm).all()
     assert norm.any()
 
@@ -417,11 +419,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 def test_cut_anywhere(tmp_path: Path, whole: bytes) -> None:
     """Every cut is noticed, down to the last byte of the last tensor."""
-    last = list(Gguf(replace(tmp_path / "whole.gguf", whole)).raw.values())[-1]
+    last = list(GgufCheckpoint(replace(tmp_path / "whole.gguf", whole)).raw.values())[-1]
     end = last.offset + last.size
-    first = min(one.offset for one in Gguf(tmp_path / "whole.gguf").raw.values())
+    first = min(one.offset for one in GgufCheckpoint(tmp_path / "whole.gguf").raw.values())
     for cut in [*range(1, first + 1), *range(first + 1, end, 97), end - 1]:
-        checkpoint = Gguf(replace(tmp_path / "cut.gguf", whole[:cut]))
+        checkpoint = GgufCheckpoint(replace(tmp_path / "cut.gguf", whole[:cut]))
         refused(lambda checkpoint=checkpoint: checkpoint.raw, checkpoint.path)  # type: ignore[misc]
     open_all(replace(tmp_path / "end.gguf", whole[:end]))
 
@@ -489,11 +491,11 @@ UNFIT: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
 def test_whole_files_that_are_no_model_of_ours(tmp_path: Path, what: str) -> None:
     write, words = UNFIT[what]
     path = write(tmp_path / "x.gguf")
-    refused(lambda: Gguf(path).tensors, path, *words)
+    refused(lambda: GgufCheckpoint(path).tensors, path, *words)
 
 
 @pytest.mark.parametrize("field", ["eos", "eot", "eom"])
 def test_what_ends_a_text_must_be_a_token_id(tmp_path: Path, field: str) -> None:
     key = f"tokenizer.ggml.{field}_token_id"
     path = write_gguf(tmp_path / "x.gguf", metadata=sizes("llama") | {key: ([1, 2], Value.ARRAY)})
-    refused(lambda: Gguf(path).settings, path, repr(key), "holds a list where a token id belongs", AGAIN)
+    refused(lambda: GgufCheckpoint(path).settings, path, repr(key), "holds a list where a token id belongs", AGAIN)

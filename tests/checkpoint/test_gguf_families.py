@@ -21,7 +21,7 @@ from gguf.quants import dequantize, quantize
 from gguf.tensor_mapping import get_tensor_name_map
 
 import glassformer
-from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.locate import held
 from glassformer.errors import ConfigError
 from tests.checkpoint.files import Typed, refused, write_gguf
@@ -306,7 +306,7 @@ class TestGemma3:
         """27B: 62 blocks, 5376 wide, 32 heads of 128."""
         large = {"gemma3.block_count": 62, "gemma3.embedding_length": 5376, "gemma3.attention.head_count": 32}
         sizes = metadata("gemma3") | {key: (value, Value.UINT32) for key, value in large.items()}
-        found = Gguf(write_gguf(tmp_path / "x.gguf", "gemma3", sizes, converted("gemma3"))).config
+        found = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", "gemma3", sizes, converted("gemma3"))).config
         assert found["query_pre_attn_scalar"] == 168
         odd = sizes | {"gemma3.attention.head_count": ("many", Value.STRING)}
         path = write_gguf(tmp_path / "odd.gguf", "gemma3", odd, converted("gemma3"))

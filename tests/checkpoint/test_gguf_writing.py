@@ -16,11 +16,11 @@ import pytest
 from gguf import GGUFReader, GGUFValueType
 from gguf.quants import dequantize
 
-from glassformer.checkpoint import gguf_writing
-from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint import gguf_writer
+from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_names import TABLES, tensors, written
-from glassformer.checkpoint.gguf_writing import Rows, Written, laid_rows, stored_rows, write_gguf
-from glassformer.checkpoint.stored import Columns, Layout, Pairs, Raised
+from glassformer.checkpoint.gguf_writer import OutputTensor, RowReader, rows_in_layout, stored_rows, write_gguf
+from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, OffsetByOne, Transposed
 from glassformer.errors import CheckpointError, InputError
 from tests.checkpoint.files import refused, weights, write_folder
 from tests.checkpoint.files import write_gguf as made_by_the_library
@@ -38,10 +38,10 @@ FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def tensor(name: str, kind: str) -> Written:
+def tensor(name: str, kind: str) -> OutputTensor:
     values = VALUES[name]
     rows = values.reshape(-1, values.shape[-1])
-    return Written(name, kind, values.shape, lambda: lambda first, last: rows[first:last])
+    return OutputTensor(name, kind, values.shape, lambda: lambda first, last: rows[first:last])
 
 
 ALL = [tensor("flat", "F32"), tensor("wide", "Q4_K"), tensor("narrow", "Q8_0")]
@@ -66,7 +66,7 @@ class TestWritten:
 
     def test_our_own(self, tmp_path: Path) -> None:
         write_gguf(tmp_path / "x.gguf", "odd", FIELDS, ALL)
-        found = Gguf(tmp_path / "x.gguf")
+        found = GgufCheckpoint(tmp_path / "x.gguf")
         own = {"general.alignment", "split.count", "x.nothing", "x.empty"}
         wanted = {key: value for key, value in FIELDS.items() if key not in own}
         assert found.metadata == wanted | {
@@ -78,7 +78,7 @@ class TestWritten:
 
     def test_pieces_and_threads_make_no_difference(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_gguf(tmp_path / "whole.gguf", "odd", FIELDS, ALL)
-        monkeypatch.setattr(gguf_writing, "PIECE", 64)
+        monkeypatch.setattr(gguf_writer, "PIECE", 64)
         monkeypatch.setattr(os, "cpu_count", lambda: 5)
         told: list[tuple[str, int, int]] = []
         write_gguf(tmp_path / "pieces.gguf", "odd", FIELDS, ALL, lambda *said: told.append(said))
@@ -88,7 +88,7 @@ class TestWritten:
         assert told[-1][1] == told[-1][2] == sum(-(-one.size // 32) * 32 for one in ALL)
 
     def test_few_pieces_are_in_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(gguf_writing, "PIECE", 1024)
+        monkeypatch.setattr(gguf_writer, "PIECE", 1024)
         monkeypatch.setattr(os, "cpu_count", lambda: 2)
         ahead, lock = [0, 0], threading.Lock()  # pieces that were asked for and not yet written; the most
 
@@ -102,7 +102,7 @@ class TestWritten:
             with lock:
                 ahead[0] -= 1
 
-        write_gguf(tmp_path / "x.gguf", "odd", {}, [Written("a", "F16", (32 * 64, 32), lambda: rows)], wrote)
+        write_gguf(tmp_path / "x.gguf", "odd", {}, [OutputTensor("a", "F16", (32 * 64, 32), lambda: rows)], wrote)
         assert ahead[1] <= 2 + 2
 
 
@@ -111,19 +111,19 @@ class TestBrokenOff:
     def test_nothing_is_left(self, error: type[BaseException], tmp_path: Path) -> None:
         (tmp_path / "x.gguf").write_bytes(b"what was there")
         with pytest.raises(error):
-            write_gguf(tmp_path / "x.gguf", "odd", {}, [*ALL, Written("bad", "F32", (4, 4), raising(error()))])
+            write_gguf(tmp_path / "x.gguf", "odd", {}, [*ALL, OutputTensor("bad", "F32", (4, 4), raising(error()))])
         assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
         assert (tmp_path / "x.gguf").read_bytes() == b"what was there"
 
     def test_numbers_that_cannot_be_packed_are_named(self, tmp_path: Path) -> None:
-        bad = Written("blk.0.bad", "Q8_0", (1, 32), lambda: lambda *_: np.full((1, 32), np.nan, np.float32))
+        bad = OutputTensor("blk.0.bad", "Q8_0", (1, 32), lambda: lambda *_: np.full((1, 32), np.nan, np.float32))
         refused(
             lambda: write_gguf(tmp_path / "x.gguf", "odd", {}, [bad]), "tensor 'blk.0.bad'", "cannot hold", kind=InputError
         )
         assert not list(tmp_path.iterdir())
 
     def test_a_full_disk(self, tmp_path: Path) -> None:
-        full = Written("a", "F32", (4, 4), raising(OSError(28, "No space left on device")))
+        full = OutputTensor("a", "F32", (4, 4), raising(OSError(28, "No space left on device")))
         refused(
             lambda: write_gguf(tmp_path / "x.gguf", "odd", {}, [full]), tmp_path / "x.gguf",
             "cannot be written (No space left on device)", "choose another place",
@@ -139,7 +139,7 @@ class TestBrokenOff:
         """A run that is killed leaves no file under the name; one that is interrupted leaves nothing at all."""
         code = (
             "import os, sys, time, numpy as np\nfrom pathlib import Path\n"
-            "from glassformer.checkpoint.gguf_writing import Written, write_gguf\n"
+            "from glassformer.checkpoint.gguf_writer import Written, write_gguf\n"
             "def rows(first, last):\n    os.write(1, b'writing\\n')\n    time.sleep(0.1 if first < 99 else 60)\n"
             "    return np.zeros((last - first, 1 << 20), np.float32)\n"
             "write_gguf(Path(sys.argv[1]), 'odd', {}, [Written('a', 'F16', (100, 1 << 20), lambda: rows)])\n"
@@ -177,34 +177,34 @@ def raising(error: BaseException) -> Any:
 def test_rows_of_a_stored_tensor(kind: str, cut: tuple[int, int], tmp_path: Path) -> None:
     numpy_kind = {"F32": np.float32, "F16": np.float16, "F64": np.float64}[kind]
     values = DRAW.standard_normal((6, 5)).astype(numpy_kind)
-    from glassformer.checkpoint.folder import Folder
+    from glassformer.checkpoint.folder import FolderCheckpoint
 
-    stored = Folder(write_folder(tmp_path, {"model.safetensors": {"a": values}})).tensors["a"]
-    rows: Rows = stored_rows(stored)
+    stored = FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": {"a": values}})).tensors["a"]
+    rows: RowReader = stored_rows(stored)
     assert np.array_equal(rows(*cut), values[cut[0] : cut[1]].astype(np.float32))
-    turned = laid_rows(stored, Columns())
+    turned = rows_in_layout(stored, Transposed())
     assert np.array_equal(turned(1, 4), values.astype(np.float32).T[1:4])
 
 
-@pytest.mark.parametrize("layout", [Pairs(1), Pairs(3), Columns(), Raised()], ids=repr)
+@pytest.mark.parametrize("layout", [InterleavedPairs(1), InterleavedPairs(3), Transposed(), OffsetByOne()], ids=repr)
 def test_a_layout_and_back(layout: Layout) -> None:
     values = DRAW.integers(-9, 9, (24, 10)).astype(np.float32)
-    assert np.array_equal(layout.arrange(layout.lay(values)), values)
-    assert np.array_equal(layout.lay(layout.arrange(values)), values)
-    assert not np.array_equal(layout.lay(values), values)
-    assert layout.lay(values).shape == layout.stored(values.shape)
+    assert np.array_equal(layout.from_stored(layout.to_stored(values)), values)
+    assert np.array_equal(layout.to_stored(layout.from_stored(values)), values)
+    assert not np.array_equal(layout.to_stored(values), values)
+    assert layout.to_stored(values).shape == layout.stored_shape(values.shape)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
 def test_names_and_back(architecture: str, tmp_path: Path) -> None:
     """What the reader calls a tensor, the writer calls by the name that was read."""
-    found = Gguf(made_by_the_library(tmp_path / "x.gguf", architecture))
+    found = GgufCheckpoint(made_by_the_library(tmp_path / "x.gguf", architecture))
     for name, one in tensors(found.metadata, found.config, found.raw, found.path).items():
         theirs, layout = written(TABLES[architecture], found.config, name, one.shape)
         assert found.raw[theirs].offset == one.offset
         assert layout == one.layout
         if layout is not None:
-            assert np.array_equal(layout.lay(one.expand()), found.raw[theirs].expand())
+            assert np.array_equal(layout.to_stored(one.to_float32()), found.raw[theirs].to_float32())
     assert len(found.raw) == len(weights(architecture))
 
 

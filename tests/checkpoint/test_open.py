@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from glassformer.checkpoint import open_at
-from glassformer.checkpoint.folder import Folder
-from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint.folder import FolderCheckpoint
+from glassformer.checkpoint.gguf import GgufCheckpoint
 from tests.checkpoint.files import refused, write_folder, write_gguf
 
 
 def test_gguf_file(tmp_path: Path) -> None:
     checkpoint = open_at(write_gguf(tmp_path / "x.gguf"))
-    assert isinstance(checkpoint, Gguf)
+    assert isinstance(checkpoint, GgufCheckpoint)
     assert checkpoint.config["model_type"] == "llama"
 
 
 def test_folder_with_one_gguf_file(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "x.gguf", "qwen3")
     checkpoint = open_at(tmp_path)
-    assert isinstance(checkpoint, Gguf)
+    assert isinstance(checkpoint, GgufCheckpoint)
     assert checkpoint.path == path
     assert checkpoint.config["model_type"] == "qwen3"
 
@@ -29,7 +29,7 @@ def test_folder_with_one_gguf_file(tmp_path: Path) -> None:
 def test_folder_of_the_hub_even_with_a_gguf_file_in_it(tmp_path: Path) -> None:
     write_gguf(write_folder(tmp_path, {}) / "x.gguf")
     checkpoint = open_at(tmp_path)
-    assert isinstance(checkpoint, Folder)
+    assert isinstance(checkpoint, FolderCheckpoint)
     assert checkpoint.path == tmp_path
 
 

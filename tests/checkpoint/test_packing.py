@@ -6,24 +6,25 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType
-from gguf.quants import dequantize, quantize
+from gguf.quants import dequantize as gguf_dequantize
+from gguf.quants import quantize
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from glassformer.checkpoint import packing
-from glassformer.checkpoint.packed import block, dequantise
-from glassformer.checkpoint.packing import BITS, known_kind, pack, packed_size
+from glassformer.checkpoint import quantization
+from glassformer.checkpoint.dequantization import block_size, dequantize
+from glassformer.checkpoint.quantization import BITS, check_kind, quantize_rows, quantized_size
 from glassformer.errors import InputError
 from tests.checkpoint.files import refused
 
 KNOWN = ("Q8_0", "Q5_0", "Q4_1", "Q4_0")
 K_KINDS = ("Q6_K", "Q5_K", "Q4_K")
-PLAIN = ("F32", "F16", "BF16")
+PLAIN_KINDS = ("F32", "F16", "BF16")
 
 
 def unpack(raw: np.ndarray, kind: str) -> np.ndarray:
-    return dequantize(raw, GGMLQuantizationType[kind])
+    return gguf_dequantize(raw, GGMLQuantizationType[kind])
 
 
 def drawn(rows: int = 64, columns: int = 1024, how: str = "normal") -> np.ndarray:
@@ -35,23 +36,23 @@ def drawn(rows: int = 64, columns: int = 1024, how: str = "normal") -> np.ndarra
 
 def error(values: np.ndarray, kind: str) -> float:
     """The root of the mean square error, as a share of the numbers' own."""
-    wrong = unpack(pack(values, kind), kind) - values
+    wrong = unpack(quantize_rows(values, kind), kind) - values
     return float(np.sqrt(np.square(wrong).mean() / np.square(values).mean()))
 
 
 @pytest.mark.parametrize("kind", BITS)
 def test_sizes(kind: str) -> None:
-    raw = pack(drawn(3, 512), kind)
+    raw = quantize_rows(drawn(3, 512), kind)
     assert raw.dtype == np.uint8
-    assert raw.shape == (3, 512 // block(kind)[0] * block(kind)[1])
-    assert raw.nbytes == packed_size(kind, (3, 512)) == 3 * 512 * BITS[kind] / 8
+    assert raw.shape == (3, 512 // block_size(kind)[0] * block_size(kind)[1])
+    assert raw.nbytes == quantized_size(kind, (3, 512)) == 3 * 512 * BITS[kind] / 8
     assert unpack(raw, kind).shape == (3, 512)
 
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_the_simple_kinds_are_the_formats_own(kind: str) -> None:
     values = drawn(70)
-    assert np.array_equal(pack(values, kind), quantize(values, GGMLQuantizationType[kind]))
+    assert np.array_equal(quantize_rows(values, kind), quantize(values, GGMLQuantizationType[kind]))
 
 
 @pytest.mark.parametrize(
@@ -67,9 +68,9 @@ def test_the_k_kinds_lose_no_more_than_the_formats_own(kind: str, normal: float,
 def test_searching_pays(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the scale that the extremes alone would give."""
     searched = error(drawn(), kind)
-    monkeypatch.setattr(packing, "NEIGHBOURS", ((0, 0),))
-    monkeypatch.setattr(packing, "_fitted", lambda parts, levels, _: _extremes(parts, levels))
-    monkeypatch.setattr(packing, "_centred", lambda parts, levels, _: np.abs(parts).max(axis=0) / -levels)
+    monkeypatch.setattr(quantization, "NEIGHBOURS", ((0, 0),))
+    monkeypatch.setattr(quantization, "_fitted", lambda parts, levels, _: _extremes(parts, levels))
+    monkeypatch.setattr(quantization, "_centred", lambda parts, levels, _: np.abs(parts).max(axis=0) / -levels)
     assert searched < 0.97 * error(drawn(), kind)
 
 
@@ -85,15 +86,15 @@ def test_what_the_kind_can_say_comes_back_as_it_was(kind: str, low: float) -> No
     whole = np.random.default_rng(1).integers(0, levels + 1, (4, 256))
     whole[:, ::32], whole[:, 1::32] = 0, levels  # every part uses its whole range
     values = (whole * 0.125 + low).astype(np.float32)
-    assert np.allclose(unpack(pack(values, kind), kind), values, atol=2e-3)
+    assert np.allclose(unpack(quantize_rows(values, kind), kind), values, atol=2e-3)
 
 
 @pytest.mark.parametrize("kind", [*KNOWN, *K_KINDS])
 def test_nothing_and_the_same_number_everywhere(kind: str) -> None:
-    assert np.array_equal(unpack(pack(np.zeros((2, 512), np.float32), kind), kind), np.zeros((2, 512), np.float32))
+    assert np.array_equal(unpack(quantize_rows(np.zeros((2, 512), np.float32), kind), kind), np.zeros((2, 512), np.float32))
     for number in (0.5, -0.5, 1e-30, 1e-42):
         values = np.full((2, 256), number, np.float32)
-        assert np.allclose(unpack(pack(values, kind), kind), values, rtol=0.02, atol=1e-6), number
+        assert np.allclose(unpack(quantize_rows(values, kind), kind), values, rtol=0.02, atol=1e-6), number
 
 
 RANGES = {"Q8_0": 0.005, "Q5_0": 0.05, "Q4_1": 0.05, "Q4_0": 0.1, "Q6_K": 0.05, "Q5_K": 0.08, "Q4_K": 0.15}
@@ -103,8 +104,8 @@ RANGES = {"Q8_0": 0.005, "Q5_0": 0.05, "Q4_1": 0.05, "Q4_0": 0.1, "Q6_K": 0.05, 
 @given(values=arrays(np.float32, (2, 256), elements=st.floats(-60_000, 60_000, width=32)))
 def test_any_numbers(kind: str, values: np.ndarray) -> None:
     """No number is farther off than a share of its block's range, whatever the numbers."""
-    found = unpack(pack(values, kind), kind)
-    size = block(kind)[0]
+    found = unpack(quantize_rows(values, kind), kind)
+    size = block_size(kind)[0]
     blocks, wrong = values.reshape(-1, size), np.abs(found - values).reshape(-1, size)
     reach = np.maximum(blocks.max(axis=1), 0) - np.minimum(blocks.min(axis=1), 0)
     assert np.isfinite(found).all()
@@ -114,41 +115,44 @@ def test_any_numbers(kind: str, values: np.ndarray) -> None:
 @given(values=arrays(np.float32, (1, 32), elements=st.floats(width=32)))
 def test_bf16_rounds_to_the_nearest_even(values: np.ndarray) -> None:
     wanted = torch.from_numpy(values.copy()).bfloat16()
-    found = torch.from_numpy(pack(values, "BF16")).view(torch.bfloat16)
+    found = torch.from_numpy(quantize_rows(values, "BF16")).view(torch.bfloat16)
     assert torch.equal(found.isnan(), wanted.isnan())
     assert torch.equal(found.nan_to_num(0.5), wanted.nan_to_num(0.5))
 
 
 def test_plain_kinds() -> None:
     values = drawn(5, 7)  # of any width
-    assert np.array_equal(pack(values, "F32").view(np.float32), values)
-    assert np.array_equal(pack(values, "F16").view(np.float16), values.astype(np.float16))
+    assert np.array_equal(quantize_rows(values, "F32").view(np.float32), values)
+    assert np.array_equal(quantize_rows(values, "F16").view(np.float16), values.astype(np.float16))
 
 
 @pytest.mark.parametrize("kind", [*KNOWN, *K_KINDS, "BF16"])
 def test_pieces_make_no_difference(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = drawn(33, 512)
-    whole = pack(values, kind)
-    monkeypatch.setattr(packing, "PIECE", 1)
-    assert np.array_equal(pack(values, kind), whole)
-    assert np.array_equal(np.concatenate([pack(row, kind) for row in values]), whole)  # a row alone is a row
-    assert np.array_equal(pack(np.asfortranarray(values), kind), whole)
+    whole = quantize_rows(values, kind)
+    monkeypatch.setattr(quantization, "PIECE", 1)
+    assert np.array_equal(quantize_rows(values, kind), whole)
+    assert np.array_equal(np.concatenate([quantize_rows(row, kind) for row in values]), whole)  # a row alone is a row
+    assert np.array_equal(quantize_rows(np.asfortranarray(values), kind), whole)
 
 
 def test_kinds_are_known_in_any_case() -> None:
-    assert [known_kind(kind) for kind in ("q4_k", "Q4_K", "bf16")] == ["Q4_K", "Q4_K", "BF16"]
+    assert [check_kind(kind) for kind in ("q4_k", "Q4_K", "bf16")] == ["Q4_K", "Q4_K", "BF16"]
 
 
 @pytest.mark.parametrize(
     ("kind", "words"), [("q4k", "Did you mean 'Q4_K'?"), ("int4", "Known: F32, F16, BF16, Q8_0"), (4, "4")]
 )
 def test_an_unknown_kind(kind: str, words: str) -> None:
-    refused(lambda: pack(drawn(), kind), "there is no kind", words, kind=InputError)
+    refused(lambda: quantize_rows(drawn(), kind), "there is no kind", words, kind=InputError)
 
 
 def test_rows_that_do_not_divide() -> None:
     refused(
-        lambda: pack(drawn(2, 96), "Q4_K"), "rows of 96 do not divide into Q4_K blocks of 256", "Use Q8_0", kind=InputError
+        lambda: quantize_rows(drawn(2, 96), "Q4_K"),
+        "rows of 96 do not divide into Q4_K blocks of 256",
+        "Use Q8_0",
+        kind=InputError,
     )
 
 
@@ -157,7 +161,7 @@ def test_rows_that_do_not_divide() -> None:
 def test_what_no_half_float_can_hold(kind: str, number: float, words: str) -> None:
     values = drawn(2, 256)
     values[1, 7] = number
-    refused(lambda: pack(values, kind), words, f"which {kind} cannot hold", "Use BF16 or F32.", kind=InputError)
+    refused(lambda: quantize_rows(values, kind), words, f"which {kind} cannot hold", "Use BF16 or F32.", kind=InputError)
 
 
 @pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K"])
@@ -165,5 +169,5 @@ def test_what_no_half_float_can_hold(kind: str, number: float, words: str) -> No
 def test_rows_of_one_number(kind: str, number: float) -> None:
     """There is no spread to fit a scale to, but for rounding."""
     rows = np.full((2, 256), number, np.float32)
-    found = dequantise(pack(rows, kind).reshape(-1), kind, rows.shape, "here")
+    found = dequantize(quantize_rows(rows, kind).reshape(-1), kind, rows.shape, "here")
     assert np.abs(found - rows).max() < 0.01 * abs(number)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoint import open_at
-from glassformer.checkpoint.folder import Folder, read_safetensors
-from glassformer.checkpoint.pickled import KINDS, WRAPPERS, read_pickled
-from glassformer.checkpoint.stored import PLAIN, Stored
+from glassformer.checkpoint.folder import FolderCheckpoint, read_safetensors
+from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, StoredTensor
+from glassformer.checkpoint.torch_file import KINDS, WRAPPERS, read_torch_file
 from glassformer.compat.pretrained import DTYPES, as_tensor
 from tests.checkpoint.files import CONFIG, refused, write_folder
 from tests.checkpoint.pickles import Claimed, Storage, dumped, zipped
@@ -28,7 +28,7 @@ def save(value: object, path: Path, old: bool = False) -> Path:
     return path
 
 
-def equal(stored: Stored, wanted: Tensor) -> bool:
+def equal(stored: StoredTensor, wanted: Tensor) -> bool:
     return torch.equal(as_tensor(stored, wanted.dtype), wanted)
 
 
@@ -36,11 +36,11 @@ old_or_new = pytest.mark.parametrize("old", [False, True])
 
 
 @old_or_new
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("kind", PLAIN_KINDS)
 def test_every_plain_kind(tmp_path: Path, kind: str, old: bool) -> None:
     wanted = torch.randn(5, 3).mul(3).to(DTYPES[kind])
-    one = read_pickled(save({"a": wanted}, tmp_path / "x.bin", old)).tensors["a"]
-    assert (one.name, one.kind, one.shape, one.size, one.packed) == ("a", kind, (5, 3), 15 * PLAIN[kind], False)
+    one = read_torch_file(save({"a": wanted}, tmp_path / "x.bin", old)).tensors["a"]
+    assert (one.name, one.kind, one.shape, one.size, one.packed) == ("a", kind, (5, 3), 15 * PLAIN_KINDS[kind], False)
     assert one.file.path == tmp_path / "x.bin"
     assert len(one.file) == one.size
     assert equal(one, wanted)
@@ -49,7 +49,7 @@ def test_every_plain_kind(tmp_path: Path, kind: str, old: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn, torch.uint16])
 def test_other_kinds(tmp_path: Path, dtype: torch.dtype) -> None:
     path = save({"a": torch.zeros(3, dtype=dtype)}, tmp_path / "x.bin")
-    refused(lambda: read_pickled(path), path, f"tensor 'a' is of {dtype}, which is not supported.", *KINDS)
+    refused(lambda: read_torch_file(path), path, f"tensor 'a' is of {dtype}, which is not supported.", *KINDS)
 
 
 @old_or_new
@@ -57,11 +57,11 @@ def test_shapes(tmp_path: Path, old: bool) -> None:
     table = torch.randn(4, 6)
     wanted = {"all": table, "turned": table.T, "rows": table[1:3], "column": table[:, 2], "number": torch.tensor(3.0),
               "negative": torch._neg_view(table), "repeated": table[0, :1].expand(3), "none": torch.zeros(0, 4)}  # fmt: skip
-    found = read_pickled(save(wanted, tmp_path / "x.bin", old)).tensors
+    found = read_torch_file(save(wanted, tmp_path / "x.bin", old)).tensors
     assert found.keys() == wanted.keys()
     for name, one in found.items():
         assert one.shape == tuple(wanted[name].shape)
-        np.testing.assert_array_equal(one.expand(), wanted[name].numpy() if name != "negative" else -table.numpy())
+        np.testing.assert_array_equal(one.to_float32(), wanted[name].numpy() if name != "negative" else -table.numpy())
 
 
 @old_or_new
@@ -70,7 +70,7 @@ def test_what_is_one_tensor_stays_one(tmp_path: Path, old: bool) -> None:
     table = torch.randn(4, 4)
     values = {"table": table, "head": nn.Parameter(table), "turned": table.T, "part": table[:2], "copy": table.clone(),
               "none": torch.zeros(0), "empty": torch.zeros(0)}  # fmt: skip
-    found = read_pickled(save(values, tmp_path / "x.bin", old)).tensors
+    found = read_torch_file(save(values, tmp_path / "x.bin", old)).tensors
     assert found["table"] is found["head"]
     assert found["table"].name == "table"
     assert len({id(one) for one in found.values()}) == len(values) - 1
@@ -79,7 +79,7 @@ def test_what_is_one_tensor_stays_one(tmp_path: Path, old: bool) -> None:
 def test_nothing_is_copied(tmp_path: Path) -> None:
     """Two views of one storage are two views of the mapped file."""
     table = torch.randn(8, 8)
-    found = read_pickled(save({"all": table, "rows": table[2:4], "turned": table.T}, tmp_path / "x.bin")).tensors
+    found = read_torch_file(save({"all": table, "rows": table[2:4], "turned": table.T}, tmp_path / "x.bin")).tensors
     assert np.shares_memory(found["all"].bytes, found["rows"].bytes)
     assert not np.shares_memory(found["all"].bytes, found["turned"].bytes)
     assert as_tensor(found["all"], torch.float32).data_ptr() == found["all"].bytes.ctypes.data
@@ -88,11 +88,11 @@ def test_nothing_is_copied(tmp_path: Path) -> None:
 def test_writing_into_a_tensor_never_changes_the_file(tmp_path: Path) -> None:
     path = save({"a": torch.zeros(64)}, tmp_path / "x.bin")
     before = path.read_bytes()
-    one = read_pickled(path).tensors["a"]
+    one = read_torch_file(path).tensors["a"]
     as_tensor(one, torch.float32).fill_(7)
-    assert one.expand()[3] == 7
+    assert one.to_float32()[3] == 7
     one.release()
-    assert one.expand()[3] == 7
+    assert one.to_float32()[3] == 7
     assert path.read_bytes() == before
 
 
@@ -102,8 +102,8 @@ def test_odd_places_in_the_file(tmp_path: Path) -> None:
     for padding in range(4):
         tensor = dumped({"a": Claimed(Storage("0", 4), (4,), (1,))})
         parts = {"x/data.pkl": tensor, "x/" + "y" * padding: b"", "x/data/0": wanted.tobytes(), "x/version": b"3"}
-        one = read_pickled(zipped(tmp_path / f"{padding}.bin", parts)).tensors["a"]
-        np.testing.assert_array_equal(one.expand(), wanted)
+        one = read_torch_file(zipped(tmp_path / f"{padding}.bin", parts)).tensors["a"]
+        np.testing.assert_array_equal(one.to_float32(), wanted)
         assert one.bytes.ctypes.data % 4 == 0
 
 
@@ -116,7 +116,7 @@ def test_wrappers(tmp_path: Path, wrapper: str) -> None:
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimiser, [3, 5])
     training = {"epoch": 3, "optimizer": optimiser.state_dict(), "scheduler": scheduler.state_dict(), "seen": {1, 2}}
     wanted = model.state_dict()
-    read = read_pickled(save({**training, wrapper: wanted, "device": torch.device("cpu")}, tmp_path / "x.pt"))
+    read = read_torch_file(save({**training, wrapper: wanted, "device": torch.device("cpu")}, tmp_path / "x.pt"))
     assert read.tensors.keys() == wanted.keys()
     assert all(equal(one, wanted[name]) for name, one in read.tensors.items())
     assert read.content["epoch"] == 3
@@ -124,11 +124,11 @@ def test_wrappers(tmp_path: Path, wrapper: str) -> None:
 
 def test_what_is_no_tensor_is_left_out(tmp_path: Path) -> None:
     values = OrderedDict([("a", nn.Parameter(torch.ones(2))), ("version", 3), (7, torch.ones(2)), ("deep", {"b": 1})])
-    assert read_pickled(save(values, tmp_path / "x.bin")).tensors.keys() == {"a"}
+    assert read_torch_file(save(values, tmp_path / "x.bin")).tensors.keys() == {"a"}
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    refused(lambda: read_pickled(tmp_path / "x.bin"), tmp_path / "x.bin", "the file is missing.")
+    refused(lambda: read_torch_file(tmp_path / "x.bin"), tmp_path / "x.bin", "the file is missing.")
 
 
 # Folders --------------------------------------------------------------------------------------------------------
@@ -145,38 +145,40 @@ def write_index(folder: Path, shards: dict[str, dict[str, Tensor]]) -> Path:
 
 def test_one_file(tmp_path: Path) -> None:
     save({"a": torch.ones(3), "epoch": 3}, tmp_path / BIN)
-    assert Folder(tmp_path).tensors["a"].expand().tolist() == [1, 1, 1]
-    assert Folder(tmp_path).whole
+    assert FolderCheckpoint(tmp_path).tensors["a"].to_float32().tolist() == [1, 1, 1]
+    assert FolderCheckpoint(tmp_path).whole
 
 
 def test_many_files(tmp_path: Path) -> None:
     folder = write_index(tmp_path, {ONE: {"a": torch.ones(2)}, TWO: {"b": torch.zeros(3)}})
-    assert {name: one.file.path.name for name, one in Folder(folder).tensors.items()} == {"a": ONE, "b": TWO}
-    assert Folder(folder).whole
+    assert {name: one.file.path.name for name, one in FolderCheckpoint(folder).tensors.items()} == {"a": ONE, "b": TWO}
+    assert FolderCheckpoint(folder).whole
     (folder / TWO).unlink()
-    assert not Folder(folder).whole
-    refused(lambda: Folder(folder).tensors, folder / TWO, "the file is missing")
+    assert not FolderCheckpoint(folder).whole
+    refused(lambda: FolderCheckpoint(folder).tensors, folder / TWO, "the file is missing")
 
 
 def test_shards_stay_inside(tmp_path: Path) -> None:
     folder = write_index(tmp_path, {ONE: {"a": torch.ones(2)}})
     (folder / INDEX).write_text(json.dumps({"weight_map": {"a": "../x.bin"}}))
-    refused(lambda: Folder(folder).tensors, folder / INDEX, "'../x.bin' is not a file inside the checkpoint's folder")
+    refused(
+        lambda: FolderCheckpoint(folder).tensors, folder / INDEX, "'../x.bin' is not a file inside the checkpoint's folder"
+    )
     (folder / INDEX).write_text(json.dumps({"weight_map": {"b": ONE}}))
-    refused(lambda: Folder(folder).tensors, folder / INDEX, "tensor 'b' is not in", "as listed. Fetch both again.")
+    refused(lambda: FolderCheckpoint(folder).tensors, folder / INDEX, "tensor 'b' is not in", "as listed. Fetch both again.")
     (folder / INDEX).write_text("{}")
-    refused(lambda: Folder(folder).tensors, folder / INDEX, "'weight_map' must map tensor names to file names")
+    refused(lambda: FolderCheckpoint(folder).tensors, folder / INDEX, "'weight_map' must map tensor names to file names")
 
 
 def test_safetensors_come_first(tmp_path: Path) -> None:
     write_index(tmp_path, {ONE: {"index": torch.ones(2)}})
-    assert Folder(tmp_path).tensors.keys() == {"index"}
+    assert FolderCheckpoint(tmp_path).tensors.keys() == {"index"}
     save({"old": torch.ones(2)}, tmp_path / BIN)
-    assert Folder(tmp_path).tensors.keys() == {"old"}
+    assert FolderCheckpoint(tmp_path).tensors.keys() == {"old"}
     write_folder(tmp_path, {"model-1.safetensors": {"new": np.ones(2)}})
-    assert Folder(tmp_path).tensors.keys() == {"new"}
+    assert FolderCheckpoint(tmp_path).tensors.keys() == {"new"}
     write_folder(tmp_path, {"model.safetensors": {"whole": np.ones(2)}})
-    assert Folder(tmp_path).tensors.keys() == {"whole"}
+    assert FolderCheckpoint(tmp_path).tensors.keys() == {"whole"}
 
 
 def test_a_file_of_a_folder_means_the_folder_with_that_file(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_a_file_of_a_folder_means_the_folder_with_that_file(tmp_path: Path) -> N
     save({"old": torch.ones(2)}, tmp_path / BIN)
     for name, wanted in (("model.safetensors", "new"), (BIN, "old")):
         checkpoint = open_at(tmp_path / name)
-        assert isinstance(checkpoint, Folder)
+        assert isinstance(checkpoint, FolderCheckpoint)
         assert checkpoint.path == tmp_path
         assert checkpoint.config == CONFIG
         assert checkpoint.tensors.keys() == {wanted}
@@ -193,15 +195,15 @@ def test_a_file_of_a_folder_means_the_folder_with_that_file(tmp_path: Path) -> N
 def test_other_names_are_not_taken_for_weights(tmp_path: Path) -> None:
     for name in ("adapter_model.bin", "optimizer.pt", "training_args.bin"):
         save({"a": torch.ones(2)}, tmp_path / name)
-    assert not Folder(tmp_path).whole
-    refused(lambda: Folder(tmp_path).tensors, tmp_path, "holds no model.safetensors", "nor a pytorch_model.bin")
+    assert not FolderCheckpoint(tmp_path).whole
+    refused(lambda: FolderCheckpoint(tmp_path).tensors, tmp_path, "holds no model.safetensors", "nor a pytorch_model.bin")
 
 
 def test_a_real_model_either_way(minilm: Path, tmp_path: Path) -> None:
     wanted = read_safetensors(minilm / "model.safetensors")
     values = {name: as_tensor(one, DTYPES[one.kind]) for name, one in wanted.items()}
     save(values, tmp_path / BIN)
-    found = Folder(tmp_path).tensors
+    found = FolderCheckpoint(tmp_path).tensors
     assert found.keys() == wanted.keys()
     assert all(one.same_bytes(wanted[name]) for name, one in found.items())
-    assert Folder(minilm).config["model_type"] == "bert"
+    assert FolderCheckpoint(minilm).config["model_type"] == "bert"

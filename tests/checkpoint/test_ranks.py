@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.checkpoint import open_at, ranks
+from glassformer.checkpoint import open_at, tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE, Wheel
 from glassformer.checkpoint.locate import locate
 from glassformer.errors import FetchError
@@ -19,7 +19,7 @@ from tests.conftest import unavailable
 @pytest.fixture(autouse=True)
 def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No settings of tiktoken's, and a folder of our own for temporary files."""
-    for name in ranks.PLACES:
+    for name in tiktoken_ranks.CACHE_VARIABLES:
         monkeypatch.setenv(name, "x")
         monkeypatch.delenv(name)  # now put back afterwards, whatever `offer` sets
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -36,82 +36,88 @@ def ours(empty_home: Path) -> Path:
 
 
 def test_nothing_without_our_copy(empty_home: Path, own_places: Path) -> None:
-    assert ranks.ranks() is ranks.offer() is ranks.place() is None
+    assert (
+        tiktoken_ranks.ranks_path() is tiktoken_ranks.set_tiktoken_cache() is tiktoken_ranks.copy_to_tiktoken_cache() is None
+    )
     assert not own_places.exists()
 
 
 def test_the_catalogue_says_the_same() -> None:
-    entry = CATALOGUE[ranks.NAME]
+    entry = CATALOGUE[tiktoken_ranks.NAME]
     source = entry.sources[0]
     assert isinstance(source, Wheel)
-    assert source.contents == ranks.SHA256
+    assert source.contents == tiktoken_ranks.SHA256
     assert entry.kind == "ranks"
 
 
-@pytest.mark.parametrize("name", ranks.PLACES)
+@pytest.mark.parametrize("name", tiktoken_ranks.CACHE_VARIABLES)
 def test_where_the_user_has_set_a_place(
     ours: Path, own_places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, str(tmp_path / "chosen"))
-    assert ranks.ranks() == ours
-    assert ranks.place() == tmp_path / "chosen" / ranks.KEY
-    assert (tmp_path / "chosen" / ranks.KEY).read_bytes() == b"ranks"
-    assert ranks.offer() is None
+    assert tiktoken_ranks.ranks_path() == ours
+    assert tiktoken_ranks.copy_to_tiktoken_cache() == tmp_path / "chosen" / tiktoken_ranks.CACHE_KEY
+    assert (tmp_path / "chosen" / tiktoken_ranks.CACHE_KEY).read_bytes() == b"ranks"
+    assert tiktoken_ranks.set_tiktoken_cache() is None
     assert os.environ[name] == str(tmp_path / "chosen")
     assert not own_places.exists()
 
 
 def test_where_nothing_is_set(ours: Path, own_places: Path) -> None:
-    assert ranks.place() == own_places / ranks.KEY
+    assert tiktoken_ranks.copy_to_tiktoken_cache() == own_places / tiktoken_ranks.CACHE_KEY
     assert [path.read_bytes() for path in own_places.iterdir()] == [b"ranks"]
-    assert ranks.PLACES[0] not in os.environ
+    assert tiktoken_ranks.CACHE_VARIABLES[0] not in os.environ
 
 
 def test_caching_turned_off(ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ranks.PLACES[0], "")
-    assert ranks.place() is ranks.offer() is None
+    monkeypatch.setenv(tiktoken_ranks.CACHE_VARIABLES[0], "")
+    assert tiktoken_ranks.copy_to_tiktoken_cache() is tiktoken_ranks.set_tiktoken_cache() is None
     assert not own_places.exists()
 
 
 def test_offer(ours: Path, empty_home: Path, own_places: Path) -> None:
-    assert ranks.offer() == empty_home / "tiktoken" / ranks.KEY
-    assert os.environ[ranks.PLACES[0]] == str(empty_home / "tiktoken")
-    assert (empty_home / "tiktoken" / ranks.KEY).read_bytes() == b"ranks"
+    assert tiktoken_ranks.set_tiktoken_cache() == empty_home / "tiktoken" / tiktoken_ranks.CACHE_KEY
+    assert os.environ[tiktoken_ranks.CACHE_VARIABLES[0]] == str(empty_home / "tiktoken")
+    assert (empty_home / "tiktoken" / tiktoken_ranks.CACHE_KEY).read_bytes() == b"ranks"
     assert not own_places.exists()
 
 
 def test_a_home_that_cannot_be_written_to_is_no_error(ours: Path, empty_home: Path) -> None:
     """It is asked for while a module is imported, which must not fail."""
     (empty_home / "tiktoken").write_text("a file where a folder would be")
-    assert ranks.offer() is None
-    assert ranks.PLACES[0] not in os.environ
+    assert tiktoken_ranks.set_tiktoken_cache() is None
+    assert tiktoken_ranks.CACHE_VARIABLES[0] not in os.environ
 
 
 def test_a_copy_with_the_right_hash_is_left_alone(ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = ranks.place()
+    place = tiktoken_ranks.copy_to_tiktoken_cache()
     assert place is not None
     place.write_bytes(b"damaged")
-    assert ranks.place() == place
+    assert tiktoken_ranks.copy_to_tiktoken_cache() == place
     assert place.read_bytes() == b"ranks"
     place.write_bytes(b"right")
-    monkeypatch.setattr(ranks, "SHA256", "0a9fe53da7ad8fe2a70ccb16b90d8b4ca34aad68cb05dd8e8ef5ee1bbaad5d12")
-    monkeypatch.setattr(ranks.hashlib, "sha256", lambda _: type("Hash", (), {"hexdigest": lambda _: ranks.SHA256})())
-    assert ranks.place() == place
+    monkeypatch.setattr(tiktoken_ranks, "SHA256", "0a9fe53da7ad8fe2a70ccb16b90d8b4ca34aad68cb05dd8e8ef5ee1bbaad5d12")
+    monkeypatch.setattr(
+        tiktoken_ranks.hashlib, "sha256", lambda _: type("Hash", (), {"hexdigest": lambda _: tiktoken_ranks.SHA256})()
+    )
+    assert tiktoken_ranks.copy_to_tiktoken_cache() == place
     assert place.read_bytes() == b"right"
 
 
 def test_nowhere_to_write(ours: Path, own_places: Path) -> None:
     own_places.touch()
-    refused(ranks.place, own_places, "cannot be put there", "Set TIKTOKEN_CACHE_DIR", kind=FetchError)
+    refused(
+        tiktoken_ranks.copy_to_tiktoken_cache, own_places, "cannot be put there", "Set TIKTOKEN_CACHE_DIR", kind=FetchError
+    )
 
 
 def test_interruption_leaves_nothing(ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ranks.shutil, "copy", interrupted)
+    monkeypatch.setattr(tiktoken_ranks.shutil, "copy", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        ranks.place()
+        tiktoken_ranks.copy_to_tiktoken_cache()
     assert list(own_places.iterdir()) == []
 
 
@@ -122,8 +128,8 @@ def test_ranks_are_no_model(ours: Path) -> None:
 def test_the_real_ones() -> None:
     tiktoken = pytest.importorskip("tiktoken")
     try:
-        locate(ranks.NAME)
+        locate(tiktoken_ranks.NAME)
     except FetchError as error:
         unavailable(f"the ranks could not be fetched: {error}")
-    ranks.place()
-    assert tiktoken.get_encoding(ranks.NAME).encode("hello world") == [15339, 1917]
+    tiktoken_ranks.copy_to_tiktoken_cache()
+    assert tiktoken.get_encoding(tiktoken_ranks.NAME).encode("hello world") == [15339, 1917]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.checkpoint import open_at
-from glassformer.checkpoint.scratch import RENAMED, SPELLINGS, Scratch
+from glassformer.checkpoint.scratch import RENAMED, SPELLINGS, ScratchCheckpoint
 from tests.checkpoint.files import refused
 
 SIZES = {"d_model": 12, "context_length": 16, "num_blocks": 2, "num_heads": 3, "max_token_value": 50, "dropout": 0.1}
@@ -56,11 +56,11 @@ def repository(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def scratch(path: Path, state: Mapping[str, Tensor] | None = None, **said: Any) -> Scratch:
+def scratch(path: Path, state: Mapping[str, Tensor] | None = None, **said: Any) -> ScratchCheckpoint:
     state = weights() if state is None else state
     torch.save({"h_params": said, "model_state_dict": state} if said else state, path / "model.ckpt")
     found = open_at(path / "model.ckpt")
-    assert isinstance(found, Scratch)
+    assert isinstance(found, ScratchCheckpoint)
     return found
 
 

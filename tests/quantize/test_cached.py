@@ -14,15 +14,15 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from glassformer.checkpoint.gguf import Gguf
-from glassformer.checkpoint.packed import dequantise
-from glassformer.checkpoint.packing import pack
-from glassformer.checkpoint.stored import Columns, Pairs
+from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf import GgufCheckpoint
+from glassformer.checkpoint.quantization import quantize_rows
+from glassformer.checkpoint.stored_tensors import InterleavedPairs, Transposed
 from glassformer.compat.auto import made_for
 from glassformer.compat.pretrained import load
 from glassformer.errors import CheckpointError, InputError
-from glassformer.opened import Opened, open_model
-from glassformer.quantize import cached, requantised
+from glassformer.opened import OpenedModel, open_model
+from glassformer.quantize import requantize, weight_cache
 from tests.checkpoint.files import refused, write_gguf
 from tests.parity import reference
 from tests.parity.compare import ids_for
@@ -39,7 +39,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
 SMALL = ("position", "wpe", "type", "bias")  # words in the names of what stays
 
 
-def made(folder: Path, family: str = "llama", **changes: Any) -> Opened:
+def made(folder: Path, family: str = "llama", **changes: Any) -> OpenedModel:
     head = {"t5": "seq2seq", "bart": "seq2seq"}.get(family, "masked" if family in reference.ENCODERS else "causal")
     reference.write(folder, family, head, **{**WIDE[family], **changes})
     return open_model(folder)
@@ -47,11 +47,11 @@ def made(folder: Path, family: str = "llama", **changes: Any) -> Opened:
 
 def through(values: np.ndarray, kind: str) -> np.ndarray:
     """What numbers are after they were packed."""
-    return dequantise(pack(values, kind).reshape(-1), kind, values.shape, "")
+    return dequantize(quantize_rows(values, kind).reshape(-1), kind, values.shape, "")
 
 
 def files() -> list[Path]:
-    return sorted((cached.home() / "packed").rglob("*.gguf"))
+    return sorted((weight_cache.home() / "packed").rglob("*.gguf"))
 
 
 @pytest.mark.parametrize("family", reference.FAMILIES)
@@ -60,7 +60,7 @@ def files() -> list[Path]:
 def test_every_family(family: str, kind: str, tmp_path: Path) -> None:
     """The tensors have their names and shapes, packed as they should be; and the model runs with them."""
     opened = made(tmp_path, family)
-    found = requantised(opened, kind)
+    found = requantize(opened, kind)
     assert found.keys() == opened.tensors.keys()
     packed = 0
     for name, one in found.items():
@@ -71,15 +71,15 @@ def test_every_family(family: str, kind: str, tmp_path: Path) -> None:
         packed += 1
         table = "embed" in name or "wte" in name or "shared" in name or name == "lm_head.weight"
         assert one.kind == ("Q8_0" if table else kind.upper()), name
-        values = source.expand()
+        values = source.to_float32()
         turned = family == "gpt2" and not table
-        assert (one.layout == Columns()) == turned
+        assert (one.layout == Transposed()) == turned
         wanted = through(np.ascontiguousarray(values.T), one.kind).T if turned else through(values, one.kind)
-        assert np.array_equal(one.expand(), wanted), name
+        assert np.array_equal(one.to_float32(), wanted), name
     assert packed >= 2 * opened.config.num_hidden_layers
     kept = {name for name, one in found.items() if one is opened.tensors[name]}
     assert all(opened.tensors[name].shape[1:] == () or any(word in name for word in SMALL) for name in kept), kept
-    other = replace(opened, given=found)
+    other = replace(opened, replacement_tensors=found)
     assert other.kind == kind.upper() or family in ("t5", "bart")
     cls = made_for(opened.config.model_type, opened.head)
     one, two = (load(cls, which) for which in (opened, other))
@@ -93,7 +93,7 @@ def test_every_family(family: str, kind: str, tmp_path: Path) -> None:
 class TestTheFile:
     def test_is_made_once(self, tmp_path: Path) -> None:
         opened, told = made(tmp_path), list[tuple[str, int, int]]()
-        requantised(opened, "q8_0", lambda *said: told.append(said))
+        requantize(opened, "q8_0", lambda *said: told.append(said))
         (path,) = files()
         assert path.parent.name.startswith(f"{tmp_path.name}-")
         assert path.name.startswith("q8_0-")
@@ -101,7 +101,7 @@ class TestTheFile:
         assert told[-1][1] == told[-1][2] > 0
         when = path.stat().st_mtime_ns
         again: list[object] = []
-        found = requantised(open_model(tmp_path), "Q8_0", lambda *said: again.append(said))
+        found = requantize(open_model(tmp_path), "Q8_0", lambda *said: again.append(said))
         assert not again
         assert files() == [path]
         assert path.stat().st_mtime_ns == when
@@ -110,13 +110,13 @@ class TestTheFile:
     def test_another_kind_is_another_file(self, tmp_path: Path) -> None:
         opened = made(tmp_path)
         for kind in ("q8_0", "q4_0"):
-            requantised(opened, kind)
+            requantize(opened, kind)
         assert [path.name.partition("-")[0] for path in files()] == ["q4_0", "q8_0"]
 
     @pytest.mark.parametrize("what", ["time", "size", "version"])
     def test_is_made_anew_when_the_source_changes(self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        requantised(made(tmp_path), "q8_0")
-        requantised(made(tmp_path), "q4_0")
+        requantize(made(tmp_path), "q8_0")
+        requantize(made(tmp_path), "q4_0")
         before = files()
         weights = tmp_path / "model.safetensors"
         if what == "time":
@@ -128,27 +128,27 @@ class TestTheFile:
             save_file(values, weights)
             os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         else:
-            monkeypatch.setattr(cached, "VERSION", 2)
-        found = requantised(open_model(tmp_path), "q8_0")
+            monkeypatch.setattr(weight_cache, "VERSION", 2)
+        found = requantize(open_model(tmp_path), "q8_0")
         after = files()
         assert len(after) == 2
         assert after[0] == before[0]  # the other kind's stays until it is asked for
         assert after[1] != before[1]
         one = open_model(tmp_path).tensors["model.norm.weight"]
-        assert np.array_equal(found["model.norm.weight"].expand(), one.expand())
+        assert np.array_equal(found["model.norm.weight"].to_float32(), one.to_float32())
 
     def test_what_killed_runs_left_goes_after_a_day(self, tmp_path: Path) -> None:
         opened = made(tmp_path)
-        requantised(opened, "q4_0")
+        requantize(opened, "q4_0")
         left = files()[0].with_name(".q8_0-other.gguf.1-1.part")
         left.write_bytes(b"half")
         os.utime(left, (1, 1))
-        requantised(opened, "q8_0")
+        requantize(opened, "q8_0")
         assert not left.exists()
 
     def test_two_models_of_one_name(self, tmp_path: Path) -> None:
         for folder in ("a", "b"):
-            requantised(made(tmp_path / folder / "same"), "q8_0")
+            requantize(made(tmp_path / folder / "same"), "q8_0")
         assert len({path.parent for path in files()}) == 2
 
     def test_a_run_that_is_broken_off_leaves_nothing(self, tmp_path: Path) -> None:
@@ -158,39 +158,39 @@ class TestTheFile:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            requantised(opened, "q8_0", stop)
-        assert not [path for path in (cached.home() / "packed").rglob("*") if path.is_file()]
-        assert requantised(opened, "q8_0")["model.layers.0.mlp.up_proj.weight"].kind == "Q8_0"
+            requantize(opened, "q8_0", stop)
+        assert not [path for path in (weight_cache.home() / "packed").rglob("*") if path.is_file()]
+        assert requantize(opened, "q8_0")["model.layers.0.mlp.up_proj.weight"].kind == "Q8_0"
 
     def test_nowhere_to_put_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = made(tmp_path / "model")
         (tmp_path / "file").write_text("in the way")
         monkeypatch.setenv("GLASS_HOME", str(tmp_path / "file"))
-        refused(lambda: requantised(opened, "q8_0"), "cannot be made", "set GLASS_HOME to another folder")
+        refused(lambda: requantize(opened, "q8_0"), "cannot be made", "set GLASS_HOME to another folder")
 
 
 class TestLayouts:
     def test_from_gguf(self, tmp_path: Path) -> None:
         """Rows stay in the order of the file, and so does the layout that leads from it."""
         source = open_model(write_gguf(tmp_path / "x.gguf", "llama"))
-        found = requantised(source, "f16")
+        found = requantize(source, "f16")
         for name, one in found.items():
             assert one.layout == source.tensors[name].layout, name
-            assert np.allclose(one.expand(), source.tensors[name].expand(), atol=2e-3), name
+            assert np.allclose(one.to_float32(), source.tensors[name].to_float32(), atol=2e-3), name
         query = found["model.layers.0.self_attn.q_proj.weight"]
-        assert (query.kind, query.layout) == ("F16", Pairs(4))
+        assert (query.kind, query.layout) == ("F16", InterleavedPairs(4))
 
     def test_gpt2_from_gguf(self, tmp_path: Path) -> None:
         """Its columns are the file's rows already."""
         from tests.checkpoint.test_gguf_families import converted, metadata
 
         source = open_model(write_gguf(tmp_path / "x.gguf", "gpt2", metadata("gpt2"), converted("gpt2")))
-        found = requantised(source, "q8_0")
+        found = requantize(source, "q8_0")
         name = "transformer.h.1.mlp.c_fc.weight"
-        assert (found[name].kind, found[name].layout) == ("Q8_0", Columns())
-        assert np.allclose(found[name].expand(), source.tensors[name].expand(), atol=0.01)
-        raw = Gguf(tmp_path / "x.gguf").raw["blk.1.ffn_up.weight"]
-        assert np.array_equal(found[name].bytes, pack(raw.expand(), "Q8_0").reshape(-1))
+        assert (found[name].kind, found[name].layout) == ("Q8_0", Transposed())
+        assert np.allclose(found[name].to_float32(), source.tensors[name].to_float32(), atol=0.01)
+        raw = GgufCheckpoint(tmp_path / "x.gguf").raw["blk.1.ffn_up.weight"]
+        assert np.array_equal(found[name].bytes, quantize_rows(raw.to_float32(), "Q8_0").reshape(-1))
 
 
 class TestTables:
@@ -200,39 +200,39 @@ class TestTables:
         values = load_file(tmp_path / "model.safetensors")
         table = values["model.embed_tokens.weight"]
         save_file({**values, "lm_head.weight": table.copy() if same else table * 2}, tmp_path / "model.safetensors")
-        found = requantised(open_model(tmp_path), "q8_0")
+        found = requantize(open_model(tmp_path), "q8_0")
         assert (found["lm_head.weight"] is found["model.embed_tokens.weight"]) == same
 
     def test_no_fewer_than_eight_bits(self, tmp_path: Path) -> None:
-        found = requantised(made(tmp_path, tie_word_embeddings=False), "q4_0")
+        found = requantize(made(tmp_path, tie_word_embeddings=False), "q4_0")
         assert {found[name].kind for name in ("model.embed_tokens.weight", "lm_head.weight")} == {"Q8_0"}
         assert found["model.layers.0.mlp.up_proj.weight"].kind == "Q4_0"
 
 
 def test_what_is_in_the_kind_already_stays(tmp_path: Path) -> None:
     opened = made(tmp_path)
-    assert requantised(opened, "f32") is opened.tensors
+    assert requantize(opened, "f32") is opened.tensors
     assert not files()
 
 
 def test_packed_weights_are_not_packed_again(smollm2: Path) -> None:
     opened = open_model(smollm2)
-    assert requantised(opened, "q4_1") is opened.tensors
+    assert requantize(opened, "q4_1") is opened.tensors
     refused(
-        lambda: requantised(opened, "q8_0"), "its weights are packed already, as Q4_1", "than Q8_0 costs",
+        lambda: requantize(opened, "q8_0"), "its weights are packed already, as Q4_1", "than Q8_0 costs",
         "Take the model in BF16, F16 or F32.", kind=InputError,
     )  # fmt: skip
 
 
 def test_an_unknown_kind(tmp_path: Path) -> None:
-    refused(lambda: requantised(made(tmp_path), "q9_0"), "there is no kind 'q9_0'", kind=InputError)
+    refused(lambda: requantize(made(tmp_path), "q9_0"), "there is no kind 'q9_0'", kind=InputError)
 
 
 def test_a_damaged_source_is_said(tmp_path: Path) -> None:
     opened = made(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="empty"):
-        requantised(opened, "q8_0")
+        requantize(opened, "q8_0")
 
 
 def test_needs_no_torch(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from gguf import MODEL_ARCH
 from gguf.tensor_mapping import get_tensor_name_map
 from safetensors.numpy import load_file, save_file
 
-from glassformer.checkpoint.gguf import Gguf
-from glassformer.checkpoint.packing import pack
+from glassformer.checkpoint.gguf import GgufCheckpoint
+from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.errors import CheckpointError, GlassError, InputError
 from glassformer.opened import open_model
-from glassformer.quantize import quantise
+from glassformer.quantize import quantize
 from tests.checkpoint.files import refused, write_gguf
 from tests.checkpoint.test_gguf_families import converted, metadata, theirs
 from tests.parity import reference
@@ -51,9 +51,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return folder
 
 
-def packed(folder: Path, path: Path, kind: str = "F32", **options: Any) -> Gguf:
-    quantise(open_model(folder), path, kind, **options)
-    return Gguf(path)
+def packed(folder: Path, path: Path, kind: str = "F32", **options: Any) -> GgufCheckpoint:
+    quantize(open_model(folder), path, kind, **options)
+    return GgufCheckpoint(path)
 
 
 @pytest.mark.parametrize("family", models.TOKENIZERS)
@@ -221,7 +221,7 @@ class TestFromGguf:
         found = packed(tmp_path / "bert.gguf", tmp_path / "x.gguf", "q8_0")
         assert found.raw["blk.0.ffn_up.weight"].kind == "Q8_0"
         assert found.raw["position_embd.weight"].kind == "F32"
-        source = Gguf(tmp_path / "bert.gguf").metadata
+        source = GgufCheckpoint(tmp_path / "bert.gguf").metadata
         more = {"general.file_type": 7, "general.quantization_version": 2}
         assert found.metadata == {**source, **more}
         ids = ids_for(theirs("bert"), 1, 9)
@@ -331,10 +331,10 @@ class TestRefused:
 
 def test_numbers_are_those_of_packing(made: Made, tmp_path: Path) -> None:
     """Rows are laid before they are packed: Llama's pairs side by side, GPT-2's columns as rows."""
-    source = open_model(made("gpt2")).tensors["transformer.h.0.mlp.c_fc.weight"].expand()
+    source = open_model(made("gpt2")).tensors["transformer.h.0.mlp.c_fc.weight"].to_float32()
     found = packed(made("gpt2"), tmp_path / "x.gguf", "q6_k").raw["blk.0.ffn_up.weight"]
-    assert np.array_equal(found.bytes, pack(np.ascontiguousarray(source.T), "Q6_K").reshape(-1))
-    source = open_model(made("llama")).tensors["model.layers.1.self_attn.k_proj.weight"].expand()  # two heads of 64
+    assert np.array_equal(found.bytes, quantize_rows(np.ascontiguousarray(source.T), "Q6_K").reshape(-1))
+    source = open_model(made("llama")).tensors["model.layers.1.self_attn.k_proj.weight"].to_float32()  # two heads of 64
     paired = source.reshape(2, 2, 32, 256).swapaxes(1, 2).reshape(128, 256)
     found = packed(made("llama"), tmp_path / "y.gguf", "q6_k").raw["blk.1.attn_k.weight"]
-    assert np.array_equal(found.bytes, pack(paired, "Q6_K").reshape(-1))
+    assert np.array_equal(found.bytes, quantize_rows(paired, "Q6_K").reshape(-1))

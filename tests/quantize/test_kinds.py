@@ -9,7 +9,7 @@ import pytest
 
 from glassformer.blueprints import blueprint, read_config
 from glassformer.opened import open_model
-from glassformer.quantize.kinds import Role, kind_for, label, roles, stored_roles
+from glassformer.quantize.tensor_kinds import Role, kind_for, label, roles, stored_roles
 from tests.parity import reference
 
 

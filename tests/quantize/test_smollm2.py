@@ -10,9 +10,9 @@ import pytest
 
 import glassformer
 from glassformer.engine.plain.executor import Plain
-from glassformer.observe.perplexity import HELD_OUT, Comparison, compare
+from glassformer.observe.perplexity import HELD_OUT, LikelihoodComparison, compare_likelihoods
 from glassformer.opened import open_model
-from glassformer.quantize import quantise
+from glassformer.quantize import quantize
 from tests.parity.compare import load
 
 pytestmark = pytest.mark.sweep
@@ -29,11 +29,11 @@ def folder(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     shutil.rmtree(path)
 
 
-def compared(folder: Path, kind: str) -> Comparison:
+def compared(folder: Path, kind: str) -> LikelihoodComparison:
     path = folder / f"{kind}.gguf"
-    quantise(open_model(folder), path, kind)
+    quantize(open_model(folder), path, kind)
     ids = open_model(folder).tokenizer(HELD_OUT.read_text("utf-8"))["input_ids"][:257]
-    return compare(Plain(load(folder, "causal")), Plain(load(path, "causal")), ids)
+    return compare_likelihoods(Plain(load(folder, "causal")), Plain(load(path, "causal")), ids)
 
 
 @pytest.mark.parametrize("kind", COSTS)

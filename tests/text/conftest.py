@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint import tiktoken_ranks
+from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.opened import open_model
 from glassformer.text import Tokenizer
+from tests.conftest import unavailable
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +44,20 @@ def pairs(gpt2: Path) -> tuple[dict[str, int], list[str]]:
 
 
 @pytest.fixture(scope="session")
+def tiktoken_cl100k(cl100k: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """tiktoken's own cl100k_base, read from our ranks, wherever this machine would have it look."""
+    try:
+        import tiktoken
+    except ImportError:
+        unavailable("tiktoken is not installed")
+    folder = tmp_path_factory.mktemp("tiktoken")
+    shutil.copy(cl100k, folder / tiktoken_ranks.CACHE_KEY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(folder))
+        return tiktoken.get_encoding(tiktoken_ranks.NAME)
+
+
+@pytest.fixture(scope="session")
 def qwen(qwen3_tokenizer: Path) -> Tokenizer:
     return open_model(qwen3_tokenizer).tokenizer
 
@@ -59,4 +76,4 @@ def smol(smollm2: Path) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def smol_metadata(smollm2: Path) -> Mapping[str, Any]:
-    return Gguf(smollm2).metadata
+    return GgufCheckpoint(smollm2).metadata

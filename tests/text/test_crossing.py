@@ -12,7 +12,7 @@ import pytest
 
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
-from glassformer.text.crossing import Crossing
+from glassformer.text.library_errors import LibraryErrors
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
 ENCODED = r"the tokenizer's files do not let this text be encoded \(.*\)\. Fetch them again"
@@ -67,7 +67,7 @@ def test_merges_with_a_prefix_that_fits(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(write(tmp_path, model=model)).encode("ab") == [2]
 
 
-ENCODING = {
+ENCODE_ERRORS = {
     "a table that points outside": {"normalizer": charsmap(b"\x08\0\0\0" + b"\xff" * 8 + b"abc\0")},
     "an empty table": {"normalizer": charsmap(b"\0\0\0\0")},
     "pieces of no length": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
@@ -96,7 +96,7 @@ ENCODING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("parts", ENCODING.values(), ids=ENCODING)
+@pytest.mark.parametrize("parts", ENCODE_ERRORS.values(), ids=ENCODE_ERRORS)
 def test_files_over_which_encoding_fails(parts: dict[str, Any], tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path, **parts))
     whole = partial(ours.tokenize, add_special_tokens=True)
@@ -115,7 +115,7 @@ def test_files_over_which_decoding_fails(ends: tuple[int, int], tmp_path: Path) 
         with pytest.raises(CheckpointError, match=DECODED):
             ours.batch_decode(ids)
     with pytest.raises(CheckpointError, match=DECODED):
-        ours.pieces().feed(0)
+        ours.detokenizer().feed(0)
 
 
 def test_limits_in_the_file_are_not_ours(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_limits_in_the_file_are_not_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_an_interruption_passes(kind: type[BaseException]) -> None:
-    with pytest.raises(kind), Crossing("never said: {}"):
+    with pytest.raises(kind), LibraryErrors("never said: {}"):
         raise kind
-    with pytest.raises(CheckpointError, match="it said: no"), Crossing("it said: {}"):
+    with pytest.raises(CheckpointError, match="it said: no"), LibraryErrors("it said: {}"):
         raise BaseException("no")

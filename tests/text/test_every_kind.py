@@ -163,10 +163,8 @@ def test_a_very_long_line(pair: Pair, line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ranked(cl100k: Path) -> tuple[Tokenizer, Any]:
-    import tiktoken
-
-    return Tokenizer.from_tiktoken(cl100k), tiktoken.get_encoding("cl100k_base")
+def ranked(cl100k: Path, tiktoken_cl100k: Any) -> tuple[Tokenizer, Any]:
+    return Tokenizer.from_tiktoken(cl100k), tiktoken_cl100k
 
 
 def agree_on_ranks(ranked: tuple[Tokenizer, Any], text: str) -> None:

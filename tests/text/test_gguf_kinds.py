@@ -190,7 +190,7 @@ def test_bytes_of_pieces(gemma: Tokenizer, llama: Tokenizer) -> None:
 def test_pieces_come_in_whole_characters(gemma: Tokenizer, llama: Tokenizer, text: str, skip: bool) -> None:
     for tokenizer in (gemma, llama):
         ids = tokenizer.encode(text)
-        incremental = tokenizer.pieces(skip)
+        incremental = tokenizer.detokenizer(skip)
         found = [*(incremental.feed(number) for number in ids), incremental.finish()]
         assert "".join(found) == tokenizer.decode(ids, skip_special_tokens=skip)
 
@@ -279,7 +279,7 @@ def test_bytes_of_words(ours_and_theirs: tuple[Tokenizer, Any]) -> None:
 def test_words_come_one_by_one(ours_and_theirs: tuple[Tokenizer, Any], text: str) -> None:
     ours, _ = ours_and_theirs
     ids = ours.encode(text)
-    incremental = ours.pieces(skip_special_tokens=False)
+    incremental = ours.detokenizer(skip_special_tokens=False)
     assert "".join([*map(incremental.feed, ids), incremental.finish()]) == ours.decode(ids)
 
 
@@ -403,7 +403,7 @@ def test_bytes_and_pieces_of_unigram(unigram: tuple[Tokenizer, Any]) -> None:
     ours, _ = unigram
     ids = ours.encode("the quick  fox")
     assert b"".join(map(ours.token_bytes, ids)) == b" the quick fox</s>"
-    incremental = ours.pieces()
+    incremental = ours.detokenizer()
     assert "".join([*map(incremental.feed, ids), incremental.finish()]) == "the quick fox"
 
 

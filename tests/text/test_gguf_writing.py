@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
 from glassformer.text.sources.gguf.byte_level import COMPOSED, LLAMA3_KIN, PRE_TOKENIZERS
-from glassformer.text.sources.gguf.writing import fields
+from glassformer.text.sources.gguf.export import fields
 from tests.text.models import GEMMA, LLAMA, folder, trained
 from tests.text.texts import moderate, texts
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from glassformer.text import Pieces, Tokenizer
-from glassformer.text.pieces import HALF, shown_bytes
-from glassformer.text.spelling import BYTES, byte_level
+from glassformer.text import Detokenizer, Tokenizer
+from glassformer.text.detokenizer import HALF, shown_bytes
 from glassformer.text.stop_buffer import StopBuffer
+from glassformer.text.token_bytes import BYTES, byte_level
 from tests.text.texts import moderate, single_bytes, spelt, texts
 
 
@@ -24,7 +24,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 def fed(tokenizer: Tokenizer, ids: list[int], skip: bool) -> list[str]:
-    pieces = tokenizer.pieces(skip)
+    pieces = tokenizer.detokenizer(skip)
     found = [pieces.feed(token) for token in ids]
     return [*found, pieces.finish()]
 
@@ -94,7 +94,7 @@ def test_plain_words_do_not_wait(tokenizer: Tokenizer) -> None:
 
 
 def test_half_a_character_at_the_end_is_given_by_finish(qwen: Tokenizer) -> None:
-    pieces = qwen.pieces()
+    pieces = qwen.detokenizer()
     half = qwen.encode("🫠")[:-1]
     assert [pieces.feed(token) for token in half] == [""] * len(half)
     assert pieces.finish() == qwen.decode(half)
@@ -110,7 +110,7 @@ def test_special_tokens_are_shown_or_not(qwen: Tokenizer) -> None:
 def test_a_token_may_decode_differently_after_another() -> None:
     """As with the tokenizers that put a space between words, and none before the first."""
     words = ["one", "two", "three"]
-    pieces = Pieces(lambda ids: " ".join(words[number] for number in ids))
+    pieces = Detokenizer(lambda ids: " ".join(words[number] for number in ids))
     assert [pieces.feed(number) for number in (0, 1, 2, 0)] == ["one", " two", " three", " one"]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from glassformer.checkpoint.stored import Stored
+from glassformer.checkpoint.stored_tensors import StoredTensor
 from glassformer.errors import CheckpointError
 
 
@@ -30,30 +30,30 @@ class Checkpoint(Protocol):
         """The model's own generation settings; empty when it has none."""
 
     @property
-    def tensors(self) -> Mapping[str, Stored]:
+    def tensors(self) -> Mapping[str, StoredTensor]:
         """The stored tensors under the names of the family's modules."""
 
 
 def open_at(path: Path) -> Checkpoint:
     """The checkpoint at a path: a folder in the layout of the hub (or its weights), `.gguf`, or a model from scratch."""
-    from glassformer.checkpoint.folder import Folder
-    from glassformer.checkpoint.gguf import Gguf
-    from glassformer.checkpoint.pickled import ENDINGS
-    from glassformer.checkpoint.scratch import Scratch
+    from glassformer.checkpoint.folder import FolderCheckpoint
+    from glassformer.checkpoint.gguf import GgufCheckpoint
+    from glassformer.checkpoint.scratch import ScratchCheckpoint
+    from glassformer.checkpoint.torch_file import TORCH_SUFFIXES
 
     if path.is_dir():
         packed = sorted(path.glob("*.gguf"))
         if not packed or (path / "config.json").exists():
-            return Folder(path)
+            return FolderCheckpoint(path)
         if len(packed) > 1:
             raise CheckpointError(f"{path}: holds {len(packed)} .gguf files. Give the path of one, such as {packed[0]}.")
-        return Gguf(packed[0])
+        return GgufCheckpoint(packed[0])
     if path.suffix == ".gguf":
-        return Gguf(path)
+        return GgufCheckpoint(path)
     if path.suffix in (".safetensors", ".bin") and (path.parent / "config.json").exists():
-        return Folder(path.parent, path.name)
-    if path.suffix in ENDINGS:
-        return Scratch(path)
+        return FolderCheckpoint(path.parent, path.name)
+    if path.suffix in TORCH_SUFFIXES:
+        return ScratchCheckpoint(path)
     if path.suffix == ".tiktoken":
         raise CheckpointError(f"{path}: the ranks of a tokenizer, not a model. Give the model that they belong to.")
     raise CheckpointError(
@@ -62,4 +62,4 @@ def open_at(path: Path) -> Checkpoint:
     )
 
 
-__all__ = ["Checkpoint", "Stored", "open_at"]
+__all__ = ["Checkpoint", "StoredTensor", "open_at"]

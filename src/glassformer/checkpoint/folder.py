@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from glassformer.checkpoint.pickled import ENDINGS, read_pickled
-from glassformer.checkpoint.stored import PLAIN, Mapped, Stored, check_region
+from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, MappedFile, StoredTensor, check_region
+from glassformer.checkpoint.torch_file import TORCH_SUFFIXES, read_torch_file
 from glassformer.errors import CheckpointError
 
 WEIGHTS = (  # the best first
@@ -42,7 +42,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-class Folder:
+class FolderCheckpoint:
     """A checkpoint folder; of its weights the best file is read, or the one that is named."""
 
     def __init__(self, path: Path, weights: str | None = None) -> None:
@@ -59,7 +59,7 @@ class Folder:
         return read_json(path) if path.exists() else {}
 
     @cached_property
-    def tensors(self) -> Mapping[str, Stored]:
+    def tensors(self) -> Mapping[str, StoredTensor]:
         if self._weights is None:
             raise CheckpointError(
                 f"{self.path}: holds no model.safetensors and no model.safetensors.index.json, nor a pytorch_model.bin. "
@@ -106,16 +106,16 @@ class Folder:
         return self.path / parts
 
 
-def read_weights(path: Path) -> dict[str, Stored]:
+def read_weights(path: Path) -> dict[str, StoredTensor]:
     """Where each tensor of one file lies, by the file's ending."""
-    return read_pickled(path).tensors if path.suffix in ENDINGS else read_safetensors(path)
+    return read_torch_file(path).tensors if path.suffix in TORCH_SUFFIXES else read_safetensors(path)
 
 
-def read_safetensors(path: Path) -> dict[str, Stored]:
+def read_safetensors(path: Path) -> dict[str, StoredTensor]:
     """Where each tensor of one safetensors file lies."""
     from safetensors import SafetensorError, safe_open
 
-    file = Mapped(path)
+    file = MappedFile(path)
     try:
         with safe_open(path, framework="np"):
             pass
@@ -132,10 +132,10 @@ def read_safetensors(path: Path) -> dict[str, Stored]:
                 pass
             case _:
                 raise CheckpointError(f"{path}: the header's entry for tensor {name!r} is unusable. Fetch it again.")
-        if kind not in PLAIN:
+        if kind not in PLAIN_KINDS:
             raise CheckpointError(
-                f"{path}: tensor {name!r} is of dtype {kind}, which is not supported. Known: {', '.join(PLAIN)}."
+                f"{path}: tensor {name!r} is of dtype {kind}, which is not supported. Known: {', '.join(PLAIN_KINDS)}."
             )
         check_region(file, name, 8 + length + start, end - start)
-        found[name] = Stored(name, kind, tuple(shape), file, 8 + length + start, end - start)
+        found[name] = StoredTensor(name, kind, tuple(shape), file, 8 + length + start, end - start)
     return found

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from glassformer.checkpoint import gguf_names
-from glassformer.checkpoint.packed import block, kind_of
-from glassformer.checkpoint.stored import Mapped, Stored, check_region
+from glassformer.checkpoint.dequantization import block_size, kind_name
+from glassformer.checkpoint.stored_tensors import MappedFile, StoredTensor, check_region
 from glassformer.errors import CheckpointError
 
 NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
@@ -26,13 +26,13 @@ MOST_DIMENSIONS = 4
 MOST_NESTED = 4  # arrays inside arrays, as deep as anybody needs; a hostile file would go on
 
 
-class Gguf:
+class GgufCheckpoint:
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @cached_property
-    def _contents(self) -> tuple[dict[str, Any], dict[str, Stored]]:
-        return Reader(Mapped(self.path)).read()
+    def _contents(self) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
+        return GgufReader(MappedFile(self.path)).read()
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -40,7 +40,7 @@ class Gguf:
         return self._contents[0]
 
     @property
-    def raw(self) -> Mapping[str, Stored]:
+    def raw(self) -> Mapping[str, StoredTensor]:
         """The tensors under GGUF's own names."""
         return self._contents[1]
 
@@ -63,18 +63,18 @@ class Gguf:
         return {"eos_token_id": sorted(eos)} if eos else {}
 
     @cached_property
-    def tensors(self) -> Mapping[str, Stored]:
+    def tensors(self) -> Mapping[str, StoredTensor]:
         return gguf_names.tensors(self.metadata, self.config, self.raw, self.path)
 
 
-class Reader:
+class GgufReader:
     """One walk over the header; `at` never passes the end."""
 
-    def __init__(self, file: Mapped) -> None:
+    def __init__(self, file: MappedFile) -> None:
         self.file = file
         self.at = 0
 
-    def read(self) -> tuple[dict[str, Any], dict[str, Stored]]:
+    def read(self) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         if self._take(4, "magic") != b"GGUF":
             raise CheckpointError(f"{self.file.path}: not a GGUF file: it does not begin with 'GGUF'. Give another file.")
         version = self._number("<u4", "version")
@@ -90,9 +90,9 @@ class Reader:
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._damaged("general.alignment", f"{alignment!r} is not a power of two")
         start = -(-self.at // alignment) * alignment
-        found: dict[str, Stored] = {}
+        found: dict[str, StoredTensor] = {}
         for name, shape, kind, offset in table:
-            elements, size = block(kind)
+            elements, size = block_size(kind)
             if shape[-1] % elements:
                 raise self._damaged(
                     f"tensor {name!r}", f"rows of {shape[-1]} do not divide into {kind} blocks of {elements}"
@@ -101,7 +101,7 @@ class Reader:
                 raise self._damaged(f"tensor {name!r}", "it is listed twice")
             length = int(np.prod(shape, dtype=object)) // elements * size  # object: no overflow on a hostile shape
             check_region(self.file, name, start + offset, length)
-            found[name] = Stored(name, kind, shape, self.file, start + offset, length)
+            found[name] = StoredTensor(name, kind, shape, self.file, start + offset, length)
         return metadata, found
 
     def _entry(self, number: int) -> tuple[str, tuple[int, ...], str, int]:
@@ -114,7 +114,7 @@ class Reader:
         if 0 in shape:
             raise self._damaged(where, f"its shape is {shape}")
         code = self._number("<u4", where)
-        kind = kind_of(code)
+        kind = kind_name(code)
         if kind is None:
             raise self._damaged(where, f"its kind has the unknown code {code}")
         return name, shape, kind, self._number("<u8", where)

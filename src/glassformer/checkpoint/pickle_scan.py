@@ -14,7 +14,7 @@ from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from glassformer.checkpoint.stored import Mapped
+from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.errors import CheckpointError
 
 ZIP = b"PK\x03\x04"
@@ -38,7 +38,7 @@ DTYPES = ("float", "bfloat", "int", "uint", "bool", "complex")
 Item: TypeAlias = str | tuple[int, int] | None  # on the pickle machine's stack: a text, (depth, width), or a mark
 
 
-def scan(file: Mapped) -> list[int] | None:
+def scan(file: MappedFile) -> list[int] | None:
     """Refuse a file that asks for more than tensors; the sizes of its zip's storages, or None for the old format."""
     if file.buffer[:4] == ZIP:
         return _scan_zip(file)
@@ -50,7 +50,7 @@ def scan(file: Mapped) -> list[int] | None:
     return None
 
 
-def _scan_zip(file: Mapped) -> list[int]:
+def _scan_zip(file: MappedFile) -> list[int]:
     with zipfile.ZipFile(file.path) as archive:
         parts = archive.infolist()
         names = {part.filename.lower() for part in parts}

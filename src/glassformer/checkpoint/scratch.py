@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from glassformer.checkpoint.pickled import Pickled, read_pickled
-from glassformer.checkpoint.stored import Stored
+from glassformer.checkpoint.stored_tensors import StoredTensor
+from glassformer.checkpoint.torch_file import TorchFile, read_torch_file
 from glassformer.errors import CheckpointError
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {  # the config's name: what h_params may call it
@@ -39,7 +39,7 @@ BLOCK = re.compile(r"transformer_blocks\.(\d{1,6})\.mha\.")
 HEAD = re.compile(r"transformer_blocks\.0\.mha\.heads\.(\d{1,6})\.")
 
 
-class Scratch:
+class ScratchCheckpoint:
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -63,20 +63,20 @@ class Scratch:
         return {}
 
     @cached_property
-    def tensors(self) -> Mapping[str, Stored]:
+    def tensors(self) -> Mapping[str, StoredTensor]:
         return {name: one for name, one in self._named.items() if not name.endswith(".mask")}
 
     @cached_property
-    def _file(self) -> Pickled:
-        return read_pickled(self.path)
+    def _file(self) -> TorchFile:
+        return read_torch_file(self.path)
 
     @cached_property
-    def _named(self) -> Mapping[str, Stored]:
+    def _named(self) -> Mapping[str, StoredTensor]:
         """The file's tensors under the chapter's names."""
         stored = self._file.tensors
-        found = {renamed(name): one for name, one in stored.items()}
+        found = {chapter_name(name): one for name, one in stored.items()}
         if TABLE not in found or len(found[TABLE].shape) != 2:
-            names = ", ".join(short(name) for name in list(stored)[:3])
+            names = ", ".join(abbreviated(name) for name in list(stored)[:3])
             raise CheckpointError(
                 f"{self.path}: holds {len(stored)} tensors ({names}, …), but no model from scratch: there is no {TABLE} "
                 "of two dimensions. Weights alone need a folder with their config.json: give that folder."
@@ -111,7 +111,7 @@ class Scratch:
             )
         if not isinstance(said, int) or isinstance(said, bool) or said < 1:
             raise CheckpointError(
-                f"{self.path}: h_params say that {spelling!r} is {short(said)}, where a whole number from 1 on belongs. "
+                f"{self.path}: h_params say that {spelling!r} is {abbreviated(said)}, where a whole number from 1 on belongs. "
                 "Save them again with the right value."
             )
         if seen not in (None, said):
@@ -127,7 +127,7 @@ class Scratch:
             said = self._said.get(name, rows)
             if not isinstance(said, int) or said not in known:
                 raise CheckpointError(
-                    f"{self.path}: h_params say that {name!r} is {short(said)}, but the table of embeddings has "
+                    f"{self.path}: h_params say that {name!r} is {abbreviated(said)}, but the table of embeddings has "
                     f"{rows} rows. Are these the h_params of these weights?"
                 )
 
@@ -135,17 +135,17 @@ class Scratch:
         said = self._said["dropout"]
         if not isinstance(said, int | float) or not 0 <= said < 1:
             raise CheckpointError(
-                f"{self.path}: h_params say that 'dropout' is {short(said)}, where a number from 0 to 1 belongs. "
+                f"{self.path}: h_params say that 'dropout' is {abbreviated(said)}, where a number from 0 to 1 belongs. "
                 "Save them again with the right value."
             )
         return said
 
 
-def renamed(name: str) -> str:
+def chapter_name(name: str) -> str:
     """A tensor's name in the chapter's spelling."""
     return ".".join(RENAMED.get(part, part) for part in name.split("."))
 
 
-def short(value: object, most: int = 60) -> str:
+def abbreviated(value: object, most: int = 60) -> str:
     """A value for a message, on one line."""
     return " ".join(repr(value)[:most].split())

@@ -8,7 +8,7 @@ export   `quantise`: the whole model as one GGUF file, as llama.cpp and others o
 
 from __future__ import annotations
 
-from glassformer.quantize.cached import requantised
-from glassformer.quantize.export import quantise
+from glassformer.quantize.export import quantize
+from glassformer.quantize.weight_cache import requantize
 
-__all__ = ["quantise", "requantised"]
+__all__ = ["quantize", "requantize"]

@@ -1,7 +1,7 @@
 """A whole model as one GGUF file: its fields, its tokenizer and its tensors, as llama.cpp and others open it.
 
 From a GGUF file of plain floats, fields and names are taken as they are. From a folder they are made: names and layouts by
-the tables that read them (`gguf_names`), the config's fields by `fields`, the tokenizer's by `text.sources.gguf.writing`.
+the tables that read them (`gguf_names`), the config's fields by `gguf_metadata`, the tokenizer's by `text.sources.gguf.export`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,22 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from glassformer.blueprints import Config, blueprint
-from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_names import TABLES, written
-from glassformer.checkpoint.gguf_writing import Rows, Written, laid_rows, stored_rows, write_gguf
-from glassformer.checkpoint.naming import settled
-from glassformer.checkpoint.stored import Layout, Stored
+from glassformer.checkpoint.gguf_writer import OutputTensor, RowReader, rows_in_layout, stored_rows, write_gguf
+from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
+from glassformer.checkpoint.tensor_names import resolve_names
 from glassformer.errors import CheckpointError, InputError
-from glassformer.opened import Opened
+from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
-from glassformer.quantize.fields import MEND, architecture_of, check, described, divisors
-from glassformer.quantize.kinds import Role, checked, kind_for, label, roles, stored_roles
+from glassformer.quantize.gguf_metadata import MEND, architecture_of, check, described, divisors
+from glassformer.quantize.tensor_kinds import Role, checked, kind_for, label, roles, stored_roles
 from glassformer.text import Tokenizer
-from glassformer.text.sources.gguf import writing
+from glassformer.text.sources.gguf import export
 
-Weights: TypeAlias = Mapping[str, Callable[[Layout | None], Rows]]  # a tensor's rows by its name, laid as GGUF wants them
+Weights: TypeAlias = Mapping[
+    str, Callable[[Layout | None], RowReader]
+]  # a tensor's rows by its name, laid as GGUF wants them
 
 FILE_TYPES = {  # what most of a file is, by llama.cpp's numbers
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q4_K": 14, "Q5_K": 16, "Q6_K": 18, "BF16": 32,
@@ -34,7 +36,9 @@ ENDS = ("eos", "eot", "eom")  # what a token that ends a text can be called
 HEAD = "lm_head.weight"
 
 
-def quantise(opened: Opened, path: Path, kind: str, *, force: bool = False, progress: NamedProgress | None = None) -> None:
+def quantize(
+    opened: OpenedModel, path: Path, kind: str, *, force: bool = False, progress: NamedProgress | None = None
+) -> None:
     """Write a model as a GGUF file in a kind; `force` writes over a file that is there."""
     kind = checked(opened, kind)
     if path.exists() and path.samefile(opened.path):
@@ -43,7 +47,7 @@ def quantise(opened: Opened, path: Path, kind: str, *, force: bool = False, prog
         raise InputError(f"{path} is there already. Choose another name, or write over it with --force (force=True).")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is no folder. Make it first, or choose another place.")
-    if isinstance(opened.checkpoint, Gguf):
+    if isinstance(opened.checkpoint, GgufCheckpoint):
         _copy(opened, opened.checkpoint, path, kind, progress)
         return
     architecture_of(opened.config, opened.name)
@@ -67,12 +71,12 @@ def write_model(
     tensors = []
     for weight in made.weights:
         theirs, layout = written(TABLES[architecture], heads, weight.name, weight.shape)
-        shape = weight.shape if layout is None else layout.stored(weight.shape)
+        shape = weight.shape if layout is None else layout.stored_shape(weight.shape)
         role: Role = "product" if known[weight.name] == "columns" else known[weight.name]
         wanted = kind_for(role, shape[-1], kind) or "F32"
-        tensors.append(Written(theirs, wanted, shape, partial(weights[weight.name], layout)))
+        tensors.append(OutputTensor(theirs, wanted, shape, partial(weights[weight.name], layout)))
     if (slowed := divisors(config)) is not None:
-        tensors.append(Written("rope_freqs.weight", "F32", slowed.shape, lambda: lambda *_: slowed[None]))
+        tensors.append(OutputTensor("rope_freqs.weight", "F32", slowed.shape, lambda: lambda *_: slowed[None]))
     said: dict[str, Any] = {f"{architecture}.{key}": value for key, value in described(config, made).items()}
     said |= {"general.architecture": architecture, "general.type": "model", "general.name": name}
     check(name, made, said, tensors)
@@ -85,7 +89,7 @@ def spoken(tokenizer: Tokenizer, size: int, ends: Sequence[int]) -> dict[str, An
     template = tokenizer.chat_template
     template = template.get("default") if isinstance(template, Mapping) else template
     special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
-    found = writing.fields(tokenizer.backend, special, template, size)
+    found = export.fields(tokenizer.backend, special, template, size)
     own = found.get("tokenizer.ggml.eos_token_id")
     named = zip(ENDS, dict.fromkeys(([] if own is None else [own]) + [*ends]), strict=False)
     return found | {f"tokenizer.ggml.{role}_token_id": end for role, end in named}
@@ -96,25 +100,25 @@ def _kinds(kind: str) -> dict[str, int]:
     return {"general.file_type": FILE_TYPES[kind], "general.quantization_version": 2}
 
 
-def _copy(opened: Opened, source: Gguf, path: Path, kind: str, progress: NamedProgress | None) -> None:
+def _copy(opened: OpenedModel, source: GgufCheckpoint, path: Path, kind: str, progress: NamedProgress | None) -> None:
     """A GGUF file's own fields and names; only the numbers are packed."""
     known = stored_roles(opened)
     at = {one.offset: known.get(id(one), "plain") for one in source.tensors.values()}
     tensors = []
     for name, stored in source.raw.items():
         wanted = kind_for(at.get(stored.offset, "plain"), stored.shape[-1], kind) or "F32"
-        tensors.append(Written(name, wanted, stored.shape, partial(stored_rows, stored)))
+        tensors.append(OutputTensor(name, wanted, stored.shape, partial(stored_rows, stored)))
     write_gguf(path, source.metadata["general.architecture"], {**source.metadata, **_kinds(kind)}, tensors, progress)
 
 
-def _weights(opened: Opened) -> tuple[Config, Weights]:
+def _weights(opened: OpenedModel) -> tuple[Config, Weights]:
     """A folder's tensors under the full names; the config says that the head is its own where one is stored that is."""
     config = opened.config
-    stored = settled(opened.tensors, [HEAD, *(weight.name for weight in blueprint(config).weights)])
+    stored = resolve_names(opened.tensors, [HEAD, *(weight.name for weight in blueprint(config).weights)])
     table = stored.get(blueprint(config).weights[0].name)
     if config.tie_word_embeddings and HEAD in stored and table is not None and not stored[HEAD].same_bytes(table):
         config = config.with_changes({"tie_word_embeddings": False})
-    found: dict[str, Callable[[Layout | None], Rows]] = {}
+    found: dict[str, Callable[[Layout | None], RowReader]] = {}
     for weight in blueprint(config).weights:
         one = stored.get(weight.name)
         if one is None:
@@ -128,5 +132,5 @@ def _weights(opened: Opened) -> tuple[Config, Weights]:
     return config, found
 
 
-def _rows(stored: Stored, layout: Layout | None) -> Rows:
-    return stored_rows(stored) if layout is None else laid_rows(stored, layout)
+def _rows(stored: StoredTensor, layout: Layout | None) -> RowReader:
+    return stored_rows(stored) if layout is None else rows_in_layout(stored, layout)

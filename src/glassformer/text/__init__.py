@@ -7,8 +7,8 @@ the rest   what it does: inputs, rows and windows, the batch that comes out, ids
 
 from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.chat.tools import get_json_schema
+from glassformer.text.detokenizer import Detokenizer
 from glassformer.text.encoding import BatchEncoding
-from glassformer.text.pieces import Pieces
 from glassformer.text.tokenizer import Tokenizer
 
-__all__ = ["BatchEncoding", "ChatTemplate", "Pieces", "Tokenizer", "get_json_schema"]
+__all__ = ["BatchEncoding", "ChatTemplate", "Detokenizer", "Tokenizer", "get_json_schema"]

@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from glassformer.errors import InputError
-from glassformer.text.rows import Row
+from glassformer.text.token_rows import TokenRow
 
-Tensors: TypeAlias = Literal["pt", "np"] | None
+TensorType: TypeAlias = Literal["pt", "np"] | None
 
 
 class CharSpan(NamedTuple):
@@ -35,7 +35,10 @@ class BatchEncoding(UserDict[str, Any]):
     """
 
     def __init__(
-        self, data: Mapping[str, Any] | None = None, encoding: Sequence[Row] | None = None, tensor_type: Tensors = None
+        self,
+        data: Mapping[str, Any] | None = None,
+        encoding: Sequence[TokenRow] | None = None,
+        tensor_type: TensorType = None,
     ) -> None:
         self.data = dict(data or {})
         self._rows = encoding
@@ -65,11 +68,11 @@ class BatchEncoding(UserDict[str, Any]):
         moved = {k: v.to(device, non_blocking=non_blocking) if hasattr(v, "to") else v for k, v in self.data.items()}
         return BatchEncoding(moved, self._rows)
 
-    def convert_to_tensors(self, tensor_type: Tensors = None, prepend_batch_axis: bool = False) -> BatchEncoding:
+    def convert_to_tensors(self, tensor_type: TensorType = None, prepend_batch_axis: bool = False) -> BatchEncoding:
         """Lists into tensors ("pt") or arrays ("np"), in place; one axis more in front where asked."""
         for name, value in self.data.items() if tensor_type is not None else ():
             if not hasattr(value, "ndim"):
-                self.data[name] = array([value] if prepend_batch_axis else value, tensor_type, name)
+                self.data[name] = to_array([value] if prepend_batch_axis else value, tensor_type, name)
         return self
 
     # Where each token came from -----------------------------------------------------------------------------------
@@ -80,7 +83,7 @@ class BatchEncoding(UserDict[str, Any]):
         return self._rows is not None
 
     @property
-    def encodings(self) -> list[Row] | None:
+    def encodings(self) -> list[TokenRow] | None:
         """The rows, each with `ids`, `tokens`, `offsets`, `word_ids` and the rest."""
         return None if self._rows is None else list(self._rows)
 
@@ -89,14 +92,14 @@ class BatchEncoding(UserDict[str, Any]):
         """1 for texts, 2 for pairs of them."""
         return self._rows[0].n_sequences if self._rows else None
 
-    def _row(self, number: int) -> Row:
+    def _row(self, number: int) -> TokenRow:
         if self._rows is None:
             raise InputError("this encoding was made from ids and knows no text. Ask the one that the tokenizer gave.")
         if not -len(self._rows) <= number < len(self._rows):
             raise InputError(f"there is no row {number}; there are {len(self._rows)}.")
         return self._rows[number]
 
-    def _place(self, number: int, inner: int | None, what: str) -> tuple[Row, int]:
+    def _place(self, number: int, inner: int | None, what: str) -> tuple[TokenRow, int]:
         row, at = (self._row(0), number) if inner is None else (self._row(number), inner)
         at += len(row) if what == "token" and at < 0 else 0
         if at < 0 or (what == "token" and at >= len(row)):
@@ -153,7 +156,7 @@ class BatchEncoding(UserDict[str, Any]):
         return row.char_to_word(char, sequence_index)
 
 
-def array(values: Any, kind: Tensors, name: str = "input_ids") -> Any:
+def to_array(values: Any, kind: TensorType, name: str = "input_ids") -> Any:
     """Numbers, rows of them, or rows of pairs, as an array of the wanted kind."""
     if kind not in ("pt", "np"):
         raise InputError(f"return_tensors={kind!r} is not known. Use 'pt', 'np' or None.")

@@ -39,7 +39,7 @@ def _paired(texts: Sequence[Any], seconds: Any) -> list[Any]:
     return [one if two is None else (one, two) for one, two in zip(texts, seconds, strict=True)]
 
 
-def explain(given: Sequence[Any], single: bool, words: bool) -> None:
+def check_inputs(given: Sequence[Any], single: bool, words: bool) -> None:
     """Raise for the first entry that is no text, or no whole one; return when all are well."""
     for at, entry in enumerate(given):
         where = "" if single else f", in entry {at} of the batch"

@@ -17,16 +17,17 @@ import tokenizers
 from tokenizers.models import BPE
 
 from glassformer.errors import InputError, InputTypeError, refuse
-from glassformer.text import filling, inputs, spelling
-from glassformer.text.chat.face import Chats
-from glassformer.text.columns import columns
-from glassformer.text.crossing import DECODING, ENCODING
-from glassformer.text.encoding import BatchEncoding, Tensors, array
-from glassformer.text.pieces import Pieces
-from glassformer.text.rows import TRUNCATIONS, UNCUT, Padding, Row, Truncation, cut
-from glassformer.text.sources import files, gguf, tiktoken
-from glassformer.text.sources.files import NAMED, UNLIMITED
-from glassformer.text.special import Vocabulary, by_name
+from glassformer.text import batch_padding, inputs
+from glassformer.text.batch_columns import batch_columns
+from glassformer.text.chat.chat_mixin import ChatMixin
+from glassformer.text.detokenizer import Detokenizer
+from glassformer.text.encoding import BatchEncoding, TensorType, to_array
+from glassformer.text.library_errors import DECODE_ERRORS, ENCODE_ERRORS
+from glassformer.text.sources import gguf, tiktoken, tokenizer_folder
+from glassformer.text.sources.tokenizer_folder import NO_LIMIT, SPECIAL_TOKENS
+from glassformer.text.token_bytes import bytes_decoder
+from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
+from glassformer.text.vocabulary_mixin import VocabularyMixin, by_name
 
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
 
@@ -34,7 +35,7 @@ Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
 class Limits(NamedTuple):
     """How long rows may be and shall be."""
 
-    cut: int  # at most
+    truncate: int  # at most
     fill: int | None  # exactly, with padding; None for as long as the longest
     multiple: int
 
@@ -42,7 +43,7 @@ class Limits(NamedTuple):
         return -(-width // self.multiple) * self.multiple
 
 
-class Tokenizer(Vocabulary, Chats):
+class Tokenizer(VocabularyMixin, ChatMixin):
     """Made by `AutoTokenizer.from_pretrained`; not by hand."""
 
     def __init__(
@@ -54,7 +55,7 @@ class Tokenizer(Vocabulary, Chats):
         template: str | Mapping[str, str] | None = None,
         padding_side: str = "right",
         truncation_side: str = "right",
-        model_max_length: int = UNLIMITED,
+        model_max_length: int = NO_LIMIT,
         token_types: bool = False,
         clean_up: bool = False,
         trained: int | None = None,
@@ -82,7 +83,7 @@ class Tokenizer(Vocabulary, Chats):
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
         """From tokenizer.json and the small files beside it, or from an older checkpoint's vocabulary files."""
-        return cls(**files.read(folder))
+        return cls(**tokenizer_folder.read(folder))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -94,7 +95,7 @@ class Tokenizer(Vocabulary, Chats):
             backend,
             special=special,
             template=template if isinstance(template, str) else None,
-            model_max_length=context if isinstance(context, int) else UNLIMITED,
+            model_max_length=context if isinstance(context, int) else NO_LIMIT,
             token_types=token_types,
         )
 
@@ -119,7 +120,7 @@ class Tokenizer(Vocabulary, Chats):
         self.backend.save(str(folder / "tokenizer.json"))
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **{k: v for k, v in self._source.items() if k not in ("chat_template", "extra_special_tokens", *NAMED)},
+            **{k: v for k, v in self._source.items() if k not in ("chat_template", "extra_special_tokens", *SPECIAL_TOKENS)},
             **self.special_tokens_map,
             "model_input_names": self.model_input_names,
             "padding_side": self.padding_side,
@@ -156,7 +157,7 @@ class Tokenizer(Vocabulary, Chats):
         is_split_into_words: bool = False,
         pad_to_multiple_of: int | None = None,
         padding_side: str | None = None,
-        return_tensors: Tensors = None,
+        return_tensors: TensorType = None,
         return_token_type_ids: bool | None = None,
         return_attention_mask: bool | None = None,
         return_overflowing_tokens: bool = False,
@@ -198,13 +199,13 @@ class Tokenizer(Vocabulary, Chats):
             truncation = True
         limits = self._limits(padding, truncation, max_length, stride, pad_to_multiple_of)
         found = self._encodings(given, single, is_split_into_words, add_special_tokens)
-        rows: list[Row]
-        if truncation in UNCUT:
-            rows, whose = [Row(one) for one in found], None
+        rows: list[TokenRow]
+        if truncation in NO_TRUNCATION:
+            rows, whose = [TokenRow(one) for one in found], None
         else:
             framed = add_special_tokens and self.num_special_tokens_to_add() > 0
-            way = (limits.cut, truncation, self.truncation_side, stride, return_overflowing_tokens, framed)
-            cuts = [cut(one, *way) for one in found]
+            way = (limits.truncate, truncation, self.truncation_side, stride, return_overflowing_tokens, framed)
+            cuts = [truncate(one, *way) for one in found]
             rows, whose = [row for rows in cuts for row in rows], [at for at, rows in enumerate(cuts) for _ in rows]
         if padding not in (False, "do_not_pad"):
             self._pad(rows, limits, padding_side or self.padding_side)
@@ -216,14 +217,14 @@ class Tokenizer(Vocabulary, Chats):
             "special_tokens_mask": return_special_tokens_mask,
             "offset_mapping": return_offsets_mapping,
         }
-        held = columns(rows, [name for name, wish in wanted.items() if wish], return_tensors)
+        held = batch_columns(rows, [name for name, wish in wanted.items() if wish], return_tensors)
         if single and return_tensors is None and not return_overflowing_tokens:
             held = {name: values[0] for name, values in held.items()}
         more = {"length": [len(row) for row in rows]} if return_length else {}
         if return_overflowing_tokens:
             more["overflow_to_sample_mapping"] = list(range(len(rows))) if whose is None else whose
         for name, values in more.items():
-            held[name] = values if return_tensors is None else array(values, return_tensors)
+            held[name] = values if return_tensors is None else to_array(values, return_tensors)
         if text_target is not None:
             options: dict[str, Any] = {
                 "add_special_tokens": add_special_tokens, "padding": padding, "truncation": truncation,
@@ -249,7 +250,7 @@ class Tokenizer(Vocabulary, Chats):
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
         """How many tokens are put around one text, or around and between two."""
-        with ENCODING:
+        with ENCODE_ERRORS:
             return self.backend.num_special_tokens_to_add(is_pair=pair)
 
     def pad(
@@ -260,7 +261,7 @@ class Tokenizer(Vocabulary, Chats):
         pad_to_multiple_of: int | None = None,
         padding_side: str | None = None,
         return_attention_mask: bool | None = None,
-        return_tensors: Tensors = None,
+        return_tensors: TensorType = None,
         verbose: bool = True,
     ) -> BatchEncoding:
         """Fill encoded texts up to one length: what the tokenizer gave, or a list of rows as a data loader collects it.
@@ -268,8 +269,8 @@ class Tokenizer(Vocabulary, Chats):
         Ids and the masks beside them are filled; other columns, such as `labels`, stay as they are. Tensors and arrays
         come back as such, on the processor.
         """
-        return_tensors = return_tensors or filling.kind_of(encoded_inputs)
-        held = filling.collected(encoded_inputs)
+        return_tensors = return_tensors or batch_padding.kind_of(encoded_inputs)
+        held = batch_padding.collected(encoded_inputs)
         ids = held["input_ids"]
         rows = ids if ids and isinstance(ids[0], list) else [ids]
         masked = "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask
@@ -279,7 +280,7 @@ class Tokenizer(Vocabulary, Chats):
         if ids and padding not in (False, "do_not_pad"):
             limits = self._limits(padding, False, max_length, 0, pad_to_multiple_of)
             width = limits.rounded(max(map(len, rows)) if limits.fill is None else limits.fill)
-            held = filling.fill(held, width, self._filler()[0], self._side(padding_side))
+            held = batch_padding.fill(held, width, self._filler()[0], self._side(padding_side))
         return BatchEncoding(held, None, return_tensors)
 
     def _limits(self, padding: Any, truncation: Any, max_length: Any, stride: Any, multiple: Any) -> Limits:
@@ -298,7 +299,7 @@ class Tokenizer(Vocabulary, Chats):
             raise InputError(f"padding={padding!r} is not known. Use True, 'longest', 'max_length' or False.")
         limit = self.model_max_length if max_length is None else max_length
         filled = padding not in (False, "do_not_pad")
-        if filled and multiple and truncation not in UNCUT and limit < UNLIMITED and limit % multiple:
+        if filled and multiple and truncation not in NO_TRUNCATION and limit < NO_LIMIT and limit % multiple:
             raise InputError(f"max_length={limit} is no multiple of pad_to_multiple_of={multiple}. Change one of them.")
         return Limits(limit, limit if padding == "max_length" else None, multiple or 1)
 
@@ -310,8 +311,8 @@ class Tokenizer(Vocabulary, Chats):
                 return [self.backend.encode(text, second, is_pretokenized=words, add_special_tokens=around)]
             return self.backend.encode_batch(given, is_pretokenized=words, add_special_tokens=around)
         except BaseException:
-            inputs.explain(given, single, words)
-            with ENCODING:
+            inputs.check_inputs(given, single, words)
+            with ENCODE_ERRORS:
                 raise
 
     def _filler(self) -> tuple[int, str]:
@@ -325,10 +326,10 @@ class Tokenizer(Vocabulary, Chats):
             raise InputError(f"padding_side={side!r} is not known. Use 'left' or 'right'.")
         return side
 
-    def _pad(self, rows: list[Row], limits: Limits, side: str) -> None:
+    def _pad(self, rows: list[TokenRow], limits: Limits, side: str) -> None:
         side, filler = self._side(side), self._filler()
         width = max(map(len, rows), default=0) if limits.fill is None else limits.fill
-        if width >= UNLIMITED:
+        if width >= NO_LIMIT:
             raise InputError("padding='max_length' needs max_length=….")
         for row in rows:
             row.pad(limits.rounded(width), filler, side)
@@ -356,7 +357,7 @@ class Tokenizer(Vocabulary, Chats):
         except (TypeError, OverflowError):  # something rarer than lists of ids
             return self._decode(numbers, skip_special_tokens, clean)
         except BaseException:
-            with DECODING:
+            with DECODE_ERRORS:
                 raise
 
     def _decode(self, ids: Ids, skip: bool, clean: bool) -> Any:
@@ -369,7 +370,7 @@ class Tokenizer(Vocabulary, Chats):
         for number in numbers:
             if not 0 <= number < 2**32:
                 raise InputError(f"{number} is no token id; the vocabulary has {len(self)}.")
-        with DECODING:
+        with DECODE_ERRORS:
             text: str = self.backend.decode(numbers, skip_special_tokens=skip)
         return _cleaned(text) if clean and self._wordwise else text
 
@@ -380,9 +381,9 @@ class Tokenizer(Vocabulary, Chats):
         found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces)
         return [found] if isinstance(found, str) else found
 
-    def pieces(self, skip_special_tokens: bool = True) -> Pieces:
+    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """An incremental decoder for one sequence: `feed` it ids as they come."""
-        return Pieces(lambda ids: self.decode(list(ids), skip_special_tokens))
+        return Detokenizer(lambda ids: self.decode(list(ids), skip_special_tokens))
 
     @overload
     def convert_ids_to_tokens(self, ids: int, skip_special_tokens: bool = False) -> str: ...
@@ -408,7 +409,7 @@ class Tokenizer(Vocabulary, Chats):
         decoder = self.backend.decoder
         if decoder is None:
             return " ".join(tokens)
-        with DECODING:
+        with DECODE_ERRORS:
             text: str = decoder.decode(list(tokens))
         return text
 
@@ -419,7 +420,7 @@ class Tokenizer(Vocabulary, Chats):
 
     @cached_property
     def _bytes_of(self) -> Callable[[str, bool], bytes]:
-        return spelling.reader(self.backend)
+        return bytes_decoder(self.backend)
 
 
 def _cleaned(text: str) -> str:

@@ -30,7 +30,7 @@ FREE = {"length", "count", "default", "d", "first", "last", "attr", "safe", "ran
 WALKS = {"map", "select", "reject", "selectattr", "rejectattr", "reverse", "list", "batch", "slice", "items"}
 
 
-class TooMuch(jinja2.TemplateRuntimeError):
+class BudgetExceeded(jinja2.TemplateRuntimeError):
     """The template ran or grew past its allowance."""
 
 
@@ -46,12 +46,12 @@ class Budget:
     def spend(self, units: int) -> None:
         self.left -= max(0, units)  # a negative width or count earns nothing
         if self.left < 0:
-            raise TooMuch("it takes too many steps or too much memory")
+            raise BudgetExceeded("it takes too many steps or too much memory")
 
     def text(self, length: int) -> int:
         """Pay for a text of that length, and say how much it was."""
         if length > LONGEST:
-            raise TooMuch(f"it makes a text of more than {LONGEST:,} characters")
+            raise BudgetExceeded(f"it makes a text of more than {LONGEST:,} characters")
         units = 1 + max(0, length) // CHARACTERS
         self.left -= units
         if self.left < 0:
@@ -69,7 +69,7 @@ class Budget:
         units = 1
         if isinstance(value, int):
             if value.bit_length() > MOST_BITS:
-                raise TooMuch(f"it makes a number of more than {MOST_BITS:,} bits")
+                raise BudgetExceeded(f"it makes a number of more than {MOST_BITS:,} bits")
         elif isinstance(value, dict):
             for key, held in value.items():
                 units += self.weigh(key) + self.weigh(held)
@@ -157,7 +157,7 @@ class Budget:
                     self.spend(len(some) * times)
         elif sign == "**" and isinstance(left, int) and isinstance(right, int):
             if left.bit_length() * right > MOST_BITS:
-                raise TooMuch(f"it makes a number of more than {MOST_BITS:,} bits")
+                raise BudgetExceeded(f"it makes a number of more than {MOST_BITS:,} bits")
         elif sign == "%" and isinstance(left, (str, bytes)):
             self.spend(_percent(left, right if isinstance(right, tuple) else (right,), 1, units))
 
@@ -249,7 +249,7 @@ def _braces(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
 
 def _check_width(numbers: Sequence[str | int]) -> None:
     if any(len(str(number)) > 5 or int(number) > WIDEST for number in numbers):
-        raise TooMuch(f"it formats a value to more than {WIDEST:,} places")
+        raise BudgetExceeded(f"it formats a value to more than {WIDEST:,} places")
 
 
 RULES: dict[str, Rule] = {

@@ -21,28 +21,28 @@ import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
 
-from glassformer.text.chat.budget import CHARACTERS, LONGEST, Budget, TooMuch
-from glassformer.text.chat.paying import MADE, TICK, WALK, WEIGH, Paying
+from glassformer.text.chat.budget import CHARACTERS, LONGEST, Budget, BudgetExceeded
+from glassformer.text.chat.metering import MADE, TICK, WALK, WEIGH, MeteringTransformer
 
 # Tests that compare, and so pay for what they are given.
 WORDS = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in", "lower", "upper"}
 COMPARING = {*WORDS, "==", "!=", "<", "<=", ">", ">=", "divisibleby", "odd", "even"}
 
 
-class Raised(jinja2.TemplateError):
+class RaisedByTemplate(jinja2.TemplateError):
     """Raised by the template itself, through `raise_exception`."""
 
 
-class Rendering(jinja2.runtime.Context):
+class RenderContext(jinja2.runtime.Context):
     """One rendering: its variables, its budget, how much is written, and which of it the assistant says."""
 
     budget: Budget
     written: int
     spans: list[tuple[int, int]]
 
-    def derived(self, locals: dict[str, Any] | None = None) -> Rendering:  # noqa: A002 - Jinja's name
+    def derived(self, locals: dict[str, Any] | None = None) -> RenderContext:  # noqa: A002 - Jinja's name
         inner = super().derived(locals)
-        assert isinstance(inner, Rendering)
+        assert isinstance(inner, RenderContext)
         inner.budget, inner.written, inner.spans = self.budget, self.written, self.spans
         return inner
 
@@ -58,7 +58,7 @@ class _Generation(jinja2.ext.Extension):
         return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
 
     @jinja2.pass_context
-    def _mark(self, context: Rendering, caller: Callable[[], str]) -> str:
+    def _mark(self, context: RenderContext, caller: Callable[[], str]) -> str:
         said = caller()
         context.spans.append((context.written, context.written + len(said)))
         return said
@@ -94,7 +94,7 @@ class _Dict:
 class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """The environment: trimmed blocks, loop controls, generation blocks, the field's functions, and the budget's hooks."""
 
-    context_class = Rendering
+    context_class = RenderContext
     intercepted_binops = frozenset(jinja2.sandbox.SandboxedEnvironment.default_binop_table)
 
     def __init__(self) -> None:
@@ -108,21 +108,21 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         self.globals["namespace"] = _Namespace
 
     def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
-        return super()._generate(Paying().visit(source), *args, **options)
+        return super()._generate(MeteringTransformer().visit(source), *args, **options)
 
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
         """What macros and set blocks are put together with."""
         parts = list(parts)
         if sum(map(len, parts)) > LONGEST:
-            raise TooMuch(f"it makes a text of more than {LONGEST:,} characters")
+            raise BudgetExceeded(f"it makes a text of more than {LONGEST:,} characters")
         return "".join(parts)
 
-    def call(__self, __context: Rendering, __obj: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override] # noqa: N805
+    def call(__self, __context: RenderContext, __obj: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override] # noqa: N805
         args = __context.budget.call(__obj, args, options)
         return __context.budget.made(super().call(__context, __obj, *args, **options))
 
-    def call_binop(self, context: Rendering, operator: str, left: Any, right: Any) -> Any:  # type: ignore[override]
+    def call_binop(self, context: RenderContext, operator: str, left: Any, right: Any) -> Any:  # type: ignore[override]
         context.budget.operator(operator, left, right)
         return self.binop_table[operator](left, right)
 
@@ -132,7 +132,7 @@ def _paid(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     wants = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
 
     @functools.wraps(function)
-    def paid(context: Rendering, value: Any = None, *args: Any, **options: Any) -> Any:
+    def paid(context: RenderContext, value: Any = None, *args: Any, **options: Any) -> Any:
         value = context.budget.filter(name, value, args, options)
         if wants is None:
             found = function(value, *args, **options)
@@ -148,7 +148,7 @@ def _compared(function: Any) -> Callable[..., bool]:
     """A test that pays for what it compares."""
 
     @functools.wraps(function)
-    def compared(context: Rendering, *args: Any) -> bool:
+    def compared(context: RenderContext, *args: Any) -> bool:
         context.budget.weigh(args)
         return bool(function(*args))
 
@@ -156,30 +156,30 @@ def _compared(function: Any) -> Callable[..., bool]:
 
 
 @jinja2.pass_context
-def _weigh(context: Rendering, value: Any) -> Any:
+def _weigh(context: RenderContext, value: Any) -> Any:
     context.budget.weigh(value)
     return value
 
 
 @jinja2.pass_context
-def _walk(context: Rendering, value: Any, cost: int) -> Any:
+def _walk(context: RenderContext, value: Any, cost: int) -> Any:
     context.budget.walk(value, cost)
     return value
 
 
 @jinja2.pass_context
-def _tick(context: Rendering, cost: int) -> None:
+def _tick(context: RenderContext, cost: int) -> None:
     context.budget.spend(cost)
 
 
 @jinja2.pass_context
-def _made(context: Rendering, value: Any) -> Any:
+def _made(context: RenderContext, value: Any) -> Any:
     return context.budget.made(value)
 
 
 @jinja2.pass_context
 def _tojson(
-    context: Rendering,
+    context: RenderContext,
     value: Any,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
@@ -205,7 +205,7 @@ def _depth(value: Any) -> int:
 
 
 def _raise_exception(message: str) -> Never:
-    raise Raised(message)
+    raise RaisedByTemplate(message)
 
 
 def strftime_now(form: str) -> str:

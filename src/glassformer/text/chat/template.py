@@ -16,9 +16,9 @@ import jinja2.meta
 import jinja2.nodes as nodes
 
 from glassformer.errors import InputError, InputTypeError, TemplateError, nearest
-from glassformer.text.chat.budget import LONGEST, Budget, TooMuch
-from glassformer.text.chat.plain import THOUGHTS, plain, with_thoughts
-from glassformer.text.chat.sandbox import Raised, Rendering, Sandbox
+from glassformer.text.chat.budget import LONGEST, Budget, BudgetExceeded
+from glassformer.text.chat.plain_data import THOUGHTS, plain, with_thoughts
+from glassformer.text.chat.sandbox import RaisedByTemplate, RenderContext, Sandbox
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
 CUSTOMARY = frozenset({"enable_thinking", "thinking", "reasoning_effort", "date_string", "tools", "documents"})
@@ -43,7 +43,7 @@ def _parsed(source: str) -> tuple[jinja2.Template, frozenset[str], str]:
 
 
 @dataclass(frozen=True)
-class Rendered:
+class RenderedChat:
     """A conversation as text, and where in it the template's `generation` blocks stand."""
 
     text: str
@@ -86,7 +86,7 @@ class ChatTemplate:
         special_tokens: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
         also: Iterable[str] = (),
-    ) -> Rendered:
+    ) -> RenderedChat:
         """The conversation as one text, and the assistant's part in it.
 
         Args:
@@ -96,7 +96,7 @@ class ChatTemplate:
             tools: JSON schemas.
             also: what a misspelt variable may have been meant for instead.
         """
-        chat = with_thoughts(checked_messages(messages))
+        chat = with_thoughts(validated_messages(messages))
         compiled, asked, _ = _parsed(self.source)
         self._refuse_unknown(variables or {}, asked, also)
         last = self._marked(chat, continue_final_message) if continue_final_message else None
@@ -105,15 +105,15 @@ class ChatTemplate:
         given |= plain({**(special_tokens or {}), **(variables or {})})
         try:
             found = _run(compiled, {**given, "add_generation_prompt": add_generation_prompt})
-        except Raised as error:
+        except RaisedByTemplate as error:
             raise TemplateError(f"the chat template refused the conversation: {_said(error)}.") from error
-        except TooMuch as error:
+        except BudgetExceeded as error:
             raise TemplateError(
                 f"the chat template was stopped: {_said(error)}. Pass another with chat_template=…."
             ) from error
         except Exception as error:  # a template is a small program: anything can come out of it
             raise TemplateError(f"the chat template failed: {type(error).__name__}: {_said(error)}.") from error
-        return found if last is None else Rendered(_opened(found.text, last))
+        return found if last is None else RenderedChat(_opened(found.text, last))
 
     def _refuse_unknown(self, variables: Mapping[str, Any], asked: frozenset[str], also: Iterable[str]) -> None:
         known = sorted(asked - {"messages"})
@@ -152,18 +152,18 @@ class ChatTemplate:
         )
 
 
-def _run(template: jinja2.Template, given: dict[str, Any]) -> Rendered:
+def _run(template: jinja2.Template, given: dict[str, Any]) -> RenderedChat:
     """One rendering, within its budget."""
     context = template.new_context(given)
-    assert isinstance(context, Rendering)
+    assert isinstance(context, RenderContext)
     context.budget, context.written, context.spans = Budget(given), 0, []
     pieces = []
     for piece in template.root_render_func(context):
         pieces.append(piece)
         context.written += len(piece)
         if context.written > LONGEST:
-            raise TooMuch(f"it makes a text of more than {LONGEST:,} characters")
-    return Rendered("".join(pieces), tuple(context.spans))
+            raise BudgetExceeded(f"it makes a text of more than {LONGEST:,} characters")
+    return RenderedChat("".join(pieces), tuple(context.spans))
 
 
 def _opened(text: str, last: str) -> str:
@@ -184,7 +184,7 @@ def _said(error: Exception) -> str:
     return str(error).rstrip(".")
 
 
-def checked_messages(messages: Any) -> list[dict[str, Any]]:
+def validated_messages(messages: Any) -> list[dict[str, Any]]:
     """A plain copy of the messages, which must be a list of mappings with a role, and at least one."""
     messages = getattr(messages, "messages", messages)
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):

@@ -49,7 +49,7 @@ def _schema(number: int, tool: Any) -> Mapping[str, Any]:
     )
 
 
-def checked_documents(documents: Any) -> list[Mapping[str, Any]] | None:
+def validated_documents(documents: Any) -> list[Mapping[str, Any]] | None:
     """The documents, which must be a list of mappings."""
     if documents is None:
         return None

@@ -16,11 +16,11 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from glassformer.errors import CheckpointError
-from glassformer.text.crossing import Crossing
-from glassformer.text.sources.kinds import BLANKS, GEMMA, LLAMA, T5, Kind
+from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources.protobuf import Malformed, fields
-from glassformer.text.sources.scores import NORMAL, UNKNOWN, USER, Scored
-from glassformer.text.spelling import SPACE
+from glassformer.text.sources.scored_pieces import NORMAL, UNKNOWN, USER, ScoredPieces
+from glassformer.text.sources.tokenizer_classes import BLANKS, GEMMA, LLAMA, T5, TokenizerClass
+from glassformer.text.token_bytes import SPACE
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use
@@ -29,13 +29,13 @@ ROLES = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2), "pad_
 
 
 @dataclass(frozen=True)
-class Model:
-    pieces: Scored
+class SentencePieceModel:
+    pieces: ScoredPieces
     algorithm: int
     special: Mapping[str, str]  # the tokens with a role, by name
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> SentencePieceModel:
     """The file's content, checked; whatever it is that is wrong, the error names the file."""
     try:
         whole = list(fields(path.read_bytes()))
@@ -53,7 +53,7 @@ def read(path: Path) -> Model:
             f"{path}: was trained with algorithm {algorithm}, which is neither Unigram nor BPE. Fetch its tokenizer.json."
         )
     charsmap = normal.get(2, b"")
-    pieces = Scored(
+    pieces = ScoredPieces(
         tokens,
         scores,
         kinds,
@@ -64,7 +64,7 @@ def read(path: Path) -> Model:
         squeezed=bool(normal.get(4, True)),
         byte_fallback=bool(trained.get(35, False)),
     )
-    return Model(pieces, algorithm, _special(trained, tokens))
+    return SentencePieceModel(pieces, algorithm, _special(trained, tokens))
 
 
 def _message(whole: list[tuple[int, Any]], number: int) -> list[tuple[int, Any]]:
@@ -99,7 +99,7 @@ def _special(trained: Mapping[int, Any], tokens: list[str]) -> dict[str, str]:
     return {name: tokens[n] for name, n in numbers.items() if isinstance(n, int) and 0 <= n < len(tokens)}
 
 
-def build(model: Model, kind: Kind, config: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
+def build(model: SentencePieceModel, kind: TokenizerClass, config: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
     """The library's tokenizer, and the tokens that are found whole in a text."""
     pieces = model.pieces
     blanks = _blanks(config, pieces.source) if kind is T5 else []
@@ -110,7 +110,9 @@ def build(model: Model, kind: Kind, config: Mapping[str, Any]) -> tuple[Tokenize
     if kind in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
         pieces.byte_fallback, pieces.charsmap, pieces.squeezed = True, b"", False
         pieces.prefixed = kind is LLAMA and config.get("add_prefix_space") is not False
-    with Crossing(f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."):
+    with LibraryErrors(
+        f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."
+    ):
         backend = pieces.weighed() if model.algorithm == UNIGRAM else pieces.joined()
         if kind is T5 and pieces.prefixed and pieces.squeezed:
             pieces.dress_by_words(backend)

@@ -17,9 +17,9 @@ from tokenizers import AddedToken, Regex, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError
-from glassformer.text.crossing import Crossing
+from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources.merges import merges
-from glassformer.text.spelling import byte_level
+from glassformer.text.token_bytes import byte_level
 
 CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|(?>\p{N}{1,3})"
@@ -71,7 +71,7 @@ def build(
         if token in words or number in taken:
             raise CheckpointError(f"the special token {token!r} or its id {number} is already in the ranks. Give another.")
     pairs = [(byte_level(left), byte_level(right)) for left, right in merges(ranks)]
-    with Crossing("the ranks and the pattern do not make a tokenizer ({}). Give others."):
+    with LibraryErrors("the ranks and the pattern do not make a tokenizer ({}). Give others."):
         backend = tokenizers.Tokenizer(BPE({**words, **special}, pairs, ignore_merges=True))
         backend.pre_tokenizer = pre_tokenizers.Sequence(
             [

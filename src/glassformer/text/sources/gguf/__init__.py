@@ -8,13 +8,13 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
-from glassformer.text.crossing import Crossing
-from glassformer.text.sources.gguf import byte_level, scored, unigram, wordpiece
-from glassformer.text.sources.gguf.fields import Fields
+from glassformer.text.library_errors import LibraryErrors
+from glassformer.text.sources.gguf import byte_level, sentencepiece_bpe, unigram, wordpiece
+from glassformer.text.sources.gguf.fields import TokenizerFields
 
-KINDS: Mapping[str, Callable[[Fields], Tokenizer]] = {
+KINDS: Mapping[str, Callable[[TokenizerFields], Tokenizer]] = {
     "gpt2": byte_level.build,
-    "llama": scored.build,
+    "llama": sentencepiece_bpe.build,
     "bert": wordpiece.build,
     "t5": unigram.build,
 }
@@ -28,7 +28,7 @@ def build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]
         raise CheckpointError(
             f"GGUF field 'tokenizer.ggml.model' is {kind!r}; only {known} can be read. Use a file with one of those."
         )
-    fields = Fields(metadata)
-    with Crossing("GGUF's vocabulary does not fit together: {}. Fetch the file again."):
+    fields = TokenizerFields(metadata)
+    with LibraryErrors("GGUF's vocabulary does not fit together: {}. Fetch the file again."):
         backend = KINDS[kind](fields)
     return backend, {name: fields.tokens[number] for name, number in fields.named.items()}, kind == "bert"

@@ -9,9 +9,9 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, 
 from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError, nearest
-from glassformer.text.crossing import Crossing
-from glassformer.text.sources.gguf.fields import Fields
-from glassformer.text.sources.scores import NORMAL
+from glassformer.text.library_errors import LibraryErrors
+from glassformer.text.sources.gguf.fields import TokenizerFields
+from glassformer.text.sources.scored_pieces import NORMAL
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -49,7 +49,7 @@ LLAMA3_KIN = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3"})  # a word
 # and each text begins with the begin-of-text token unless the file says otherwise
 
 
-def build(fields: Fields) -> Tokenizer:
+def build(fields: TokenizerFields) -> Tokenizer:
     pre = fields.get("pre", "gpt-2")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise CheckpointError(
@@ -62,7 +62,7 @@ def build(fields: Fields) -> Tokenizer:
         words -= 1
     while words and words - 1 in added:
         words -= 1
-    with Crossing("GGUF's vocabulary and merges do not fit together: {}. Fetch the file again."):
+    with LibraryErrors("GGUF's vocabulary and merges do not fit together: {}. Fetch the file again."):
         backend = Tokenizer(
             BPE(
                 vocab={token: number for number, token in enumerate(tokens[:words])},

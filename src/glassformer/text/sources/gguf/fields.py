@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, processors
 
 from glassformer.errors import CheckpointError
-from glassformer.text.sources.scores import CONTROL, NORMAL, USER
+from glassformer.text.sources.scored_pieces import CONTROL, NORMAL, USER
 
 SPECIAL = {
     "bos_token": "bos",
@@ -22,7 +22,7 @@ SPECIAL = {
 }
 
 
-class Fields:
+class TokenizerFields:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
         self.tokens: list[str] = list(self.listed("tokens"))  # a copy: some kinds respell them

@@ -10,21 +10,21 @@ import re
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
-from glassformer.text.sources.gguf.fields import Fields
-from glassformer.text.sources.kinds import BLANKS
-from glassformer.text.sources.scores import CONTROL, Scored
+from glassformer.text.sources.gguf.fields import TokenizerFields
+from glassformer.text.sources.scored_pieces import CONTROL, ScoredPieces
+from glassformer.text.sources.tokenizer_classes import BLANKS
 
 FILLED = re.compile(r"\[PAD\d+\]")
 
 
-def build(fields: Fields) -> Tokenizer:
+def build(fields: TokenizerFields) -> Tokenizer:
     unknown = fields.named.get("unk_token")
     if unknown is None:
         raise CheckpointError("GGUF field 'tokenizer.ggml.unknown_token_id' is missing. Fetch the file again.")
     if not any(token.startswith("<extra_id_") for token in fields.tokens):
         _name_blanks(fields)
     squeezed, prefixed = (bool(fields.get(name, True)) for name in ("remove_extra_whitespaces", "add_space_prefix"))
-    pieces = Scored(fields.tokens, fields.scores, fields.kinds, "GGUF", unknown, _charsmap(fields), squeezed, prefixed)
+    pieces = ScoredPieces(fields.tokens, fields.scores, fields.kinds, "GGUF", unknown, _charsmap(fields), squeezed, prefixed)
     backend = pieces.weighed()
     if squeezed and prefixed:
         pieces.dress_by_words(backend)
@@ -35,7 +35,7 @@ def build(fields: Fields) -> Tokenizer:
     return backend
 
 
-def _name_blanks(fields: Fields) -> None:
+def _name_blanks(fields: TokenizerFields) -> None:
     """Give T5's blanks their names back, `<extra_id_99>` down to `<extra_id_0>`.
 
     They stand behind SentencePiece's pieces and not among them, so the field's converter, which reads those, fills the
@@ -49,7 +49,7 @@ def _name_blanks(fields: Fields) -> None:
             fields.kinds[number] = CONTROL
 
 
-def _charsmap(fields: Fields) -> bytes:
+def _charsmap(fields: TokenizerFields) -> bytes:
     table = fields.get("precompiled_charsmap", [])
     try:
         return bytes(byte % 256 for byte in table)  # some writers store signed bytes

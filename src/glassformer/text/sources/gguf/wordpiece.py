@@ -10,13 +10,13 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 
 from glassformer.errors import CheckpointError
-from glassformer.text.sources.gguf.fields import Fields
-from glassformer.text.sources.kinds import BERT
-from glassformer.text.sources.scores import NORMAL
-from glassformer.text.spelling import SPACE
+from glassformer.text.sources.gguf.fields import TokenizerFields
+from glassformer.text.sources.scored_pieces import NORMAL
+from glassformer.text.sources.tokenizer_classes import BERT
+from glassformer.text.token_bytes import SPACE
 
 
-def build(fields: Fields) -> Tokenizer:
+def build(fields: TokenizerFields) -> Tokenizer:
     words = [number for number, kind in enumerate(fields.kinds) if kind == NORMAL]
     for number in words:
         fields.tokens[number] = _spelt(fields.tokens[number])

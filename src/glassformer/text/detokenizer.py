@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 HALF = "\N{REPLACEMENT CHARACTER}"  # what an incomplete character decodes to
 
 
-class Pieces:
+class Detokenizer:
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._ids: list[int] = []

@@ -10,10 +10,10 @@ from types import TracebackType
 
 from glassformer.errors import CheckpointError, GlassError
 
-PASSING = (KeyboardInterrupt, SystemExit, GlassError)
+PASS_THROUGH = (KeyboardInterrupt, SystemExit, GlassError)
 
 
-class Crossing:
+class LibraryErrors:
     """`with Crossing("vocab.txt: … ({}). Fetch it again."):` the sentence has a hole for the library's own words."""
 
     __slots__ = ("sentence",)
@@ -24,9 +24,9 @@ class Crossing:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is not None and not isinstance(error, PASSING):
+        if error is not None and not isinstance(error, PASS_THROUGH):
             raise CheckpointError(self.sentence.replace("{}", str(error))) from error
 
 
-ENCODING = Crossing("the tokenizer's files do not let this text be encoded ({}). Fetch them again.")
-DECODING = Crossing("the tokenizer's files do not let these ids be decoded ({}). Fetch them again.")
+ENCODE_ERRORS = LibraryErrors("the tokenizer's files do not let this text be encoded ({}). Fetch them again.")
+DECODE_ERRORS = LibraryErrors("the tokenizer's files do not let these ids be decoded ({}). Fetch them again.")

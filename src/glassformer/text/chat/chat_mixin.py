@@ -10,14 +10,14 @@ from typing import Any
 import tokenizers
 
 from glassformer.errors import InputError, InputTypeError, TemplateError
-from glassformer.text.chat.controls import Controls
+from glassformer.text.chat.control_tokens import ControlTokens
 from glassformer.text.chat.template import ChatTemplate
-from glassformer.text.chat.tools import checked_documents, schemas
-from glassformer.text.encoding import BatchEncoding, Tensors
-from glassformer.text.rows import UNCUT, Padding, Truncation
+from glassformer.text.chat.tools import schemas, validated_documents
+from glassformer.text.encoding import BatchEncoding, TensorType
+from glassformer.text.token_rows import NO_TRUNCATION, Padding, Truncation
 
 
-class Chats:
+class ChatMixin:
     """What `Tokenizer` inherits; it needs a template, the special tokens, and a way to encode a text."""
 
     backend: tokenizers.Tokenizer
@@ -68,7 +68,7 @@ class Chats:
         padding: Padding = False,
         truncation: Truncation = False,
         max_length: int | None = None,
-        return_tensors: Tensors = None,
+        return_tensors: TensorType = None,
         return_dict: bool = True,
         return_assistant_tokens_mask: bool = False,
         tokenizer_kwargs: Mapping[str, Any] | None = None,
@@ -108,8 +108,8 @@ class Chats:
             )
         first = conversation[0] if isinstance(conversation, Sequence) and conversation else None
         many = isinstance(first, (list, tuple)) or hasattr(first, "messages")
-        controls = Controls(self.backend, template.literals, self._ids) if sanitize_control_tokens else None
-        given = {"tools": schemas(tools), "documents": checked_documents(documents)}
+        controls = ControlTokens(self.backend, template.literals, self._ids) if sanitize_control_tokens else None
+        given = {"tools": schemas(tools), "documents": validated_documents(documents)}
         found = [
             template.rendered(
                 controls.marked(getattr(one, "messages", one)) if controls else one,
@@ -163,7 +163,7 @@ class Chats:
     def _padded(self, rows: list[list[int]], many: bool, options: Mapping[str, Any]) -> BatchEncoding:
         """Ids that are there already, cut and filled up as the tokenizer would."""
         options = {name: value for name, value in options.items() if name != "add_special_tokens"}
-        if options.pop("truncation") not in UNCUT:
+        if options.pop("truncation") not in NO_TRUNCATION:
             limit = self.model_max_length if options["max_length"] is None else options["max_length"]
             rows = [ids[:limit] if self.truncation_side == "right" else ids[max(0, len(ids) - limit) :] for ids in rows]
         return self.pad({"input_ids": rows if many or options["return_tensors"] else rows[0]}, **options)

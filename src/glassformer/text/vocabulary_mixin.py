@@ -10,13 +10,13 @@ import tokenizers
 from tokenizers import AddedToken
 
 from glassformer.errors import InputError, InputTypeError, nearest
-from glassformer.text.crossing import Crossing
-from glassformer.text.sources.files import NAMED
+from glassformer.text.library_errors import LibraryErrors
+from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKENS
 
 ADDITIONAL = ("additional_special_tokens", "extra_special_tokens")  # the older name and the newer one
 
 
-class Vocabulary:
+class VocabularyMixin:
     """What `Tokenizer` inherits; it needs the library's tokenizer and the special tokens."""
 
     backend: tokenizers.Tokenizer
@@ -91,7 +91,7 @@ class Vocabulary:
     def __getattr__(self, name: str) -> Any:
         """`eos_token`, `eos_token_id` and their kin; None when the tokenizer has no such token."""
         stem = name.removesuffix("_id")
-        if stem in NAMED:
+        if stem in SPECIAL_TOKENS:
             token = self._special.get(stem)
             return token if name == stem or token is None else self._id(token)
         raise AttributeError(f"the tokenizer has no attribute {name!r}")
@@ -99,7 +99,7 @@ class Vocabulary:
     def __setattr__(self, name: str, value: Any) -> None:
         """`pad_token`, `pad_token_id` and their kin can be set to any token of the vocabulary, or to None."""
         stem = name.removesuffix("_id")
-        if stem not in NAMED:
+        if stem not in SPECIAL_TOKENS:
             object.__setattr__(self, name, value)
             return
         token = value if name == stem or value is None else self._token(value)
@@ -119,7 +119,7 @@ class Vocabulary:
                 raise InputTypeError(f"a token is a text or an AddedToken, not {type(token).__name__}.")
             if isinstance(token, str) and any("\ud800" <= character <= "\udfff" for character in token):
                 raise InputError(f"the token {token!r} holds a lone surrogate, which is no character. Repair it first.")
-        with Crossing("the tokens cannot be added ({}). Give others."):
+        with LibraryErrors("the tokens cannot be added ({}). Give others."):
             count = (self.backend.add_special_tokens if special_tokens else self.backend.add_tokens)(tokens)
         self.__dict__.pop("_added_ids", None)
         return count
@@ -137,8 +137,10 @@ class Vocabulary:
             (special_tokens_dict[name] for name in reversed(ADDITIONAL) if special_tokens_dict.get(name)), []
         )
         for name in roles:
-            if name not in NAMED:
-                raise InputError(f"{name!r} is no role of a token.{nearest(name, NAMED)} Use one of: {', '.join(NAMED)}.")
+            if name not in SPECIAL_TOKENS:
+                raise InputError(
+                    f"{name!r} is no role of a token.{nearest(name, SPECIAL_TOKENS)} Use one of: {', '.join(SPECIAL_TOKENS)}."
+                )
         if not isinstance(further, (list, tuple)):
             raise InputTypeError(f"extra_special_tokens is a list of tokens, not {type(further).__name__}.")
         kept = () if replace_extra_special_tokens else self._additional
@@ -157,4 +159,4 @@ def _content(token: str | AddedToken) -> str:
 
 def by_name(special: Mapping[str, str | None]) -> dict[str, str]:
     """The special tokens that there are, in the field's order."""
-    return {name: token for name in NAMED if (token := special.get(name)) is not None}
+    return {name: token for name in SPECIAL_TOKENS if (token := special.get(name)) is not None}

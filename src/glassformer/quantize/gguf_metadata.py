@@ -16,8 +16,8 @@ import numpy as np
 from glassformer.blueprints import Blueprint, Config, Op, Rope, blueprint, read_config
 from glassformer.checkpoint import gguf_names
 from glassformer.checkpoint.gguf_names import TABLES
-from glassformer.checkpoint.gguf_writing import Written
-from glassformer.checkpoint.stored import Held, Stored
+from glassformer.checkpoint.gguf_writer import OutputTensor
+from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.errors import ConfigError, InputError
 
 ARCHITECTURES: Mapping[str, str] = {
@@ -99,7 +99,7 @@ def divisors(config: Config) -> np.ndarray[Any, np.dtype[np.float32]] | None:
     return found
 
 
-def check(name: str, made: Blueprint, fields: Mapping[str, Any], tensors: Iterable[Written]) -> None:
+def check(name: str, made: Blueprint, fields: Mapping[str, Any], tensors: Iterable[OutputTensor]) -> None:
     """Read the fields back as any reader would, and refuse where that is another model."""
     path = Path(name)
     raw = {one.name: _standing_in(one) for one in tensors}
@@ -134,9 +134,11 @@ def _differences(own: Op, other: Op, context: int) -> Iterator[tuple[str, Any, A
             yield what, said, read
 
 
-def _standing_in(one: Written) -> Stored:
+def _standing_in(one: OutputTensor) -> StoredTensor:
     """What the reader of a config asks of a tensor: its shape, and of RoPE's divisors the numbers."""
     told = one.name == "rope_freqs.weight"
     numbers = one.open()(0, 1) if told else np.zeros(0, np.float32)
     kind = "F16" if one.name == "output.weight" else "F32"  # it is written only where it is not the table once more
-    return Stored(one.name, kind, one.shape, Held(Path(one.name), numbers.view(np.uint8).reshape(-1)), 0, numbers.nbytes)
+    return StoredTensor(
+        one.name, kind, one.shape, BufferedFile(Path(one.name), numbers.view(np.uint8).reshape(-1)), 0, numbers.nbytes
+    )

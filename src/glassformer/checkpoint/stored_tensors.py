@@ -17,13 +17,13 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.packed import dequantise
+from glassformer.checkpoint.dequantization import dequantize
 from glassformer.errors import CheckpointError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 
-class Mapped:
+class MappedFile:
     """A file mapped into memory, once; the mapping lives as long as any tensor that looks into it."""
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Held:
+class BufferedFile:
     """Bytes of a file that somebody else has brought into memory, mapped or copied; as `Mapped` to whoever reads them."""
 
     path: Path
@@ -69,18 +69,18 @@ class Held:
 class Layout(Protocol):
     """How a file's numbers lie, where that is not how the family has them."""
 
-    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The file's shape of a tensor that the family has in this shape."""
 
-    def arrange(self, values: Floats) -> Floats:
+    def from_stored(self, values: Floats) -> Floats:
         """The file's values as the family has them."""
 
-    def lay(self, values: Floats) -> Floats:
+    def to_stored(self, values: Floats) -> Floats:
         """The family's values as the file has them: the inverse."""
 
 
 @dataclass(frozen=True)
-class Pairs:
+class InterleavedPairs:
     """Rows whose rotary pairs stand side by side (GGUF's llama) where the family has them half a head apart.
 
     A permutation of whole rows: packed blocks run along a row, so it applies to packed bytes too.
@@ -92,58 +92,58 @@ class Pairs:
         """For each row in the family's order, the stored row that holds it."""
         return np.arange(count).reshape(self.heads, -1, 2).swapaxes(1, 2).reshape(count)
 
-    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape
 
-    def arrange(self, values: Floats) -> Floats:
+    def from_stored(self, values: Floats) -> Floats:
         return values[self.rows(len(values))]
 
-    def lay(self, values: Floats) -> Floats:
+    def to_stored(self, values: Floats) -> Floats:
         return values[np.argsort(self.rows(len(values)))]
 
 
 @dataclass(frozen=True)
-class Columns:
+class Transposed:
     """Rows in the file where the family has columns: GPT-2's products, which GGUF turns round."""
 
-    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape[::-1]
 
-    def arrange(self, values: Floats) -> Floats:
+    def from_stored(self, values: Floats) -> Floats:
         return np.ascontiguousarray(values.T)
 
-    lay = arrange  # turned round twice is as it was
+    to_stored = from_stored  # turned round twice is as it was
 
 
 @dataclass(frozen=True)
-class Raised:
+class OffsetByOne:
     """Numbers that the file has raised by one: Gemma's norms, whose weights the family counts from one."""
 
-    def stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape
 
-    def arrange(self, values: Floats) -> Floats:
+    def from_stored(self, values: Floats) -> Floats:
         return values - np.float32(1)
 
-    def lay(self, values: Floats) -> Floats:
+    def to_stored(self, values: Floats) -> Floats:
         return values + np.float32(1)
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """One tensor of a file, under the name that the family gives it."""
 
     name: str
     kind: str  # F32, F16, BF16, I64, … or a packed kind: Q4_1, Q8_0, Q4_K, …
     shape: tuple[int, ...]  # logical, row-major
-    file: Mapped | Held
+    file: MappedFile | BufferedFile
     offset: int
     size: int  # bytes
     layout: Layout | None = None
 
     @property
     def packed(self) -> bool:
-        return self.kind not in PLAIN
+        return self.kind not in PLAIN_KINDS
 
     @property
     def elements(self) -> int:
@@ -154,7 +154,7 @@ class Stored:
         """The raw bytes, as a view into the mapping."""
         return np.frombuffer(self.file.buffer, np.uint8, self.size, self.offset)
 
-    def same_bytes(self, other: Stored) -> bool:
+    def same_bytes(self, other: StoredTensor) -> bool:
         """Whether two tensors are one tensor stored twice, as some tied checkpoints have it."""
         if self is other:
             return True
@@ -169,29 +169,29 @@ class Stored:
         """Say that the stored bytes are not needed in memory now: their values have been copied out."""
         self.file.release(self.offset, self.size)
 
-    def expand(self) -> Floats:
+    def to_float32(self) -> Floats:
         """The values in float32, as the family has them; for packed and for plain float kinds."""
-        shape = self.shape if self.layout is None else self.layout.stored(self.shape)
-        values = dequantise(self.bytes, self.kind, shape, f"{self.file.path}: tensor {self.name!r}")
-        return values if self.layout is None else self.layout.arrange(values)
+        shape = self.shape if self.layout is None else self.layout.stored_shape(self.shape)
+        values = dequantize(self.bytes, self.kind, shape, f"{self.file.path}: tensor {self.name!r}")
+        return values if self.layout is None else self.layout.from_stored(values)
 
     def row(self, number: int) -> Floats:
         """One row of a matrix in float32, without reading the others."""
         if self.layout is not None:
-            found: Floats = self.expand()[number]
+            found: Floats = self.to_float32()[number]
             return found
         size = self.size // self.shape[0]
         one = replace(self, shape=(1, *self.shape[1:]), offset=self.offset + number * size, size=size)
-        first: Floats = one.expand()[0]
+        first: Floats = one.to_float32()[0]
         return first
 
 
-PLAIN: dict[str, int] = {  # kind: bytes per element
+PLAIN_KINDS: dict[str, int] = {  # kind: bytes per element
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
 
 
-def main_kind(tensors: Iterable[Stored]) -> str:
+def main_kind(tensors: Iterable[StoredTensor]) -> str:
     """The kind that most of a checkpoint's numbers are stored in."""
     counts: Counter[str] = Counter()
     for one in tensors:
@@ -199,7 +199,7 @@ def main_kind(tensors: Iterable[Stored]) -> str:
     return counts.most_common(1)[0][0] if counts else "F32"
 
 
-def check_region(file: Mapped, name: str, offset: int, size: int) -> None:
+def check_region(file: MappedFile, name: str, offset: int, size: int) -> None:
     """Refuse a tensor whose bytes would lie outside its file, before anything is read."""
     if offset < 0 or size < 0 or offset + size > len(file):
         raise CheckpointError(

@@ -19,8 +19,8 @@ from glassformer.errors import CheckpointError
 from glassformer.text.sources import gguf
 from glassformer.text.sources.gguf.byte_level import COMPOSED, LLAMA3_KIN, PRE_TOKENIZERS
 from glassformer.text.sources.gguf.fields import SPECIAL
-from glassformer.text.sources.scores import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER
-from glassformer.text.spelling import SPACE
+from glassformer.text.sources.scored_pieces import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER
+from glassformer.text.token_bytes import SPACE
 
 PROBES = (
     "The quick brown fox", "jumps  over\n\n the\tlazy dog, isn't it?  ", "In 2024, 31415926 and 2.718 – naïve café",

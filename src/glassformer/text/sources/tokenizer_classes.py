@@ -14,7 +14,7 @@ BLANKS = 100  # T5's <extra_id_0>, <extra_id_1>, …: the places in a text that 
 
 
 @dataclass(frozen=True)
-class Kind:
+class TokenizerClass:
     files: Literal["vocab.txt", "vocab.json", "pieces", ""] = ""  # what it can be built from without a tokenizer.json
     special: Mapping[str, str] = field(default_factory=dict)
     token_types: bool = False  # which of two texts a token belongs to, as BERT was trained with
@@ -22,15 +22,15 @@ class Kind:
     padding_side: str = "right"  # where no file says it
 
 
-PLAIN = Kind()
-BERT = Kind(
+PLAIN = TokenizerClass()
+BERT = TokenizerClass(
     "vocab.txt",
     {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
     token_types=True,
 )
 DISTILBERT = replace(BERT, token_types=False)
-GPT2 = Kind("vocab.json", dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"))
-ROBERTA = Kind(
+GPT2 = TokenizerClass("vocab.json", dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>"))
+ROBERTA = TokenizerClass(
     "vocab.json",
     {
         "bos_token": "<s>",
@@ -43,9 +43,9 @@ ROBERTA = Kind(
     },
     framed=True,
 )
-T5 = Kind("pieces", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
-LLAMA = Kind("pieces", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, padding_side="left")
-GEMMA = Kind(
+T5 = TokenizerClass("pieces", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
+LLAMA = TokenizerClass("pieces", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, padding_side="left")
+GEMMA = TokenizerClass(
     "pieces",
     {
         "bos_token": "<bos>",
@@ -56,9 +56,9 @@ GEMMA = Kind(
     },
     padding_side="left",
 )
-PIECES = Kind("pieces")  # SentencePiece's file alone says everything
+PIECES = TokenizerClass("pieces")  # SentencePiece's file alone says everything
 
-CLASSES: Mapping[str, Kind] = {
+CLASSES: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("Bert", "ConvBert", "Electra", "LayoutLM", "MobileBert", "SqueezeBert"), BERT),
     "DistilBert": DISTILBERT,
     **dict.fromkeys(("GPT2", "CodeGen"), GPT2),
@@ -67,7 +67,7 @@ CLASSES: Mapping[str, Kind] = {
     "Llama": LLAMA,
     "Gemma": GEMMA,
 }
-MODELS: Mapping[str, Kind] = {
+MODELS: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("bert", "convbert", "electra", "layoutlm", "mobilebert", "nomic_bert", "squeezebert"), BERT),
     "distilbert": DISTILBERT,  # which has no table of token types
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen"), GPT2),
@@ -85,7 +85,7 @@ def named(config: Mapping[str, Any], model: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def kind_of(config: Mapping[str, Any], model: Mapping[str, Any]) -> Kind:
+def kind_of(config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
     """The kind of a checkpoint with a tokenizer.json; one that is not in the tables has nothing to add."""
     if (name := named(config, model)) is not None:
         return CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"), PLAIN)

@@ -20,13 +20,13 @@ from tokenizers.models import BPE, Unigram
 
 from glassformer.errors import CheckpointError
 from glassformer.text.sources.merges import merges
-from glassformer.text.spelling import SPACE
+from glassformer.text.token_bytes import SPACE
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 
 
 @dataclass
-class Scored:
+class ScoredPieces:
     tokens: list[str]
     scores: Sequence[float]
     kinds: Sequence[int]

@@ -37,7 +37,7 @@ ACTIVATIONS = ("Identity", "Tanh", "ReLU")
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseLayer:
     """A linear layer behind the pooling: x · weightᵀ + bias, then the activation."""
 
     weight: Floats  # (out, in)
@@ -46,9 +46,9 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class SentenceSettings:
     pooling: tuple[str, ...] = ("mean",)
-    dense: tuple[Dense, ...] = ()
+    dense: tuple[DenseLayer, ...] = ()
     normalize: bool = False  # to length 1, so that a dot product is the cosine
     limit: int | None = None  # tokens
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -57,15 +57,15 @@ class Sentence:
     similarity: str = "cosine"
 
 
-def read_sentence(path: Path, metadata: Mapping[str, Any] | None = None) -> Sentence:
+def read_sentence_settings(path: Path, metadata: Mapping[str, Any] | None = None) -> SentenceSettings:
     """From a checkpoint's folder, or from a GGUF's metadata; where nothing is said, the mean of all states."""
     if metadata is not None:
         number = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
-        return Sentence(pooling=(GGUF_POOLINGS.get(number, "mean") if isinstance(number, int) else "mean",))
+        return SentenceSettings(pooling=(GGUF_POOLINGS.get(number, "mean") if isinstance(number, int) else "mean",))
     modules = path / "modules.json"
     found: dict[str, Any] = {}
     if modules.exists():
-        dense: list[Dense] = []
+        dense: list[DenseLayer] = []
         for kind, folder in _modules(modules):
             if kind == "Pooling":
                 found |= _pooling(path / folder / "config.json")
@@ -83,7 +83,7 @@ def read_sentence(path: Path, metadata: Mapping[str, Any] | None = None) -> Sent
         found["limit"] = limit if isinstance(limit, int) and limit > 0 else None
     if (large := path / "config_sentence_transformers.json").exists():
         found |= _habits(large)
-    return Sentence(**found)
+    return SentenceSettings(**found)
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
@@ -113,7 +113,7 @@ def _pooling(path: Path) -> dict[str, Any]:
     return {"pooling": tuple(named), "pool_prompt": bool(config.get("include_prompt", True))}
 
 
-def _dense(folder: Path) -> Dense:
+def _dense(folder: Path) -> DenseLayer:
     config = read_json(folder / "config.json")
     activation = str(config.get("activation_function", "Identity")).rpartition(".")[2]
     if activation not in ACTIVATIONS:
@@ -127,7 +127,7 @@ def _dense(folder: Path) -> Dense:
     weight, bias = held.get("linear.weight"), held.get("linear.bias")
     if weight is None or len(weight.shape) != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         raise CheckpointError(f"{weights}: is no linear layer: it holds {', '.join(held) or 'nothing'}. Fetch it again.")
-    return Dense(weight.expand(), None if bias is None else bias.expand(), activation)
+    return DenseLayer(weight.to_float32(), None if bias is None else bias.to_float32(), activation)
 
 
 def _habits(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def byte_level(raw: bytes) -> str:
     return raw.decode("latin-1").translate(_TABLE)
 
 
-def reader(backend: tokenizers.Tokenizer) -> Callable[[str, bool], bytes]:
+def bytes_decoder(backend: tokenizers.Tokenizer) -> Callable[[str, bool], bytes]:
     """A function from a token's spelling, and whether it was added later, to its bytes."""
     parts = _parts(json.loads(backend.decoder.__getstate__()) if backend.decoder else {})
     kinds = {part.get("type") for part in parts}

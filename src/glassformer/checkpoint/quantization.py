@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.packed import block
+from glassformer.checkpoint.dequantization import block_size
 from glassformer.errors import InputError, nearest
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -35,7 +35,7 @@ SUPER = 256
 NEIGHBOURS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1))  # of a scale and a minimum
 
 
-def known_kind(kind: str) -> str:
+def check_kind(kind: str) -> str:
     """A kind as the format spells it, whatever its case; an unknown one is refused."""
     if not isinstance(kind, str) or kind.upper() not in BITS:
         raise InputError(
@@ -46,26 +46,28 @@ def known_kind(kind: str) -> str:
 
 def fits(kind: str, columns: int) -> bool:
     """Whether rows of so many numbers divide into the kind's blocks."""
-    return columns % block(kind)[0] == 0
+    return columns % block_size(kind)[0] == 0
 
 
-def packed_size(kind: str, shape: tuple[int, ...]) -> int:
+def quantized_size(kind: str, shape: tuple[int, ...]) -> int:
     """How many bytes a tensor of a shape takes."""
-    elements, size = block(kind)
+    elements, size = block_size(kind)
     return int(np.prod(shape, dtype=np.int64)) // elements * size
 
 
-def pack(rows: Floats, kind: str) -> Bytes:
+def quantize_rows(rows: Floats, kind: str) -> Bytes:
     """Rows as packed bytes, (rows, bytes per row)."""
-    kind = known_kind(kind)
+    kind = check_kind(kind)
     if not fits(kind, rows.shape[-1]):
-        raise InputError(f"rows of {rows.shape[-1]} do not divide into {kind} blocks of {block(kind)[0]}. Use Q8_0 or F16.")
+        raise InputError(
+            f"rows of {rows.shape[-1]} do not divide into {kind} blocks of {block_size(kind)[0]}. Use Q8_0 or F16."
+        )
     rows = np.ascontiguousarray(rows, np.float32).reshape(-1, rows.shape[-1])
     if kind == "F32":
         return rows.view(np.uint8)
     if kind != "BF16":
         _check(rows, kind)
-    found = np.empty((len(rows), packed_size(kind, (rows.shape[-1],))), np.uint8)
+    found = np.empty((len(rows), quantized_size(kind, (rows.shape[-1],))), np.uint8)
     step = max(1, PIECE // rows.shape[-1])
     way = K_KINDS.get(kind)
     for at in range(0, len(rows), step):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from glassformer.checkpoint import ranks
+from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.locate import home, places, repositories
 from glassformer.errors import CheckpointError, InputError, ModelNotFound, nearest
@@ -30,7 +30,7 @@ Where: TypeAlias = Literal["fetched", "hub", "packed"]
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedItem:
     """Something that can be removed, and be had again."""
 
     name: str  # of the model; of a packed file, its own
@@ -39,7 +39,7 @@ class Kept:
     bytes: int
 
 
-def kept(name: str) -> tuple[Kept, ...]:
+def kept(name: str) -> tuple[CachedItem, ...]:
     """What is kept of a model: a catalogue name or a hub id; refused for anything else."""
     with suppress(OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
         if name and Path(name).expanduser().exists():
@@ -62,22 +62,22 @@ def here() -> list[str]:
     return [*(name for name in CATALOGUE if fetched(name)), *hub_models()]
 
 
-def fetched(name: str) -> list[Kept]:
+def fetched(name: str) -> list[CachedItem]:
     """A catalogue model's own files, and the copy of tiktoken's ranks."""
     if name not in CATALOGUE:
         return []
-    copies = (home() / "tiktoken" / ranks.KEY,) if name == ranks.NAME else ()
-    return [Kept(name, "fetched", path, size(path)) for path in (*places(name), *copies) if os.path.lexists(path)]
+    copies = (home() / "tiktoken" / tiktoken_ranks.CACHE_KEY,) if name == tiktoken_ranks.NAME else ()
+    return [CachedItem(name, "fetched", path, size(path)) for path in (*places(name), *copies) if os.path.lexists(path)]
 
 
-def packed() -> tuple[Kept, ...]:
+def packed() -> tuple[CachedItem, ...]:
     """What was packed from any model."""
     tiles, others = home() / "tiles", home() / "packed"
     found = [*sorted(tiles.glob("*.tiles")), *sorted(others.glob("*/*.gguf"))]
-    return tuple(Kept(path.name, "packed", path, size(path)) for path in found if _inside(path))
+    return tuple(CachedItem(path.name, "packed", path, size(path)) for path in found if _inside(path))
 
 
-def packed_from(files: Iterable[Path]) -> tuple[Kept, ...]:
+def packed_from(files: Iterable[Path]) -> tuple[CachedItem, ...]:
     """What was packed in another kind from these files. (A tile does not tell what it was made of.)
 
     `quantising.cached` names its folders after the files: this is that name.
@@ -104,7 +104,7 @@ def _length(path: Path) -> int:
 # Removing -------------------------------------------------------------------------------------------------------
 
 
-def remove(things: Iterable[Kept]) -> None:
+def remove(things: Iterable[CachedItem]) -> None:
     """Remove what was found; all of it is checked before the first thing goes."""
     found = [*things]
     for one in found:
@@ -136,7 +136,7 @@ def _remove(path: Path) -> None:
         path.parent.rmdir()
 
 
-def _remove_from_hub(one: Kept) -> None:
+def _remove_from_hub(one: CachedItem) -> None:
     """All revisions of one repository, by the library that put them there."""
     found = _cache()
     repo = next((repo for repo in found.repos if repo.repo_path == one.path), None) if found else None
@@ -172,5 +172,5 @@ def _cache() -> HFCacheInfo | None:
         return None
 
 
-def _of_hub(repo: CachedRepoInfo) -> Kept:
-    return Kept(repo.repo_id, "hub", repo.repo_path, repo.size_on_disk)
+def _of_hub(repo: CachedRepoInfo) -> CachedItem:
+    return CachedItem(repo.repo_id, "hub", repo.repo_path, repo.size_on_disk)

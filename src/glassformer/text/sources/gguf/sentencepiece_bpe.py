@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from glassformer.text.sources.gguf.fields import Fields
-from glassformer.text.sources.scores import USER, Scored
-from glassformer.text.spelling import SPACE
+from glassformer.text.sources.gguf.fields import TokenizerFields
+from glassformer.text.sources.scored_pieces import USER, ScoredPieces
+from glassformer.text.token_bytes import SPACE
 
 
-def build(fields: Fields) -> Tokenizer:
+def build(fields: TokenizerFields) -> Tokenizer:
     prefixed = bool(fields.get("add_space_prefix", True))
     # the field's converter writes the spaces of user-defined tokens as they are; in Gemma's vocabulary they are pieces
     spaced = [n for n, token in enumerate(fields.tokens) if fields.kinds[n] == USER and " " in token and not prefixed]
     for number in spaced:
         fields.tokens[number] = fields.tokens[number].replace(" ", SPACE)
-    pieces = Scored(
+    pieces = ScoredPieces(
         fields.tokens, fields.scores, fields.kinds, "GGUF", fields.named.get("unk_token"),
         prefixed=prefixed, byte_fallback=True,
     )  # fmt: skip

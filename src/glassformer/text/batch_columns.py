@@ -7,8 +7,8 @@ from itertools import chain
 from typing import Any
 
 from glassformer.errors import InputError
-from glassformer.text.encoding import Tensors, array
-from glassformer.text.rows import Row
+from glassformer.text.encoding import TensorType, to_array
+from glassformer.text.token_rows import TokenRow
 
 READ = {
     "input_ids": "ids",
@@ -19,7 +19,7 @@ READ = {
 }
 
 
-def columns(rows: Sequence[Row], names: Sequence[str], kind: Tensors) -> dict[str, Any]:
+def batch_columns(rows: Sequence[TokenRow], names: Sequence[str], kind: TensorType) -> dict[str, Any]:
     """The columns of these names: a list for each row, or one array (rows, length)."""
     if kind is None:
         return {name: [getattr(row, READ[name]) for row in rows] for name in names}
@@ -34,7 +34,7 @@ def columns(rows: Sequence[Row], names: Sequence[str], kind: Tensors) -> dict[st
         if name in ("input_ids", "token_type_ids", "attention_mask"):
             held[name] = _grid(rows, name, width)
         else:
-            made = array([getattr(row, READ[name]) for row in rows], "np", name)
+            made = to_array([getattr(row, READ[name]) for row in rows], "np", name)
             held[name] = made.reshape(len(rows), width, *([2] if name == "offset_mapping" else []))
     if kind == "np":
         return held
@@ -43,7 +43,7 @@ def columns(rows: Sequence[Row], names: Sequence[str], kind: Tensors) -> dict[st
     return {name: torch.from_numpy(made) for name, made in held.items()}
 
 
-def _grid(rows: Sequence[Row], name: str, width: int) -> Any:
+def _grid(rows: Sequence[TokenRow], name: str, width: int) -> Any:
     """The numbers of all rows in one go, each at its place among the padding."""
     import numpy as np
 

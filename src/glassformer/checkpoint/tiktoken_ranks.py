@@ -12,41 +12,41 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from glassformer.checkpoint.locate import held, home
+from glassformer.checkpoint.locate import home, local_path
 from glassformer.errors import FetchError
 
 NAME = "cl100k_base"
-KEY = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # what tiktoken calls it
+CACHE_KEY = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # what tiktoken calls it
 SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
-PLACES = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
+CACHE_VARIABLES = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
 
 
-def ranks() -> Path | None:
+def ranks_path() -> Path | None:
     """Our copy of the ranks, or None as long as `glass models pull cl100k_base` has not been run."""
-    return held(NAME)
+    return local_path(NAME)
 
 
-def offer() -> Path | None:
+def set_tiktoken_cache() -> Path | None:
     """Let this process's tiktoken find our copy; what the user has set, or put there, stays. Where it lies, or None."""
-    ours = ranks()
-    if ours is None or any(name in os.environ for name in PLACES):
+    ours = ranks_path()
+    if ours is None or any(name in os.environ for name in CACHE_VARIABLES):
         return None
     try:
         copy = _copy(ours, home() / "tiktoken")
     except FetchError:  # a home that cannot be written to: tiktoken looks where it always did
         return None
-    os.environ[PLACES[0]] = str(copy.parent)
+    os.environ[CACHE_VARIABLES[0]] = str(copy.parent)
     return copy
 
 
-def place() -> Path | None:
+def copy_to_tiktoken_cache() -> Path | None:
     """Put a copy of ours where any process's tiktoken looks. None if we have none, or caching is turned off there."""
-    ours, folder = ranks(), _folder()
+    ours, folder = ranks_path(), _folder()
     return None if ours is None or folder is None else _copy(ours, folder)
 
 
 def _folder() -> Path | None:
-    chosen = next((os.environ[name] for name in PLACES if name in os.environ), None)
+    chosen = next((os.environ[name] for name in CACHE_VARIABLES if name in os.environ), None)
     if chosen is None:
         return Path(tempfile.gettempdir()) / "data-gym-cache"
     return Path(chosen) if chosen else None  # set to nothing, it turns caching off
@@ -54,12 +54,12 @@ def _folder() -> Path | None:
 
 def _copy(ours: Path, folder: Path) -> Path:
     """A copy that is right already is left alone; another is replaced in one step."""
-    target = folder / KEY
+    target = folder / CACHE_KEY
     try:
         if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == SHA256:
             return target
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f"{KEY}.", dir=folder)
+        handle, temporary = tempfile.mkstemp(prefix=f"{CACHE_KEY}.", dir=folder)
         os.close(handle)
         try:
             shutil.copy(ours, temporary)  # with its permissions, which a temporary file has not

@@ -15,23 +15,23 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from glassformer.checkpoint.gguf import Gguf
-from glassformer.checkpoint.gguf_writing import Written, forget, laid_rows, stored_rows, write_gguf
+from glassformer.checkpoint.gguf import GgufCheckpoint
+from glassformer.checkpoint.gguf_writer import OutputTensor, remove_stale_parts, rows_in_layout, stored_rows, write_gguf
 from glassformer.checkpoint.locate import home
-from glassformer.checkpoint.packing import known_kind
-from glassformer.checkpoint.stored import Columns, Layout, Stored
+from glassformer.checkpoint.quantization import check_kind
+from glassformer.checkpoint.stored_tensors import Layout, StoredTensor, Transposed
 from glassformer.errors import CheckpointError
-from glassformer.opened import Opened
+from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
-from glassformer.quantize.kinds import Role, checked, kind_for, label, stored_roles
+from glassformer.quantize.tensor_kinds import Role, checked, kind_for, label, stored_roles
 
 VERSION = 1  # of the rules: counted up when the same weights would be packed otherwise
 ARCHITECTURE = "glassformer"  # no other reader is meant
 
 
-def requantised(opened: Opened, kind: str, progress: NamedProgress | None = None) -> Mapping[str, Stored]:
+def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = None) -> Mapping[str, StoredTensor]:
     """The tensors of a model under the names that they have, those of products and tables in another kind."""
-    if opened.packed and opened.kind == known_kind(kind):
+    if opened.packed and opened.kind == check_kind(kind):
         return opened.tensors
     kind, known = checked(opened, kind), stored_roles(opened)
     chosen = {id(one): one for one in opened.tensors.values() if id(one) in known}
@@ -43,7 +43,7 @@ def requantised(opened: Opened, kind: str, progress: NamedProgress | None = None
         said = f"packing {label(opened)} as {kind}"
         tell = None if progress is None else lambda _, so_far, total: progress(said, so_far, total)
         _make(path, list(planned.values()), tell)
-    raw = Gguf(path).raw
+    raw = GgufCheckpoint(path).raw
     packed = {key: _as_it_was(raw[chosen[key].name], chosen[key], known[key]) for key in planned}
     tables = {key: one for key, one in packed.items() if known[key] == "table"}
     found = {}
@@ -53,29 +53,29 @@ def requantised(opened: Opened, kind: str, progress: NamedProgress | None = None
     return found
 
 
-def _turned(stored: Stored, role: Role) -> Layout | None:
+def _turned(stored: StoredTensor, role: Role) -> Layout | None:
     """How rows are laid for packing: a product's columns become rows, unless the file has them so already."""
-    return Columns() if role == "columns" and stored.layout is None else None
+    return Transposed() if role == "columns" and stored.layout is None else None
 
 
-def _plan(stored: Stored, role: Role, kind: str) -> Written | None:
+def _plan(stored: StoredTensor, role: Role, kind: str) -> OutputTensor | None:
     """A tensor as the cached file has it; None where it stays as it is."""
     turned = _turned(stored, role)
     layout = turned or stored.layout
-    shape = stored.shape if layout is None else layout.stored(stored.shape)
+    shape = stored.shape if layout is None else layout.stored_shape(stored.shape)
     wanted = kind_for(role, shape[-1], kind)
     if wanted is None or wanted == stored.kind:
         return None
-    source = partial(stored_rows, stored) if turned is None else partial(laid_rows, stored, turned)
-    return Written(stored.name, wanted, shape, source)
+    source = partial(stored_rows, stored) if turned is None else partial(rows_in_layout, stored, turned)
+    return OutputTensor(stored.name, wanted, shape, source)
 
 
-def _as_it_was(packed: Stored, stored: Stored, role: Role) -> Stored:
+def _as_it_was(packed: StoredTensor, stored: StoredTensor, role: Role) -> StoredTensor:
     """A tensor of the cached file with the shape and the layout that the checkpoint's has."""
     return replace(packed, shape=stored.shape, layout=_turned(stored, role) or stored.layout)
 
 
-def _place(name: str, stored: Iterable[Stored], kind: str) -> Path:
+def _place(name: str, stored: Iterable[StoredTensor], kind: str) -> Path:
     """Where the file lies: the same for the same source, as long as that does not change."""
     files = sorted({one.file.path.resolve() for one in stored})
     source = _digest([str(file) for file in files])
@@ -87,7 +87,7 @@ def _digest(what: object) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
 
 
-def _make(path: Path, tensors: list[Written], progress: NamedProgress | None) -> None:
+def _make(path: Path, tensors: list[OutputTensor], progress: NamedProgress | None) -> None:
     """Write the file, and remove what was made of the same source in an earlier state."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def _make(path: Path, tensors: list[Written], progress: NamedProgress | None) ->
         raise CheckpointError(
             f"{path.parent}: cannot be made ({error.strerror}). Mend that, or set GLASS_HOME to another folder."
         ) from error
-    forget(path.parent, ".*.part")
+    remove_stale_parts(path.parent, ".*.part")
     write_gguf(path, ARCHITECTURE, {}, tensors, progress)
     for old in path.parent.glob(f"{path.name.partition('-')[0]}-*.gguf"):
         if old != path:

@@ -17,20 +17,20 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.errors import CheckpointError
-from glassformer.text.crossing import Crossing
-from glassformer.text.sources import kinds, sentencepiece
-from glassformer.text.sources.kinds import BERT, CLASSES, GENERAL, GPT2, MODELS, PIECES, T5, Kind
+from glassformer.text.library_errors import LibraryErrors
+from glassformer.text.sources import sentencepiece, tokenizer_classes
+from glassformer.text.sources.tokenizer_classes import BERT, CLASSES, GENERAL, GPT2, MODELS, PIECES, T5, TokenizerClass
 
 
-def kind_of(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> Kind:
+def kind_of(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
     """What the files in a folder make: by their names, then by the tokenizer's class, then by the model's type."""
     held = next((name for name in ("vocab.txt", "vocab.json", *sentencepiece.FILES) if (folder / name).exists()), None)
     if held is None:
         raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
     if held == "vocab.json" and not (folder / "merges.txt").exists():
         raise CheckpointError(f"{folder}: holds a vocab.json but no merges.txt. Fetch that, or its tokenizer.json.")
-    name, model_type = kinds.named(config, model), model.get("model_type")
-    found: Kind | None
+    name, model_type = tokenizer_classes.named(config, model), model.get("model_type")
+    found: TokenizerClass | None
     if name is not None and name not in GENERAL:
         said = f"its tokenizer_class is {name!r}"
         found = CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"))
@@ -44,18 +44,20 @@ def kind_of(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -
     return found
 
 
-def build(folder: Path, kind: Kind, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
+def build(folder: Path, kind: TokenizerClass, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
     """The library's tokenizer, still without the tokens around each text."""
-    with Crossing(f"{folder}: its vocabulary does not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."):
+    with LibraryErrors(f"{folder}: its vocabulary does not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."):
         return _wordpiece(folder, config, unknown) if kind.files == "vocab.txt" else _byte_level(folder, config)
 
 
-def pieces(folder: Path) -> sentencepiece.Model:
+def pieces(folder: Path) -> sentencepiece.SentencePieceModel:
     """The SentencePiece model of a folder whose kind was found to be that."""
     return sentencepiece.read(next(folder / name for name in sentencepiece.FILES if (folder / name).exists()))
 
 
-def frame(backend: tokenizers.Tokenizer, kind: Kind, config: Mapping[str, Any], special: Mapping[str, str]) -> None:
+def frame(
+    backend: tokenizers.Tokenizer, kind: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
+) -> None:
     """Put the kind's tokens around each text, and between two."""
     numbers = {token: backend.token_to_id(token) or 0 for token in special.values()}  # all were added: none is missing
     first, last = special.get("cls_token"), special.get("sep_token")

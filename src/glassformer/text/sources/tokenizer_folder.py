@@ -19,11 +19,11 @@ import tokenizers
 from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
-from glassformer.text.crossing import Crossing
-from glassformer.text.sources import kinds, sentencepiece, vocabulary
+from glassformer.text.library_errors import LibraryErrors
+from glassformer.text.sources import legacy_vocabulary, sentencepiece, tokenizer_classes
 
-NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-UNLIMITED = 10**30  # what the field writes for "no limit"
+SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NO_LIMIT = 10**30  # what the field writes for "no limit"
 PREFIXED = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter spelt so as to hide it
 
 
@@ -32,12 +32,12 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
     config, model = _json(path), _json(folder / "config.json")
     whole = _backend(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
-    kind = vocabulary.kind_of(folder, config, model) if whole is None else kinds.kind_of(config, model)
+    kind = legacy_vocabulary.kind_of(folder, config, model) if whole is None else tokenizer_classes.kind_of(config, model)
     # older checkpoints name their special tokens in a file of their own, which then has the last word
     named = config if "added_tokens_decoder" in config else {**config, **_json(folder / "special_tokens_map.json")}
-    pieces = vocabulary.pieces(folder) if whole is None and kind.files == "pieces" else None
+    pieces = legacy_vocabulary.pieces(folder) if whole is None and kind.files == "pieces" else None
     named = {**(pieces.special if pieces and not kind.special else {}), **_usual(kind, whole), **named}
-    special = {name: _special(named[name], name, path) for name in NAMED if named.get(name) is not None}
+    special = {name: _special(named[name], name, path) for name in SPECIAL_TOKENS if named.get(name) is not None}
     further = named.get("extra_special_tokens") or named.get("additional_special_tokens") or []
     if not isinstance(further, list):
         raise CheckpointError(f"{path}: its additional special tokens are no list but {further!r}. Fetch it again.")
@@ -47,15 +47,15 @@ def read(folder: Path) -> dict[str, Any]:
     if pieces:
         backend, inner = sentencepiece.build(pieces, kind, config)
     else:
-        backend = whole or vocabulary.build(folder, kind, config, spelt.get("unk_token"))
+        backend = whole or legacy_vocabulary.build(folder, kind, config, spelt.get("unk_token"))
     added = _added(config, path)
     if "added_tokens_decoder" not in config:
         added += _older(folder / "added_tokens.json", {*spelt.values(), *(token.content for token in additional)})
-    with Crossing(f"{folder}: its added tokens do not fit ({{}}). Fetch them again."):
+    with LibraryErrors(f"{folder}: its added tokens do not fit ({{}}). Fetch them again."):
         backend.add_tokens([*added, *special.values(), *additional, *inner])  # those that it knows stay as they are
         if whole is None:
-            vocabulary.frame(backend, kind, config, spelt)
-    limit = config.get("model_max_length") or UNLIMITED
+            legacy_vocabulary.frame(backend, kind, config, spelt)
+    limit = config.get("model_max_length") or NO_LIMIT
     if not isinstance(limit, (int, float)):
         raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no number. Fetch it again.")
     return {
@@ -66,14 +66,14 @@ def read(folder: Path) -> dict[str, Any]:
         "padding_side": config.get("padding_side", (backend.padding or {}).get("direction", _side(kind, backend))),
         "truncation_side": config.get("truncation_side", (backend.truncation or {}).get("direction", "right")),
         "token_types": _token_types(config, path, kind.token_types),
-        "model_max_length": int(limit) if limit < UNLIMITED else UNLIMITED,
+        "model_max_length": int(limit) if limit < NO_LIMIT else NO_LIMIT,
         "clean_up": bool(config.get("clean_up_tokenization_spaces", False)),
         "source": config,
     }
 
 
 def _backend(path: Path) -> tokenizers.Tokenizer:
-    with Crossing(f"{path}: not a tokenizer file ({{}}). Fetch it again."):
+    with LibraryErrors(f"{path}: not a tokenizer file ({{}}). Fetch it again."):
         raw = path.read_bytes()
         if PREFIXED.search(raw):
             _check_prefix(json.loads(raw), path)
@@ -93,12 +93,12 @@ def _check_prefix(content: Any, path: Path) -> None:
             raise CheckpointError(f"{path}: its merge {pair!r} lacks the prefix {prefix!r}. Fetch it again.")
 
 
-def _side(kind: kinds.Kind, backend: tokenizers.Tokenizer) -> str:
+def _side(kind: tokenizer_classes.TokenizerClass, backend: tokenizers.Tokenizer) -> str:
     """Where a batch is filled up if no file says; a byte-level vocabulary is none of the kind, whatever its class."""
     return "right" if isinstance(backend.decoder, decoders.ByteLevel) else kind.padding_side
 
 
-def _usual(kind: kinds.Kind, whole: tokenizers.Tokenizer | None) -> dict[str, str]:
+def _usual(kind: tokenizer_classes.TokenizerClass, whole: tokenizers.Tokenizer | None) -> dict[str, str]:
     """The special tokens where no file names them: those of the tokenizer's kind, if a tokenizer.json has them."""
     if whole is None:
         return dict(kind.special)

@@ -17,7 +17,7 @@ CHUNK = 1 << 20  # elements
 
 
 @cache
-def block(kind: str) -> tuple[int, int]:
+def block_size(kind: str) -> tuple[int, int]:
     """(elements per block, bytes per block) of a kind; plain kinds are blocks of one."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -25,7 +25,7 @@ def block(kind: str) -> tuple[int, int]:
 
 
 @cache
-def kind_of(code: int) -> str | None:
+def kind_name(code: int) -> str | None:
     """The name behind a GGUF type code, or None for one that does not exist."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -36,7 +36,7 @@ def kind_of(code: int) -> str | None:
     return found.name if found in GGML_QUANT_SIZES else None
 
 
-def dequantise(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], where: str) -> npt.NDArray[np.float32]:
+def dequantize(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], where: str) -> npt.NDArray[np.float32]:
     """Stored bytes as float32 values of a shape; `where` is said if the kind cannot be expanded."""
     if kind == "F32":
         return raw.view("<f4").reshape(shape)
@@ -47,7 +47,7 @@ def dequantise(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], wh
     if kind == "F64":
         return raw.view("<f8").astype(np.float32).reshape(shape)
     from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
+    from gguf.quants import dequantize as gguf_dequantize
 
     count = math.prod(shape[:-1])
     rows = raw.reshape(count, raw.size // (count or 1))
@@ -55,7 +55,7 @@ def dequantise(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], wh
     step = max(1, CHUNK // shape[-1])  # piece by piece, for the formulas take several times a piece's memory
     try:
         for at in range(0, max(count, 1), step):
-            values[at : at + step] = dequantize(rows[at : at + step], GGMLQuantizationType[kind])
+            values[at : at + step] = gguf_dequantize(rows[at : at + step], GGMLQuantizationType[kind])
     except (NotImplementedError, KeyError) as error:
         raise CheckpointError(
             f"{where} is of kind {kind}, which cannot be expanded. "

@@ -17,7 +17,7 @@ from glassformer.text.chat.budget import CHARACTERS
 WEIGH, WALK, TICK, MADE = "(weigh)", "(walk)", "(tick)", "(made)"
 
 
-class Paying(jinja2.visitor.NodeTransformer):
+class MeteringTransformer(jinja2.visitor.NodeTransformer):
     """Makes a template's tree pay as it runs."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:

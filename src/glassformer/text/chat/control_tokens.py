@@ -18,7 +18,7 @@ BEGIN, END = "\U000f0000", "\U000f0001"  # for private use: no script has them
 Encode: TypeAlias = Callable[[str], list[int]]
 
 
-class Controls:
+class ControlTokens:
     """The control tokens of a tokenizer and a template: all special ones, and the added ones that the template writes."""
 
     def __init__(self, backend: tokenizers.Tokenizer, literals: str, encode: Encode) -> None:

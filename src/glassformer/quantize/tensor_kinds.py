@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from glassformer.blueprints import Blueprint, Op, Weight
-from glassformer.checkpoint.naming import settled
-from glassformer.checkpoint.packing import BITS, fits, known_kind
-from glassformer.checkpoint.stored import main_kind
+from glassformer.checkpoint.quantization import BITS, check_kind, fits
+from glassformer.checkpoint.stored_tensors import main_kind
+from glassformer.checkpoint.tensor_names import resolve_names
 from glassformer.errors import InputError
-from glassformer.opened import Opened
+from glassformer.opened import OpenedModel
 
 Role: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
 
@@ -42,10 +42,10 @@ def _role(op: Op, weight: Weight) -> Role:
     return "table" if op.kind in ("embed", "scores") else "plain"
 
 
-def stored_roles(opened: Opened) -> dict[int, Role]:
+def stored_roles(opened: OpenedModel) -> dict[int, Role]:
     """What each stored tensor that packing matters for is there for, by its identity; names have too much history."""
     known = roles(opened.blueprint())
-    found = settled(opened.tensors, tuple(known))
+    found = resolve_names(opened.tensors, tuple(known))
     return {id(one): known[name] for name, one in found.items() if known[name] != "plain"}
 
 
@@ -57,9 +57,9 @@ def kind_for(role: Role, columns: int, kind: str) -> str | None:
     return next(one for one in (wanted, INSTEAD.get(wanted, wanted), "F16") if fits(one, columns))
 
 
-def checked(opened: Opened, kind: str) -> str:
+def checked(opened: OpenedModel, kind: str) -> str:
     """The kind as the format spells it; refused if it does not exist, or if weights are packed already."""
-    kind = known_kind(kind)
+    kind = check_kind(kind)
     if packed := [one for one in opened.tensors.values() if one.packed]:
         raise InputError(
             f"{opened.name}: its weights are packed already, as {main_kind(packed)}; packed once more they would lose more "
@@ -68,6 +68,6 @@ def checked(opened: Opened, kind: str) -> str:
     return kind
 
 
-def label(opened: Opened) -> str:
+def label(opened: OpenedModel) -> str:
     """A short name for files that are made of a model."""
     return Path(opened.name).name.removesuffix(".gguf") or opened.path.resolve().name

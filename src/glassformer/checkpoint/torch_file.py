@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.pickle_scan import MEND, scan
-from glassformer.checkpoint.stored import Held, Mapped, Stored
+from glassformer.checkpoint.stored_tensors import BufferedFile, MappedFile, StoredTensor
 from glassformer.errors import CheckpointError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ENDINGS = (".bin", ".pt", ".ckpt", ".pth")
+TORCH_SUFFIXES = (".bin", ".pt", ".ckpt", ".pth")
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # under which a training script keeps the tensors
 KINDS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
@@ -30,18 +30,18 @@ KINDS = {
 
 
 @dataclass(frozen=True)
-class Pickled:
+class TorchFile:
     path: Path
     content: Mapping[Any, Any]  # the dictionary in the file, as it is
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
 
 
-def read_pickled(path: Path) -> Pickled:
+def read_torch_file(path: Path) -> TorchFile:
     """A file's dictionary, and its tensors; two names of one tensor get one `Stored`."""
-    file = Mapped(path)
+    file = MappedFile(path)
     try:
         content, sizes = _load(file)
-        return Pickled(path, content, dict(_stored(_unwrapped(content), file, sizes)))
+        return TorchFile(path, content, dict(_stored(_unwrapped(content), file, sizes)))
     except CheckpointError:
         raise
     except Exception as error:  # what a damaged file may raise in torch has no end
@@ -54,7 +54,7 @@ def read_pickled(path: Path) -> Pickled:
         ) from error
 
 
-def _load(file: Mapped) -> tuple[dict[Any, Any], list[int]]:
+def _load(file: MappedFile) -> tuple[dict[Any, Any], list[int]]:
     """The dictionary in a file, and the sizes in bytes that its storages have there."""
     import torch
 
@@ -89,10 +89,10 @@ def _unwrapped(content: dict[Any, Any]) -> dict[Any, Any]:
     return content if inner is None else _plain(inner)
 
 
-def _stored(found: dict[Any, Any], file: Mapped, sizes: list[int]) -> Iterator[tuple[str, Stored]]:
+def _stored(found: dict[Any, Any], file: MappedFile, sizes: list[int]) -> Iterator[tuple[str, StoredTensor]]:
     import torch
 
-    once: dict[Any, Stored] = {}  # by place, shape and strides
+    once: dict[Any, StoredTensor] = {}  # by place, shape and strides
     storages: dict[int, int] = {}
     room = len(file)  # for copies: they cannot need more than the file has, unless a tensor repeats itself
     for name, value in found.items():
@@ -123,11 +123,11 @@ def _stored(found: dict[Any, Any], file: Mapped, sizes: list[int]) -> Iterator[t
         raise CheckpointError(f"{file.path}: a tensor's storage is not as long as the file says. Fetch it again.")
 
 
-def _in_memory(name: str, kind: str, tensor: Tensor, path: Path) -> Stored:
+def _in_memory(name: str, kind: str, tensor: Tensor, path: Path) -> StoredTensor:
     import torch
 
     buffer = tensor.reshape(-1).view(torch.uint8).numpy()
-    return Stored(name, kind, tuple(tensor.shape), Held(path, buffer), 0, buffer.nbytes)
+    return StoredTensor(name, kind, tuple(tensor.shape), BufferedFile(path, buffer), 0, buffer.nbytes)
 
 
 def _listed(found: dict[Any, Any], most: int = 5) -> str:

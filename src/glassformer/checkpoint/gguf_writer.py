@@ -23,9 +23,9 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from glassformer.checkpoint.packed import dequantise
-from glassformer.checkpoint.packing import Bytes, Floats, pack, packed_size
-from glassformer.checkpoint.stored import PLAIN, Layout, Stored
+from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.quantization import Bytes, Floats, quantize_rows, quantized_size
+from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Layout, StoredTensor
 from glassformer.errors import CheckpointError, InputError
 from glassformer.progress import NamedProgress
 
@@ -34,21 +34,21 @@ ALIGNMENT = 32
 BYTE_FIELDS = ("tokenizer.ggml.precompiled_charsmap",)  # lists of numbers that are bytes
 OTHERS = ("general.architecture", "general.alignment", "split.")  # fields that are this file's own
 
-Rows: TypeAlias = Callable[[int, int], Floats]  # rows number a to b of a tensor
+RowReader: TypeAlias = Callable[[int, int], Floats]  # rows number a to b of a tensor
 
 
 @dataclass(frozen=True)
-class Written:
+class OutputTensor:
     """A tensor on its way into a file."""
 
     name: str
     kind: str
     shape: tuple[int, ...]  # as the file has it
-    open: Callable[[], Rows]  # called when its turn has come
+    open: Callable[[], RowReader]  # called when its turn has come
 
     @property
     def size(self) -> int:
-        return packed_size(self.kind, self.shape)
+        return quantized_size(self.kind, self.shape)
 
     def pieces(self) -> Iterator[Callable[[], Bytes]]:
         """Functions that pack one piece after the other."""
@@ -57,28 +57,28 @@ class Written:
         for at in range(0, count, step):
             yield partial(self._packed, rows, at, min(at + step, count))
 
-    def _packed(self, rows: Rows, first: int, last: int) -> Bytes:
+    def _packed(self, rows: RowReader, first: int, last: int) -> Bytes:
         try:
-            return pack(rows(first, last), self.kind).reshape(-1)
+            return quantize_rows(rows(first, last), self.kind).reshape(-1)
         except InputError as error:
             raise InputError(f"tensor {self.name!r}: {error}") from error
 
 
-def stored_rows(stored: Stored) -> Rows:
+def stored_rows(stored: StoredTensor) -> RowReader:
     """The rows of a stored tensor of a plain kind, in the order that they have in their file."""
-    shape = stored.shape if stored.layout is None else stored.layout.stored(stored.shape)
-    width = shape[-1] * PLAIN[stored.kind]
+    shape = stored.shape if stored.layout is None else stored.layout.stored_shape(stored.shape)
+    width = shape[-1] * PLAIN_KINDS[stored.kind]
 
     def rows(first: int, last: int) -> Floats:
         piece = stored.bytes[first * width : last * width]
-        return dequantise(piece, stored.kind, (last - first, shape[-1]), stored.name)
+        return dequantize(piece, stored.kind, (last - first, shape[-1]), stored.name)
 
     return rows
 
 
-def laid_rows(stored: Stored, layout: Layout) -> Rows:
+def rows_in_layout(stored: StoredTensor, layout: Layout) -> RowReader:
     """The rows of a stored tensor as a layout lays them."""
-    values = layout.lay(stored.expand())
+    values = layout.to_stored(stored.to_float32())
     values = values.reshape(-1, values.shape[-1])
     return lambda first, last: values[first:last]
 
@@ -87,22 +87,22 @@ def write_gguf(
     path: Path,
     architecture: str,
     fields: Mapping[str, Any],
-    tensors: Sequence[Written],
+    tensors: Sequence[OutputTensor],
     progress: NamedProgress | None = None,
 ) -> None:
     """Write a file whole, or not at all."""
-    with whole(path) as part:
+    with atomic_path(path) as part:
         _write_header(part, architecture, fields, tensors)
         with part.open("ab") as file:
             _write_data(file, tensors, path.name, progress)
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """A path to write to, which takes the place of the wanted one when all went well, and goes away when not."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        forget(path.parent, f".{glob.escape(path.name)}.*.part")
+        remove_stale_parts(path.parent, f".{glob.escape(path.name)}.*.part")
         yield part
         part.replace(path)
     except OSError as error:
@@ -114,7 +114,7 @@ def whole(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def forget(folder: Path, parts: str) -> None:
+def remove_stale_parts(folder: Path, parts: str) -> None:
     """Remove what killed runs have left; a day is longer than any run."""
     for left in folder.glob(parts):
         with suppress(OSError):  # another was faster
@@ -122,7 +122,7 @@ def forget(folder: Path, parts: str) -> None:
                 left.unlink()
 
 
-def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tensors: Iterable[Written]) -> None:
+def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tensors: Iterable[OutputTensor]) -> None:
     from gguf.constants import GGMLQuantizationType
     from gguf.gguf_writer import GGUFWriter
 
@@ -160,7 +160,7 @@ def _add(writer: Any, key: str, value: Any) -> None:
         writer.add_key_value(key, value, Value.STRING)
 
 
-def _write_data(file: BinaryIO, tensors: Sequence[Written], what: str, progress: NamedProgress | None) -> None:
+def _write_data(file: BinaryIO, tensors: Sequence[OutputTensor], what: str, progress: NamedProgress | None) -> None:
     so_far, total = 0, sum(one.size + _gap(one.size) for one in tensors)
     file.write(bytes(_gap(file.tell())))
     for piece in _in_order(_jobs(tensors)):
@@ -170,7 +170,7 @@ def _write_data(file: BinaryIO, tensors: Sequence[Written], what: str, progress:
             progress(what, so_far, total)
 
 
-def _jobs(tensors: Iterable[Written]) -> Iterator[Callable[[], Bytes]]:
+def _jobs(tensors: Iterable[OutputTensor]) -> Iterator[Callable[[], Bytes]]:
     """All that follows the header: the tensors' pieces, and behind each tensor what fills it up to a round place."""
     for one in tensors:
         yield from one.pieces()

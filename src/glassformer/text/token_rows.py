@@ -17,11 +17,11 @@ Padding: TypeAlias = bool | Literal["longest", "max_length", "do_not_pad"]
 Truncation: TypeAlias = bool | Literal["longest_first", "only_first", "only_second", "do_not_truncate"] | None
 
 TRUNCATIONS = (True, False, None, "longest_first", "only_first", "only_second", "do_not_truncate")
-UNCUT = (False, None, "do_not_truncate")
+NO_TRUNCATION = (False, None, "do_not_truncate")
 Span: TypeAlias = tuple[int, int]
 
 
-class Row:
+class TokenRow:
     """One row of a batch, with the names that the library gives such things."""
 
     __slots__ = ("after", "before", "filler", "kept", "source")
@@ -113,7 +113,7 @@ class Row:
         return None if token is None else self.word_ids[token]
 
 
-def cut(
+def truncate(
     source: tokenizers.Encoding,
     limit: int,
     way: Any,
@@ -121,7 +121,7 @@ def cut(
     stride: int = 0,
     windows: bool = False,
     framed: bool = True,
-) -> list[Row]:
+) -> list[TokenRow]:
     """Rows of at most `limit` tokens: the first one, or a window for every part of the texts.
 
     It is the texts that are cut, and never the tokens around them while they have room. Neighbouring windows share
@@ -130,7 +130,7 @@ def cut(
     """
     size = len(source)
     if size <= limit:
-        return [Row(source)]
+        return [TokenRow(source)]
     owners: list[int | None] = []
     places, lengths = [0, size], [size, 0]
     if framed or source.n_sequences > 1:
@@ -140,13 +140,13 @@ def cut(
     around = size - sum(lengths)
     kept = _room(lengths[0], lengths[1], limit - around, way)
     if limit < around:
-        return [Row(source, [at for at, owner in enumerate(owners) if owner is None][:limit])]
+        return [TokenRow(source, [at for at, owner in enumerate(owners) if owner is None][:limit])]
     first, second = (_spans(length, room, stride, side) for length, room in zip(lengths, kept, strict=True))
     chosen = [(first[0], second[0])]
     if windows:
         chosen += [(one, two) for one in first[1:] for two in second]
         chosen += [(first[0], two) for two in second[1:]]
-    return [Row(source, _places(size, places, lengths, spans)) for spans in chosen]
+    return [TokenRow(source, _places(size, places, lengths, spans)) for spans in chosen]
 
 
 def _places(size: int, places: Sequence[int], lengths: Sequence[int], spans: tuple[Span, Span]) -> list[int]:

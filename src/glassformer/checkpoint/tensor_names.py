@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from glassformer.checkpoint.stored import Stored
+from glassformer.checkpoint.stored_tensors import StoredTensor
 
 RENAMED = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # what old files call a norm's
 BASES = ("model", "transformer", "bert", "roberta", "distilbert")  # what families call what is below a head
@@ -21,17 +21,17 @@ TABLES = (  # the names of one table of vectors, wherever it is shared
 )  # fmt: skip
 
 
-def renamed(stored: Mapping[str, Stored]) -> dict[str, Stored]:
+def modern_names(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     found = dict(stored)
     for old, new in RENAMED:
         found = {old.sub(new, name): one for name, one in found.items()}
     return found
 
 
-def settled(stored: Mapping[str, Stored], expected: Sequence[str]) -> dict[str, Stored]:
+def resolve_names(stored: Mapping[str, StoredTensor], expected: Sequence[str]) -> dict[str, StoredTensor]:
     """The stored tensors under the names that are expected; what was not stored is not there."""
-    found = renamed(stored)
-    settled: dict[str, Stored] = {}
+    found = modern_names(stored)
+    settled: dict[str, StoredTensor] = {}
     for name in expected:
         base, _, rest = name.partition(".")
         others = TABLES if name in TABLES[1:] else ()  # a head of its own has one name
