@@ -57,7 +57,7 @@ def make(family: str, head: str | None = None, **rates: float) -> Any:
 
 def inputs(model: Any) -> dict[str, Tensor]:
     ids = ids_for(model, 2, 9)
-    if not hasattr(model.base_model, "crossings"):
+    if not hasattr(model.base_model, "cross_attention_modules"):
         return {"input_ids": ids}
     ids[:, -1] = model.config.eos_token_id
     if getattr(model, "head", "") == "sequence":  # the decoder reads the source itself
@@ -114,7 +114,7 @@ def test_where_the_reference_has_it(family: str, head: str, tmp_path: Path) -> N
         if isinstance(part, Attention):
             other = theirs.get_submodule(name)
             rate = getattr(other, "attention_dropout", None) or getattr(other, "attn_dropout", None) or other.dropout
-            assert part.dropping == (rate.p if isinstance(rate, nn.Dropout) else rate) == 0.21, name
+            assert part.dropout_rate == (rate.p if isinstance(rate, nn.Dropout) else rate) == 0.21, name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -187,7 +187,7 @@ def test_loaded_and_made_models_are_at_rest(family: str, tmp_path: Path) -> None
     reference.write(tmp_path, family, MAIN[family], **RATES[family])
     model = load(tmp_path, MAIN[family])
     assert not any(part.training for part in model.modules())
-    assert all(part.dropping == 0.0 for part in model.modules() if isinstance(part, Attention))
+    assert all(part.dropout_rate == 0.0 for part in model.modules() if isinstance(part, Attention))
     given = inputs(model)
     with torch.no_grad():
         assert torch.equal(model(**given).logits, model(**given).logits)

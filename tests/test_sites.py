@@ -124,7 +124,7 @@ def test_no_allocations_when_nobody_looks(model: Any) -> None:
     x = torch.randn(1, 2, 48)
     p = model.model.prepare(IDS[:1, :2], None, None, None, None, False, None)
     assert p.tap is None
-    assert block.touch("residual", x, p) is x
+    assert block.apply("residual", x, p) is x
 
 
 def test_users_own_hooks_fire(model: Any) -> None:

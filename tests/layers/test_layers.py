@@ -60,7 +60,7 @@ def test_turning_keeps_lengths_and_tells_only_distances() -> None:
     query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
 
     def score(at: int, to: int) -> float:
-        turned = [rotary(torch.tensor([[place]]), torch.float32).turn(x) for place, x in ((at, query), (to, key))]
+        turned = [rotary(torch.tensor([[place]]), torch.float32).rotate(x) for place, x in ((at, query), (to, key))]
         assert torch.allclose(turned[0].norm(), query.norm(), atol=1e-5)
         return float((turned[0] * turned[1]).sum())
 
@@ -94,12 +94,12 @@ def test_masks(data: st.DataObject) -> None:
     window = data.draw(st.one_of(st.none(), st.integers(1, 8))) if causal else None
     present = data.draw(st.one_of(st.none(), st.lists(st.booleans(), min_size=keys, max_size=keys)))
     columns = torch.arange(past, keys)[None]
-    mask = Mask(columns, keys, causal=causal, present=None if present is None else torch.tensor([present]))
+    mask = Mask(columns, keys, causal=causal, real_tokens=None if present is None else torch.tensor([present]))
     wanted = torch.tensor([[seen(past + q, k, causal, window, present) for k in range(keys)] for q in range(length)])
     assert torch.equal(mask.visible(window).expand(1, 1, length, keys)[0, 0], wanted)
-    everything, square = mask.shortcut(window)
-    assert not everything or bool(wanted.all())
-    assert not square or torch.equal(wanted, torch.ones(length, keys).tril().bool())
+    unmasked, plain_causal = mask.fast_path(window)
+    assert not unmasked or bool(wanted.all())
+    assert not plain_causal or torch.equal(wanted, torch.ones(length, keys).tril().bool())
     query, key, value = torch.randn(1, 4, length, 8), torch.randn(1, 2, keys, 8), torch.randn(1, 2, keys, 8)
     weights = pattern(query, key, mask, 0.3, window)
     assert torch.allclose(weights.sum(-1), torch.ones(1, 4, length), atol=1e-5)
@@ -119,7 +119,7 @@ class TestProducts:
         x = torch.randn(1, rows, 40).to(dtype)
         wanted = F.linear(x.double(), layer.weight.double(), layer.bias.double() if bias else None)
         for well in (True, False):
-            monkeypatch.setattr(linear, "multiplies_well", lambda _, well=well: well)
+            monkeypatch.setattr(linear, "has_fast_matmul", lambda _, well=well: well)
             for gradients in (True, False):
                 with torch.set_grad_enabled(gradients):
                     found = layer(x)
@@ -131,7 +131,7 @@ class TestProducts:
         class Nothing: ...
 
         monkeypatch.setattr(torch.ops, "mkldnn", Nothing())
-        assert linear.multiplies_well.__wrapped__(torch.bfloat16) is False
+        assert linear.has_fast_matmul.__wrapped__(torch.bfloat16) is False
 
     def test_it_prints_as_torchs(self) -> None:
         assert str(Linear(4, 3, bias=False)) == "Linear(in_features=4, out_features=3, bias=False)"

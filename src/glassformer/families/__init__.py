@@ -7,18 +7,18 @@ import importlib.util
 
 from glassformer.blueprints import find as find_blueprint
 from glassformer.errors import ConfigError
-from glassformer.families.shared.base import Base
+from glassformer.families.shared.base import BaseModel
 
 
-def find(model_type: str) -> type[Base]:
+def find(model_type: str) -> type[BaseModel]:
     """The base model's class of a model type."""
     find_blueprint(model_type)  # raises for an unknown one
     name = f"{__name__}.{model_type}"
     module = importlib.import_module(name) if importlib.util.find_spec(name) else None
     if not hasattr(module, "Model"):
         raise ConfigError(f"{model_type} has a blueprint, but no family: families/{model_type}.py must have a Model.")
-    family: type[Base] = module.Model  # type: ignore[union-attr]
+    family: type[BaseModel] = module.Model  # type: ignore[union-attr]
     return family
 
 
-__all__ = ["Base", "find"]
+__all__ = ["BaseModel", "find"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.bart import EPS, FIRST, Config
-from glassformer.families.shared.parts import ClassificationHead, Spans
+from glassformer.families.shared.head_modules import ClassificationHead, SpanHead
 from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.layers import (
     MLP,
@@ -21,17 +21,17 @@ from glassformer.layers import (
     Block,
     CrossAttention,
     Embedding,
+    FamilyModule,
+    ForwardPass,
     LayerNorm,
     Linear,
-    Part,
-    Pass,
-    christen,
+    label_modules,
 )
 from glassformer.sites import ENCODER
 
 
 class BartAttention(Attention):
-    shown = "Attention"
+    printed_name = "Attention"
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
 
     def __init__(self, c: Config, heads: int) -> None:
@@ -43,8 +43,10 @@ class BartCrossAttention(CrossAttention, BartAttention):
     pass
 
 
-class EncoderLayer(Block, MLP):
+class BartEncoderLayer(Block, MLP):
     """Its MLP's two halves are modules of the block itself."""
+
+    printed_name = "EncoderLayer"
 
     def __init__(self, c: Config, heads: int, inner: int) -> None:
         super().__init__()
@@ -60,30 +62,32 @@ class EncoderLayer(Block, MLP):
     def neurons(self, x: Tensor) -> Tensor:
         return self.activation_fn(self.fc1(x))
 
-    def back(self, neurons: Tensor) -> Tensor:
+    def down(self, neurons: Tensor) -> Tensor:
         return self.dropout(self.fc2(self.activation_dropout(neurons)))
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.add(x, self.dropout(self.self_attn(x, p)), p, "middle", self.self_attn_layer_norm)
         return self.add(x, MLP.forward(self, x, p), p, "residual", self.final_layer_norm)
 
 
-class DecoderLayer(EncoderLayer):
+class BartDecoderLayer(BartEncoderLayer):
+    printed_name = "DecoderLayer"
+
     def __init__(self, c: Config, heads: int, inner: int) -> None:
         super().__init__(c, heads, inner)
         self.encoder_attn = BartCrossAttention(c, heads)
         self.encoder_attn_layer_norm = LayerNorm(c.hidden_size, EPS)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.add(x, self.dropout(self.self_attn(x, p)), p, "middle", self.self_attn_layer_norm)
         x = self.add(x, self.dropout(self.encoder_attn(x, p)), p, "crossed", self.encoder_attn_layer_norm)
         return self.add(x, MLP.forward(self, x, p), p, "residual", self.final_layer_norm)
 
 
-class Stack(Part):
-    def __init__(self, c: Config, table: Embedding, layers: Sequence[EncoderLayer], shown: str) -> None:
+class BartStack(FamilyModule):
+    def __init__(self, c: Config, table: Embedding, layers: Sequence[BartEncoderLayer], printed_name: str) -> None:
         super().__init__()
-        self.shown = shown
+        self.printed_name = printed_name
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, scale=c.scale)
         if c.tie_word_embeddings:
             self.embed_tokens.weight = table.weight
@@ -92,15 +96,15 @@ class Stack(Part):
         self.layernorm_embedding = LayerNorm(c.hidden_size, EPS)
         self.dropout = nn.Dropout(c.dropout)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         placed = self.layernorm_embedding(x + self.embed_positions(p.positions + FIRST))
-        x = self.touch("embedding", self.dropout(placed), p)
+        x = self.at_site("embedding", self.dropout(placed), p)
         for layer in self.layers:
             x = layer(x, p)
-        return self.touch("final", x, p)
+        return self.at_site("final", x, p)
 
 
-class Head(Part):
+class BartLMHead(FamilyModule):
     final_logits_bias: Tensor
 
     def __init__(self, c: Config) -> None:
@@ -116,43 +120,49 @@ class Head(Part):
         return self.lm_head(states) + self.final_logits_bias
 
 
-class TextClassifier(ClassificationHead):
-    shown = "ClassificationHead"
+class BartClassificationHead(ClassificationHead):
+    printed_name = "ClassificationHead"
     reads = "eos"
 
 
 class BartModel(EncoderDecoder):
     family = "Bart"
     config_class = Config
-    heads = {"seq2seq": ("", Head), "sequence": ("classification_head", TextClassifier), "question": ("", Spans)}
-    shifts = True
+    heads = {
+        "seq2seq": ("", BartLMHead),
+        "sequence": ("classification_head", BartClassificationHead),
+        "question": ("", SpanHead),
+    }
+    shifts_source = True
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
         self.shared = Embedding(c.vocab_size, c.hidden_size, scale=c.scale)
-        readers = [EncoderLayer(c, c.encoder_attention_heads, c.encoder_ffn_dim) for _ in range(c.num_encoder_layers)]
-        writers = [DecoderLayer(c, c.num_attention_heads, c.decoder_ffn_dim) for _ in range(c.num_hidden_layers)]
-        self.encoder = Stack(c, self.shared, readers, "Encoder")
-        self.decoder = Stack(c, self.shared, writers, "Decoder")
-        self.ready(self.decoder.layers)
-        christen(self.encoder, self.family, self.encoder.layers, ENCODER)
+        encoder_layers = [
+            BartEncoderLayer(c, c.encoder_attention_heads, c.encoder_ffn_dim) for _ in range(c.num_encoder_layers)
+        ]
+        decoder_layers = [BartDecoderLayer(c, c.num_attention_heads, c.decoder_ffn_dim) for _ in range(c.num_hidden_layers)]
+        self.encoder = BartStack(c, self.shared, encoder_layers, "Encoder")
+        self.decoder = BartStack(c, self.shared, decoder_layers, "Decoder")
+        self.post_init(self.decoder.layers)
+        label_modules(self.encoder, self.family, self.encoder.layers, ENCODER)
 
     @property
-    def table(self) -> Embedding:
+    def token_embedding(self) -> Embedding:
         return self.shared
 
     @property
-    def crossings(self) -> Sequence[CrossAttention]:
+    def cross_attention_modules(self) -> Sequence[CrossAttention]:
         layers: Iterable[Any] = self.decoder.layers
         return [layer.encoder_attn for layer in layers]
 
-    def check_room(self, positions: Tensor) -> None:
-        self.check_table(positions)
+    def check_positions(self, positions: Tensor) -> None:
+        self.check_position_table(positions)
 
-    def encode(self, x: Tensor, p: Pass) -> Tensor:
+    def encode(self, x: Tensor, p: ForwardPass) -> Tensor:
         return self.encoder(x, p)
 
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
         return self.decoder(x, p)
 
 

@@ -1,4 +1,4 @@
-"""BERT: every token sees every other; a norm after each sum; token types beside positions; a pooler on top.
+"""BERT: every token sees every other; a norm after each sum; token types in addition to positions; a pooler on top.
 
 Shapes: x (batch, length, hidden).
 """
@@ -11,13 +11,15 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from glassformer.blueprints.bert import Config
-from glassformer.families.shared.base import Heads
+from glassformer.families.shared.base import HeadModules
 from glassformer.families.shared.encoder import Encoder, Pooler
-from glassformer.families.shared.parts import Classifier, PooledClassifier, Spans, Transform
-from glassformer.layers import MLP, Activation, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass
+from glassformer.families.shared.head_modules import Classifier, PooledClassifier, PredictionHeadTransform, SpanHead
+from glassformer.layers import MLP, Activation, Attention, Block, Embedding, FamilyModule, ForwardPass, LayerNorm, Linear
 
 
-class Embeddings(Part):
+class BertEmbeddings(FamilyModule):
+    printed_name = "Embeddings"
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.first = c.first_position
@@ -27,12 +29,13 @@ class Embeddings(Part):
         self.LayerNorm = LayerNorm(c.hidden_size, c.layer_norm_eps)
         self.dropout = nn.Dropout(c.hidden_dropout_prob)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         placed = x + self.token_type_embeddings(p.segments) + self.position_embeddings(p.positions + self.first)
-        return self.touch("embedding", self.dropout(self.LayerNorm(placed)), p)
+        return self.at_site("embedding", self.dropout(self.LayerNorm(placed)), p)
 
 
-class SelfAttention(Attention):
+class BertSelfAttention(Attention):
+    printed_name = "SelfAttention"
     names = ("query", "key", "value", "")
 
     def __init__(self, c: Config) -> None:
@@ -41,8 +44,10 @@ class SelfAttention(Attention):
         self.dropout = nn.Dropout(c.attention_probs_dropout_prob)
 
 
-class Output(Part):
+class BertOutput(FamilyModule):
     """A projection back to the stream, and the norm that comes after the sum."""
+
+    printed_name = "Output"
 
     def __init__(self, inner: int, c: Config) -> None:
         super().__init__()
@@ -54,61 +59,67 @@ class Output(Part):
         return self.dropout(self.dense(x))
 
 
-class SelfOutput(Output):
-    pass
+class BertSelfOutput(BertOutput):
+    printed_name = "SelfOutput"
 
 
-class BertAttention(Part):
-    shown = "Attention"
+class BertAttention(FamilyModule):
+    printed_name = "Attention"
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.self = SelfAttention(c)
-        self.output = SelfOutput(c.hidden_size, c)
+        self.self = BertSelfAttention(c)
+        self.output = BertSelfOutput(c.hidden_size, c)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
-        return self.touch("attention.update", self.output.update(self.self.look(x, p)), p)
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        return self.at_site("attention.update", self.output.update(self.self.joined_heads(x, p)), p)
 
 
-class Intermediate(Part):
+class BertIntermediate(FamilyModule):
+    printed_name = "Intermediate"
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.dense = Linear(c.hidden_size, c.intermediate_size)
         self.intermediate_act_fn = Activation(c.hidden_act)
 
 
-class Layer(Block, MLP):
+class BertLayer(Block, MLP):
     """Its MLP's two halves are modules of the block itself."""
+
+    printed_name = "Layer"
 
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.attention = BertAttention(c)
-        self.intermediate = Intermediate(c)
-        self.output = Output(c.intermediate_size, c)
+        self.intermediate = BertIntermediate(c)
+        self.output = BertOutput(c.intermediate_size, c)
 
     def neurons(self, x: Tensor) -> Tensor:
         return self.intermediate.intermediate_act_fn(self.intermediate.dense(x))
 
-    def back(self, neurons: Tensor) -> Tensor:
+    def down(self, neurons: Tensor) -> Tensor:
         return self.output.update(neurons)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.add(x, self.attention(x, p), p, "middle", self.attention.output.LayerNorm)
         return self.add(x, MLP.forward(self, x, p), p, "residual", self.output.LayerNorm)
 
 
-class Stack(Part):
-    shown = "Encoder"
+class BertEncoder(FamilyModule):
+    printed_name = "Encoder"
 
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(Layer(c) for _ in range(c.num_hidden_layers))
+        self.layer = nn.ModuleList(BertLayer(c) for _ in range(c.num_hidden_layers))
 
 
-class LMPredictionHead(Part):
+class BertLMPredictionHead(FamilyModule):
+    printed_name = "LMPredictionHead"
+
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.transform = Transform(c.hidden_size, c.hidden_act, c.layer_norm_eps)
+        self.transform = PredictionHeadTransform(c.hidden_size, c.hidden_act, c.layer_norm_eps)
         self.decoder = Linear(c.hidden_size, c.vocab_size)
         self.bias = self.decoder.bias  # files have it under both names
 
@@ -116,10 +127,12 @@ class LMPredictionHead(Part):
         return self.decoder(self.transform(states))
 
 
-class OnlyMLMHead(Part):
+class BertOnlyMLMHead(FamilyModule):
+    printed_name = "OnlyMLMHead"
+
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.predictions = LMPredictionHead(c)
+        self.predictions = BertLMPredictionHead(c)
 
     @property
     def output(self) -> Linear:
@@ -133,19 +146,19 @@ class BertModel(Encoder):
     family = "Bert"
     config_class = Config
     prefix = "bert"
-    heads: ClassVar[Heads] = {
-        "masked": ("cls", OnlyMLMHead),
+    heads: ClassVar[HeadModules] = {
+        "masked": ("cls", BertOnlyMLMHead),
         "sequence": ("", PooledClassifier),
         "token": ("", Classifier),
-        "question": ("", Spans),
+        "question": ("", SpanHead),
     }
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
-        self.embeddings = Embeddings(c)
-        self.encoder = Stack(c)
+        self.embeddings = BertEmbeddings(c)
+        self.encoder = BertEncoder(c)
         self.pooler = Pooler(c.hidden_size)
-        self.ready(self.encoder.layer)
+        self.post_init(self.encoder.layer)
 
     @property
     def blocks(self) -> Iterable[nn.Module]:

@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.blueprints.distilbert import EPS, Config
-from glassformer.families.shared.base import Heads
+from glassformer.families.shared.base import HeadModules
 from glassformer.families.shared.encoder import Encoder
-from glassformer.families.shared.parts import Classifier, Spans
-from glassformer.layers import MLP, Activation, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass
+from glassformer.families.shared.head_modules import Classifier, SpanHead
+from glassformer.layers import MLP, Activation, Attention, Block, Embedding, FamilyModule, ForwardPass, LayerNorm, Linear
 
 
-class Embeddings(Part):
+class DistilBertEmbeddings(FamilyModule):
+    printed_name = "Embeddings"
+
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.word_embeddings = Embedding(c.vocab_size, c.hidden_size)
@@ -26,12 +28,13 @@ class Embeddings(Part):
         self.LayerNorm = LayerNorm(c.hidden_size, EPS)
         self.dropout = nn.Dropout(c.dropout)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         placed = x + self.position_embeddings(p.positions)
-        return self.touch("embedding", self.dropout(self.LayerNorm(placed)), p)
+        return self.at_site("embedding", self.dropout(self.LayerNorm(placed)), p)
 
 
-class SelfAttention(Attention):
+class DistilBertSelfAttention(Attention):
+    printed_name = "SelfAttention"
     names = ("q_lin", "k_lin", "v_lin", "out_lin")
 
     def __init__(self, c: Config) -> None:
@@ -51,30 +54,32 @@ class FFN(MLP):
     def neurons(self, x: Tensor) -> Tensor:
         return self.activation(self.lin1(x))
 
-    def back(self, neurons: Tensor) -> Tensor:
+    def down(self, neurons: Tensor) -> Tensor:
         return self.dropout(self.lin2(neurons))
 
 
-class TransformerBlock(Block):
+class DistilBertBlock(Block):
+    printed_name = "TransformerBlock"
+
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.attention = SelfAttention(c)
+        self.attention = DistilBertSelfAttention(c)
         self.sa_layer_norm = LayerNorm(c.hidden_size, EPS)
         self.ffn = FFN(c)
         self.output_layer_norm = LayerNorm(c.hidden_size, EPS)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.add(x, self.attention(x, p), p, "middle", self.sa_layer_norm)
         return self.add(x, self.ffn(x, p), p, "residual", self.output_layer_norm)
 
 
-class Transformer(Part):
+class Transformer(FamilyModule):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(TransformerBlock(c) for _ in range(c.num_hidden_layers))
+        self.layer = nn.ModuleList(DistilBertBlock(c) for _ in range(c.num_hidden_layers))
 
 
-class MaskedHead(Part):
+class DistilBertMaskedHead(FamilyModule):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.activation = Activation(c.hidden_act)
@@ -90,7 +95,7 @@ class MaskedHead(Part):
         return self.vocab_projector(self.vocab_layer_norm(self.activation(self.vocab_transform(states))))
 
 
-class TextClassifier(Part):
+class DistilBertClassifier(FamilyModule):
     reads = "first"
 
     def __init__(self, c: Config) -> None:
@@ -103,7 +108,7 @@ class TextClassifier(Part):
         return self.classifier(self.dropout(F.relu(self.pre_classifier(states))))
 
 
-class Answers(Spans):
+class DistilBertSpanHead(SpanHead):
     def __init__(self, c: Config) -> None:
         super().__init__(c)
         self.dropout = nn.Dropout(c.qa_dropout)
@@ -116,15 +121,18 @@ class DistilBertModel(Encoder):
     family = "DistilBert"
     config_class = Config
     prefix = "distilbert"
-    heads: ClassVar[Heads] = {
-        "masked": ("", MaskedHead), "sequence": ("", TextClassifier), "token": ("", Classifier), "question": ("", Answers),
-    }  # fmt: skip
+    heads: ClassVar[HeadModules] = {
+        "masked": ("", DistilBertMaskedHead),
+        "sequence": ("", DistilBertClassifier),
+        "token": ("", Classifier),
+        "question": ("", DistilBertSpanHead),
+    }
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
-        self.embeddings = Embeddings(c)
+        self.embeddings = DistilBertEmbeddings(c)
         self.transformer = Transformer(c)
-        self.ready(self.transformer.layer)
+        self.post_init(self.transformer.layer)
 
     @property
     def blocks(self) -> Iterable[nn.Module]:

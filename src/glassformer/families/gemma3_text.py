@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer.blueprints.gemma3_text import Config
 from glassformer.families import llama
 from glassformer.families.shared.decoder import Decoder
-from glassformer.layers import Block, Embedding, GatedMLP, OffsetRMSNorm, Pass, Rotary, RotaryEmbedding
+from glassformer.layers import Block, Embedding, ForwardPass, GatedMLP, OffsetRMSNorm, RotaryEmbedding, RotaryTables
 
 
 class GemmaAttention(llama.LlamaAttention):
@@ -22,20 +22,22 @@ class GemmaAttention(llama.LlamaAttention):
         self.q_norm = OffsetRMSNorm(c.head_dim, c.rms_norm_eps)
         self.k_norm = OffsetRMSNorm(c.head_dim, c.rms_norm_eps)
 
-    def place(self, query: Tensor, key: Tensor, p: Pass) -> tuple[Tensor, Tensor]:
-        return super().place(self.q_norm(query), self.k_norm(key), p)
+    def prepare_query_key(self, query: Tensor, key: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor]:
+        return super().prepare_query_key(self.q_norm(query), self.k_norm(key), p)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
-        return self.mix(self.look(x, p))  # its update is what the norm behind it gives
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        return self.project_output(self.joined_heads(x, p))  # the norm after it gives its update
 
 
 class GemmaMLP(GatedMLP):
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.touch("mlp.input", x, p)
-        return self.back(self.touch("mlp.hidden", self.neurons(x), p))
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        x = self.at_site("mlp.input", x, p)
+        return self.down(self.at_site("mlp.hidden", self.neurons(x), p))
 
 
-class DecoderLayer(Block):
+class GemmaDecoderLayer(Block):
+    printed_name = "DecoderLayer"
+
     def __init__(self, c: Config, layer: int) -> None:
         super().__init__()
         self.self_attn = GemmaAttention(c, layer)
@@ -45,41 +47,41 @@ class DecoderLayer(Block):
         self.pre_feedforward_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
         self.post_feedforward_layernorm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         update = self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), p))
-        x = self.add(x, self.touch("attention.update", update, p), p, "middle")
+        x = self.add(x, self.at_site("attention.update", update, p), p, "middle")
         update = self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x), p))
-        return self.add(x, self.touch("mlp.update", update, p), p, "residual")
+        return self.add(x, self.at_site("mlp.update", update, p), p, "residual")
 
 
 class Gemma3TextModel(Decoder):
     family = "Gemma3"
     config_class = Config
-    titles = {"ForSequenceClassification": "TextForSequenceClassification"}
+    class_suffixes = {"ForSequenceClassification": "TextForSequenceClassification"}
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
         self.embed_tokens = Embedding(c.vocab_size, c.hidden_size, scale=c.hidden_size**0.5)
-        self.layers = nn.ModuleList(DecoderLayer(c, number) for number in range(c.num_hidden_layers))
+        self.layers = nn.ModuleList(GemmaDecoderLayer(c, number) for number in range(c.num_hidden_layers))
         self.norm = OffsetRMSNorm(c.hidden_size, c.rms_norm_eps)
         self.rotary_emb = RotaryEmbedding(c.rope, c.head_dim)
         self.rotary_emb_local = RotaryEmbedding(c.local_rope, c.head_dim)
-        self.ready(self.layers)
+        self.post_init(self.layers)
 
     @property
-    def table(self) -> Embedding:
+    def token_embedding(self) -> Embedding:
         return self.embed_tokens
 
-    def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:
+    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
         return {"default": self.rotary_emb(positions, dtype), "local": self.rotary_emb_local(positions, dtype)}
 
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.touch("embedding", x, p)
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
+        x = self.at_site("embedding", x, p)
         for layer in self.layers:
             x = layer(x, p)
-        return self.touch("final", self.finish(x), p)
+        return self.at_site("final", self.final_norm(x), p)
 
-    def finish(self, x: Tensor) -> Tensor:
+    def final_norm(self, x: Tensor) -> Tensor:
         return self.norm(x)
 
 

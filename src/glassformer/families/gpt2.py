@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from glassformer.blueprints.gpt2 import Config
 from glassformer.families.shared.decoder import Decoder
-from glassformer.families.shared.parts import Classifier, Spans
-from glassformer.layers import MLP, Activation, Attention, Block, Conv1D, Embedding, LayerNorm, Pass
+from glassformer.families.shared.head_modules import Classifier, SpanHead
+from glassformer.layers import MLP, Activation, Attention, Block, Conv1D, Embedding, ForwardPass, LayerNorm
 
 
 class GPT2Attention(Attention):
-    shown = "Attention"
+    printed_name = "Attention"
     names = ("", "", "", "c_proj")
 
     def __init__(self, c: Config, layer: int) -> None:
@@ -27,19 +27,19 @@ class GPT2Attention(Attention):
         self.resid_dropout = nn.Dropout(c.resid_pdrop)
 
     @property
-    def dropping(self) -> float:
+    def dropout_rate(self) -> float:
         return self.attn_dropout.p if self.attn_dropout.training else 0.0
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = (self.split(part) for part in self.c_attn(x).chunk(3, -1))
         return query, key, value
 
-    def mix(self, joined: Tensor) -> Tensor:
+    def project_output(self, joined: Tensor) -> Tensor:
         return self.resid_dropout(self.c_proj(joined))
 
 
 class GPT2MLP(MLP):
-    shown = "MLP"
+    printed_name = "MLP"
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class GPT2MLP(MLP):
     def neurons(self, x: Tensor) -> Tensor:
         return self.act(self.c_fc(x))
 
-    def back(self, neurons: Tensor) -> Tensor:
+    def down(self, neurons: Tensor) -> Tensor:
         return self.dropout(self.c_proj(neurons))
 
 
 class GPT2Block(Block):
-    shown = "Block"
+    printed_name = "Block"
 
     def __init__(self, c: Config, layer: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class GPT2Block(Block):
         self.ln_2 = LayerNorm(c.hidden_size, c.layer_norm_epsilon)
         self.mlp = GPT2MLP(c)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.add(x, self.attn(self.ln_1(x), p), p, "middle")
         return self.add(x, self.mlp(self.ln_2(x), p), p, "residual")
 
@@ -74,8 +74,8 @@ class GPT2Model(Decoder):
     family = "GPT2"
     config_class = Config
     prefix = "transformer"
-    titles = {"ForCausalLM": "LMHeadModel"}
-    heads = {**Decoder.heads, "token": ("", Classifier), "question": ("", Spans)}
+    class_suffixes = {"ForCausalLM": "LMHeadModel"}
+    heads = {**Decoder.heads, "token": ("", Classifier), "question": ("", SpanHead)}
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
@@ -84,22 +84,22 @@ class GPT2Model(Decoder):
         self.drop = nn.Dropout(c.embd_pdrop)
         self.h = nn.ModuleList(GPT2Block(c, number) for number in range(c.num_hidden_layers))
         self.ln_f = LayerNorm(c.hidden_size, c.layer_norm_epsilon)
-        self.ready(self.h)
+        self.post_init(self.h)
 
     @property
-    def table(self) -> Embedding:
+    def token_embedding(self) -> Embedding:
         return self.wte
 
-    def check_room(self, positions: Tensor) -> None:
-        self.check_table(positions)
+    def check_positions(self, positions: Tensor) -> None:
+        self.check_position_table(positions)
 
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.touch("embedding", self.drop(x + self.wpe(p.positions)), p)
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
+        x = self.at_site("embedding", self.drop(x + self.wpe(p.positions)), p)
         for block in self.h:
             x = block(x, p)
-        return self.touch("final", self.finish(x), p)
+        return self.at_site("final", self.final_norm(x), p)
 
-    def finish(self, x: Tensor) -> Tensor:
+    def final_norm(self, x: Tensor) -> Tensor:
         return self.ln_f(x)
 
 

@@ -12,11 +12,20 @@ from torch import Tensor, nn
 
 from glassformer.blueprints.llama import Config
 from glassformer.families.shared.decoder import Decoder
-from glassformer.layers import Block, Embedding, GatedMLP, Pass, RMSNorm, Rotary, RotaryAttention, RotaryEmbedding
+from glassformer.layers import (
+    Block,
+    Embedding,
+    ForwardPass,
+    GatedMLP,
+    RMSNorm,
+    RotaryAttention,
+    RotaryEmbedding,
+    RotaryTables,
+)
 
 
 class LlamaAttention(RotaryAttention):
-    shown = "Attention"
+    printed_name = "Attention"
 
     def __init__(self, c: Config, layer: int) -> None:
         super().__init__(
@@ -31,7 +40,8 @@ class LlamaAttention(RotaryAttention):
         self.dropout = c.attention_dropout
 
 
-class DecoderLayer(Block):
+class LlamaDecoderLayer(Block):
+    printed_name = "DecoderLayer"
     attention: ClassVar[type[LlamaAttention]] = LlamaAttention
 
     def __init__(self, c: Config, layer: int) -> None:
@@ -41,7 +51,7 @@ class DecoderLayer(Block):
         self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.add(x, self.self_attn(self.input_layernorm(x), p), p, "middle")
         return self.add(x, self.mlp(self.post_attention_layernorm(x), p), p, "residual")
 
@@ -49,7 +59,7 @@ class DecoderLayer(Block):
 class LlamaModel(Decoder):
     family = "Llama"
     config_class = Config
-    layer: ClassVar[type[DecoderLayer]] = DecoderLayer
+    layer: ClassVar[type[LlamaDecoderLayer]] = LlamaDecoderLayer
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
@@ -57,22 +67,22 @@ class LlamaModel(Decoder):
         self.layers = nn.ModuleList(self.layer(c, number) for number in range(c.num_hidden_layers))
         self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.rotary_emb = RotaryEmbedding(c.rope, c.head_dim)
-        self.ready(self.layers)
+        self.post_init(self.layers)
 
     @property
-    def table(self) -> Embedding:
+    def token_embedding(self) -> Embedding:
         return self.embed_tokens
 
-    def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:
+    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
         return {"default": self.rotary_emb(positions, dtype)}
 
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.touch("embedding", x, p)
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
+        x = self.at_site("embedding", x, p)
         for layer in self.layers:
             x = layer(x, p)
-        return self.touch("final", self.finish(x), p)
+        return self.at_site("final", self.final_norm(x), p)
 
-    def finish(self, x: Tensor) -> Tensor:
+    def final_norm(self, x: Tensor) -> Tensor:
         return self.norm(x)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from glassformer.blueprints import llama as shared
 from glassformer.blueprints.qwen3 import Config
 from glassformer.families import llama
-from glassformer.layers import Pass, RMSNorm
+from glassformer.layers import ForwardPass, RMSNorm
 
 
 class Qwen3Attention(llama.LlamaAttention):
@@ -19,12 +19,11 @@ class Qwen3Attention(llama.LlamaAttention):
         self.q_norm = RMSNorm(c.head_dim, c.rms_norm_eps)
         self.k_norm = RMSNorm(c.head_dim, c.rms_norm_eps)
 
-    def place(self, query: Tensor, key: Tensor, p: Pass) -> tuple[Tensor, Tensor]:
-        return super().place(self.q_norm(query), self.k_norm(key), p)
+    def prepare_query_key(self, query: Tensor, key: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor]:
+        return super().prepare_query_key(self.q_norm(query), self.k_norm(key), p)
 
 
-class Qwen3DecoderLayer(llama.DecoderLayer):
-    shown = "DecoderLayer"
+class Qwen3DecoderLayer(llama.LlamaDecoderLayer):
     attention = Qwen3Attention
 
 

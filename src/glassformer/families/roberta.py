@@ -1,4 +1,4 @@
-"""RoBERTa: BERT's blocks; positions begin behind the padding id; heads of its own."""
+"""RoBERTa: BERT's blocks; positions begin after the padding id; heads of its own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 from glassformer.blueprints.roberta import Config
 from glassformer.families import bert
-from glassformer.families.shared.parts import ClassificationHead
-from glassformer.layers import LayerNorm, Linear, Part
+from glassformer.families.shared.head_modules import ClassificationHead
+from glassformer.layers import FamilyModule, LayerNorm, Linear
 
 
-class RobertaLMHead(Part):
-    shown = "LMHead"
+class RobertaLMHead(FamilyModule):
+    printed_name = "LMHead"
 
     def __init__(self, c: Config) -> None:
         super().__init__()
@@ -37,9 +37,9 @@ class RobertaModel(bert.BertModel):
         **bert.BertModel.heads, "masked": ("lm_head", RobertaLMHead), "sequence": ("classifier", ClassificationHead),
     }  # fmt: skip
 
-    def places(self, columns: Tensor, present: Tensor) -> Tensor:
+    def encoder_positions(self, columns: Tensor, real_tokens: Tensor) -> Tensor:
         """Padding has a row of its own in the table: the one before the first token's."""
-        return (present.cumsum(-1) - 1).masked_fill(~present, -1)
+        return (real_tokens.cumsum(-1) - 1).masked_fill(~real_tokens, -1)
 
 
 Model = RobertaModel

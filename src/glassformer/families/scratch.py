@@ -12,13 +12,24 @@ from torch import Tensor, nn
 
 from glassformer.blueprints.scratch import EPS, Config
 from glassformer.families.shared.decoder import Decoder
-from glassformer.layers import MLP, Attention, Block, Embedding, LayerNorm, Linear, Part, Pass, christen, waves
+from glassformer.layers import (
+    MLP,
+    Attention,
+    Block,
+    Embedding,
+    FamilyModule,
+    ForwardPass,
+    LayerNorm,
+    Linear,
+    label_modules,
+    sinusoidal_positions,
+)
 
 
-class OneHead(Part):
+class HeadProjections(FamilyModule):
     """One head's projections, and the mask that its checkpoints carry and nothing here reads."""
 
-    shown = "Attention"
+    printed_name = "Attention"
     mask: Tensor
 
     def __init__(self, c: Config, mask: Tensor) -> None:
@@ -38,20 +49,20 @@ class MultiHeadAttention(Attention):
         nn.Module.__init__(self)
         self.size = c.hidden_size // c.num_attention_heads
         self.scale = self.size**-0.5
-        self.heads = nn.ModuleList(OneHead(c, mask) for _ in range(c.num_attention_heads))
+        self.heads = nn.ModuleList(HeadProjections(c, mask) for _ in range(c.num_attention_heads))
         self.projection_layer = Linear(c.hidden_size, c.hidden_size)
         self.dropout: Any = nn.Dropout(c.dropout)
 
     @property
-    def dropping(self) -> float:
-        one: Any = self.heads[0]
-        return one.dropout.p if one.dropout.training else 0.0
+    def dropout_rate(self) -> float:
+        head: Any = self.heads[0]
+        return head.dropout.p if head.dropout.training else 0.0
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = (torch.stack([getattr(head, name)(x) for head in self.heads], dim=1) for name in self.names[:3])
         return query, key, value
 
-    def mix(self, joined: Tensor) -> Tensor:
+    def project_output(self, joined: Tensor) -> Tensor:
         return self.dropout(self.projection_layer(joined))
 
 
@@ -66,7 +77,7 @@ class FeedForwardNetwork(MLP):
     def neurons(self, x: Tensor) -> Tensor:
         return self.ffn[:2](x)
 
-    def back(self, neurons: Tensor) -> Tensor:
+    def down(self, neurons: Tensor) -> Tensor:
         return self.ffn[2:](neurons)
 
 
@@ -78,7 +89,7 @@ class TransformerBlock(Block):
         self.mha = MultiHeadAttention(c, mask)
         self.ffn = FeedForwardNetwork(c)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.add(x, self.mha(self.ln1(x), p), p, "middle")
         return self.add(x, self.ffn(self.ln2(x), p), p, "residual")
 
@@ -107,23 +118,23 @@ class ScratchModel(Decoder):
         mask = torch.ones(c.max_position_embeddings, c.max_position_embeddings, device="cpu").tril()
         blocks = [TransformerBlock(c, mask) for _ in range(c.num_hidden_layers)]
         self.transformer_blocks = nn.ModuleList([*blocks, LayerNorm(c.hidden_size, EPS)])
-        christen(self, "", blocks)  # the course's own class names
+        label_modules(self, "", blocks)  # the course's own class names
 
     @property
-    def table(self) -> Embedding:
+    def token_embedding(self) -> Embedding:
         return self.token_embedding_lookup_table
 
-    def check_room(self, positions: Tensor) -> None:
-        self.check_table(positions)
+    def check_positions(self, positions: Tensor) -> None:
+        self.check_position_table(positions)
 
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.touch("embedding", x + waves(p.positions, x.shape[-1], x.dtype), p)
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
+        x = self.at_site("embedding", x + sinusoidal_positions(p.positions, x.shape[-1], x.dtype), p)
         *blocks, _ = self.transformer_blocks
         for block in blocks:
             x = block(x, p)
-        return self.touch("final", self.finish(x), p)
+        return self.at_site("final", self.final_norm(x), p)
 
-    def finish(self, x: Tensor) -> Tensor:
+    def final_norm(self, x: Tensor) -> Tensor:
         norm = self.transformer_blocks[-1]
         return norm(x)
 

@@ -22,18 +22,18 @@ from glassformer.layers import (
     Block,
     CrossAttention,
     Embedding,
+    FamilyModule,
+    ForwardPass,
     Linear,
-    Part,
-    Pass,
     RMSNorm,
-    buckets,
-    christen,
+    label_modules,
+    relative_buckets,
 )
 from glassformer.sites import ENCODER
 
 
 class T5Attention(Attention):
-    shown = "Attention"
+    printed_name = "Attention"
     names = ("q", "k", "v", "o")
 
     def __init__(self, c: Config, biased: bool = False) -> None:
@@ -49,26 +49,26 @@ class T5CrossAttention(CrossAttention, T5Attention):
     pass
 
 
-class Layer(Part):
-    """A part that adds to the stream, with the norm before it and the dropout behind."""
+class T5Layer(FamilyModule):
+    """A module that adds to the residual stream, with the norm before it and the dropout after it."""
 
-    def __init__(self, c: Config, name: str, part: nn.Module, shown: str) -> None:
+    def __init__(self, c: Config, name: str, module: nn.Module, printed_name: str) -> None:
         super().__init__()
-        self.shown = f"Layer{shown}"
-        self.add_module(name, part)
+        self.printed_name = f"Layer{printed_name}"
+        self.add_module(name, module)
         self.layer_norm = RMSNorm(c.hidden_size, c.layer_norm_epsilon)
-        self.layer_norm.shown = "LayerNorm"
+        self.layer_norm.printed_name = "LayerNorm"
         self.dropout = nn.Dropout(c.dropout_rate)
-        self.part = name
+        self.inner = name
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
-        return self.dropout(getattr(self, self.part)(self.layer_norm(x), p))
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        return self.dropout(getattr(self, self.inner)(self.layer_norm(x), p))
 
 
-class Dense(MLP):
+class T5Dense(MLP):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.shown = "DenseGatedActDense" if c.gated else "DenseActDense"
+        self.printed_name = "DenseGatedActDense" if c.gated else "DenseActDense"
         names = ("wi_0", "wi_1") if c.gated else ("wi",)
         for name in names:
             self.add_module(name, Linear(c.hidden_size, c.intermediate_size, bias=False))
@@ -81,28 +81,30 @@ class Dense(MLP):
         first, *second = (getattr(self, name)(x) for name in self.names)
         return self.act(first) * second[0] if second else self.act(first)
 
-    def back(self, neurons: Tensor) -> Tensor:
+    def down(self, neurons: Tensor) -> Tensor:
         return self.wo(self.dropout(neurons))
 
 
 class T5Block(Block):
-    shown = "Block"
+    printed_name = "Block"
 
     def __init__(self, c: Config, first: bool, decoder: bool) -> None:
         super().__init__()
-        layers = [Layer(c, "SelfAttention", T5Attention(c, biased=first), "SelfAttention")]
+        layers = [T5Layer(c, "SelfAttention", T5Attention(c, biased=first), "SelfAttention")]
         if decoder:
-            layers.append(Layer(c, "EncDecAttention", T5CrossAttention(c), "CrossAttention"))
-        self.layer = nn.ModuleList([*layers, Layer(c, "DenseReluDense", Dense(c), "FF")])
+            layers.append(T5Layer(c, "EncDecAttention", T5CrossAttention(c), "CrossAttention"))
+        self.layer = nn.ModuleList([*layers, T5Layer(c, "DenseReluDense", T5Dense(c), "FF")])
         self.sites = ("middle", "crossed", "residual") if decoder else ("middle", "residual")
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         for layer, site in zip(self.layer, self.sites, strict=True):
             x = self.add(x, layer(x, p), p, site)
         return x
 
 
-class Stack(Part):
+class T5Stack(FamilyModule):
+    printed_name = "Stack"
+
     def __init__(self, c: Config, table: Embedding, layers: int, decoder: bool) -> None:
         super().__init__()
         self.config, self.decoder = c, decoder
@@ -110,26 +112,27 @@ class Stack(Part):
         self.embed_tokens.weight = table.weight
         self.block = nn.ModuleList(T5Block(c, number == 0, decoder) for number in range(layers))
         self.final_layer_norm = RMSNorm(c.hidden_size, c.layer_norm_epsilon)
-        self.final_layer_norm.shown = "LayerNorm"
+        self.final_layer_norm.printed_name = "LayerNorm"
         self.dropout = nn.Dropout(c.dropout_rate)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
-        p = replace(p, mask=p.mask.biased(self.bias(p)))
-        x = self.touch("embedding", self.dropout(x), p)
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        p = replace(p, mask=p.mask.with_bias(self.bias(p)))
+        x = self.at_site("embedding", self.dropout(x), p)
         for block in self.block:
             x = block(x, p)
-        return self.touch("final", self.dropout(self.final_layer_norm(x)), p)
+        return self.at_site("final", self.dropout(self.final_layer_norm(x)), p)
 
-    def bias(self, p: Pass) -> Tensor:
+    def bias(self, p: ForwardPass) -> Tensor:
         """What the first block's table adds to the scores of every block of the stack."""
         c = self.config
-        count, furthest = c.relative_attention_num_buckets, c.relative_attention_max_distance
-        numbers = buckets(p.mask.distances()[:, 0], count, furthest, both=not self.decoder)  # (1 or batch, length, keys)
+        count, max_distance = c.relative_attention_num_buckets, c.relative_attention_max_distance
+        distances = p.mask.distances()[:, 0]  # (1 or batch, length, keys)
+        numbers = relative_buckets(distances, count, max_distance, bidirectional=not self.decoder)
         first: Any = self.block[0]
         return first.layer[0].SelfAttention.relative_attention_bias(numbers).permute(0, 3, 1, 2)
 
 
-class Head(Part):
+class T5LMHead(FamilyModule):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.lm_head = Linear(c.hidden_size, c.vocab_size, bias=False)
@@ -147,32 +150,32 @@ class T5Model(EncoderDecoder):
     family = "T5"
     config_class = Config
     prefix = ""
-    heads = {"seq2seq": ("", Head)}
+    heads = {"seq2seq": ("", T5LMHead)}
 
     def __init__(self, c: Config) -> None:
         super().__init__(c)
         self.shared = Embedding(c.vocab_size, c.hidden_size)
-        self.encoder = Stack(c, self.shared, c.num_encoder_layers, decoder=False)
-        self.decoder = Stack(c, self.shared, c.num_hidden_layers, decoder=True)
-        self.ready(self.decoder.block)
-        christen(self.encoder, self.family, self.encoder.block, ENCODER)
+        self.encoder = T5Stack(c, self.shared, c.num_encoder_layers, decoder=False)
+        self.decoder = T5Stack(c, self.shared, c.num_hidden_layers, decoder=True)
+        self.post_init(self.decoder.block)
+        label_modules(self.encoder, self.family, self.encoder.block, ENCODER)
 
-    def finish(self, x: Tensor) -> Tensor:
+    def final_norm(self, x: Tensor) -> Tensor:
         return self.decoder.final_layer_norm(x)
 
     @property
-    def table(self) -> Embedding:
+    def token_embedding(self) -> Embedding:
         return self.shared
 
     @property
-    def crossings(self) -> Sequence[CrossAttention]:
+    def cross_attention_modules(self) -> Sequence[CrossAttention]:
         blocks: Iterable[Any] = self.decoder.block
         return [block.layer[1].EncDecAttention for block in blocks]
 
-    def encode(self, x: Tensor, p: Pass) -> Tensor:
+    def encode(self, x: Tensor, p: ForwardPass) -> Tensor:
         return self.encoder(x, p)
 
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
         return self.decoder(x, p)
 
 

@@ -2,16 +2,17 @@
 
 from glassformer.layers.attention import Attention, CrossAttention, RotaryAttention
 from glassformer.layers.block import Block
+from glassformer.layers.family_module import FamilyModule, attach_module, label_modules
+from glassformer.layers.forward_pass import CrossAttentionSource, EncodedSource, ForwardPass, RotaryTables
 from glassformer.layers.linear import Conv1D, Embedding, Linear
 from glassformer.layers.mask import Mask
 from glassformer.layers.mlp import MLP, Activation, GatedMLP
 from glassformer.layers.norm import LayerNorm, OffsetRMSNorm, RMSNorm
-from glassformer.layers.part import Part, christen, mount
-from glassformer.layers.passage import Encoded, Pass, Rotary, Source
-from glassformer.layers.positions import RotaryEmbedding, buckets, waves
+from glassformer.layers.positions import RotaryEmbedding, relative_buckets, sinusoidal_positions
 
 __all__ = [
-    "MLP", "Activation", "Attention", "Block", "Conv1D", "CrossAttention", "Embedding", "Encoded", "GatedMLP", "LayerNorm",
-    "Linear", "Mask", "OffsetRMSNorm", "Part", "Pass", "RMSNorm", "Rotary", "RotaryAttention", "RotaryEmbedding", "Source",
-    "buckets", "christen", "mount", "waves",
+    "MLP", "Activation", "Attention", "Block", "Conv1D", "CrossAttention", "CrossAttentionSource", "Embedding",
+    "EncodedSource", "FamilyModule", "ForwardPass", "GatedMLP", "LayerNorm", "Linear", "Mask", "OffsetRMSNorm", "RMSNorm",
+    "RotaryAttention", "RotaryEmbedding", "RotaryTables", "attach_module", "label_modules", "relative_buckets",
+    "sinusoidal_positions",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Scaled dot-product attention, grouped (https://arxiv.org/abs/2305.13245), always by torch's fast kernel.
 
-Whoever wants to see the attention pattern has it computed beside the fast path, for the layers asked for, and the
-result stays bit for bit the same. Only a changed pattern goes into the output.
+A watched attention pattern is computed in addition to the fast path, for the watched layers only, so that the result
+stays bit for bit the same. Only a changed pattern goes into the output.
 
 Shapes: x (batch, length, hidden); query (batch, heads, length, head_size); key, value (batch, groups, keys, head_size).
 """
@@ -14,40 +14,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.layers.family_module import FamilyModule
+from glassformer.layers.forward_pass import ForwardPass
 from glassformer.layers.linear import Linear
 from glassformer.layers.mask import Mask
-from glassformer.layers.part import Part
-from glassformer.layers.passage import Pass
 
 
 def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float, window: int | None = None, dropout: float = 0.0
 ) -> Tensor:
     """Each head's weighted mean of the values it looks at."""
-    everything, square = mask.shortcut(window)
-    added = None if everything or square else mask.added(window)
+    unmasked, plain_causal = mask.fast_path(window)
+    attn_mask = None if unmasked or plain_causal else mask.attn_mask(window)
     grouped = query.shape[1] != key.shape[1]
     return F.scaled_dot_product_attention(
-        query, key, value, added, dropout, is_causal=square, scale=scale, enable_gqa=grouped
+        query, key, value, attn_mask, dropout, is_causal=plain_causal, scale=scale, enable_gqa=grouped
     )
 
 
 def pattern(query: Tensor, key: Tensor, mask: Mask, scale: float, window: int | None = None) -> Tensor:
-    """The weights of that mean: (batch, heads, length, keys), each row summing to one."""
+    """The attention weights: (batch, heads, length, keys), each row summing to one."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    wide = torch.promote_types(query.dtype, torch.float32)
-    scores = (query.to(wide) @ key.to(wide).mT) * scale
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scores = (query.to(dtype) @ key.to(dtype).mT) * scale
     if mask.bias is not None:
         scores = scores + mask.bias
     return scores.masked_fill(~mask.visible(window), -torch.inf).softmax(-1).to(query.dtype)
 
 
-class Attention(Part):
-    """Self-attention. A family overrides `project` for other projections, `place` for what it does before the meeting."""
+class Attention(FamilyModule):
+    """Self-attention. A family overrides `project` for other projections, `prepare_query_key` for norms and positions."""
 
-    where: ClassVar[str] = "attention"  # the first word of its sites
+    site_prefix: ClassVar[str] = "attention"  # the first word of its site names
     names: ClassVar[tuple[str, str, str, str]] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    rotary = "default"  # which of the pass's rotary tables this layer turns by
+    rotary = "default"  # which of the pass's rotary tables this layer uses
     window: int | None = None
 
     def __init__(self, hidden: int, heads: int, groups: int, size: int, *, bias: bool, output_bias: bool) -> None:
@@ -57,7 +57,7 @@ class Attention(Part):
         self.dropout: float | nn.Dropout = 0.0
         sizes = ((hidden, heads * size, bias), (hidden, groups * size, bias), (hidden, groups * size, bias))
         for name, shape in zip(self.names, (*sizes, (heads * size, hidden, output_bias)), strict=True):
-            if name:  # an empty one is made elsewhere
+            if name:  # the family makes the others itself
                 self.add_module(name, Linear(*shape))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,41 +65,41 @@ class Attention(Part):
         query, key, value = (self.split(getattr(self, name)(x)) for name in self.names[:3])
         return query, key, value
 
-    def place(self, query: Tensor, key: Tensor, p: Pass) -> tuple[Tensor, Tensor]:
-        """Put positions into query and key, in families that turn them."""
+    def prepare_query_key(self, query: Tensor, key: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor]:
+        """What happens to query and key before attention: rotary positions, norms; nothing here."""
         return query, key
 
-    def mix(self, joined: Tensor) -> Tensor:
-        """All heads' outputs to what is added to the stream."""
+    def project_output(self, joined: Tensor) -> Tensor:
+        """All heads' outputs to what is added to the residual stream."""
         return getattr(self, self.names[3])(joined)
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
-        return self.touch(f"{self.where}.update", self.mix(self.look(x, p)), p)
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        return self.at_site(f"{self.site_prefix}.update", self.project_output(self.joined_heads(x, p)), p)
 
-    def look(self, x: Tensor, p: Pass) -> Tensor:
+    def joined_heads(self, x: Tensor, p: ForwardPass) -> Tensor:
         """All heads' outputs, side by side: (batch, length, heads · head_size)."""
-        x = self.touch(f"{self.where}.input", x, p)
-        query, key, value, mask = self.meet(x, p)
-        heads = attend(query, key, value, mask, self.scale, self.window, self.dropping)
+        x = self.at_site(f"{self.site_prefix}.input", x, p)
+        query, key, value, mask = self.attention_inputs(x, p)
+        heads = attend(query, key, value, mask, self.scale, self.window, self.dropout_rate)
         if p.tap is not None:
-            heads = self.watched(heads, query, key, value, mask, p)
+            heads = self.observe_heads(heads, query, key, value, mask, p)
         return heads.transpose(1, 2).reshape(*x.shape[:-1], -1)
 
-    def meet(self, x: Tensor, p: Pass) -> tuple[Tensor, Tensor, Tensor, Mask]:
-        """Queries, the keys and values that they look at, and who may look at whom."""
+    def attention_inputs(self, x: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor, Tensor, Mask]:
+        """Queries, the keys and values that they look at, and the mask between them."""
         query, key, value = self.project(x)
-        query, key = self.place(query, key, p)
+        query, key = self.prepare_query_key(query, key, p)
         if p.tap is not None:
-            query, key = self.touch("attention.query", query, p), self.touch("attention.key", key, p)
-            value = self.touch("attention.value", value, p)
+            query, key = self.at_site("attention.query", query, p), self.at_site("attention.key", key, p)
+            value = self.at_site("attention.value", value, p)
         if p.cache is not None:
-            assert self.number is not None
-            key, value = p.cache.update(key, value, self.number)
+            assert self.block_index is not None
+            key, value = p.cache.update(key, value, self.block_index)
         return query, key, value, p.mask
 
     @property
-    def dropping(self) -> float:
-        """The share of attention weights to drop: none outside training."""
+    def dropout_rate(self) -> float:
+        """The share of attention weights to drop; 0 outside training."""
         if isinstance(self.dropout, nn.Dropout):
             return self.dropout.p if self.dropout.training else 0.0
         return self.dropout if self.training else 0.0
@@ -108,41 +108,41 @@ class Attention(Part):
         """(batch, length, heads · head_size) → (batch, heads, length, head_size)"""
         return x.view(*x.shape[:-1], -1, self.size).transpose(1, 2)
 
-    def watched(self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: Pass) -> Tensor:
-        """Show pattern and heads; use the pattern only if somebody changed it."""
+    def observe_heads(self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass) -> Tensor:
+        """The sites of pattern and heads; the heads are computed from the pattern only where it is changed."""
         assert p.tap is not None
-        site = self.site(f"{self.where}.pattern")
+        site = self.site(f"{self.site_prefix}.pattern")
         if p.tap.wants(site):
-            weights = p.tap.touch(site, pattern(query, key, mask, self.scale, self.window))
+            weights = p.tap.apply(site, pattern(query, key, mask, self.scale, self.window))
             if p.tap.changes(site):
                 heads = weights @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
-        return self.touch(f"{self.where}.heads", heads, p)
+        return self.at_site(f"{self.site_prefix}.heads", heads, p)
 
 
 class RotaryAttention(Attention):
-    """Attention whose queries and keys are turned by their positions."""
+    """Attention with rotary positions: queries and keys are rotated by them."""
 
-    def place(self, query: Tensor, key: Tensor, p: Pass) -> tuple[Tensor, Tensor]:
+    def prepare_query_key(self, query: Tensor, key: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor]:
         rotary = p.rotary[self.rotary]
-        return rotary.turn(query), rotary.turn(key)
+        return rotary.rotate(query), rotary.rotate(key)
 
 
 class CrossAttention(Attention):
-    """The decoder's look at the encoder's states; a mixin, put before a family's own attention."""
+    """A decoder's attention to the encoder's states; a mixin, put before a family's own attention."""
 
-    where = "cross"
+    site_prefix = "cross"
 
     def project_source(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's states."""
         key, value = (self.split(getattr(self, name)(states)) for name in self.names[1:3])
         return key, value
 
-    def meet(self, x: Tensor, p: Pass) -> tuple[Tensor, Tensor, Tensor, Mask]:
+    def attention_inputs(self, x: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor, Tensor, Mask]:
         assert p.source is not None
-        assert self.number is not None
+        assert self.block_index is not None
         query = self.split(getattr(self, self.names[0])(x))
-        key, value = p.source.keys(self.number, self.project_source)
+        key, value = p.source.keys_and_values(self.block_index, self.project_source)
         if p.tap is not None:
-            query, key = self.touch("cross.query", query, p), self.touch("cross.key", key, p)
-            value = self.touch("cross.value", value, p)
+            query, key = self.at_site("cross.query", query, p), self.at_site("cross.key", key, p)
+            value = self.at_site("cross.value", value, p)
         return query, key, value, p.source.mask

@@ -1,7 +1,7 @@
-"""Remembered keys and values, so that each new token costs one token's work.
+"""The KV cache: remembered keys and values, so that each new token costs one token's work.
 
 A cache is a value that the caller owns and hands to a pass; the model keeps none. Without gradients a layer writes
-into room that it has made in advance (amortised, no copy per token); with gradients it concatenates, so that nothing
+into buffers reserved in advance (amortized, no copy per token); with gradients it concatenates, so that nothing
 a backward pass needs is overwritten.
 
 Shapes: keys and values are (batch, heads, length, head_size).
@@ -32,46 +32,46 @@ class DynamicLayer:
     STEP = 64
 
     def __init__(self) -> None:
-        self._room: tuple[Tensor, Tensor] | None = None
+        self._buffers: tuple[Tensor, Tensor] | None = None
         self.length = 0
 
     @property
     def keys(self) -> Tensor | None:
-        return self._room and self._room[0][:, :, : self.length]
+        return self._buffers and self._buffers[0][:, :, : self.length]
 
     @property
     def values(self) -> Tensor | None:
-        return self._room and self._room[1][:, :, : self.length]
+        return self._buffers and self._buffers[1][:, :, : self.length]
 
     def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         start, end = self.length, self.length + key.shape[2]
         if torch.is_grad_enabled() and (key.requires_grad or value.requires_grad):
             self._concatenate(key, value)
         else:
-            self._make_room(key, value, end)
-            assert self._room is not None
-            self._room[0][:, :, start:end] = key
-            self._room[1][:, :, start:end] = value
+            self._reserve(key, value, end)
+            assert self._buffers is not None
+            self._buffers[0][:, :, start:end] = key
+            self._buffers[1][:, :, start:end] = value
         self.length = end
-        assert self._room is not None
-        return self._room[0][:, :, :end], self._room[1][:, :, :end]
+        assert self._buffers is not None
+        return self._buffers[0][:, :, :end], self._buffers[1][:, :, :end]
 
     def _concatenate(self, key: Tensor, value: Tensor) -> None:
-        if self._room is None:
-            self._room = key, value
+        if self._buffers is None:
+            self._buffers = key, value
         else:
-            held = (one[:, :, : self.length] for one in self._room)
-            self._room = tuple(torch.cat(pair, dim=2) for pair in zip(held, (key, value), strict=True))  # type: ignore[assignment]
+            cached = (buffer[:, :, : self.length] for buffer in self._buffers)
+            self._buffers = tuple(torch.cat(pair, dim=2) for pair in zip(cached, (key, value), strict=True))  # type: ignore[assignment]
 
-    def _make_room(self, key: Tensor, value: Tensor, length: int) -> None:
-        if self._room is not None and self._room[0].shape[2] >= length and not self._room[0].requires_grad:
+    def _reserve(self, key: Tensor, value: Tensor, length: int) -> None:
+        if self._buffers is not None and self._buffers[0].shape[2] >= length and not self._buffers[0].requires_grad:
             return
         capacity = -(-max(length, 2 * self.length) // self.STEP) * self.STEP
-        roomier = tuple(one.new_empty(*one.shape[:2], capacity, one.shape[3]) for one in (key, value))
-        if self._room is not None:
-            for new, old in zip(roomier, self._room, strict=True):
+        grown = tuple(new.new_empty(*new.shape[:2], capacity, new.shape[3]) for new in (key, value))
+        if self._buffers is not None:
+            for new, old in zip(grown, self._buffers, strict=True):
                 new[:, :, : self.length] = old[:, :, : self.length].detach()
-        self._room = roomier  # type: ignore[assignment]
+        self._buffers = grown  # type: ignore[assignment]
 
     def crop(self, length: int) -> None:
         """Forget what came after so many tokens (or, if negative, the last so many)."""
@@ -79,12 +79,12 @@ class DynamicLayer:
 
     def reorder(self, rows: Tensor) -> None:
         """Take these rows of the batch, in this order: beams."""
-        if self._room is not None:
-            self._room = self._room[0].index_select(0, rows), self._room[1].index_select(0, rows)
+        if self._buffers is not None:
+            self._buffers = self._buffers[0].index_select(0, rows), self._buffers[1].index_select(0, rows)
 
 
 class DynamicCache:
-    """A memory for each layer, made as the layers ask: pass it as `past_key_values`, and again with the next token."""
+    """The cache of every layer: pass it as `past_key_values`, and again with the next token."""
 
     def __init__(self) -> None:
         self.layers: list[DynamicLayer] = []
@@ -131,10 +131,10 @@ class EncoderDecoderCache:
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return self.self_attention_cache.update(key, value, layer)
 
-    def crossing(self, layer: int, make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values of the source, made when first asked for."""
+    def cross_keys_and_values(self, layer: int, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values of the source, projected on first use."""
         if self.cross_attention_cache.get_seq_length(layer) == 0:
-            self.cross_attention_cache.update(*make(), layer)
+            self.cross_attention_cache.update(*project(), layer)
         key, value = self.cross_attention_cache[layer]
         assert key is not None
         assert value is not None

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from glassformer.layers.family_module import FamilyModule
+from glassformer.layers.forward_pass import ForwardPass
 from glassformer.layers.linear import Linear
-from glassformer.layers.part import Part
-from glassformer.layers.passage import Pass
 
 ACTIVATIONS: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {  # name: (printed name, function)
     "silu": ("SiLUActivation", F.silu),
@@ -27,34 +27,34 @@ ACTIVATIONS: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {  # name: (
 class Activation(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.shown, self.function = ACTIVATIONS[name]
+        self.printed_name, self.function = ACTIVATIONS[name]
 
     def _get_name(self) -> str:
-        return self.shown
+        return self.printed_name
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)
 
 
-class MLP(Part):
-    """Neurons and back: a family says how each half is computed, and the sites are the same for all."""
+class MLP(FamilyModule):
+    """Up to the neurons and down again: a family says how each half is computed; the sites are the same for all."""
 
     def neurons(self, x: Tensor) -> Tensor:
         """(batch, length, hidden) → (batch, length, inner), activated."""
         raise NotImplementedError
 
-    def back(self, neurons: Tensor) -> Tensor:
+    def down(self, neurons: Tensor) -> Tensor:
         """(batch, length, inner) → (batch, length, hidden)"""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, p: Pass) -> Tensor:
-        x = self.touch("mlp.input", x, p)
-        neurons = self.touch("mlp.hidden", self.neurons(x), p)
-        return self.touch("mlp.update", self.back(neurons), p)
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        x = self.at_site("mlp.input", x, p)
+        neurons = self.at_site("mlp.hidden", self.neurons(x), p)
+        return self.at_site("mlp.update", self.down(neurons), p)
 
 
 class GatedMLP(MLP):
-    shown = "MLP"
+    printed_name = "MLP"
 
     def __init__(self, hidden: int, inner: int, activation: str, bias: bool = False) -> None:
         super().__init__()
@@ -66,5 +66,5 @@ class GatedMLP(MLP):
     def neurons(self, x: Tensor) -> Tensor:
         return self.act_fn(self.gate_proj(x)) * self.up_proj(x)
 
-    def back(self, neurons: Tensor) -> Tensor:
+    def down(self, neurons: Tensor) -> Tensor:
         return self.down_proj(neurons)

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.layers.part import Part
+from glassformer.layers.family_module import FamilyModule
 
 
-class RMSNorm(Part):
+class RMSNorm(FamilyModule):
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
@@ -30,16 +30,16 @@ class RMSNorm(Part):
 
 
 class OffsetRMSNorm(RMSNorm):
-    """With a weight that is learnt as its distance from one, applied in float32 at least (Gemma)."""
+    """RMSNorm whose weight is stored as its offset from one, applied in float32 at least (Gemma)."""
 
-    shown = "RMSNorm"
+    printed_name = "RMSNorm"
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return F.rms_norm(x.to(wide), self.weight.shape, 1 + self.weight.to(wide), self.eps).to(x.dtype)
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return F.rms_norm(x.to(dtype), self.weight.shape, 1 + self.weight.to(dtype), self.eps).to(x.dtype)
 
 
 class LayerNorm(nn.LayerNorm):

@@ -1,8 +1,8 @@
-"""Where tokens stand, in three ways; the fourth, a learned table, is an Embedding.
+"""Three kinds of positions; the fourth, a learned table, is an Embedding.
 
-    rotary     each pair of a head's dimensions is turned by an angle that grows with the position (Llama and its kin)
-    waves      sines and cosines of the position are added to the vectors (the from-scratch model)
-    buckets    distances are counted in buckets, each of which has a learned bias on the attention scores (T5)
+    rotary       each pair of a head's dimensions is rotated by an angle that grows with the position (Llama and its kin)
+    sinusoidal   sines and cosines of the position are added to the vectors (the from-scratch model)
+    relative     distances fall into buckets, each of which has a learned bias on the attention scores (T5)
 
 Shapes: positions (batch, length); cosine and sine (batch, 1, length, head_size); distances (batch, length, keys).
 """
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from glassformer.blueprints.rope import Rope
-from glassformer.layers.part import Part
-from glassformer.layers.passage import Rotary
+from glassformer.layers.family_module import FamilyModule
+from glassformer.layers.forward_pass import RotaryTables
 
 
-class RotaryEmbedding(Part):
-    """Positions to their turns, computed in float32 whatever the model's dtype."""
+class RotaryEmbedding(FamilyModule):
+    """Positions to rotary tables, computed in float32 whatever the model's dtype."""
 
     def __init__(self, rope: Rope, size: int) -> None:
         super().__init__()
@@ -28,16 +28,16 @@ class RotaryEmbedding(Part):
         self.size = size
         self._frequencies: Tensor | None = None
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotary:
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> RotaryTables:
         frequencies = self.frequencies(positions)
         angles = positions[:, None, :, None].to(frequencies.dtype) * frequencies  # (batch, 1, length, size/2)
         cosine, sine = angles.cos(), angles.sin()
         if self.rope.scale != 1.0:
             cosine, sine = cosine * self.rope.scale, sine * self.rope.scale
-        return Rotary(torch.cat((cosine, cosine), -1).to(dtype), torch.cat((-sine, sine), -1).to(dtype))
+        return RotaryTables(torch.cat((cosine, cosine), -1).to(dtype), torch.cat((-sine, sine), -1).to(dtype))
 
     def frequencies(self, positions: Tensor) -> Tensor:
-        """The ladder, kept on the device; only the dynamic kind must look how far the positions reach."""
+        """RoPE's frequencies, kept on the device; only the dynamic kind depends on how far the positions reach."""
         if self.rope.kind == "dynamic":
             return torch.from_numpy(self.rope.frequencies(self.size, int(positions.max()) + 1)).to(positions.device)
         if self._frequencies is None or self._frequencies.device != positions.device:
@@ -45,24 +45,24 @@ class RotaryEmbedding(Part):
         return self._frequencies
 
 
-def waves(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
+def sinusoidal_positions(positions: Tensor, size: int, dtype: torch.dtype) -> Tensor:
     """Sinusoidal positions (https://arxiv.org/abs/1706.03762): a sine and a cosine for each of size/2 wavelengths."""
     rates = torch.exp(torch.arange(0, size, 2, device=positions.device).float() * (-math.log(10000.0) / size))
     angles = positions[..., None] * rates
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)[..., :size].to(dtype)
 
 
-def buckets(distances: Tensor, count: int, furthest: int, both: bool) -> Tensor:
+def relative_buckets(distances: Tensor, count: int, max_distance: int, bidirectional: bool) -> Tensor:
     """Distances to bucket numbers: near ones have a bucket each, far ones share buckets of growing width.
 
-    `both`: half of the buckets are for what comes after; otherwise that is never seen.
+    `bidirectional`: half of the buckets are for what comes after; otherwise that is never seen.
     """
     after = torch.zeros_like(distances)
-    if both:
+    if bidirectional:
         count //= 2
         after = (distances > 0) * count
-    away = distances.abs() if both else (-distances).clamp(min=0)
+    magnitudes = distances.abs() if bidirectional else (-distances).clamp(min=0)
     exact = count // 2
-    growth = torch.log(away.clamp(min=1).float() / exact) / math.log(furthest / exact) * (count - exact)
+    growth = torch.log(magnitudes.clamp(min=1).float() / exact) / math.log(max_distance / exact) * (count - exact)
     far = (exact + growth.long()).clamp(max=count - 1)
-    return after + torch.where(away < exact, away, far)
+    return after + torch.where(magnitudes < exact, magnitudes, far)

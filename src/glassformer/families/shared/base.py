@@ -1,6 +1,6 @@
-"""What every base model has: a table of vectors, a `Pass` through the family's own computation, sites along the way.
+"""What every base model has: a token embedding, a `ForwardPass` through the family's own computation, sites on the way.
 
-The three shapes of transformers differ in what goes in and what comes out; each has its face in a file of its own:
+The three shapes of transformers differ in what goes in and what comes out; each has a file of its own:
 `decoder.Decoder`, `encoder.Encoder`, `seq2seq.EncoderDecoder`.
 
 Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length, hidden).
@@ -17,89 +17,90 @@ from torch import Tensor, nn
 from glassformer import sites
 from glassformer.blueprints import Config
 from glassformer.errors import InputError, InputTypeError, refuse_text
-from glassformer.layers import Embedding, Mask, Part, Pass, Rotary, Source, christen
+from glassformer.layers import CrossAttentionSource, Embedding, FamilyModule, ForwardPass, Mask, RotaryTables, label_modules
 from glassformer.layers.cache import Cache
 from glassformer.sites import Change, Observer, Tap, Watch
 
-Watching: TypeAlias = Watch | Mapping[str, Change] | str | Sequence[str] | None
-Heads: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is
+WatchLike: TypeAlias = Watch | Mapping[str, Change] | str | Sequence[str] | None
+HeadModules: TypeAlias = Mapping[str, tuple[str, type[nn.Module]]]  # which head: its name in checkpoints, and what it is
 
-IGNORED = -100  # a label that counts for nothing
+IGNORED = -100  # a label that adds nothing to the loss
 
 
-class Base(Part):
-    """A family without a head. Subclasses build their modules, call `ready`, and say how they `compute`."""
+class BaseModel(FamilyModule):
+    """A family without a head. Subclasses build their modules, call `post_init`, and define `compute`."""
 
     family: str
     config_class: ClassVar[type[Config]]
-    prefix: ClassVar[str] = "model"  # what the base is called inside a model with a head; "": its modules lie openly there
-    heads: ClassVar[Heads] = {}
-    titles: ClassVar[Mapping[str, str]] = {}  # classes that the field calls otherwise: {"ForCausalLM": "LMHeadModel"}
-    optional: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
+    prefix: ClassVar[str] = "model"  # the base's name inside a model with a head; "": its modules are at the top level
+    heads: ClassVar[HeadModules] = {}
+    class_suffixes: ClassVar[Mapping[str, str]] = {}  # where the field's class names differ: {"ForCausalLM": "LMHeadModel"}
+    optional_modules: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
     config: Any
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
 
-    def ready(self, blocks: Iterable[nn.Module]) -> None:
-        """Called when all modules are in place."""
-        christen(self, self.family, blocks)
+    def post_init(self, blocks: Iterable[nn.Module]) -> None:
+        """Call it once all modules are in place."""
+        label_modules(self, self.family, blocks)
 
     def _get_name(self) -> str:
         return type(self).__name__
 
     @property
-    def table(self) -> Embedding:
-        """The table from ids to vectors."""
+    def token_embedding(self) -> Embedding:
+        """The embedding of input tokens."""
         raise NotImplementedError
 
     def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
-        """The vectors that a caller gave, or those of the ids; positions are yet to come."""
+        """The caller's vectors, or those of the ids, without positions."""
         if vectors is not None:
             return vectors
         assert ids is not None
-        return self.table(ids)
+        return self.token_embedding(ids)
 
-    def keep(self, head: nn.Module) -> None:
-        """Called when a head is put on: drop what it does not read."""
+    def drop_unread(self, head: nn.Module) -> None:
+        """Called when a head is attached: drop the modules that it does not read."""
 
-    def turns(self, positions: Tensor, dtype: torch.dtype) -> dict[str, Rotary]:
-        """The rotary tables of a pass, by name; none for families that place tokens otherwise."""
+    def rotary_tables(self, positions: Tensor, dtype: torch.dtype) -> dict[str, RotaryTables]:
+        """The rotary tables of a pass, by name; none for families with other positions."""
         return {}
 
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
         """The family itself: embedded tokens to final states."""
         raise NotImplementedError
 
-    def finish(self, x: Tensor) -> Tensor:
-        """The last norm, of families that have one behind their blocks."""
+    def final_norm(self, x: Tensor) -> Tensor:
+        """The norm after the last block, in families that have one."""
         return x
 
-    def begin(
+    def new_pass(
         self,
         positions: Tensor,
         mask: Mask,
         cache: Cache | None = None,
         tap: Tap | None = None,
-        source: Source | None = None,
+        source: CrossAttentionSource | None = None,
         segments: Tensor | None = None,
-    ) -> Pass:
+    ) -> ForwardPass:
         """A pass for tokens at these positions."""
-        return Pass(mask, positions, self.turns(positions, self.table.weight.dtype), cache, tap, source, segments)
+        rotary = self.rotary_tables(positions, self.token_embedding.weight.dtype)
+        return ForwardPass(mask, positions, rotary, cache, tap, source, segments)
 
     # What a pass is made of -------------------------------------------------------------------------------------
 
-    def watching(self, attentions: bool, states: bool, watch: Watching) -> Watch | None:
-        """The sites behind the familiar flags, joined with whatever else is watched."""
+    def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
+        """The sites that the familiar flags stand for, together with the caller's own watch."""
         size = self.config.num_hidden_layers, self.config.encoder_layers
         flags = ["*blocks.*.pattern"] if attentions else []
         flags += ["*embedding", "*blocks.*.residual", "*final"] if states else []
         reads = frozenset(sites.expand(flags, *size))
         if watch is None:
             return Watch(reads) if reads else None
-        asked = Watch.asked(watch, *size)
-        return Watch(asked.reads | reads, asked.changes)
+        own = Watch.asked(watch, *size)
+        return Watch(own.reads | reads, own.changes)
 
     def hidden_states(self, record: Mapping[str, Tensor], stack: str = "") -> tuple[Tensor, ...]:
         """What entered each block, and what came out of the last norm, as the field counts them."""
@@ -107,11 +108,13 @@ class Base(Part):
         inner = (record[f"{stack}blocks.{number}.residual"] for number in range(blocks - 1))
         return (record[f"{stack}embedding"], *inner, record[f"{stack}final"])
 
-    def attentions(self, record: Mapping[str, Tensor], stack: str = "", where: str = "attention") -> tuple[Tensor, ...]:
+    def attentions(
+        self, record: Mapping[str, Tensor], stack: str = "", site_prefix: str = "attention"
+    ) -> tuple[Tensor, ...]:
         blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
-        return tuple(record[f"{stack}blocks.{number}.{where}.pattern"] for number in range(blocks))
+        return tuple(record[f"{stack}blocks.{number}.{site_prefix}.pattern"] for number in range(blocks))
 
-    def lay(
+    def positions_and_mask(
         self,
         tokens: Tensor,
         attention_mask: Tensor | None,
@@ -120,22 +123,22 @@ class Base(Part):
         causal: bool = True,
         name: str = "attention_mask",
     ) -> tuple[Tensor, Mask]:
-        """Positions and mask of a caller's tokens: which are there, where they stand, who sees whom."""
+        """Positions and mask of a caller's tokens."""
         batch, length = tokens.shape[:2]
         keys = past + length
         columns = torch.arange(past, keys, device=tokens.device)[None]
-        positions, present = columns, None
+        positions, real_tokens = columns, None
         if attention_mask is not None:
             if attention_mask.shape != (batch, keys):
                 remembered = f"with {past} remembered tokens and {length} new ones " if past or causal else ""
                 raise InputError(f"{name} has shape {tuple(attention_mask.shape)}; {remembered}it must be {(batch, keys)}.")
-            present = attention_mask.bool()
-            if bool(present.all()):
-                present = None
+            real_tokens = attention_mask.bool()
+            if bool(real_tokens.all()):
+                real_tokens = None
             elif causal:
-                positions = (present.cumsum(-1) - 1).clamp(min=0)[:, past:]
+                positions = (real_tokens.cumsum(-1) - 1).clamp(min=0)[:, past:]
             else:
-                positions = self.places(columns, present)
+                positions = self.encoder_positions(columns, real_tokens)
         if position_ids is not None:
             if position_ids.shape not in ((batch, length), (1, length)):
                 raise InputError(f"position_ids have shape {tuple(position_ids.shape)}, the tokens {(batch, length)}.")
@@ -145,40 +148,42 @@ class Base(Part):
                     f"position_ids hold {int(position_ids.min())}; this model's positions are counted from {first}."
                 )
             positions = position_ids.to(tokens.device) - first
-        self.check_room(positions)
-        return positions, Mask(columns, keys, causal=causal, present=present)
+        self.check_positions(positions)
+        return positions, Mask(columns, keys, causal=causal, real_tokens=real_tokens)
 
-    def places(self, columns: Tensor, present: Tensor) -> Tensor:
-        """Where an encoder's tokens stand: counted from the first one; what is masked out behind it keeps its place."""
-        return (columns - present.int().argmax(-1)[:, None]).clamp(min=0)
+    def encoder_positions(self, columns: Tensor, real_tokens: Tensor) -> Tensor:
+        """An encoder's positions: counted from the first real token; padding after it keeps its position."""
+        return (columns - real_tokens.int().argmax(-1)[:, None]).clamp(min=0)
 
-    def check_room(self, positions: Tensor) -> None:
-        """Refuse positions that the family has no place for; those with a table of them call `check_table`."""
+    def check_positions(self, positions: Tensor) -> None:
+        """Refuse positions that the family has no room for; one with a position table calls `check_position_table`."""
 
-    def check_table(self, positions: Tensor) -> None:
+    def check_position_table(self, positions: Tensor) -> None:
         context = self.config.context
         if (reached := int(positions.max()) + 1) > context:
             raise InputError(f"{reached} tokens do not fit into the model's context of {context}. Shorten the text.")
 
     @staticmethod
-    def tap(watch: Watch | None, start: int = 0) -> Tap | None:
+    def make_tap(watch: Watch | None, start: int = 0) -> Tap | None:
         return Tap([Observer(watch, start=start)]) if watch is not None else None
 
-    def check(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, names: tuple[str, str] | None = None) -> Tensor:
-        """The tensor that says what runs: whole ids in range, or vectors."""
+    def check_inputs(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, names: tuple[str, str] | None = None
+    ) -> Tensor:
+        """The tensor to run, checked: whole ids in range, or vectors."""
         if (input_ids is None) == (inputs_embeds is None):
             ids, vectors = names or ("input_ids", "inputs_embeds")
             both = ", and not both" if input_ids is not None else ", or labels" if names else ""
             raise InputError(f"give either {ids} or {vectors}{both}.")
         if inputs_embeds is not None:
             return inputs_embeds
-        check_ids(input_ids, self.table.num_embeddings, "the model")
+        check_ids(input_ids, self.token_embedding.num_embeddings, "the model")
         assert input_ids is not None
         return input_ids
 
 
 def check_ids(ids: object, vocabulary: int, where: str) -> Tensor:
-    """A (batch, length) tensor of whole numbers inside the vocabulary, or an error that says what else it is."""
+    """A (batch, length) tensor of whole numbers inside the vocabulary, or an error that says what is wrong with it."""
     if not isinstance(ids, Tensor):
         refuse_text(ids, where)
     if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:

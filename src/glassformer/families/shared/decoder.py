@@ -1,4 +1,4 @@
-"""The decoder-only face: each token sees itself and what came before. Llama, Qwen, Mistral, Gemma, GPT-2, the scratch model.
+"""Decoder-only models: each token sees itself and what came before. Llama, Qwen, Mistral, Gemma, GPT-2, the scratch model.
 
 Shapes: ids (batch, length); attention_mask (batch, remembered + length); states (batch, length, hidden).
 """
@@ -10,16 +10,16 @@ from typing import Any
 from torch import Tensor
 
 from glassformer.errors import refuse
-from glassformer.families.shared.base import Base, Watching
+from glassformer.families.shared.base import BaseModel, WatchLike
+from glassformer.families.shared.head_modules import LastTokenClassifier, LMHead
 from glassformer.families.shared.outputs import BaseModelOutputWithPast
-from glassformer.families.shared.parts import LastToken, LMHead
-from glassformer.layers import Pass
+from glassformer.layers import ForwardPass
 from glassformer.layers.cache import Cache, DynamicCache
 from glassformer.sites import Watch
 
 
-class Decoder(Base):
-    heads = {"causal": ("lm_head", LMHead), "sequence": ("score", LastToken)}
+class Decoder(BaseModel):
+    heads = {"causal": ("lm_head", LMHead), "sequence": ("score", LastTokenClassifier)}
 
     def forward(
         self,
@@ -31,8 +31,8 @@ class Decoder(Base):
         use_cache: bool | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
-        watch: Watching = None,
-        p: Pass | None = None,
+        watch: WatchLike = None,
+        p: ForwardPass | None = None,
         **unknown: Any,
     ) -> BaseModelOutputWithPast:
         """Run the base model.
@@ -51,8 +51,8 @@ class Decoder(Base):
         """
         refuse(unknown, self.forward)
         if p is None:
-            asked = self.watching(output_attentions, output_hidden_states, watch)
-            p = self.prepare(input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache, asked)
+            watched = self.watch_for(output_attentions, output_hidden_states, watch)
+            p = self.prepare(input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache, watched)
         x = self.embed(input_ids, inputs_embeds)
         states = self.compute(x, p)
         record = p.tap.observers[0].record if p.tap is not None else {}
@@ -73,11 +73,11 @@ class Decoder(Base):
         cache: Cache | None,
         use_cache: bool | None,
         watch: Watch | None,
-    ) -> Pass:
+    ) -> ForwardPass:
         """Check a caller's tensors and make the pass that they describe."""
-        tokens = self.check(input_ids, inputs_embeds)
+        tokens = self.check_inputs(input_ids, inputs_embeds)
         if cache is None and (self.config.use_cache if use_cache is None else use_cache):
             cache = DynamicCache()
         past = cache.get_seq_length() if cache is not None else 0
-        positions, mask = self.lay(tokens, attention_mask, position_ids, past)
-        return self.begin(positions, mask, cache, self.tap(watch, past))
+        positions, mask = self.positions_and_mask(tokens, attention_mask, position_ids, past)
+        return self.new_pass(positions, mask, cache, self.make_tap(watch, past))

@@ -1,4 +1,4 @@
-"""The encoder-only face: every token sees every other. BERT, DistilBERT, RoBERTa.
+"""Encoder-only models: every token sees every other. BERT, DistilBERT, RoBERTa.
 
 Shapes: ids, attention_mask, token_type_ids (batch, length); states (batch, length, hidden); pooled (batch, hidden).
 """
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from glassformer.blueprints import Config
 from glassformer.errors import InputError, refuse
-from glassformer.families.shared.base import Base, Watching
+from glassformer.families.shared.base import BaseModel, WatchLike
 from glassformer.families.shared.outputs import BaseModelOutputWithPooling
-from glassformer.layers import Embedding, Linear, Part, Pass
+from glassformer.layers import Embedding, FamilyModule, ForwardPass, Linear
 from glassformer.sites import Watch
 
 
-class Pooler(Part):
+class Pooler(FamilyModule):
     """One vector for the whole text, read off its first token."""
 
     def __init__(self, hidden: int) -> None:
@@ -31,18 +31,18 @@ class Pooler(Part):
         return self.activation(self.dense(first))
 
 
-def first_tokens(states: Tensor, present: Tensor | None) -> Tensor:
+def first_tokens(states: Tensor, real_tokens: Tensor | None) -> Tensor:
     """The state of each text's first token, wherever its padding is: (batch, hidden)."""
-    if present is None or bool(present[:, 0].all()):
+    if real_tokens is None or bool(real_tokens[:, 0].all()):
         return states[:, 0]
-    return states[torch.arange(len(states), device=states.device), present.int().argmax(-1)]
+    return states[torch.arange(len(states), device=states.device), real_tokens.int().argmax(-1)]
 
 
-class Encoder(Base):
-    """Subclasses have `embeddings`, which place the words, and say what their `blocks` are."""
+class Encoder(BaseModel):
+    """Subclasses have `embeddings`, which add positions to the token vectors, and define `blocks`."""
 
     embeddings: Any
-    optional = ("pooler",)
+    optional_modules = ("pooler",)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -53,19 +53,19 @@ class Encoder(Base):
         raise NotImplementedError
 
     @property
-    def table(self) -> Embedding:
+    def token_embedding(self) -> Embedding:
         return self.embeddings.word_embeddings
 
-    def check_room(self, positions: Tensor) -> None:
-        self.check_table(positions)
+    def check_positions(self, positions: Tensor) -> None:
+        self.check_position_table(positions)
 
-    def compute(self, x: Tensor, p: Pass) -> Tensor:
+    def compute(self, x: Tensor, p: ForwardPass) -> Tensor:
         x = self.embeddings(x, p)
         for block in self.blocks:
             x = block(x, p)
-        return self.touch("final", x, p)
+        return self.at_site("final", x, p)
 
-    def keep(self, head: nn.Module) -> None:
+    def drop_unread(self, head: nn.Module) -> None:
         if getattr(head, "reads", "") != "pooler" and self.pooler is not None:
             self.pooler = None
 
@@ -78,8 +78,8 @@ class Encoder(Base):
         inputs_embeds: Tensor | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
-        watch: Watching = None,
-        p: Pass | None = None,
+        watch: WatchLike = None,
+        p: ForwardPass | None = None,
         **unknown: Any,
     ) -> BaseModelOutputWithPooling:
         """Run the base model.
@@ -97,14 +97,14 @@ class Encoder(Base):
         """
         refuse(unknown, self.forward)
         if p is None:
-            asked = self.watching(output_attentions, output_hidden_states, watch)
-            p = self.prepare(input_ids, inputs_embeds, attention_mask, token_type_ids, position_ids, asked)
+            watched = self.watch_for(output_attentions, output_hidden_states, watch)
+            p = self.prepare(input_ids, inputs_embeds, attention_mask, token_type_ids, position_ids, watched)
         x = self.embed(input_ids, inputs_embeds)
         states = self.compute(x, p)
         record = p.tap.observers[0].record if p.tap is not None else {}
         return BaseModelOutputWithPooling(
             states,
-            self.pooler(first_tokens(states, p.mask.present)) if self.pooler is not None else None,
+            self.pooler(first_tokens(states, p.mask.real_tokens)) if self.pooler is not None else None,
             self.hidden_states(record) if output_hidden_states else None,
             self.attentions(record) if output_attentions else None,
             record if watch is not None else None,
@@ -118,17 +118,17 @@ class Encoder(Base):
         segments: Tensor | None,
         position_ids: Tensor | None,
         watch: Watch | None,
-    ) -> Pass:
+    ) -> ForwardPass:
         """Check a caller's tensors and make the pass that they describe."""
-        tokens = self.check(input_ids, inputs_embeds)
-        positions, mask = self.lay(tokens, attention_mask, position_ids, causal=False)
-        kinds = getattr(self.config, "type_vocab_size", 0)
-        if segments is not None and kinds:
+        tokens = self.check_inputs(input_ids, inputs_embeds)
+        positions, mask = self.positions_and_mask(tokens, attention_mask, position_ids, causal=False)
+        types = getattr(self.config, "type_vocab_size", 0)
+        if segments is not None and types:
             if segments.shape != tokens.shape[:2]:
                 raise InputError(f"token_type_ids have shape {tuple(segments.shape)}, the tokens {tuple(tokens.shape[:2])}.")
             low, high = int(segments.min()), int(segments.max())
-            if low < 0 or high >= kinds:
-                raise InputError(f"token_type_ids hold {low if low < 0 else high}; the model knows {kinds} types, from 0.")
-        elif kinds:
+            if low < 0 or high >= types:
+                raise InputError(f"token_type_ids hold {low if low < 0 else high}; the model knows {types} types, from 0.")
+        elif types:
             segments = torch.zeros_like(positions)
-        return self.begin(positions, mask, tap=self.tap(watch), segments=segments)
+        return self.new_pass(positions, mask, tap=self.make_tap(watch), segments=segments)

@@ -1,7 +1,7 @@
 """Task heads, generic over families: a base model and the last layer that turns its states into an answer.
 
-What the last layer looks like is the family's business (`Base.heads`); what goes in, what comes out and what is lost on
-the way to the labels is the same for all, and is here.
+What the last layer looks like is up to the family (`BaseModel.heads`); arguments, outputs and losses are the same for all,
+and are here.
 
 Shapes: ids (batch, length); states (batch, length, hidden); logits (batch, length, vocabulary) or (batch, labels).
 """
@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head
 from glassformer.errors import InputError, InputTypeError, refuse
-from glassformer.families import Base
-from glassformer.families.shared.base import IGNORED, Watching
+from glassformer.families import BaseModel
+from glassformer.families.shared.base import IGNORED, WatchLike
 from glassformer.families.shared.encoder import first_tokens
 from glassformer.families.shared.outputs import (
     CausalLMOutputWithPast,
@@ -32,16 +32,16 @@ from glassformer.families.shared.outputs import (
     SequenceClassifierOutput,
     TokenClassifierOutput,
 )
-from glassformer.families.shared.seq2seq import shifted
-from glassformer.layers import Part, Pass, christen, mount
+from glassformer.families.shared.seq2seq import shift_right
+from glassformer.layers import FamilyModule, ForwardPass, attach_module, label_modules
 from glassformer.layers.cache import Cache, EncoderDecoderCache
 from glassformer.sites import Observer, Tap
 
 
-class WithHead(Part):
-    """A base model under the family's own name for it, and a head beside it."""
+class ModelWithHead(FamilyModule):
+    """A base model, under the family's own name for it, and a head."""
 
-    base_class: ClassVar[type[Base]]
+    base_class: ClassVar[type[BaseModel]]
     head: ClassVar[Head]
     config: Any
 
@@ -50,44 +50,44 @@ class WithHead(Part):
         self.config = config
         base = self.base_class(config)
         name, kind = self.base_class.heads[self.head]
-        part: Any = kind(config)
-        base.keep(part)
-        christen(part, base.family, ())
-        if config.tie_word_embeddings and hasattr(part, "output"):
-            part.output.weight = base.table.weight
-        self.__dict__["_unnamed"] = (base, part)  # not registered: where their children lie openly, they are not modules
-        mount(self, self.base_class.prefix, base)
-        mount(self, name, part)
+        head: Any = kind(config)
+        base.drop_unread(head)
+        label_modules(head, base.family, ())
+        if config.tie_word_embeddings and hasattr(head, "output"):
+            head.output.weight = base.token_embedding.weight
+        self.__dict__["_unnamed"] = (base, head)  # not registered: under no name, only their children are modules
+        attach_module(self, self.base_class.prefix, base)
+        attach_module(self, name, head)
 
     def _get_name(self) -> str:
         return type(self).__name__
 
     @property
-    def base_model(self) -> Base:
+    def base_model(self) -> BaseModel:
         prefix = self.base_class.prefix
         return getattr(self, prefix) if prefix else self.__dict__["_unnamed"][0]
 
     @property
-    def head_part(self) -> nn.Module:
+    def head_module(self) -> nn.Module:
         """The last layer, as the family has it."""
         name, _ = self.base_class.heads[self.head]
         return getattr(self, name) if name else self.__dict__["_unnamed"][1]
 
-    def states(self, ids: Tensor | None, mask: Tensor | None, watch: Watching, inputs: Mapping[str, Any]) -> Any:
+    def run_base(self, ids: Tensor | None, mask: Tensor | None, watch: WatchLike, inputs: Mapping[str, Any]) -> Any:
         """The base model's output; an argument that neither it nor the head has is refused."""
-        known = [p.name for p in inspect.signature(self.base_model.forward).parameters.values() if p.kind != p.VAR_KEYWORD]
-        refuse({name: value for name, value in inputs.items() if name not in known}, self.forward, known)
+        names = [p.name for p in inspect.signature(self.base_model.forward).parameters.values() if p.kind != p.VAR_KEYWORD]
+        refuse({name: value for name, value in inputs.items() if name not in names}, self.forward, names)
         return self.base_model(ids, attention_mask=mask, watch=watch, **inputs)
 
-    def seen(self, scores: Tensor, found: Any, watch: Watching, start: int = 0) -> Tensor:
-        """The site `scores`, where a watch asks for it."""
+    def observe_scores(self, scores: Tensor, output: Any, watch: WatchLike, start: int = 0) -> Tensor:
+        """The scores at their site, where it is watched."""
         if watch is None:
             return scores
-        observer = Observer(self.base_model.watching(False, False, watch), start=start, record=found.sites)  # type: ignore[arg-type]
-        return Tap([observer]).touch("scores", scores)
+        observer = Observer(self.base_model.watch_for(False, False, watch), start=start, record=output.sites)  # type: ignore[arg-type]
+        return Tap([observer]).apply("scores", scores)
 
 
-class CausalLM(WithHead):
+class CausalLM(ModelWithHead):
     """Scores for the next token at every position."""
 
     head = "causal"
@@ -104,8 +104,8 @@ class CausalLM(WithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
-        watch: Watching = None,
-        p: Pass | None = None,
+        watch: WatchLike = None,
+        p: ForwardPass | None = None,
         **unknown: Any,
     ) -> CausalLMOutputWithPast:
         """Scores for the next token, at every position.
@@ -126,19 +126,19 @@ class CausalLM(WithHead):
         """
         refuse(unknown, self.forward)
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
-        found = self.base_model(
+        output = self.base_model(
             input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values,
             inputs_embeds=inputs_embeds, use_cache=use_cache, output_attentions=output_attentions,
             output_hidden_states=output_hidden_states, watch=watch, p=p,
         )  # fmt: skip
-        logits = self.head_part(kept(found.last_hidden_state, logits_to_keep))
-        if p is None:  # an executor keeps the scores of each row apart, and shows them itself
-            logits = self.seen(logits, found, watch, start)
+        logits = self.head_module(select_positions(output.last_hidden_state, logits_to_keep))
+        if p is None:  # an executor has each row's scores, and observes them itself
+            logits = self.observe_scores(logits, output, watch, start)
         loss = None if labels is None else next_token_loss(logits, labels)
-        return found.become(CausalLMOutputWithPast, loss=loss, logits=logits)
+        return output.convert_to(CausalLMOutputWithPast, loss=loss, logits=logits)
 
 
-class Seq2SeqLM(WithHead):
+class Seq2SeqLM(ModelWithHead):
     """Scores for the next token of a target, given a source."""
 
     head = "seq2seq"
@@ -158,8 +158,8 @@ class Seq2SeqLM(WithHead):
         output_attentions: bool = False,
         output_hidden_states: bool = False,
         logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
-        watch: Watching = None,
-        p: Pass | None = None,
+        watch: WatchLike = None,
+        p: ForwardPass | None = None,
         **unknown: Any,
     ) -> Seq2SeqLMOutput:
         """Scores for the next token of the target, at every position.
@@ -179,23 +179,23 @@ class Seq2SeqLM(WithHead):
         check_tensor(labels)
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
-            decoder_input_ids = shifted(labels, self.config)
-        found = self.base_model(
+            decoder_input_ids = shift_right(labels, self.config)
+        output = self.base_model(
             input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask, encoder_outputs=encoder_outputs,
             past_key_values=past_key_values, inputs_embeds=inputs_embeds, decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache, output_attentions=output_attentions, output_hidden_states=output_hidden_states,
             watch=watch, p=p,
         )  # fmt: skip
-        logits = self.head_part(kept(found.last_hidden_state, logits_to_keep))
+        logits = self.head_module(select_positions(output.last_hidden_state, logits_to_keep))
         if p is None:
-            logits = self.seen(logits, found, watch, start)
+            logits = self.observe_scores(logits, output, watch, start)
         loss = None if labels is None else token_loss(logits, labels)
-        return found.become(Seq2SeqLMOutput, loss=loss, logits=logits)
+        return output.convert_to(Seq2SeqLMOutput, loss=loss, logits=logits)
 
 
-class MaskedLM(WithHead):
-    """Scores for what stands at every position, hidden or not."""
+class MaskedLM(ModelWithHead):
+    """Scores for the token at every position, masked or not."""
 
     head = "masked"
 
@@ -205,7 +205,7 @@ class MaskedLM(WithHead):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         logits_to_keep: int | Tensor | tuple[Tensor, Tensor] = 0,
-        watch: Watching = None,
+        watch: WatchLike = None,
         **inputs: Any,
     ) -> MaskedLMOutput:
         """Vocabulary scores for each token.
@@ -213,15 +213,17 @@ class MaskedLM(WithHead):
         Args:
             input_ids, attention_mask, watch, inputs: as for the base model.
             labels: ids to be guessed, (batch, length); -100 where no loss is wanted. Gives `loss`.
-            logits_to_keep: score only these columns (0: all), or these (rows, columns), such as those of the gaps.
+            logits_to_keep: score only these columns (0: all), or these (rows, columns), such as the masked ones.
         """
-        found = self.states(input_ids, attention_mask, watch, inputs)
-        logits = self.seen(self.head_part(kept(found.last_hidden_state, logits_to_keep)), found, watch)
+        output = self.run_base(input_ids, attention_mask, watch, inputs)
+        logits = self.observe_scores(
+            self.head_module(select_positions(output.last_hidden_state, logits_to_keep)), output, watch
+        )
         loss = None if labels is None else token_loss(logits, labels)
-        return found.become(MaskedLMOutput, loss=loss, logits=logits)
+        return output.convert_to(MaskedLMOutput, loss=loss, logits=logits)
 
 
-class TokenClassification(WithHead):
+class TokenClassification(ModelWithHead):
     """Label scores for every token."""
 
     head = "token"
@@ -235,7 +237,7 @@ class TokenClassification(WithHead):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        watch: Watching = None,
+        watch: WatchLike = None,
         **inputs: Any,
     ) -> TokenClassifierOutput:
         """Label scores for each token.
@@ -244,13 +246,13 @@ class TokenClassification(WithHead):
             input_ids, attention_mask, watch, inputs: as for the base model.
             labels: class numbers, (batch, length); -100 where no loss is wanted. Gives `loss`.
         """
-        found = self.states(input_ids, attention_mask, watch, inputs)
-        logits = self.seen(self.head_part(found.last_hidden_state), found, watch)
+        output = self.run_base(input_ids, attention_mask, watch, inputs)
+        logits = self.observe_scores(self.head_module(output.last_hidden_state), output, watch)
         loss = None if labels is None else token_loss(logits, labels, "labels")
-        return found.become(TokenClassifierOutput, loss=loss, logits=logits)
+        return output.convert_to(TokenClassifierOutput, loss=loss, logits=logits)
 
 
-class QuestionAnswering(WithHead):
+class QuestionAnswering(ModelWithHead):
     """For every token, how well an answer would begin and end there."""
 
     head = "question"
@@ -261,36 +263,36 @@ class QuestionAnswering(WithHead):
         attention_mask: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
-        watch: Watching = None,
+        watch: WatchLike = None,
         **inputs: Any,
     ) -> QuestionAnsweringModelOutput | Seq2SeqQuestionAnsweringModelOutput:
         """Scores for an answer's first and last token.
 
         Args:
             input_ids, attention_mask, watch, inputs: as for the base model.
-            start_positions, end_positions: where the answers are, (batch,); positions behind the end count for nothing.
+            start_positions, end_positions: where the answers are, (batch,); positions past the end are ignored.
         """
         if (start_positions is None) != (end_positions is None):
             raise InputError("give start_positions and end_positions together.")
-        found = self.states(input_ids, attention_mask, watch, inputs)
-        logits = self.seen(self.head_part(found.last_hidden_state), found, watch)
+        output = self.run_base(input_ids, attention_mask, watch, inputs)
+        logits = self.observe_scores(self.head_module(output.last_hidden_state), output, watch)
         starts, ends = logits[..., 0].contiguous(), logits[..., 1].contiguous()
         loss = None
         if start_positions is not None and end_positions is not None:
             length = starts.shape[1]
             both = ((starts, start_positions), (ends, end_positions))
             first, last = (
-                F.cross_entropy(wide(scores), at.reshape(-1).to(scores.device).clamp(0, length), ignore_index=length)
+                F.cross_entropy(as_float32(scores), at.reshape(-1).to(scores.device).clamp(0, length), ignore_index=length)
                 for scores, at in both
             )
             loss = (first + last) / 2
-        pair = isinstance(found, Seq2SeqModelOutput)
+        pair = isinstance(output, Seq2SeqModelOutput)
         kind = Seq2SeqQuestionAnsweringModelOutput if pair else QuestionAnsweringModelOutput
-        return found.become(kind, loss=loss, start_logits=starts, end_logits=ends)
+        return output.convert_to(kind, loss=loss, start_logits=starts, end_logits=ends)
 
 
-class SequenceClassification(WithHead):
-    """One row of label scores per text: off its first token, its last, its end sign, or what the pooler made of it."""
+class SequenceClassification(ModelWithHead):
+    """One row of label scores per text, read off its first token, its last one, its end token, or the pooler."""
 
     head = "sequence"
 
@@ -303,7 +305,7 @@ class SequenceClassification(WithHead):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        watch: Watching = None,
+        watch: WatchLike = None,
         **inputs: Any,
     ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
         """Label scores for each text.
@@ -312,44 +314,44 @@ class SequenceClassification(WithHead):
             input_ids, attention_mask, watch, inputs: as for the base model.
             labels: class numbers (batch,), numbers to regress on, or 0/1 rows (batch, labels); gives `loss`.
         """
-        found = self.states(input_ids, attention_mask, watch, inputs)
-        logits = self.head_part(self.read(found, input_ids, attention_mask))
-        logits = self.seen(logits[:, None], found, watch)[:, 0]
+        output = self.run_base(input_ids, attention_mask, watch, inputs)
+        logits = self.head_module(self.classifier_input(output, input_ids, attention_mask))
+        logits = self.observe_scores(logits[:, None], output, watch)[:, 0]
         loss = None if labels is None else self.loss(logits, labels)
-        kind = Seq2SeqSequenceClassifierOutput if isinstance(found, Seq2SeqModelOutput) else SequenceClassifierOutput
-        return found.become(kind, loss=loss, logits=logits)
+        kind = Seq2SeqSequenceClassifierOutput if isinstance(output, Seq2SeqModelOutput) else SequenceClassifierOutput
+        return output.convert_to(kind, loss=loss, logits=logits)
 
-    def read(self, found: Any, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+    def classifier_input(self, output: Any, ids: Tensor | None, mask: Tensor | None) -> Tensor:
         """The vector of each text that the family's classifier reads, (batch, hidden)."""
-        reads = getattr(self.head_part, "reads", "first")
-        states: Tensor = found.last_hidden_state
+        reads = getattr(self.head_module, "reads", "first")
+        states: Tensor = output.last_hidden_state
         if reads == "pooler":
-            return found.pooler_output
+            return output.pooler_output
         if reads == "first":
             return first_tokens(states, None if mask is None else mask.bool())
-        columns = self.last_tokens(ids, mask, states) if reads == "last" else self.last_ends(ids)
+        columns = self.last_token_columns(ids, mask, states) if reads == "last" else self.last_eos_columns(ids)
         return states[torch.arange(states.shape[0], device=states.device), columns]
 
-    def last_tokens(self, ids: Tensor | None, mask: Tensor | None, states: Tensor) -> Tensor:
+    def last_token_columns(self, ids: Tensor | None, mask: Tensor | None, states: Tensor) -> Tensor:
         """The column of each row's last real token: by the mask if there is one, else by the padding id."""
         batch, length = states.shape[:2]
         columns = torch.arange(length, device=states.device)
         if mask is not None:
             return (columns * mask[:, -length:]).argmax(-1)
         if ids is not None and (pad := self.config.pad_token_id) is not None:
-            kept: Tensor = ids != pad
-            return (columns * kept).argmax(-1)
+            real: Tensor = ids != pad
+            return (columns * real).argmax(-1)
         if batch > 1:
             raise InputError("a batch needs an attention_mask (or a pad_token_id), to know where each text ends.")
         return columns[-1:]
 
-    def last_ends(self, ids: Tensor | None) -> Tensor:
-        """The column of each row's last end sign."""
+    def last_eos_columns(self, ids: Tensor | None) -> Tensor:
+        """The column of each row's last end token."""
         if ids is None:
-            raise InputError("this model's classifier reads the state of the end sign, so it needs input_ids.")
+            raise InputError("this model's classifier reads the state of the end token, so it needs input_ids.")
         ends = ids == self.config.eos_token_id
         if not bool(ends.any(-1).all()):
-            raise InputError(f"every text must hold the end sign {self.config.eos_token_id}, whose state is classified.")
+            raise InputError(f"every text must hold the end token {self.config.eos_token_id}, whose state is classified.")
         return (torch.arange(ids.shape[1], device=ids.device) * ends).argmax(-1)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -358,8 +360,8 @@ class SequenceClassification(WithHead):
         labels = labels.to(logits.device)
         kind = self.config.problem_type
         if kind is None:
-            whole = labels.dtype in (torch.long, torch.int)
-            kind = "regression" if self.num_labels == 1 else "single" if whole else "multi"
+            classes = labels.dtype in (torch.long, torch.int)
+            kind = "regression" if self.num_labels == 1 else "single" if classes else "multi"
         if kind == "regression":
             return F.mse_loss(logits.squeeze(), labels.to(logits.dtype).squeeze())
         if kind.startswith("multi"):
@@ -371,23 +373,23 @@ class SequenceClassification(WithHead):
         if labels.numel() != len(logits):
             raise InputError(f"labels have shape {tuple(labels.shape)}; there are {len(logits)} texts.")
         check_labels(labels, self.num_labels, "labels")
-        return F.cross_entropy(wide(logits), labels.view(-1).long())
+        return F.cross_entropy(as_float32(logits), labels.view(-1).long())
 
 
-def kept(states: Tensor, keep: int | Tensor | tuple[Tensor, Tensor]) -> Tensor:
+def select_positions(states: Tensor, keep: int | Tensor | tuple[Tensor, Tensor]) -> Tensor:
     """The states to be scored."""
     if isinstance(keep, int):
         return states[:, -keep:] if keep else states
     return states[keep] if isinstance(keep, tuple) else states[:, keep]
 
 
-def wide(scores: Tensor) -> Tensor:
-    """In float32 at least."""
+def as_float32(scores: Tensor) -> Tensor:
+    """In float32, or in a wider dtype."""
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def check_labels(labels: Tensor, count: int, what: str) -> None:
-    """Refuse a label that no score is for."""
+    """Refuse a label that is not one of the model's."""
     wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= count))]
     if wrong.numel():
         raise InputError(f"label {int(wrong[0])} is outside the {count} {what} (counted from 0).")
@@ -405,7 +407,7 @@ def token_loss(logits: Tensor, labels: Tensor, what: str = "tokens of the vocabu
     if labels.shape != logits.shape[:2]:
         raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
     check_labels(labels, logits.shape[-1], what)
-    return F.cross_entropy(wide(logits.flatten(0, 1)), labels.flatten().to(logits.device))
+    return F.cross_entropy(as_float32(logits.flatten(0, 1)), labels.flatten().to(logits.device))
 
 
 def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -416,7 +418,7 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return token_loss(logits[:, :-1], labels[:, 1:])
 
 
-HEADS: Mapping[str, type[WithHead]] = {  # as class names end
+HEADS: Mapping[str, type[ModelWithHead]] = {  # by the ending of class names
     "ForCausalLM": CausalLM,
     "ForConditionalGeneration": Seq2SeqLM,
     "ForMaskedLM": MaskedLM,

@@ -1,8 +1,8 @@
-"""What a model gives back: named fields, by attribute, by key, or by index, whichever you like.
+"""Model outputs: named fields, by attribute, by key, or by index.
 
     output.logits · output["logits"] · output[0]
 
-Fields that were not asked for are None; they have an attribute but no key and no index.
+Fields that were not requested are None; they have an attribute but no key and no index.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class ModelOutput:
     def items(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in self.keys()]
 
-    def become(self, kind: type[Out], **answer: Any) -> Out:
-        """Another output with this one's fields, as far as it has them, and an answer of its own."""
-        known = {f.name for f in fields(kind)}
-        carried = {f.name: getattr(self, f.name) for f in fields(self) if f.name in known}
-        return kind(**{**carried, **answer})
+    def convert_to(self, kind: type[Out], **values: Any) -> Out:
+        """An output of another class: the fields that both have, and these values."""
+        names = {f.name for f in fields(kind)}
+        shared = {f.name: getattr(self, f.name) for f in fields(self) if f.name in names}
+        return kind(**{**shared, **values})
 
     def __getitem__(self, key: str | int | slice) -> Any:
         if isinstance(key, (int, slice)):
@@ -57,7 +57,7 @@ class ModelOutput:
         return len(self.keys())
 
 
-# What outputs are put together from. A dataclass takes its fields from its last base first.
+# What outputs are composed of. A dataclass takes its fields from its last base first.
 
 
 @dataclass
@@ -71,13 +71,13 @@ class _Pooled(ModelOutput):
 
 
 @dataclass
-class _Scored(ModelOutput):
+class _Logits(ModelOutput):
     loss: Tensor | None = None
     logits: Tensor | None = None  # (batch, length, vocabulary), (batch, length, labels) or (batch, labels)
 
 
 @dataclass
-class _Span(ModelOutput):
+class _SpanLogits(ModelOutput):
     loss: Tensor | None = None
     start_logits: Tensor | None = None  # (batch, length)
     end_logits: Tensor | None = None
@@ -89,14 +89,14 @@ class _Past(ModelOutput):
 
 
 @dataclass
-class _Inside(ModelOutput):
+class _InnerStates(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None  # blocks + 1 of (batch, length, hidden)
     attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, keys)
     sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
 
 
 @dataclass
-class _BothInside(ModelOutput):
+class _Seq2SeqInnerStates(ModelOutput):
     decoder_hidden_states: tuple[Tensor, ...] | None = None
     decoder_attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, source)
@@ -110,51 +110,51 @@ class _BothInside(ModelOutput):
 
 
 @dataclass
-class BaseModelOutput(_Inside, _States): ...
+class BaseModelOutput(_InnerStates, _States): ...
 
 
 @dataclass
-class BaseModelOutputWithPast(_Inside, _Past, _States): ...
+class BaseModelOutputWithPast(_InnerStates, _Past, _States): ...
 
 
 @dataclass
-class BaseModelOutputWithPooling(_Inside, _Pooled, _States): ...
+class BaseModelOutputWithPooling(_InnerStates, _Pooled, _States): ...
 
 
 @dataclass
-class Seq2SeqModelOutput(_BothInside, _Past, _States): ...
+class Seq2SeqModelOutput(_Seq2SeqInnerStates, _Past, _States): ...
 
 
 @dataclass
-class CausalLMOutputWithPast(_Inside, _Past, _Scored): ...
+class CausalLMOutputWithPast(_InnerStates, _Past, _Logits): ...
 
 
 @dataclass
-class Seq2SeqLMOutput(_BothInside, _Past, _Scored): ...
+class Seq2SeqLMOutput(_Seq2SeqInnerStates, _Past, _Logits): ...
 
 
 @dataclass
-class MaskedLMOutput(_Inside, _Scored): ...
+class MaskedLMOutput(_InnerStates, _Logits): ...
 
 
 @dataclass
-class TokenClassifierOutput(_Inside, _Scored): ...
+class TokenClassifierOutput(_InnerStates, _Logits): ...
 
 
 @dataclass
-class SequenceClassifierOutput(_Inside, _Past, _Scored): ...
+class SequenceClassifierOutput(_InnerStates, _Past, _Logits): ...
 
 
 @dataclass
-class Seq2SeqSequenceClassifierOutput(_BothInside, _Past, _Scored): ...
+class Seq2SeqSequenceClassifierOutput(_Seq2SeqInnerStates, _Past, _Logits): ...
 
 
 @dataclass
-class QuestionAnsweringModelOutput(_Inside, _Span): ...
+class QuestionAnsweringModelOutput(_InnerStates, _SpanLogits): ...
 
 
 @dataclass
-class Seq2SeqQuestionAnsweringModelOutput(_BothInside, _Past, _Span): ...
+class Seq2SeqQuestionAnsweringModelOutput(_Seq2SeqInnerStates, _Past, _SpanLogits): ...
 
 
 @dataclass
@@ -165,11 +165,11 @@ class GenerateOutput(ModelOutput):
     sequences_scores: Tensor | None = None  # (rows,): of whole texts, where beams compared them
     scores: tuple[Tensor, ...] | None = None  # for each step (rows or beams, vocabulary): after the rules
     logits: tuple[Tensor, ...] | None = None  # before them
-    beam_indices: Tensor | None = None  # (rows, new): which beam each token came from; -1 behind the end
-    logprobs: Tensor | None = None  # (rows, new): of the chosen tokens; 0 behind the end
+    beam_indices: Tensor | None = None  # (rows, new): which beam each token came from; -1 after the end
+    logprobs: Tensor | None = None  # (rows, new): of the chosen tokens; 0 after the end
     prompt_logprobs: list[list[float | None]] | None = None  # of the prompts' own tokens; None for the first
     finish: list[Any] | None = None  # for each row why it ended
-    steps: list[list[Any]] | None = field(default=None, repr=False)  # for each row its steps, with candidates if asked for
+    steps: list[list[Any]] | None = field(default=None, repr=False)  # for each row its steps, with candidates if requested
     prompt_steps: list[list[Any]] | None = field(default=None, repr=False)
     settings: Any = field(default=None, repr=False)  # the settings in force, and where each came from
-    seed: int | None = None  # that the draws came from
+    seed: int | None = None  # of the random draws

@@ -1,4 +1,4 @@
-"""The encoder-decoder face: one stack reads a source, another writes with an eye on it. T5, BART.
+"""Encoder-decoder models: one stack reads a source, another writes a target while attending to it. T5, BART.
 
 Shapes: ids (batch, source) and decoder ids (batch, length); states (batch, source or length, hidden).
 """
@@ -12,35 +12,35 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import InputError, refuse
-from glassformer.families.shared.base import IGNORED, Base, Watching
+from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike
 from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
-from glassformer.layers import CrossAttention, Encoded, Mask, Pass
+from glassformer.layers import CrossAttention, EncodedSource, ForwardPass, Mask
 from glassformer.layers.cache import EncoderDecoderCache
 from glassformer.sites import ENCODER, Tap, Watch
 
 
-class EncoderDecoder(Base):
-    """Subclasses say how they `encode`; `compute` is the decoder."""
+class EncoderDecoder(BaseModel):
+    """Subclasses define `encode`, and `compute` for the decoder."""
 
-    shifts: ClassVar[bool] = False  # without a target, the decoder is given the source itself, one place later
+    shifts_source: ClassVar[bool] = False  # without a target, the decoder gets the source itself, shifted right
 
     encoder: Any
     decoder: Any
 
     def embed(self, ids: Tensor | None, vectors: Tensor | None) -> Tensor:
-        """The target's; the two sides share a table, unless a checkpoint has one for each."""
+        """The target's vectors; source and target share an embedding, unless a checkpoint has one for each."""
         return self.decoder.embed_tokens(ids) if vectors is None else vectors
 
     def embed_source(self, ids: Tensor | None, vectors: Tensor | None = None) -> Tensor:
         return self.encoder.embed_tokens(ids) if vectors is None else vectors
 
-    def encode(self, x: Tensor, p: Pass) -> Tensor:
+    def encode(self, x: Tensor, p: ForwardPass) -> Tensor:
         """Embedded source tokens to the encoder's final states."""
         raise NotImplementedError
 
     @property
-    def crossings(self) -> Sequence[CrossAttention]:
-        """Each decoder block's cross-attention, for executors that make the source's keys and values at once."""
+    def cross_attention_modules(self) -> Sequence[CrossAttention]:
+        """Each decoder block's cross-attention, for executors that project the source's keys and values at once."""
         raise NotImplementedError
 
     def forward(
@@ -56,8 +56,8 @@ class EncoderDecoder(Base):
         use_cache: bool | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
-        watch: Watching = None,
-        p: Pass | None = None,
+        watch: WatchLike = None,
+        p: ForwardPass | None = None,
         **unknown: Any,
     ) -> Seq2SeqModelOutput:
         """Run the base model.
@@ -78,37 +78,41 @@ class EncoderDecoder(Base):
         """
         refuse(unknown, self.forward)
         encoded = None
-        if decoder_input_ids is None and decoder_inputs_embeds is None and self.shifts and input_ids is not None:
-            decoder_input_ids = shifted(input_ids, self.config)
+        if decoder_input_ids is None and decoder_inputs_embeds is None and self.shifts_source and input_ids is not None:
+            decoder_input_ids = shift_right(input_ids, self.config)
         if p is None:
-            target = self.check(decoder_input_ids, decoder_inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds"))
+            target = self.check_inputs(
+                decoder_input_ids, decoder_inputs_embeds, ("decoder_input_ids", "decoder_inputs_embeds")
+            )
             if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
                 past_key_values = EncoderDecoderCache()
             past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            asked = self.watching(output_attentions, output_hidden_states, watch)
-            tap = self.tap(asked, past)
-            encoded = self.encoded(input_ids, inputs_embeds, attention_mask, encoder_outputs, past_key_values, tap)
+            watched = self.watch_for(output_attentions, output_hidden_states, watch)
+            tap = self.make_tap(watched, past)
+            encoded = self.encode_source(input_ids, inputs_embeds, attention_mask, encoder_outputs, past_key_values, tap)
             if len(encoded.states) != len(target):
                 raise InputError(f"the source has {len(encoded.states)} rows, the decoder's input {len(target)}.")
-            positions, mask = self.lay(target, decoder_attention_mask, None, past, name="decoder_attention_mask")
-            p = self.begin(positions, mask, past_key_values, tap, encoded)
+            positions, mask = self.positions_and_mask(
+                target, decoder_attention_mask, None, past, name="decoder_attention_mask"
+            )
+            p = self.new_pass(positions, mask, past_key_values, tap, encoded)
         x = self.embed(decoder_input_ids, decoder_inputs_embeds)
         states = self.compute(x, p)
         record = p.tap.observers[0].record if p.tap is not None else {}
-        there = record if encoder_outputs is None else {}  # what was encoded earlier was not watched
+        encoder_record = record if encoder_outputs is None else {}  # what was encoded earlier was not watched
         return Seq2SeqModelOutput(
             states,
             past_key_values,
             self.hidden_states(record) if output_hidden_states else None,
             self.attentions(record) if output_attentions else None,
-            self.attentions(record, where="cross") if output_attentions else None,
+            self.attentions(record, site_prefix="cross") if output_attentions else None,
             encoded.states if encoded is not None else None,
-            self.hidden_states(there, ENCODER) if output_hidden_states and there else None,
-            self.attentions(there, ENCODER) if output_attentions and there else None,
+            self.hidden_states(encoder_record, ENCODER) if output_hidden_states and encoder_record else None,
+            self.attentions(encoder_record, ENCODER) if output_attentions and encoder_record else None,
             record if watch is not None else None,
         )
 
-    def encoded(
+    def encode_source(
         self,
         input_ids: Tensor | None,
         inputs_embeds: Tensor | None,
@@ -116,23 +120,27 @@ class EncoderDecoder(Base):
         earlier: BaseModelOutput | Sequence[Tensor] | None,
         cache: EncoderDecoderCache | None,
         tap: Tap | None,
-    ) -> Encoded:
-        """The source as the decoder sees it: encoded now, or earlier."""
+    ) -> EncodedSource:
+        """The source as the decoder sees it: encoded now, or taken from an earlier call."""
         if earlier is not None:
             states = earlier[0]
             if not isinstance(states, Tensor) or states.ndim != 3:
                 raise InputError("encoder_outputs must hold the encoder's states, (batch, source, hidden), first.")
-            _, mask = self.lay(states, attention_mask, causal=False)
+            _, mask = self.positions_and_mask(states, attention_mask, causal=False)
         else:
-            tokens = self.check(input_ids, inputs_embeds)
-            positions, mask = self.lay(tokens, attention_mask, causal=False)
+            tokens = self.check_inputs(input_ids, inputs_embeds)
+            positions, mask = self.positions_and_mask(tokens, attention_mask, causal=False)
             x = self.embed_source(input_ids, inputs_embeds)
-            states = self.encode(x, self.begin(positions, mask, tap=tap))
-        if mask.present is not None and not bool(mask.present.any(-1).all()):
+            states = self.encode(x, self.new_pass(positions, mask, tap=tap))
+        if mask.real_tokens is not None and not bool(mask.real_tokens.any(-1).all()):
             raise InputError("a row of the source is all padding. Give it at least one token.")
-        return Encoded(states, Mask(mask.columns[:, :1], mask.keys, causal=False, present=mask.present, own=False), cache)
+        return EncodedSource(
+            states,
+            Mask(mask.columns[:, :1], mask.keys, causal=False, real_tokens=mask.real_tokens, self_attention=False),
+            cache,
+        )
 
-    def read(
+    def run_encoder(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
@@ -142,9 +150,9 @@ class EncoderDecoder(Base):
         watch: Watch | None = None,
     ) -> BaseModelOutput:
         """The encoder alone: what `encoder_outputs` takes."""
-        asked = self.watching(output_attentions, output_hidden_states, watch)
-        tap = self.tap(asked)
-        states = self.encoded(input_ids, inputs_embeds, attention_mask, None, None, tap).states
+        watched = self.watch_for(output_attentions, output_hidden_states, watch)
+        tap = self.make_tap(watched)
+        states = self.encode_source(input_ids, inputs_embeds, attention_mask, None, None, tap).states
         record = tap.observers[0].record if tap is not None else {}
         return BaseModelOutput(
             states,
@@ -154,8 +162,8 @@ class EncoderDecoder(Base):
         )
 
 
-def shifted(labels: Tensor, config: Any) -> Tensor:
-    """A target as its decoder gets it: one place later, behind the start token."""
+def shift_right(labels: Tensor, config: Any) -> Tensor:
+    """A target as its decoder gets it: shifted right by one, after the start token."""
     if config.decoder_start_token_id is None or config.pad_token_id is None:
         raise InputError("the config has no decoder_start_token_id or no pad_token_id, so give decoder_input_ids.")
     start = labels.new_full((len(labels), 1), config.decoder_start_token_id)

@@ -1,7 +1,7 @@
 """Heads as families have them: small modules, named as checkpoints name them, that turn states into scores.
 
 `reads` says what a head takes: "states" (every token's), the "first" or "last" token's, that of the last "eos" token, or
-the "pooler" output. A head that may share its weight with the table of vectors has it in `output`.
+the "pooler" output. A head that may share the token embedding's weight has it in `output`.
 
 Shapes: states (batch, length, hidden) or (batch, hidden), as read; scores the same with labels or vocabulary at the end.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.layers import Activation, LayerNorm, Linear, Part
+from glassformer.layers import Activation, FamilyModule, LayerNorm, Linear
 
 
 class LMHead(Linear):
@@ -30,7 +30,7 @@ class LMHead(Linear):
         return self
 
 
-class LastToken(Linear):
+class LastTokenClassifier(Linear):
     """Label scores for a text, read off its last token."""
 
     reads = "last"
@@ -42,7 +42,7 @@ class LastToken(Linear):
         return "Linear"
 
 
-class Classifier(Part):
+class Classifier(FamilyModule):
     """Dropout and a linear layer: label scores for each token, or for the pooled text."""
 
     def __init__(self, c: Any) -> None:
@@ -58,7 +58,7 @@ class PooledClassifier(Classifier):
     reads = "pooler"
 
 
-class Spans(Part):
+class SpanHead(FamilyModule):
     """For each token, how well an answer would begin and end there."""
 
     def __init__(self, c: Any) -> None:
@@ -69,7 +69,7 @@ class Spans(Part):
         return self.qa_outputs(states)
 
 
-class ClassificationHead(Part):
+class ClassificationHead(FamilyModule):
     """A hidden layer with tanh, then the labels."""
 
     reads = "first"
@@ -85,10 +85,8 @@ class ClassificationHead(Part):
         return self.out_proj(self.dropout(hidden))
 
 
-class Transform(Part):
+class PredictionHeadTransform(FamilyModule):
     """What encoders do to a state before they guess its token: a layer, an activation, a norm."""
-
-    shown = "PredictionHeadTransform"
 
     def __init__(self, hidden: int, activation: str, eps: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What goes through a forward pass.
+"""What the layers of a forward pass share: mask, positions, cache, tap.
 
 Shapes: cosine and sine (batch, 1, length, head_size); positions and segments (batch or 1, length); the encoder's states
 (batch, source, hidden).
@@ -20,49 +20,49 @@ from glassformer.sites import Tap
 Project = Callable[[Tensor], tuple[Tensor, Tensor]]  # states to keys and values
 
 
-class Rotary(NamedTuple):
-    """The turns of one pass's positions, ready to apply to any layer's queries and keys."""
+class RotaryTables(NamedTuple):
+    """Cosines and sines of one pass's positions, for every layer's queries and keys."""
 
     cosine: Tensor
-    sine: Tensor  # its first half negated, so that turning is two products and a sum
+    sine: Tensor  # its first half negated, so that rotating is two products and a sum
 
-    def turn(self, x: Tensor) -> Tensor:
-        """(batch, heads, length, head_size), turned. Pairs are half a head apart."""
+    def rotate(self, x: Tensor) -> Tensor:
+        """(batch, heads, length, head_size), rotated. Pairs are half a head apart."""
         return torch.addcmul(x * self.cosine, x.roll(x.shape[-1] // 2, -1), self.sine)
 
 
-class Source(Protocol):
+class CrossAttentionSource(Protocol):
     """The encoder's side of a decoder's pass: what cross-attention looks at."""
 
     @property
     def mask(self) -> Mask:
         """Which of the source's tokens are there."""
 
-    def keys(self, layer: int, project: Project) -> tuple[Tensor, Tensor]:
-        """A layer's keys and values of the source, projected when first asked for."""
+    def keys_and_values(self, layer: int, project: Project) -> tuple[Tensor, Tensor]:
+        """A layer's keys and values of the source, projected on first use."""
 
 
-class Encoded(NamedTuple):
-    """A `Source` in hand: the encoder's states, and a cache that keeps what is made of them."""
+class EncodedSource(NamedTuple):
+    """The encoder's states, and a cache of the keys and values projected from them."""
 
     states: Tensor
     mask: Mask
     cache: EncoderDecoderCache | None = None
 
-    def keys(self, layer: int, project: Project) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, layer: int, project: Project) -> tuple[Tensor, Tensor]:
         if self.cache is None:
             return project(self.states)
-        return self.cache.crossing(layer, lambda: project(self.states))
+        return self.cache.cross_keys_and_values(layer, lambda: project(self.states))
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One forward pass: everything that its layers need to know, and nothing ambient."""
+class ForwardPass:
+    """One forward pass, `p` in every layer: all that layers need to know, so that nothing is global."""
 
     mask: Mask
     positions: Tensor
-    rotary: Mapping[str, Rotary] = field(default_factory=dict)
+    rotary: Mapping[str, RotaryTables] = field(default_factory=dict)
     cache: Cache | None = None
     tap: Tap | None = None  # None when nobody watches
-    source: Source | None = None  # in the decoder of an encoder-decoder
+    source: CrossAttentionSource | None = None  # in the decoder of an encoder-decoder
     segments: Tensor | None = None  # token types, in encoders that were trained on pairs of texts
