@@ -16,8 +16,8 @@ QWEN3: dict[str, Any] = {
 
 
 def test_known_families() -> None:
-    assert {"llama", "mistral", "qwen2", "qwen3"} <= set(blueprints.known())
-    assert blueprints.find("qwen3").Config.model_type == "qwen3"
+    assert {"llama", "mistral", "qwen2", "qwen3"} <= set(blueprints.model_types())
+    assert blueprints.module_for("qwen3").Config.model_type == "qwen3"
 
 
 def test_qwen3_is_as_large_as_it_says() -> None:
@@ -33,10 +33,10 @@ def test_qwen3_is_as_large_as_it_says() -> None:
 def test_ops_form_a_chain() -> None:
     """Each op reads only what came before, and everything but the end is read."""
     drawn = blueprint(read_config(QWEN3), "sequence")
-    read = {number for op in drawn.ops for number in op.reads}
+    read = {number for op in drawn.ops for number in op.inputs}
     for number, op in enumerate(drawn.ops):
-        assert all(other < number for other in op.reads)
-        assert bool(op.reads) == (op.kind != "embed")
+        assert all(other < number for other in op.inputs)
+        assert bool(op.inputs) == (op.kind != "embed")
     assert read == set(range(len(drawn.ops) - 1))
     assert [op.kind for op in drawn.ops[-2:]] == ["pool", "scores"]
     assert drawn.ops[-1].shape == ("batch", 1, 2)
@@ -58,4 +58,4 @@ def test_configs_survive_being_written(name: str) -> None:
     again = read_config(config.to_dict())
     assert again == config
     assert again.num_labels == 2
-    assert again.stray["odd"] == 3
+    assert again.extra_fields["odd"] == 3

@@ -1,4 +1,4 @@
-"""What a model is, as data: one module per `model_type`, with its `Config` and its `blueprint`. Needs no torch."""
+"""Models as data: one module per `model_type`, with its `Config` and its `blueprint`. Needs no torch."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ SHARED = frozenset({"blueprint", "config", "positions", "rope"})
 
 
 @cache
-def known() -> tuple[str, ...]:
+def model_types() -> tuple[str, ...]:
     """The model types that have a blueprint: the files of this folder."""
     return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in SHARED))
 
 
-def find(model_type: object) -> ModuleType:
-    """The module of a model type."""
-    if not isinstance(model_type, str) or model_type not in known():
+def module_for(model_type: object) -> ModuleType:
+    """The module here that describes a model type."""
+    if not isinstance(model_type, str) or model_type not in model_types():
         raise ConfigError(
             f"config field 'model_type' is {model_type!r}, which is not a known family."
-            f"{nearest(str(model_type), known())} Known: {', '.join(known())}."
+            f"{nearest(str(model_type), model_types())} Known: {', '.join(model_types())}."
         )
     module = importlib.import_module(f"{__name__}.{model_type}")
-    if (named := module.Config.model_type) != model_type:
-        raise ConfigError(f"blueprints/{model_type}.py has a Config for model_type {named!r}. The two names must be one.")
+    if (declared := module.Config.model_type) != model_type:
+        raise ConfigError(f"blueprints/{model_type}.py has a Config for model_type {declared!r}. The two names must be one.")
     return module
 
 
 def read_config(raw: Mapping[str, Any]) -> Config:
     """A raw `config.json` as the family's own checked config."""
-    config: Config = find(raw.get("model_type")).Config.read(raw)
+    config: Config = module_for(raw.get("model_type")).Config.read(raw)
     return config
 
 
 def blueprint(config: Config, head: Head | None = None) -> Blueprint:
-    """The steps of the model that a config describes, with the head that the family was made for, or another."""
-    made: Blueprint = find(config.model_type).blueprint(config, head or config.natural)
-    return made
+    """The ops of the model that a config describes, with the family's default head or another."""
+    result: Blueprint = module_for(config.model_type).blueprint(config, head or config.default_head)
+    return result
 
 
-__all__ = ["Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "find", "known", "read_config"]
+__all__ = ["Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "model_types", "module_for", "read_config"]

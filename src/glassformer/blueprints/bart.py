@@ -17,14 +17,14 @@ EPS = 1e-5  # of every norm; the config does not say
 @dataclass(frozen=True, kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "bart"
-    natural: ClassVar[Head] = "seq2seq"
+    default_head: ClassVar[Head] = "seq2seq"
     default_labels: ClassVar[int] = 3
-    spelt: ClassVar[Mapping[str, str]] = {
+    aliases: ClassVar[Mapping[str, str]] = {
         "d_model": "hidden_size", "encoder_layers": "num_encoder_layers", "decoder_layers": "num_hidden_layers",
         "decoder_attention_heads": "num_attention_heads", "activation_function": "hidden_act",
         "init_std": "initializer_range",
     }  # fmt: skip
-    fixed: ClassVar[Mapping[str, Any]] = {
+    fixed_fields: ClassVar[Mapping[str, Any]] = {
         "is_encoder_decoder": True, "normalize_before": False, "static_position_embeddings": False,
         "add_final_layer_norm": False, "normalize_embedding": True,
     }  # fmt: skip
@@ -53,11 +53,11 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.positive("num_encoder_layers", "num_attention_heads", "encoder_attention_heads")
-        self.positive("encoder_ffn_dim", "decoder_ffn_dim")
-        self.known_activation("hidden_act")
-        self.whole_heads()
-        self.whole_heads("encoder_attention_heads")
+        self.check_positive("num_encoder_layers", "num_attention_heads", "encoder_attention_heads")
+        self.check_positive("encoder_ffn_dim", "decoder_ffn_dim")
+        self.check_activation("hidden_act")
+        self.check_heads_divide()
+        self.check_heads_divide("encoder_attention_heads")
 
     @property
     def encoder_layers(self) -> int:
@@ -77,21 +77,21 @@ class Config(shared.Config):
 
 
 def attention(
-    b: Builder, c: Config, x: Value, module: str, heads: int, where: str = "attention", seen: Value | None = None,
+    b: Builder, c: Config, x: Value, module: str, heads: int, site_prefix: str = "attention", encoded: Value | None = None,
     causal: bool = False,
 ) -> Value:  # fmt: skip
-    h, size = b.see(x, f"{where}.input", module), c.hidden_size // heads
-    q = b.heads(h, f"{module}.q_proj", heads, size, bias=True, site=f"{where}.query")
-    k = b.heads(seen or h, f"{module}.k_proj", heads, size, bias=True, site=f"{where}.key")
-    v = b.heads(seen or h, f"{module}.v_proj", heads, size, bias=True, site=f"{where}.value")
-    a = b.attend(q, k, v, module, causal=causal, where=where)
-    return b.linear(a, f"{module}.out_proj", c.hidden_size, bias=True, site=f"{where}.update")
+    h, size = b.identity(x, f"{site_prefix}.input", module), c.hidden_size // heads
+    q = b.heads(h, f"{module}.q_proj", heads, size, bias=True, site=f"{site_prefix}.query")
+    k = b.heads(encoded or h, f"{module}.k_proj", heads, size, bias=True, site=f"{site_prefix}.key")
+    v = b.heads(encoded or h, f"{module}.v_proj", heads, size, bias=True, site=f"{site_prefix}.value")
+    a = b.attend(q, k, v, module, causal=causal, site_prefix=site_prefix)
+    return b.linear(a, f"{module}.out_proj", c.hidden_size, bias=True, site=f"{site_prefix}.update")
 
 
-def stack(b: Builder, c: Config, base: str, name: str, seen: Value | None = None) -> Value:
+def stack(b: Builder, c: Config, base: str, name: str, encoded: Value | None = None) -> Value:
     heads, inner, layers = (
         (c.encoder_attention_heads, c.encoder_ffn_dim, c.num_encoder_layers)
-        if seen is None
+        if encoded is None
         else (c.num_attention_heads, c.decoder_ffn_dim, c.num_hidden_layers)
     )
     table = "shared" if c.tie_word_embeddings else f"{name}.embed_tokens"
@@ -100,28 +100,28 @@ def stack(b: Builder, c: Config, base: str, name: str, seen: Value | None = None
     x = b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
     for layer in range(layers):
         with b.block(layer, f"{base}{name}.layers"):
-            a = attention(b, c, x, "self_attn", heads, causal=seen is not None)
+            a = attention(b, c, x, "self_attn", heads, causal=encoded is not None)
             x = b.norm(b.add(x, a), "self_attn_layer_norm", EPS, site="middle", how="layer")
-            if seen is not None:
-                a = attention(b, c, x, "encoder_attn", heads, "cross", seen)
+            if encoded is not None:
+                a = attention(b, c, x, "encoder_attn", heads, "cross", encoded)
                 x = b.norm(b.add(x, a), "encoder_attn_layer_norm", EPS, site="crossed", how="layer")
-            h = b.activate(b.linear(b.see(x, "mlp.input"), "fc1", inner, bias=True), c.hidden_act, "mlp.hidden")
+            h = b.activate(b.linear(b.identity(x, "mlp.input"), "fc1", inner, bias=True), c.hidden_act, "mlp.hidden")
             h = b.linear(h, "fc2", c.hidden_size, bias=True, site="mlp.update")
             x = b.norm(b.add(x, h), "final_layer_norm", EPS, site="residual", how="layer")
-    return b.see(x, "final")
+    return b.identity(x, "final")
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "model."
     with b.encoder():
-        seen = stack(b, c, base, "encoder")
-    x = stack(b, c, base, "decoder", seen)
+        encoded = stack(b, c, base, "encoder")
+    x = stack(b, c, base, "decoder", encoded)
     if head == "seq2seq":
         b.scores(x, "lm_head", c.vocab_size, bias=Weight("final_logits_bias", (1, c.vocab_size)), tied=c.tie_word_embeddings)
     elif head == "sequence":
         h = b.activate(b.linear(b.pool(x, "eos"), "classification_head.dense", c.hidden_size, bias=True), "tanh")
         b.scores(h, "classification_head.out_proj", c.labels, bias=True)
     else:
-        return b.finish(x, head)
-    return b.close(head)
+        return b.build_with_head(x, head)
+    return b.build(head)

@@ -14,8 +14,8 @@ from glassformer.blueprints.config import Head
 @dataclass(frozen=True, kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "bert"
-    natural: ClassVar[Head] = "masked"
-    fixed: ClassVar[Mapping[str, Any]] = {
+    default_head: ClassVar[Head] = "masked"
+    fixed_fields: ClassVar[Mapping[str, Any]] = {
         "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute",
     }  # fmt: skip
 
@@ -33,9 +33,9 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.positive("intermediate_size", "num_attention_heads", "type_vocab_size")
-        self.known_activation("hidden_act")
-        self.whole_heads()
+        self.check_positive("intermediate_size", "num_attention_heads", "type_vocab_size")
+        self.check_activation("hidden_act")
+        self.check_heads_divide()
 
     @property
     def head_dropout(self) -> float:
@@ -60,7 +60,7 @@ def states(b: Builder, c: Config, base: str) -> Value:
     x = b.norm(x, f"{base}embeddings.LayerNorm", eps, site="embedding", how="layer")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}encoder.layer"):
-            h = b.see(x, "attention.input", "attention.self")
+            h = b.identity(x, "attention.input", "attention.self")
             q, k, v = (
                 b.heads(h, f"attention.self.{name}", heads, size, bias=True, site=f"attention.{name}")
                 for name in ("query", "key", "value")
@@ -68,11 +68,11 @@ def states(b: Builder, c: Config, base: str) -> Value:
             a = b.attend(q, k, v, "attention.self", causal=False)
             a = b.linear(a, "attention.output.dense", c.hidden_size, bias=True, site="attention.update")
             x = b.norm(b.add(x, a), "attention.output.LayerNorm", eps, site="middle", how="layer")
-            h = b.see(x, "mlp.input", "intermediate")
+            h = b.identity(x, "mlp.input", "intermediate")
             h = b.activate(b.linear(h, "intermediate.dense", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
             h = b.linear(h, "output.dense", c.hidden_size, bias=True, site="mlp.update")
             x = b.norm(b.add(x, h), "output.LayerNorm", eps, site="residual", how="layer")
-    return b.see(x, "final")
+    return b.identity(x, "final")
 
 
 def pooled(b: Builder, c: Config, x: Value, base: str) -> Value:
@@ -94,5 +94,5 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     elif head == "sequence":
         b.scores(pooled(b, c, x, base), "classifier", c.labels, bias=True)
     else:
-        return b.finish(x, head)
-    return b.close(head)
+        return b.build_with_head(x, head)
+    return b.build(head)

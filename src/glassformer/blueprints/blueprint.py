@@ -1,8 +1,8 @@
-"""Blueprints: a model as a flat list of steps, which is only data.
+"""Blueprints: a model as a flat list of ops, which is only data.
 
-Each `Op` says what is done (one of a closed list of kinds), to which earlier results, with which weights, and which
-shape and sites come out. The shape journey, the parameter table, drawings and the fast engines all read it; the
-tests prove that it says what the family computes.
+Each `Op` says what is computed (one of a closed list of kinds), from which earlier results, with which weights, and which
+shape and sites come out. The shape journey, the parameter table, drawings and the native engines all read it; the tests
+prove that it agrees with what the family computes.
 
 Shapes: whole numbers, or the names `batch`, `length` (tokens of this pass), `keys` (tokens attended to) and `source` (the
 encoder's tokens).
@@ -21,19 +21,19 @@ from glassformer.blueprints.config import Config, Head
 
 Dim: TypeAlias = int | str
 Shape: TypeAlias = tuple[Dim, ...]
-Kind: TypeAlias = Literal[
+OpKind: TypeAlias = Literal[
     "embed",  # ids → vectors, by table; options: scale
     "position",  # add a vector per position or token type, or give a bias per distance; options: how, first
     "norm",  # RMS or layer norm over the last axis; options: eps, how (rms, layer), offset
-    "linear",  # x · Wᵀ (+ b); options: columns (the weight lies the other way round)
+    "linear",  # x · Wᵀ (+ b); options: columns (the weight is transposed)
     "heads",  # split into heads, (batch, heads, length, head_size): after a linear, or a part of one; options: part
     "rotate",  # RoPE; options: rope
     "attend",  # softmax(q · kᵀ · scale (+ bias), masked) · v, heads joined again; options: causal, window, scale, memory
     "activate",  # an activation; options: how
     "gate",  # act(x · Wgᵀ) * (x · Wuᵀ)
-    "add",  # the residual plus
-    "see",  # the same value, seen at one more site
-    "pool",  # one vector per text, of its first or last token or its last end sign; options: how (first, last, eos)
+    "add",  # the residual sum
+    "identity",  # the same value at one more site
+    "pool",  # one vector per text, of its first or last token or its last end token; options: how (first, last, eos)
     "scores",  # the head: vectors → scores; options: scale, bias
 ]
 
@@ -50,15 +50,15 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    kind: Kind
+    kind: OpKind
     module: str  # the module that does it, or the nearest one around it
-    reads: tuple[int, ...]  # numbers of the ops whose results it takes; none: the ids
+    inputs: tuple[int, ...]  # indices of the ops whose results it takes; none: the token ids
     shape: Shape
     weights: tuple[Weight, ...] = ()
     block: int | None = None
     stack: str = ""  # "encoder." in the encoder of an encoder-decoder
-    site: str | None = None  # where its result can be seen
-    beside: Mapping[str, Shape] = field(default_factory=dict)  # further sites on the way
+    site: str | None = None  # of its result
+    inner_sites: Mapping[str, Shape] = field(default_factory=dict)  # of values on the way to the result
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -68,11 +68,11 @@ class Blueprint:
     head: Head
     ops: tuple[Op, ...]
     blocks: int
-    encoder: int = 0  # blocks of the encoder of an encoder-decoder
+    encoder_blocks: int = 0  # of the encoder of an encoder-decoder
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        """Every tensor that a checkpoint must hold, once each, in the order of first use."""
+        """Every tensor of the checkpoint, once each, in the order of first use."""
         return tuple({weight.name: weight for op in self.ops for weight in op.weights}.values())
 
     @property
@@ -81,25 +81,25 @@ class Blueprint:
 
     @property
     def sites(self) -> dict[str, Shape]:
-        """Every site, with the shape of what is found there."""
-        found: dict[str, Shape] = {}
+        """Every site, with its shape."""
+        shapes: dict[str, Shape] = {}
         for op in self.ops:
-            found.update(op.beside)
+            shapes.update(op.inner_sites)
             if op.site:
-                found[op.site] = op.shape
-        return found
+                shapes[op.site] = op.shape
+        return shapes
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A result inside a builder: which op made it, and its shape."""
+    """The result of an op, inside a builder: the op's index and the shape."""
 
     op: int
     shape: Shape
 
 
 class Builder:
-    """Writes a blueprint down as the equations go. Names inside `block` are relative to that block."""
+    """Records a blueprint, one call per equation. Names inside `block` are relative to that block."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -116,7 +116,7 @@ class Builder:
 
     @contextmanager
     def encoder(self) -> Iterator[None]:
-        """What is written inside belongs to the encoder of an encoder-decoder."""
+        """Ops inside belong to the encoder of an encoder-decoder."""
         self._stack = "encoder."
         yield
         self._stack = ""
@@ -125,10 +125,10 @@ class Builder:
     def length(self) -> Dim:
         return "source" if self._stack else "length"
 
-    def _op(self, kind: Kind, module: str, reads: tuple[Value, ...], shape: Shape, site: str | None = None,
+    def _op(self, kind: OpKind, module: str, reads: tuple[Value, ...], shape: Shape, site: str | None = None,
             weights: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
-            beside: Mapping[str, Shape] = MappingProxyType({}), **options: Any) -> Value:  # fmt: skip
-        at = self._stack + (f"blocks.{self._block}." if self._block is not None else "")
+            inner_sites: Mapping[str, Shape] = MappingProxyType({}), **options: Any) -> Value:  # fmt: skip
+        scope = self._stack + (f"blocks.{self._block}." if self._block is not None else "")
         self.ops.append(
             Op(
                 kind,
@@ -138,8 +138,8 @@ class Builder:
                 tuple(Weight(self._prefix + name, size) for name, size in weights.items()),
                 self._block,
                 self._stack,
-                site and at + site,
-                {at + name: size for name, size in beside.items()},
+                site and scope + site,
+                {scope + name: size for name, size in inner_sites.items()},
                 options,
             )
         )
@@ -154,10 +154,10 @@ class Builder:
         self, x: Value, module: str, rows: int, site: str | None = None, how: str = "learned", first: int = 0
     ) -> Value:
         """Add a row of a table to each token; a sinusoid needs no table."""
-        weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, _whole(x.shape[-1]))}
+        weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, _integer(x.shape[-1]))}
         return self._op("position", module, (x,), x.shape, site, weights, how=how, first=first)
 
-    def relative(self, module: str, buckets: int, heads: int) -> Value:
+    def relative_bias(self, module: str, buckets: int, heads: int) -> Value:
         """A bias for each head and distance, out of a table of buckets; it is added to the attention scores."""
         keys = "source" if self._stack else "keys"
         shape = (1, heads, self.length, keys)
@@ -166,7 +166,7 @@ class Builder:
     def norm(
         self, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0
     ) -> Value:
-        size = (_whole(x.shape[-1]),)
+        size = (_integer(x.shape[-1]),)
         weights = {f"{module}.weight": size} | ({f"{module}.bias": size} if how == "layer" else {})
         return self._op("norm", module, (x,), x.shape, site, weights, eps=eps, how=how, offset=offset)
 
@@ -175,21 +175,21 @@ class Builder:
     ) -> Value:
         weights = _linear(module, x, out, bias)
         if columns:
-            weights[f"{module}.weight"] = (_whole(x.shape[-1]), out)
+            weights[f"{module}.weight"] = (_integer(x.shape[-1]), out)
         return self._op("linear", module, (x,), (*x.shape[:-1], out), site, weights, columns=columns)
 
     def heads(self, x: Value, module: str, heads: int, size: int, bias: bool = False, site: str | None = None) -> Value:
         shape = (x.shape[0], heads, x.shape[1], size)
         return self._op("heads", module, (x,), shape, site, _linear(module, x, heads * size, bias))
 
-    def gather(self, x: Value, modules: Sequence[str], size: int, site: str | None = None) -> Value:
-        """Heads that have a linear each."""
+    def separate_heads(self, x: Value, modules: Sequence[str], size: int, site: str | None = None) -> Value:
+        """Heads that have a projection each."""
         weights = {name: shape for module in modules for name, shape in _linear(module, x, size, False).items()}
         home = modules[0].rpartition(".")[0]
         return self._op("heads", home, (x,), (x.shape[0], len(modules), x.shape[1], size), site, weights)
 
-    def split(self, x: Value, module: str, part: int, heads: int, size: int, site: str | None = None) -> Value:
-        """Heads out of one part of a fused projection."""
+    def fused_heads(self, x: Value, module: str, part: int, heads: int, size: int, site: str | None = None) -> Value:
+        """Heads from one part of a fused projection."""
         return self._op("heads", module, (x,), (x.shape[0], heads, x.shape[1], size), site, part=part)
 
     def rotate(self, x: Value, module: str, rope: Any, site: str | None = None) -> Value:
@@ -197,17 +197,17 @@ class Builder:
 
     def attend(
         self, query: Value, key: Value, value: Value, module: str, window: int | None = None, causal: bool = True,
-        scale: float | None = None, bias: Value | None = None, where: str = "attention",
+        scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention",
     ) -> Value:  # fmt: skip
-        """Attention, with its pattern and its heads' outputs as sites beside; the heads come out joined."""
+        """Attention, with sites for its pattern and its heads' outputs; the heads come out joined."""
         batch, heads, length, size = query.shape
-        seen = "source" if where == "cross" or self._stack else "keys"
-        beside = {f"{where}.pattern": (batch, heads, length, seen), f"{where}.heads": query.shape}
-        joined = (batch, length, _whole(heads) * _whole(size))
-        scale = _whole(size) ** -0.5 if scale is None else scale
+        keys = "source" if site_prefix == "cross" or self._stack else "keys"
+        inner_sites = {f"{site_prefix}.pattern": (batch, heads, length, keys), f"{site_prefix}.heads": query.shape}
+        joined = (batch, length, _integer(heads) * _integer(size))
+        scale = _integer(size) ** -0.5 if scale is None else scale
         return self._op(
-            "attend", module, (query, key, value, *([bias] if bias else [])), joined, None, {}, beside,
-            causal=causal, window=window, scale=scale, memory=where == "cross",
+            "attend", module, (query, key, value, *([bias] if bias else [])), joined, None, {}, inner_sites,
+            causal=causal, window=window, scale=scale, memory=site_prefix == "cross",
         )  # fmt: skip
 
     def activate(self, x: Value, how: str, site: str | None = None) -> Value:
@@ -222,8 +222,8 @@ class Builder:
     def add(self, x: Value, update: Value, site: str | None = None) -> Value:
         return self._op("add", "", (x, update), x.shape, site)
 
-    def see(self, x: Value, site: str, module: str = "") -> Value:
-        return self._op("see", module, (x,), x.shape, site)
+    def identity(self, x: Value, site: str, module: str = "") -> Value:
+        return self._op("identity", module, (x,), x.shape, site)
 
     def pool(self, x: Value, how: str = "first") -> Value:
         """One vector per text, as if that were its only token."""
@@ -232,20 +232,20 @@ class Builder:
     def scores(
         self, x: Value, module: str, out: int, bias: bool | Weight = False, tied: bool = False, **options: Any
     ) -> Value:
-        """The last layer; a tied one has no weight of its own, and some have a bias that lies elsewhere."""
+        """The last layer; a tied one has no weight of its own, and some have a bias stored under another name."""
         table = self.ops[0].weights[0].name if tied else f"{module}.weight"
-        weights: dict[str, tuple[int, ...]] = {table: (out, _whole(x.shape[-1]))}
+        weights: dict[str, tuple[int, ...]] = {table: (out, _integer(x.shape[-1]))}
         if bias:
             added = Weight(f"{module}.bias", (out,)) if bias is True else bias
             weights[added.name] = added.shape
         return self._op("scores", module, (x,), (*x.shape[:-1], out), "scores", weights, **options)
 
-    def close(self, head: Head) -> Blueprint:
+    def build(self, head: Head) -> Blueprint:
         c = self.config
         return Blueprint(c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers)
 
-    def finish(self, x: Value, head: Head) -> Blueprint:
-        """Put on a head as most families have it, and close the list."""
+    def build_with_head(self, x: Value, head: Head) -> Blueprint:
+        """Add a head as most families have it, and build."""
         c = self.config
         if head == "causal":
             self.scores(x, "lm_head", c.vocab_size, tied=c.tie_word_embeddings)
@@ -255,14 +255,14 @@ class Builder:
             self.scores(x, "classifier", c.labels, bias=True)
         elif head == "question":
             self.scores(x, "qa_outputs", 2, bias=True)
-        return self.close(head)
+        return self.build(head)
 
 
 def _linear(module: str, x: Value, out: int, bias: bool) -> dict[str, tuple[int, ...]]:
-    weights: dict[str, tuple[int, ...]] = {f"{module}.weight": (out, _whole(x.shape[-1]))}
+    weights: dict[str, tuple[int, ...]] = {f"{module}.weight": (out, _integer(x.shape[-1]))}
     return weights | {f"{module}.bias": (out,)} if bias else weights
 
 
-def _whole(size: Dim) -> int:
+def _integer(size: Dim) -> int:
     assert isinstance(size, int), size
     return size

@@ -16,12 +16,12 @@ EPS = 1e-12  # of every norm; the config does not say
 @dataclass(frozen=True, kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "distilbert"
-    natural: ClassVar[Head] = "masked"
-    spelt: ClassVar[Mapping[str, str]] = {
+    default_head: ClassVar[Head] = "masked"
+    aliases: ClassVar[Mapping[str, str]] = {
         "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
         "hidden_dim": "intermediate_size", "activation": "hidden_act",
     }  # fmt: skip
-    fixed: ClassVar[Mapping[str, Any]] = {"is_decoder": False}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"is_decoder": False}
 
     hidden_size: int = 768
     num_hidden_layers: int = 6
@@ -39,9 +39,9 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.positive("intermediate_size", "num_attention_heads")
-        self.known_activation("hidden_act")
-        self.whole_heads()
+        self.check_positive("intermediate_size", "num_attention_heads")
+        self.check_activation("hidden_act")
+        self.check_heads_divide()
 
     @property
     def head_dropout(self) -> float:
@@ -57,7 +57,7 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     x = b.norm(x, f"{base}embeddings.LayerNorm", EPS, site="embedding", how="layer")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}transformer.layer"):
-            h = b.see(x, "attention.input", "attention")
+            h = b.identity(x, "attention.input", "attention")
             q, k, v = (
                 b.heads(h, f"attention.{name[0]}_lin", heads, size, bias=True, site=f"attention.{name}")
                 for name in ("query", "key", "value")
@@ -65,11 +65,11 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
             a = b.attend(q, k, v, "attention", causal=False)
             a = b.linear(a, "attention.out_lin", c.hidden_size, bias=True, site="attention.update")
             x = b.norm(b.add(x, a), "sa_layer_norm", EPS, site="middle", how="layer")
-            h = b.see(x, "mlp.input", "ffn")
+            h = b.identity(x, "mlp.input", "ffn")
             h = b.activate(b.linear(h, "ffn.lin1", c.intermediate_size, bias=True), c.hidden_act, "mlp.hidden")
             h = b.linear(h, "ffn.lin2", c.hidden_size, bias=True, site="mlp.update")
             x = b.norm(b.add(x, h), "output_layer_norm", EPS, site="residual", how="layer")
-    x = b.see(x, "final")
+    x = b.identity(x, "final")
     if head == "masked":
         h = b.activate(b.linear(x, "vocab_transform", c.hidden_size, bias=True), c.hidden_act)
         h = b.norm(h, "vocab_layer_norm", EPS, how="layer")
@@ -78,5 +78,5 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
         h = b.activate(b.linear(b.pool(x), "pre_classifier", c.hidden_size, bias=True), "relu")
         b.scores(h, "classifier", c.labels, bias=True)
     else:
-        return b.finish(x, head)
-    return b.close(head)
+        return b.build_with_head(x, head)
+    return b.build(head)

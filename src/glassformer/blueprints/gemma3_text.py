@@ -12,14 +12,14 @@ from glassformer.blueprints.config import Head
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError
 
-KINDS = {"sliding_attention": "local", "full_attention": "default"}  # of a layer: which RoPE turns it
+KINDS = {"sliding_attention": "local", "full_attention": "default"}  # a layer's type: the name of its RoPE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(llama.Config):
     model_type: ClassVar[str] = "gemma3_text"
-    spelt: ClassVar[Mapping[str, str]] = {"hidden_activation": "hidden_act"}
-    fixed: ClassVar[Mapping[str, Any]] = {
+    aliases: ClassVar[Mapping[str, str]] = {"hidden_activation": "hidden_act"}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {
         "use_bidirectional_attention": False, "attn_logit_softcapping": None, "final_logit_softcapping": None,
         "mlp_bias": False,
     }  # fmt: skip
@@ -35,18 +35,18 @@ class Config(llama.Config):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        both = raw.pop("rope_parameters", None) or {}
-        if not isinstance(both, Mapping):
-            raise ConfigError(f"config field 'rope_parameters' is {both!r}; it must be an object.")
-        wide = both if "rope_type" in both else both.get("full_attention")
-        local = {"rope_parameters": both.get("sliding_attention"), "rope_theta": raw.pop("rope_local_base_freq", 10_000.0)}
-        layers, every = raw.get("num_hidden_layers"), raw.pop("sliding_window_pattern", None) or 6
-        if raw.get("layer_types") is None and isinstance(layers, int) and isinstance(every, int):
+        ropes = raw.pop("rope_parameters", None) or {}
+        if not isinstance(ropes, Mapping):
+            raise ConfigError(f"config field 'rope_parameters' is {ropes!r}; it must be an object.")
+        full = ropes if "rope_type" in ropes else ropes.get("full_attention")
+        local = {"rope_parameters": ropes.get("sliding_attention"), "rope_theta": raw.pop("rope_local_base_freq", 10_000.0)}
+        layers, period = raw.get("num_hidden_layers"), raw.pop("sliding_window_pattern", None) or 6
+        if raw.get("layer_types") is None and isinstance(layers, int) and isinstance(period, int):
             raw["layer_types"] = [
-                "full_attention" if (layer + 1) % every == 0 else "sliding_attention" for layer in range(layers)
+                "full_attention" if (layer + 1) % period == 0 else "sliding_attention" for layer in range(layers)
             ]
-        given = super().prepare({"rope_theta": 1_000_000.0, **raw, "rope_parameters": wide})
-        return given | {"local_rope": Rope.read(local)}
+        prepared = super().prepare({"rope_theta": 1_000_000.0, **raw, "rope_parameters": full})
+        return prepared | {"local_rope": Rope.read(local)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,22 +57,22 @@ class Config(llama.Config):
                 f"{self.num_hidden_layers} layers, not {kinds!r}."
             )
 
-    def kind(self, layer: int) -> str:
-        """Which of the two RoPEs turns a layer."""
+    def rope_name(self, layer: int) -> str:
+        """The name of a layer's RoPE."""
         return KINDS[(self.layer_types or [])[layer]]
 
     def window(self, layer: int) -> int | None:
-        return self.sliding_window if self.kind(layer) == "local" else None
+        return self.sliding_window if self.rope_name(layer) == "local" else None
 
     @property
     def scale(self) -> float:
         return float(self.query_pre_attn_scalar**-0.5)
 
     def to_dict(self) -> dict[str, Any]:
-        found = super().to_dict()
-        del found["local_rope"]
+        raw = super().to_dict()
+        del raw["local_rope"]
         rope = {"sliding_attention": self.local_rope.raw(), "full_attention": self.rope.raw()}
-        return found | {"rope_parameters": rope}
+        return raw | {"rope_parameters": rope}
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
@@ -82,7 +82,7 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     x = b.embed(f"{base}embed_tokens", scale=c.hidden_size**0.5)
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
-            rope = c.local_rope if c.kind(layer) == "local" else c.rope
+            rope = c.local_rope if c.rope_name(layer) == "local" else c.rope
             h = b.norm(x, "input_layernorm", eps, site="attention.input", offset=1)
             q = b.norm(b.heads(h, "self_attn.q_proj", c.num_attention_heads, size, bias), "self_attn.q_norm", eps, offset=1)
             k = b.norm(b.heads(h, "self_attn.k_proj", groups, size, bias), "self_attn.k_norm", eps, offset=1)
@@ -96,4 +96,4 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act)
             h = b.linear(h, "mlp.down_proj", c.hidden_size)
             x = b.add(x, b.norm(h, "post_feedforward_layernorm", eps, site="mlp.update", offset=1), site="residual")
-    return b.finish(b.norm(x, f"{base}norm", eps, site="final", offset=1), head)
+    return b.build_with_head(b.norm(x, f"{base}norm", eps, site="final", offset=1), head)

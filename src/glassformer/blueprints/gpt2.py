@@ -18,11 +18,11 @@ from glassformer.blueprints.config import Head
 @dataclass(frozen=True, kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "gpt2"
-    spelt: ClassVar[Mapping[str, str]] = {
+    aliases: ClassVar[Mapping[str, str]] = {
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings", "activation_function": "hidden_act", "n_inner": "intermediate_size",
     }  # fmt: skip
-    fixed: ClassVar[Mapping[str, Any]] = {"add_cross_attention": False}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"add_cross_attention": False}
 
     hidden_size: int = 768
     num_hidden_layers: int = 12
@@ -41,16 +41,16 @@ class Config(shared.Config):
     bos_token_id: int | None = 50256
     eos_token_id: int | list[int] | None = 50256
 
-    def spread(self, name: str, inputs: int) -> float | None:
-        """What is added to the stream begins smaller the more there is of it."""
+    def initial_std(self, name: str, inputs: int) -> float | None:
+        """What is added to the residual stream starts smaller in deeper models."""
         adds = name.endswith(".c_proj")
         return self.initializer_range / math.sqrt(2 * self.num_hidden_layers) if adds else self.initializer_range
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.positive("num_attention_heads")
-        self.known_activation("hidden_act")
-        self.whole_heads()
+        self.check_positive("num_attention_heads")
+        self.check_activation("hidden_act")
+        self.check_heads_divide()
 
     @property
     def head_dropout(self) -> float:
@@ -77,7 +77,7 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             h = b.norm(x, "ln_1", eps, site="attention.input", how="layer")
             fused = b.linear(h, "attn.c_attn", 3 * c.hidden_size, bias=True, columns=True)
             q, k, v = (
-                b.split(fused, "attn", part, heads, size, site=f"attention.{name}")
+                b.fused_heads(fused, "attn", part, heads, size, site=f"attention.{name}")
                 for part, name in enumerate(("query", "key", "value"))
             )
             a = b.attend(q, k, v, "attn", scale=c.scale(layer))
@@ -87,4 +87,4 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             h = b.activate(b.linear(h, "mlp.c_fc", c.inner, bias=True, columns=True), c.hidden_act, "mlp.hidden")
             h = b.linear(h, "mlp.c_proj", c.hidden_size, bias=True, site="mlp.update", columns=True)
             x = b.add(x, h, site="residual")
-    return b.finish(b.norm(x, f"{base}ln_f", eps, site="final", how="layer"), head)
+    return b.build_with_head(b.norm(x, f"{base}ln_f", eps, site="final", how="layer"), head)

@@ -41,8 +41,8 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.positive("intermediate_size", "num_attention_heads")
-        self.known_activation("hidden_act")
+        self.check_positive("intermediate_size", "num_attention_heads")
+        self.check_activation("hidden_act")
         heads = self.num_attention_heads
         if not self.num_key_value_heads:
             object.__setattr__(self, "num_key_value_heads", heads)
@@ -54,7 +54,7 @@ class Config(shared.Config):
                 f"{heads} attention heads."
             )
         if self.head_dim < 2 or self.head_dim % 2:
-            raise ConfigError(f"config field 'head_dim' is {self.head_dim}; RoPE turns pairs, so it must be even.")
+            raise ConfigError(f"config field 'head_dim' is {self.head_dim}; RoPE rotates pairs, so it must be even.")
 
     @property
     def output_bias(self) -> bool:
@@ -62,22 +62,22 @@ class Config(shared.Config):
         return self.attention_bias
 
     def window(self, layer: int) -> int | None:
-        """How far back a layer looks; None: to the beginning."""
+        """How many tokens back a layer looks; None: to the beginning."""
         return None
 
 
-Place = Callable[[Builder, Config, Value, Value], tuple[Value, Value]]
+PrepareQueryKey = Callable[[Builder, Config, Value, Value], tuple[Value, Value]]
 
 
 def rotated(b: Builder, c: Config, query: Value, key: Value) -> tuple[Value, Value]:
-    """What happens to query and key before they meet; Qwen3 puts norms in front of this."""
+    """RoPE on query and key; Qwen3 norms them first."""
     return (
         b.rotate(query, "self_attn", c.rope, site="attention.query"),
         b.rotate(key, "self_attn", c.rope, site="attention.key"),
     )
 
 
-def blueprint(c: Config, head: Head = "causal", place: Place = rotated) -> Blueprint:
+def blueprint(c: Config, head: Head = "causal", prepare_query_key: PrepareQueryKey = rotated) -> Blueprint:
     b = Builder(c)
     base = "" if head == "base" else "model."
     groups, size, bias = c.num_key_value_heads, c.head_dim, c.attention_bias
@@ -87,7 +87,7 @@ def blueprint(c: Config, head: Head = "causal", place: Place = rotated) -> Bluep
             h = b.norm(x, "input_layernorm", c.rms_norm_eps, site="attention.input")
             q = b.heads(h, "self_attn.q_proj", c.num_attention_heads, size, bias)
             k = b.heads(h, "self_attn.k_proj", groups, size, bias)
-            q, k = place(b, c, q, k)
+            q, k = prepare_query_key(b, c, q, k)
             v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value")
             a = b.attend(q, k, v, "self_attn", window=c.window(layer))
             a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.output_bias, site="attention.update")
@@ -95,4 +95,4 @@ def blueprint(c: Config, head: Head = "causal", place: Place = rotated) -> Bluep
             h = b.norm(x, "post_attention_layernorm", c.rms_norm_eps, site="mlp.input")
             h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act, c.mlp_bias)
             x = b.add(x, b.linear(h, "mlp.down_proj", c.hidden_size, c.mlp_bias, site="mlp.update"), site="residual")
-    return b.finish(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head)
+    return b.build_with_head(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head)

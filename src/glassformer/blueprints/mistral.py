@@ -14,7 +14,7 @@ from glassformer.blueprints.config import Head
 @dataclass(frozen=True, kw_only=True)
 class Config(llama.Config):
     model_type: ClassVar[str] = "mistral"
-    fixed: ClassVar[Mapping[str, Any]] = {"attention_bias": False, "mlp_bias": False}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"attention_bias": False, "mlp_bias": False}
 
     intermediate_size: int = 14336
     num_key_value_heads: int = 8

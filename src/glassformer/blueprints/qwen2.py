@@ -17,7 +17,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 @dataclass(frozen=True, kw_only=True)
 class Config(llama.Config):
     model_type: ClassVar[str] = "qwen2"
-    fixed: ClassVar[Mapping[str, Any]] = {"attention_bias": True, "mlp_bias": False}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"attention_bias": True, "mlp_bias": False}
 
     attention_bias: bool = True
     intermediate_size: int = 22016

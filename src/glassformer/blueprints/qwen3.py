@@ -14,7 +14,7 @@ from glassformer.blueprints.config import Head
 @dataclass(frozen=True, kw_only=True)
 class Config(qwen2.Config):
     model_type: ClassVar[str] = "qwen3"
-    fixed: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
 
     attention_bias: bool = False
     head_dim: int = 128
@@ -31,4 +31,4 @@ def normed(b: Builder, c: llama.Config, query: Value, key: Value) -> tuple[Value
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    return llama.blueprint(c, head, place=normed)
+    return llama.blueprint(c, head, prepare_query_key=normed)

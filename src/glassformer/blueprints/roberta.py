@@ -1,4 +1,4 @@
-"""RoBERTa (https://arxiv.org/abs/1907.11692): BERT's blocks; positions begin behind the padding id; heads of its own."""
+"""RoBERTa (https://arxiv.org/abs/1907.11692): BERT's blocks; positions begin after the padding id; heads of its own."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
         h = b.activate(b.linear(b.pool(x), "classifier.dense", c.hidden_size, bias=True), "tanh")
         b.scores(h, "classifier.out_proj", c.labels, bias=True)
     else:
-        return b.finish(x, head)
-    return b.close(head)
+        return b.build_with_head(x, head)
+    return b.build(head)

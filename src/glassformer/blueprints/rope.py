@@ -1,12 +1,12 @@
-"""RoPE's frequencies: how fast each pair of a head's dimensions turns with the position.
+"""RoPE's frequencies: how fast each pair of a head's dimensions rotates with the position.
 
-    default   RoFormer's geometric ladder (https://arxiv.org/abs/2104.09864)
+    default   RoFormer's geometric series (https://arxiv.org/abs/2104.09864)
     linear    all pairs slowed by a factor: positions squeezed into the trained range
-    dynamic   the ladder's base grows with the length, once that passes the trained one
+    dynamic   the base grows with the length, once that exceeds the trained one
     yarn      fast pairs as they were, slow pairs slowed, a ramp between (https://arxiv.org/abs/2309.00071)
     llama3    the same idea with a ramp over frequencies (Llama 3.1)
 
-Pure numbers: the layers and the native engines take them from here alike.
+Pure numbers, for the layers and the native engines.
 """
 
 from __future__ import annotations
@@ -54,52 +54,52 @@ class Rope:
     @classmethod
     def read(cls, raw: Mapping[str, Any], default_theta: float = 10000.0) -> Rope:
         """From a config: `rope_parameters` (new files), or `rope_theta` and `rope_scaling` (older ones, which win)."""
-        given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-        if not isinstance(given, Mapping):
-            raise ConfigError(f"config field 'rope_parameters' is {given!r}; it must be an object.")
+        parameters = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+        if not isinstance(parameters, Mapping):
+            raise ConfigError(f"config field 'rope_parameters' is {parameters!r}; it must be an object.")
         new = raw.get("rope_parameters")
         fallback = new.get("rope_theta", default_theta) if isinstance(new, Mapping) else default_theta
-        theta = _number(given.get("rope_theta", raw.get("rope_theta", fallback)), "rope_theta")
+        theta = _number(parameters.get("rope_theta", raw.get("rope_theta", fallback)), "rope_theta")
         if theta <= 1:
             raise ConfigError(f"config field 'rope_theta' is {theta!r}; it must be above 1.")
-        kind = given.get("rope_type", given.get("type", "default"))
+        kind = parameters.get("rope_type", parameters.get("type", "default"))
         if kind == "divisors":
-            return _from_divisors(theta, given.get("divisors"))
+            return _from_divisors(theta, parameters.get("divisors"))
         if not isinstance(kind, str) or kind not in KINDS:
             raise ConfigError(
                 f"config field 'rope_type' is {kind!r}, which is not known.{nearest(str(kind), KINDS)} "
                 f"Known: {', '.join(KINDS)}."
             )
-        if given.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) not in (None, 1, 1.0):
+        if parameters.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) not in (None, 1, 1.0):
             raise ConfigError(
-                "config field 'partial_rotary_factor' is not 1; turning only a part of a head is not known here."
+                "config field 'partial_rotary_factor' is not 1; rotating only a part of a head is not supported."
             )
         trained = raw.get("max_position_embeddings")
         implied = {"max_position_embeddings": trained, "original_max_position_embeddings": trained}
-        numbers = {name: _number(_first(given.get(name), implied.get(name)), name) for name in KINDS[kind]}
+        numbers = {name: _number(_first(parameters.get(name), implied.get(name)), name) for name in KINDS[kind]}
         for name in OPTIONAL.get(kind, ()):
-            if given.get(name) is not None:
-                numbers[name] = _number(given[name], name)
+            if parameters.get(name) is not None:
+                numbers[name] = _number(parameters[name], name)
         if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
             raise ConfigError("config field 'low_freq_factor' must be below 'high_freq_factor'.")
-        return cls(kind, theta, **numbers, truncate=given.get("truncate", True) is not False)  # type: ignore[arg-type]
+        return cls(kind, theta, **numbers, truncate=parameters.get("truncate", True) is not False)  # type: ignore[arg-type]
 
     def raw(self) -> dict[str, Any]:
         """As `rope_parameters` in a config."""
         needed = {name: getattr(self, name) for name in KINDS[self.kind] if name != "max_position_embeddings"}
         optional = {f.name: getattr(self, f.name) for f in fields(self) if f.name in OPTIONAL.get(self.kind, ())}
-        said = {name: value for name, value in optional.items() if value is not None}
+        present = {name: value for name, value in optional.items() if value is not None}
         return {
             "rope_type": self.kind,
             "rope_theta": self.theta,
             **needed,
-            **said,
+            **present,
             **({} if self.truncate else {"truncate": False}),
         }
 
     @property
     def scale(self) -> float:
-        """What cosines and sines are multiplied by; only yarn sharpens attention so."""
+        """What cosines and sines are multiplied by; only yarn sharpens attention this way."""
         if self.kind != "yarn":
             return 1.0
         if self.attention_factor is not None:
@@ -112,7 +112,7 @@ class Rope:
         return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
 
     def frequencies(self, size: int, length: int = 0) -> npt.NDArray[np.float32]:
-        """Turns (in radians per position) of the size/2 pairs of a head, for a sequence of so many tokens."""
+        """Radians per position of the size/2 pairs of a head, for a sequence of `length` tokens."""
         theta = self.theta
         if self.kind == "dynamic" and length > self.max_position_embeddings:
             stretched = self.factor * length / self.max_position_embeddings - (self.factor - 1)
@@ -121,28 +121,27 @@ class Rope:
         return (plain / self._divisors(plain)).astype(np.float32)
 
     def _divisors(self, plain: Floats) -> Floats:
-        """By what each frequency is slowed."""
+        """What each frequency is divided by."""
         if self.kind == "linear":
             return np.full_like(plain, self.factor)
         if self.kind == "yarn":
             return self._blend(1.0 - self._ramp(2 * plain.size))
         if self.kind == "llama3":
-            turns = self.original_max_position_embeddings * plain / (2 * math.pi)  # in the original context
-            return self._blend((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor))
+            rotations = self.original_max_position_embeddings * plain / (2 * math.pi)  # in the original context
+            return self._blend((rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor))
         return np.ones_like(plain)
 
-    def _blend(self, kept: Floats) -> Floats:
+    def _blend(self, unslowed: Floats) -> Floats:
         """1: a fast pair, as it was; 0: a slow one, slowed by the factor."""
-        kept = np.clip(kept, 0.0, 1.0)
-        return 1.0 / (kept + (1.0 - kept) / self.factor)
+        unslowed = np.clip(unslowed, 0.0, 1.0)
+        return 1.0 / (unslowed + (1.0 - unslowed) / self.factor)
 
     def _ramp(self, size: int) -> Floats:
-        """Yarn's ramp over the pairs, from those that turn `beta_fast` times in the original context to `beta_slow`."""
+        """Yarn's ramp over the pairs, from those that rotate `beta_fast` times in the original context to `beta_slow`."""
 
-        def pair(turns: float) -> float:
-            return (
-                size * math.log(self.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
-            )
+        def pair(rotations: float) -> float:
+            wavelength = self.original_max_position_embeddings / (rotations * 2 * math.pi)
+            return size * math.log(wavelength) / (2 * math.log(self.theta))
 
         low, high = pair(self.beta_fast), pair(self.beta_slow)
         if self.truncate:
@@ -162,14 +161,14 @@ def _number(value: Any, name: str) -> float:
 
 
 def _from_divisors(theta: float, divisors: Any) -> Rope:
-    """The rule behind a file that only says by what each frequency is divided (GGUF of Llama 3.1 and 3.2)."""
-    if not isinstance(divisors, list) or not divisors or not all(isinstance(one, float) for one in divisors):
+    """The rule of a file that only lists what each frequency is divided by (GGUF of Llama 3.1 and 3.2)."""
+    if not isinstance(divisors, list) or not divisors or not all(isinstance(divisor, float) for divisor in divisors):
         raise ConfigError(f"config field 'divisors' is {divisors!r}; it must be a list of numbers.")
     plain = Rope(theta=theta)
     size = 2 * len(divisors)
-    ladder = plain.theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)
+    frequencies = plain.theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)
     for factor in (8.0, 32.0):
         guess = replace(plain, kind="llama3", factor=factor)
-        if np.allclose(guess._divisors(ladder), divisors, rtol=1e-3):
+        if np.allclose(guess._divisors(frequencies), divisors, rtol=1e-3):
             return guess
     raise ConfigError("the file's RoPE divisors ('rope_freqs.weight') follow no known rule.")

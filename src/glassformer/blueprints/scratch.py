@@ -19,7 +19,7 @@ EPS = 1e-5
 @dataclass(frozen=True, kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "scratch"
-    spelt: ClassVar[Mapping[str, str]] = {
+    aliases: ClassVar[Mapping[str, str]] = {
         "d_model": "hidden_size", "num_blocks": "num_hidden_layers", "num_heads": "num_attention_heads",
         "context_length": "max_position_embeddings", "max_token_value": "vocab_size",
     }  # fmt: skip
@@ -27,14 +27,14 @@ class Config(shared.Config):
     num_attention_heads: int = 4
     max_position_embeddings: int = 16
     dropout: float = 0.1
-    output_size: int | None = None  # scores, where the table of vectors has more rows than there are scores
+    output_size: int | None = None  # the number of scores, where the token embedding has more rows
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.positive("num_attention_heads")
-        self.whole_heads()
+        self.check_positive("num_attention_heads")
+        self.check_heads_divide()
 
-    def spread(self, name: str, inputs: int) -> float | None:
+    def initial_std(self, name: str, inputs: int) -> float | None:
         return None  # the course's layers are torch's own
 
     @property
@@ -51,7 +51,9 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
         with b.block(layer, blocks):
             h = b.norm(x, "ln1", EPS, site="attention.input", how="layer")
             q, k, v = (
-                b.gather(h, [f"mha.heads.{n}.W{name[0]}" for n in range(c.num_attention_heads)], size, f"attention.{name}")
+                b.separate_heads(
+                    h, [f"mha.heads.{n}.W{name[0]}" for n in range(c.num_attention_heads)], size, f"attention.{name}"
+                )
                 for name in ("query", "key", "value")
             )
             a = b.attend(q, k, v, "mha")
@@ -62,4 +64,4 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     x = b.norm(x, f"{blocks}.{c.num_hidden_layers}", EPS, site="final", how="layer")
     if head == "causal":
         b.scores(x, "model_out_linear_layer", c.scores, bias=True, tied=c.tie_word_embeddings)
-    return b.close(head)
+    return b.build(head)

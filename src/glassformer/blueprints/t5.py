@@ -11,19 +11,19 @@ from glassformer.blueprints.blueprint import Blueprint, Builder, Value
 from glassformer.blueprints.config import Head
 from glassformer.errors import ConfigError
 
-UNBOUNDED = 1 << 30  # tokens: relative positions know no last one
+UNBOUNDED = 1 << 30  # tokens: relative positions have no end
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(shared.Config):
     model_type: ClassVar[str] = "t5"
-    natural: ClassVar[Head] = "seq2seq"
-    spelt: ClassVar[Mapping[str, str]] = {
+    default_head: ClassVar[Head] = "seq2seq"
+    aliases: ClassVar[Mapping[str, str]] = {
         "d_model": "hidden_size", "num_layers": "num_encoder_layers", "num_decoder_layers": "num_hidden_layers",
         "num_heads": "num_attention_heads", "d_kv": "head_dim", "d_ff": "intermediate_size",
         "n_positions": "max_position_embeddings",
     }  # fmt: skip
-    fixed: ClassVar[Mapping[str, Any]] = {"is_encoder_decoder": True}
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"is_encoder_decoder": True}
 
     hidden_size: int = 512
     num_hidden_layers: int = 6
@@ -54,9 +54,9 @@ class Config(shared.Config):
         raw.setdefault("scale_decoder_outputs", raw.get("tie_word_embeddings") is not False)
         return super().prepare({**raw, "tie_word_embeddings": True})
 
-    def spread(self, name: str, inputs: int) -> float | None:
-        """As T5's authors had it: a product keeps its input's size, and since scores are not scaled by it, a query's
-        are smaller by the root of a head's width; tables are as wide as they come."""
+    def initial_std(self, name: str, inputs: int) -> float | None:
+        """As T5's authors have it: a projection keeps its input's variance; a query's is smaller by the root of the head
+        size, because attention scores are not scaled by it; embeddings are not scaled."""
         own = name.rpartition(".")[2]
         if own == "relative_attention_bias":
             return self.initializer_factor * float(self.hidden_size**-0.5)
@@ -66,7 +66,7 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.positive("num_encoder_layers", "num_attention_heads", "head_dim", "intermediate_size")
+        self.check_positive("num_encoder_layers", "num_attention_heads", "head_dim", "intermediate_size")
         count, furthest = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if count < 4:
             raise ConfigError(f"config field 'relative_attention_num_buckets' is {count}; it must be at least 4.")
@@ -75,11 +75,11 @@ class Config(shared.Config):
                 f"config field 'relative_attention_max_distance' is {furthest}; with {count} buckets it must be above "
                 f"{count // 2}."
             )
-        self.known_activation("hidden_act")
+        self.check_activation("hidden_act")
 
     @classmethod
-    def word(cls, name: str) -> str:
-        return "feed_forward_proj" if name == "hidden_act" else super().word(name)
+    def own_name(cls, name: str) -> str:
+        return "feed_forward_proj" if name == "hidden_act" else super().own_name(name)
 
     @property
     def gated(self) -> bool:
@@ -102,28 +102,30 @@ class Config(shared.Config):
         return super().to_dict() | {"tie_word_embeddings": self.scale_decoder_outputs, "is_encoder_decoder": True}
 
 
-def attention(b: Builder, c: Config, x: Value, module: str, where: str, seen: Value | None = None, **options: Any) -> Value:
-    """A norm, attention to the same stack or to what the encoder gives, and what that adds."""
-    h = b.norm(x, f"{module.rpartition('.')[0]}.layer_norm", c.layer_norm_epsilon, site=f"{where}.input")
+def attention(
+    b: Builder, c: Config, x: Value, module: str, site_prefix: str, encoded: Value | None = None, **options: Any
+) -> Value:
+    """A norm, attention to the same stack or to the encoder's states, and its update."""
+    h = b.norm(x, f"{module.rpartition('.')[0]}.layer_norm", c.layer_norm_epsilon, site=f"{site_prefix}.input")
     heads, size = c.num_attention_heads, c.head_dim
-    q = b.heads(h, f"{module}.q", heads, size, site=f"{where}.query")
-    k = b.heads(seen or h, f"{module}.k", heads, size, site=f"{where}.key")
-    v = b.heads(seen or h, f"{module}.v", heads, size, site=f"{where}.value")
-    a = b.attend(q, k, v, module, scale=1.0, where=where, **options)
-    return b.linear(a, f"{module}.o", c.hidden_size, site=f"{where}.update")
+    q = b.heads(h, f"{module}.q", heads, size, site=f"{site_prefix}.query")
+    k = b.heads(encoded or h, f"{module}.k", heads, size, site=f"{site_prefix}.key")
+    v = b.heads(encoded or h, f"{module}.v", heads, size, site=f"{site_prefix}.value")
+    a = b.attend(q, k, v, module, scale=1.0, site_prefix=site_prefix, **options)
+    return b.linear(a, f"{module}.o", c.hidden_size, site=f"{site_prefix}.update")
 
 
-def stack(b: Builder, c: Config, name: str, layers: int, seen: Value | None = None) -> Value:
+def stack(b: Builder, c: Config, name: str, layers: int, encoded: Value | None = None) -> Value:
     x = b.embed("shared")
     table = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias"  # the first block's, for all
-    bias = b.relative(table, c.relative_attention_num_buckets, c.num_attention_heads)
+    bias = b.relative_bias(table, c.relative_attention_num_buckets, c.num_attention_heads)
     for layer in range(layers):
         with b.block(layer, f"{name}.block"):
-            a = attention(b, c, x, "layer.0.SelfAttention", "attention", causal=seen is not None, bias=bias)
+            a = attention(b, c, x, "layer.0.SelfAttention", "attention", causal=encoded is not None, bias=bias)
             x = b.add(x, a, site="middle")
-            if seen is not None:
-                x = b.add(x, attention(b, c, x, "layer.1.EncDecAttention", "cross", seen, causal=False), site="crossed")
-            last = "layer.1" if seen is None else "layer.2"
+            if encoded is not None:
+                x = b.add(x, attention(b, c, x, "layer.1.EncDecAttention", "cross", encoded, causal=False), site="crossed")
+            last = "layer.1" if encoded is None else "layer.2"
             h = b.norm(x, f"{last}.layer_norm", c.layer_norm_epsilon, site="mlp.input")
             dense = f"{last}.DenseReluDense"
             if c.gated:
@@ -137,9 +139,9 @@ def stack(b: Builder, c: Config, name: str, layers: int, seen: Value | None = No
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
     b = Builder(c)
     with b.encoder():
-        seen = stack(b, c, "encoder", c.num_encoder_layers)
-    x = stack(b, c, "decoder", c.num_hidden_layers, seen)
+        encoded = stack(b, c, "encoder", c.num_encoder_layers)
+    x = stack(b, c, "decoder", c.num_hidden_layers, encoded)
     if head == "seq2seq":
         scale = c.hidden_size**-0.5 if c.scale_decoder_outputs else 1.0
         b.scores(x, "lm_head", c.vocab_size, tied=True, scale=scale)
-    return b.close(head)
+    return b.build(head)

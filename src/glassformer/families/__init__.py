@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
-from glassformer.blueprints import find as find_blueprint
+from glassformer.blueprints import module_for
 from glassformer.errors import ConfigError
 from glassformer.families.shared.base import BaseModel
 
 
-def find(model_type: str) -> type[BaseModel]:
+def base_class_for(model_type: str) -> type[BaseModel]:
     """The base model's class of a model type."""
-    find_blueprint(model_type)  # raises for an unknown one
+    module_for(model_type)  # raises for an unknown one
     name = f"{__name__}.{model_type}"
     module = importlib.import_module(name) if importlib.util.find_spec(name) else None
     if not hasattr(module, "Model"):
@@ -21,4 +21,4 @@ def find(model_type: str) -> type[BaseModel]:
     return family
 
 
-__all__ = ["BaseModel", "find"]
+__all__ = ["BaseModel", "base_class_for"]
