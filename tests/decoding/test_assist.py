@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from glassformer.decoding import Finish, Look, Policy, Step
 from glassformer.decoding.assist import LookupDrafter, ModelDrafter, assist, followed
 from glassformer.decoding.loop import loop
-from glassformer.decoding.order import Named
+from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, only, recipe
@@ -229,7 +229,7 @@ def test_a_draft_may_run_into_a_dead_end() -> None:
     def rule(field: Shortlist, past: Any) -> Shortlist:
         return only(field, [] if 4 in past.chosen else [3, 4])
 
-    made = replace(recipe(max_new_tokens=5), rules=(Named("own", rule),))
+    made = replace(recipe(max_new_tokens=5), rules=(NamedRule("own", rule),))
     oracle = Oracle(9, scores=lambda source, ids: np.eye(9)[3].astype(np.float32))
     other = Oracle(9, scores=lambda source, ids: np.eye(9)[4].astype(np.float32))
     (steps,) = written(oracle, group([5], made), ModelDrafter(other))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from glassformer.decoding import Finish, Look, Policy
 from glassformer.decoding.beams import beams, highest
-from glassformer.decoding.order import Named
+from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, logprobs, only, recipe
@@ -207,7 +207,7 @@ def follow(field: Shortlist, past: Any) -> Shortlist:
 
 
 def guided(*texts: list[int], **changes: Any) -> Any:
-    return replace(recipe(**changes), rules=(Named("choices", follow),), grammar=Fixed(*texts))
+    return replace(recipe(**changes), rules=(NamedRule("choices", follow),), grammar=Fixed(*texts))
 
 
 TEXTS = ([1, 2], [1, 3, 4, 4, 4], [5, 6], [5, 7], [8])
@@ -250,7 +250,7 @@ def test_a_beam_with_no_way_on_dies_alone() -> None:
     def rule(field: Shortlist, past: Any) -> Shortlist:
         return only(field, [1, 2] if past.step == 0 else [] if past.chosen[0] == 1 else [4, 5])
 
-    made = replace(recipe(num_beams=3, num_return_sequences=3, max_new_tokens=3), rules=(Named("own", rule),))
+    made = replace(recipe(num_beams=3, num_return_sequences=3, max_new_tokens=3), rules=(NamedRule("own", rule),))
     found = search(Oracle(), group([3], made))
     assert len(found) == 3
     assert {text[0] for text in found} == {2}

@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 import glassformer
 from glassformer import AutoTokenizer
 from glassformer.decoding import grammar
-from glassformer.decoding.grammar import Grammar, Guide, rule, vocabulary_of
+from glassformer.decoding.grammar import Grammar, Guide, vocabulary_of
 from glassformer.decoding.past import Past
+from glassformer.decoding.rules.tokens import by_grammar
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.errors import SettingError
 from glassformer.text import Tokenizer
@@ -412,9 +413,9 @@ def test_ids_that_the_model_does_not_score_are_left_out(smol: Tokenizer) -> None
 def test_the_rule_keeps_what_the_guide_allows(smol: Tokenizer) -> None:
     past = Past([first_of(smol, "a")], room=5)
     field = Shortlist(np.zeros(len(smol) + 100, np.float32))
-    assert rule(field, past) is field
+    assert by_grammar(field, past) is field
     past.guide = compiled("regex", "b", smol).guide()
-    assert rule(field, past).ids == [first_of(smol, "b")]  # the prompt is no part of the text
+    assert by_grammar(field, past).ids == [first_of(smol, "b")]  # the prompt is no part of the text
 
 
 def test_how_it_shows(smol: Tokenizer) -> None:

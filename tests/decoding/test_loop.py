@@ -14,7 +14,7 @@ import glassformer
 from glassformer.decoding import GenerationConfig, Policy, Recipe, generate, policies
 from glassformer.decoding.lane import CHUNK
 from glassformer.decoding.loop import loop
-from glassformer.engine.plain.executor import Plain
+from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.errors import ExecutorError, InputError, SettingError
 from tests.parity import reference
 
@@ -24,7 +24,7 @@ PROMPTS = ([5, 9, 14, 3], [77, 21], [5, 9, 14, 3, 8, 60])
 @pytest.fixture(scope="module", params=["llama", "gemma3_text", "t5"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp(request.param)
-    reference.generate(folder, request.param, head="seq2seq" if request.param == "t5" else "causal")
+    reference.write(folder, request.param, head="seq2seq" if request.param == "t5" else "causal")
     auto = glassformer.AutoModelForSeq2SeqLM if request.param == "t5" else glassformer.AutoModelForCausalLM
     return auto.from_pretrained(folder).eval()
 
@@ -32,7 +32,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("loop")
-    reference.generate(folder, "llama")
+    reference.write(folder, "llama")
     return glassformer.AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
@@ -45,7 +45,7 @@ def begun(model: Any, prompt: list[int], seed: int = 3, **changes: Any) -> list[
 
 def written(model: Any, *groups: list[Policy]) -> list[list[int]]:
     every = [policy for group in groups for policy in group]
-    for _ in generate(Plain(model), every):
+    for _ in generate(PlainExecutor(model), every):
         pass
     return [policy.chosen for policy in every]
 
@@ -61,7 +61,7 @@ def test_a_text_is_the_same_alone_and_in_any_company(model: Any) -> None:
 
 
 def test_texts_after_one_prompt_read_it_once(llama: Any) -> None:
-    class Counted(Plain):
+    class Counted(PlainExecutor):
         passes: list[list[int]] = []
 
         def run(self, feeds: Any) -> Any:
@@ -81,7 +81,7 @@ class TestGuidance:
         prompt, negative, scale = PROMPTS[0], PROMPTS[1], 2.5
         recipe = Recipe.of(GenerationConfig(max_new_tokens=6, guidance_scale=scale))
         policy = Policy(recipe, prompt, context=64, negative=negative)
-        for _ in loop(Plain(llama), [policy]):
+        for _ in loop(PlainExecutor(llama), [policy]):
             pass
         chosen: list[int] = []
         for _ in range(6):
@@ -93,7 +93,7 @@ class TestGuidance:
         assert policy.chosen == chosen
 
     def test_as_the_reference_has_it(self, llama: Any, tmp_path: Path) -> None:
-        theirs = reference.generate(tmp_path, "llama")
+        theirs = reference.write(tmp_path, "llama")
         for scale in (0.5, 1.5, 3.0):
             ids = torch.tensor([PROMPTS[0]])
             settings = {"max_new_tokens": 6, "guidance_scale": scale, "do_sample": False, "eos_token_id": None}
@@ -112,7 +112,7 @@ class TestGuidance:
         assert Policy(recipe, [0], context=64, source=[5, 6], negative=[7]).negative == [7]
 
     def test_in_an_encoder_decoder_the_negative_is_another_source(self, tmp_path: Path) -> None:
-        reference.generate(tmp_path, "t5", head="seq2seq")
+        reference.write(tmp_path, "t5", head="seq2seq")
         t5 = glassformer.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
         ids, negative = torch.tensor([[5, 9, 14]]), torch.tensor([[7, 7]])
         found = t5.generate(ids, guidance_scale=3.0, negative_prompt_ids=negative, max_new_tokens=4, eos_token_id=None)
@@ -130,7 +130,7 @@ class TestGuidance:
 def test_log_probabilities_of_the_prompt(model: Any) -> None:
     long = [5 + n % 50 for n in range(CHUNK + 9)][:60]
     (policy,) = begun(model, long, prompt_logprobs=2, max_new_tokens=2)
-    for _ in generate(Plain(model), [policy]):
+    for _ in generate(PlainExecutor(model), [policy]):
         pass
     if model.config.model_type == "t5":
         assert [step.id for step in policy.behind] == [0]
@@ -144,13 +144,13 @@ def test_log_probabilities_of_the_prompt(model: Any) -> None:
         assert step.candidates is not None
         assert step.candidates.logprobs == pytest.approx(expected[position].topk(2).values.numpy(), abs=1e-4)
     (plain,) = begun(model, long, max_new_tokens=2)
-    for _ in generate(Plain(model), [plain]):
+    for _ in generate(PlainExecutor(model), [plain]):
         pass
     assert plain.chosen == policy.chosen
 
 
 def test_a_lane_that_cannot_begin_leaves_no_row_behind(llama: Any) -> None:
-    executor = Plain(llama)
+    executor = PlainExecutor(llama)
     recipe = Recipe.of(GenerationConfig(guidance_scale=2.0))
     with pytest.raises(InputError, match="token id 999 is outside the vocabulary"):
         list(loop(executor, [Policy(recipe, [5], context=64, negative=[999])]))
@@ -163,7 +163,7 @@ def test_a_lane_that_cannot_begin_leaves_no_row_behind(llama: Any) -> None:
 class TestNotNumbers:
     @pytest.mark.parametrize("settings", [{}, {"do_sample": True}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 2}])
     def test_the_step_and_the_first_site_are_named(self, tmp_path: Path, settings: dict[str, Any]) -> None:
-        reference.generate(tmp_path, "llama")
+        reference.write(tmp_path, "llama")
         model = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
         with torch.no_grad():
             model.model.layers[1].mlp.down_proj.weight[3] = float("nan")
@@ -172,7 +172,7 @@ class TestNotNumbers:
             model.generate(torch.tensor([PROMPTS[0]]), max_new_tokens=4, **settings)
 
     def test_later_steps(self, tmp_path: Path) -> None:
-        reference.generate(tmp_path, "llama")
+        reference.write(tmp_path, "llama")
         model = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
         ids = torch.tensor([PROMPTS[0]])
         second = int(model.generate(ids, max_new_tokens=2, eos_token_id=None)[0, -1])

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
-from glassformer.decoding.order import ORDER
-from glassformer.decoding.settings import abouts
+from glassformer.decoding.table import RULES, SETTINGS
 from glassformer.errors import SettingError
 
 SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0], np.float32)
@@ -25,12 +24,12 @@ def names(**changes: Any) -> list[str]:
 
 
 def shaped(**changes: Any) -> list[float]:
-    found = Policy(recipe(**changes), [3, 1], context=9, seed=1).shape(SCORES).whole(5)
+    found = Policy(recipe(**changes), [3, 1], context=9, seed=1).shape(SCORES).full_scores(5)
     return [round(score, 4) for score in found.tolist()]
 
 
 def test_rules_are_called_as_their_settings() -> None:
-    assert set(ORDER) <= set(abouts())
+    assert set(RULES) <= set(SETTINGS)
 
 
 def test_only_rules_in_force_are_there_in_the_default_order() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import glassformer
 from glassformer.decoding import GenerationConfig, Policy, Recipe
-from glassformer.decoding.remedies import circle, remedies, remedy
+from glassformer.decoding.remedies import remedies, remedy, repeated_period
 
 
 def text(ids: list[int], gap: float = 0.0, **changes: Any) -> Policy:
@@ -34,7 +34,7 @@ def text(ids: list[int], gap: float = 0.0, **changes: Any) -> Policy:
     ],
 )
 def test_circles(ids: list[int], expected: int | None) -> None:
-    assert circle(ids) == expected
+    assert repeated_period(ids) == expected
 
 
 def test_the_setting_to_try_depends_on_those_in_force() -> None:

@@ -81,7 +81,7 @@ def past_of(chosen: Sequence[int] = (), prompt: Sequence[int] = (1,), room: int 
     past = Past(prompt, room, **more)
     for token in chosen:
         past.add(token)
-    past._held.flags.writeable = False
+    past._buffer.flags.writeable = False
     return past
 
 
@@ -99,8 +99,8 @@ def after(rule: Rule, scores: Any, past: Past | None = None) -> Any:
     for each in (found, shorter):
         assert each.scores.dtype == np.float32
         assert each.ids is None or (each.ids.dtype == np.int64 and (np.diff(each.ids) > 0).all())
-    np.testing.assert_array_equal(found.whole(scores.size), shorter.whole(scores.size))
-    return found.whole(scores.size)
+    np.testing.assert_array_equal(found.full_scores(scores.size), shorter.full_scores(scores.size))
+    return found.full_scores(scores.size)
 
 
 def reference(processor: Any, scores: Any, ids: Sequence[int] = (1,)) -> Any:
@@ -168,7 +168,7 @@ def test_min_p_is_the_references(scores: Any, share: float, least: int) -> None:
 
 @property_of(vectors(), shares, leasts)
 def test_typical_is_the_references(scores: Any, mass: float, least: int) -> None:
-    found = after(shaping.typical(mass, least), scores)
+    found = after(shaping.typical_p(mass, least), scores)
     chances = softmax(scores)
     entropy = -math.fsum(chance * math.log(chance) for chance in chances if chance)
     distances = [abs(-math.log(chance) - entropy) if chance else math.inf for chance in chances]
@@ -208,7 +208,7 @@ AT_FULL_SIZE: Mapping[str, tuple[Rule, Any]] = {
     "a large top_k": (shaping.top_k(50_000), theirs.TopKLogitsWarper(50_000)),
     "top_p": (shaping.top_p(0.95), theirs.TopPLogitsWarper(0.95)),
     "min_p": (shaping.min_p(0.05), theirs.MinPLogitsWarper(0.05)),
-    "typical": (shaping.typical(0.9), theirs.TypicalLogitsWarper(0.9)),
+    "typical": (shaping.typical_p(0.9), theirs.TypicalLogitsWarper(0.9)),
     "epsilon_cutoff": (shaping.epsilon_cutoff(3e-4), theirs.EpsilonLogitsWarper(3e-4)),
     "eta_cutoff": (shaping.eta_cutoff(2e-3), theirs.EtaLogitsWarper(2e-3)),
 }
@@ -221,7 +221,7 @@ def test_a_vocabulary_of_true_size_gives_the_same(name: str, peak: float) -> Non
     scores = (draw.standard_normal(SIZE) * 2.5).astype(np.float32)
     scores[draw.integers(0, SIZE, 20)] += np.float32(peak)
     ours, other = AT_FULL_SIZE[name]
-    found = ours(field(scores), past_of()).whole(SIZE)
+    found = ours(field(scores), past_of()).full_scores(SIZE)
     np.testing.assert_allclose(found, reference(other, scores), rtol=1e-6)
 
 
@@ -265,13 +265,13 @@ def test_xtc_never_leaves_nothing() -> None:
     assert found.scores.tolist() == [1, -np.inf, -np.inf]
 
 
-surprises = st.lists(st.floats(0, 20) | st.just(math.nan), max_size=30)
+surprisals = st.lists(st.floats(0, 20) | st.just(math.nan), max_size=30)
 
 
-@property_of(vectors(), st.floats(0.1, 10), st.floats(0, 1), surprises)
+@property_of(vectors(), st.floats(0.1, 10), st.floats(0, 1), surprisals)
 def test_mirostat_steers_by_the_surprises(scores: Any, tau: float, eta: float, seen: list[float]) -> None:
     past = past_of()
-    past.surprises = seen
+    past.surprisals = seen
     mu = 2 * tau
     for surprise in seen:
         if surprise == surprise:
@@ -431,7 +431,7 @@ def test_least_lengths_are_the_references(scores: Any, eos: list[int], count: in
     expected = reference(theirs.MinLengthLogitsProcessor(count, eos), scores, text)
     np.testing.assert_array_equal(after(tokens.min_length(count, eos), scores, past), expected)
     expected = reference(theirs.MinNewTokensLengthLogitsProcessor(prompt, count, eos), scores, text)
-    np.testing.assert_array_equal(after(tokens.min_new(count, eos), scores, past), expected)
+    np.testing.assert_array_equal(after(tokens.min_new_tokens(count, eos), scores, past), expected)
 
 
 # ---- what holds for all of them
@@ -441,7 +441,7 @@ SHAPING: Mapping[str, Rule] = {
     "top_k": shaping.top_k(3),
     "top_p": shaping.top_p(0.8),
     "min_p": shaping.min_p(0.2),
-    "typical": shaping.typical(0.8),
+    "typical": shaping.typical_p(0.8),
     "epsilon_cutoff": shaping.epsilon_cutoff(0.05),
     "eta_cutoff": shaping.eta_cutoff(0.05),
     "top_n_sigma": shaping.top_n_sigma(1.0),
@@ -463,7 +463,7 @@ BANNING: Mapping[str, Rule] = {
     "suppressed": tokens.suppressed([0, 1]),
     "suppressed_first": tokens.suppressed_first([2]),
     "min_length": tokens.min_length(10, [6]),
-    "min_new": tokens.min_new(10, [6]),
+    "min_new": tokens.min_new_tokens(10, [6]),
 }
 EVERY = {**SHAPING, **LOWERING, **BANNING}
 
@@ -478,7 +478,7 @@ def test_rules_come_in_any_order(scores: Any, text: list[int], names: list[str])
         ids = np.arange(found.scores.size) if found.ids is None else found.ids
         assert (np.diff(ids) > 0).all()
         assert not np.isnan(found.scores).any()
-        assert kept(found.whole(scores.size)) <= kept(now.whole(scores.size))
+        assert kept(found.full_scores(scores.size)) <= kept(now.full_scores(scores.size))
         assert name in BANNING or not kept(now.scores) or kept(found.scores)
         now = field(*found)
 
@@ -501,8 +501,8 @@ def test_one_candidate_alone_survives_all_but_a_ban(name: str) -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        shaping.temperature(1), shaping.top_k(9), shaping.top_k(1, least=9), shaping.top_p(1), shaping.top_p(1 - 1e-12),
-        shaping.min_p(0), shaping.typical(1 - 1e-12), shaping.typical(0.1, least=9), shaping.epsilon_cutoff(1e-9),
+        shaping.temperature(1), shaping.top_k(9), shaping.top_k(1, min_keep=9), shaping.top_p(1), shaping.top_p(1 - 1e-12),
+        shaping.min_p(0), shaping.typical_p(1 - 1e-12), shaping.typical_p(0.1, min_keep=9), shaping.epsilon_cutoff(1e-9),
         shaping.eta_cutoff(1e-9), shaping.top_n_sigma(99), shaping.xtc(0, 0.01), shaping.xtc(1, 0.6),
         shaping.mirostat(99, 0.1), penalties.repetition(1), penalties.presence(0), penalties.frequency(0),
         penalties.dry(0, 2, 1),
@@ -510,7 +510,7 @@ def test_one_candidate_alone_survives_all_but_a_ban(name: str) -> None:
         tokens.logit_bias({1: 0.0}), tokens.logit_bias({99: 1.0, -1: 1.0}), tokens.sequence_bias({(2, 2): 1.0}),
         tokens.bad_words([[1]], [1]), tokens.bad_words([]), tokens.allowed(range(99)), tokens.suppressed([99, -1]),
         tokens.suppressed([]), tokens.suppressed_first([1]), tokens.forced_first(1), tokens.forced_last([1]),
-        tokens.min_length(4, [1]), tokens.min_new(3, [1]),
+        tokens.min_length(4, [1]), tokens.min_new_tokens(3, [1]),
     ],
 )  # fmt: skip
 def test_a_rule_that_changes_nothing_gives_the_same_list(rule: Rule) -> None:
@@ -529,7 +529,7 @@ def test_ids_that_are_not_there_are_ignored(ids: Any) -> None:
     for rule in (
         penalties.repetition(2), penalties.presence(1), penalties.frequency(1), penalties.dry(1, 2, 1),
         penalties.no_repeat_ngram(1), tokens.logit_bias({1000: 1, -1: 1}), tokens.sequence_bias({(1000, 1000): 1}),
-        tokens.bad_words([[1000], [-1]]), tokens.suppressed([1000, -1]), tokens.min_new(9, [1000]),
+        tokens.bad_words([[1000], [-1]]), tokens.suppressed([1000, -1]), tokens.min_new_tokens(9, [1000]),
     ):  # fmt: skip
         assert rule(scores, past) is scores
 

@@ -13,9 +13,8 @@ import pytest
 
 import glassformer
 from glassformer.decoding import GenerationConfig, Policy, Recipe
-from glassformer.decoding.contradictions import NEEDED
-from glassformer.decoding.order import ORDER
-from glassformer.decoding.settings import LOADED, abouts
+from glassformer.decoding.settings import LOAD_ARGUMENTS
+from glassformer.decoding.table import RULES, SETTINGS
 from glassformer.errors import SettingError, UnknownArgument
 from tests.parity import reference
 
@@ -99,32 +98,31 @@ def test_contradictions_are_errors_with_the_mend(changes: dict[str, Any], messag
 
 
 def test_what_others_need_can_be_asked_for_as_the_message_says() -> None:
-    needed = {about.needs for about in abouts().values()} - {None}
-    assert needed <= NEEDED.keys()
+    needed = {info.needs for info in SETTINGS.values()} - {None}
+    assert needed == {name for name, info in SETTINGS.items() if info.title and info.example is not None}
     for name in needed - {"assistant_model"}:
-        asked: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         while name is not None:
-            text, value = NEEDED[name][1].split("=")
-            asked[text] = json.loads(value.lower())
-            name = abouts()[name].needs
-        GenerationConfig().merged(asked)
+            changes[name] = SETTINGS[name].example
+            name = SETTINGS[name].needs
+        GenerationConfig().merged(changes)
 
 
 def test_what_changes_nothing_may_be_said() -> None:
     quiet = {"num_beams": 1, "length_penalty": 1.0, "temperature": 1.0, "top_k": 0, "repetition_penalty": 1.0}
     found = GenerationConfig().merged({**quiet, "use_cache": True, "diversity_penalty": 0.0, "guidance_scale": 1.0})
-    assert not [name for name in ORDER if found.on(name)]
+    assert not [name for name in RULES if found.is_active(name)]
 
 
 def test_what_a_models_file_asks_for_can_be_switched_off() -> None:
-    model = GenerationConfig.read({"num_beams": 4})
+    model = GenerationConfig.from_dict({"num_beams": 4})
     with pytest.raises(SettingError, match="num_beams=1 switches the model's own off"):
         model.merged({"prompt_lookup_num_tokens": 3})
     assert model.merged({"prompt_lookup_num_tokens": 3, "num_beams": 1}).strategy == "greedy, prompt lookup"
 
 
 def test_a_config_of_ones_own_takes_the_models_place() -> None:
-    model = GenerationConfig.read({"do_sample": True, "temperature": 0.6, "eos_token_id": 7})
+    model = GenerationConfig.from_dict({"do_sample": True, "temperature": 0.6, "eos_token_id": 7})
     found = model.merged({"generation_config": GenerationConfig(max_new_tokens=5), "repetition_penalty": 1.2})
     assert found.in_force == {
         "max_new_tokens": (5, "set by hand"),
@@ -164,7 +162,7 @@ def test_empty_lists_ask_for_nothing() -> None:
     assert Recipe.of(found).rules == ()
     assert Recipe.of(found).stops == ()
     telling = {"json_schema": {}, "choices": [], "allowed_tokens": []}
-    assert all(GenerationConfig(**{name: value}).on(name) for name, value in telling.items())
+    assert all(GenerationConfig(**{name: value}).is_active(name) for name, value in telling.items())
 
 
 def test_a_seed_that_was_drawn_is_said() -> None:
@@ -177,15 +175,15 @@ def test_a_seed_that_was_drawn_is_said() -> None:
 
 
 def test_a_models_file_may_hold_what_has_no_effect() -> None:
-    found = GenerationConfig.read({"do_sample": False, "temperature": 0.6, "length_penalty": 2.0})
+    found = GenerationConfig.from_dict({"do_sample": False, "temperature": 0.6, "length_penalty": 2.0})
     assert found.merged({"max_new_tokens": 3}).temperature == 0.6
-    assert not found.on("temperature")
-    assert not found.on("length_penalty")
+    assert not found.is_active("temperature")
+    assert not found.is_active("length_penalty")
 
 
 def test_mirostat_takes_the_place_of_what_the_file_cuts_by() -> None:
-    found = GenerationConfig.read({"do_sample": True, "top_p": 0.9}).merged({"mirostat": 2})
-    assert [name for name in ORDER if found.on(name)] == ["mirostat"]
+    found = GenerationConfig.from_dict({"do_sample": True, "top_p": 0.9}).merged({"mirostat": 2})
+    assert [name for name in RULES if found.is_active(name)] == ["mirostat"]
 
 
 def test_unknown() -> None:
@@ -200,7 +198,7 @@ def test_unknown() -> None:
 def test_unknown_names_are_noticed_when_settings_are_made() -> None:
     with pytest.raises(UnknownArgument, match="there is no setting 'cache'. A model is loaded with it: load"):
         GenerationConfig().merged({"cache": "q8"})
-    assert set(LOADED) < set(inspect.signature(glassformer.load).parameters)
+    assert set(LOAD_ARGUMENTS) < set(inspect.signature(glassformer.load).parameters)
     with pytest.raises(UnknownArgument, match="there is no setting 'temprature'. Did you mean 'temperature'"):
         GenerationConfig(temprature=3)
 
@@ -231,31 +229,31 @@ def test_a_calls_max_length_outranks_the_models_max_new_tokens() -> None:
 
 def test_files() -> None:
     raw = {"do_sample": True, "temperature": 0.6, "top_k": 20, "eos_token_id": [3, 4], "odd": 1, "seed": None}
-    found = GenerationConfig.read(raw)
+    found = GenerationConfig.from_dict(raw)
     assert found.eos == {3, 4}
     assert found.extra == {"odd": 1}
     assert found.to_dict().items() >= {"odd": 1, "top_k": 20, "eos_token_id": [3, 4]}.items()
     with pytest.raises(SettingError, match=r"generation_config.json: top_p is 7"):
-        GenerationConfig.read({"top_p": 7, "do_sample": True})
+        GenerationConfig.from_dict({"top_p": 7, "do_sample": True})
 
 
 def test_files_are_read_kindly_where_nothing_is_lost() -> None:
-    assert GenerationConfig.read({"temperature": 0.0, "do_sample": True}).merged({}).strategy == "greedy"
-    assert GenerationConfig.read({"temperature": 0.0}).merged({"do_sample": True}).temperature == 1.0
-    assert not GenerationConfig.read({"do_sample": True, "top_k": -1}).on("top_k")
-    assert GenerationConfig.read({"top_p": 0.0}).merged({"do_sample": True}).top_p == 1.0
+    assert GenerationConfig.from_dict({"temperature": 0.0, "do_sample": True}).merged({}).strategy == "greedy"
+    assert GenerationConfig.from_dict({"temperature": 0.0}).merged({"do_sample": True}).temperature == 1.0
+    assert not GenerationConfig.from_dict({"do_sample": True, "top_k": -1}).is_active("top_k")
+    assert GenerationConfig.from_dict({"top_p": 0.0}).merged({"do_sample": True}).top_p == 1.0
 
 
 def test_a_file_gets_back_what_it_held_and_nothing_of_one_call() -> None:
     raw = {"do_sample": True, "temperature": 0.6, "num_beams": 4, "bad_words_ids": [[1, 2]], "sequence_bias": [[[5], 1.0]]}
-    found = GenerationConfig.read(raw).merged({"cancel": threading.Event(), "return_dict_in_generate": True, "seed": 3})
+    found = GenerationConfig.from_dict(raw).merged({"cancel": threading.Event(), "return_dict_in_generate": True, "seed": 3})
     held = json.loads(json.dumps(found.to_dict()))
     assert held == raw
 
 
 class TestOrigins:
     def test_each_value_knows_where_it_came_from(self) -> None:
-        model = GenerationConfig.read({"do_sample": True, "temperature": 0.6, "eos_token_id": 2})
+        model = GenerationConfig.from_dict({"do_sample": True, "temperature": 0.6, "eos_token_id": 2})
         model.top_p = 0.9
         found = model.merged({"max_new_tokens": 7, "temperature": 0.8})
         assert found.in_force == {

@@ -67,7 +67,7 @@ def test_the_prompt_does_not_stop_the_text() -> None:
 
 def test_time() -> None:
     now = [10.0]
-    over = stop.after(2.5, lambda: now[0])
+    over = stop.after_seconds(2.5, lambda: now[0])
     assert over(Past([1], 9)) is None
     now[0] = 12.5
     assert over(Past([1], 9)) is Finish.TIME

@@ -15,7 +15,7 @@ import glassformer
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.policy import NOTHING
 from glassformer.errors import InputError
-from glassformer.page.terminal import plain
+from glassformer.page.terminal import plain_text
 
 SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0, 2.5], np.float32)
 
@@ -140,7 +140,7 @@ def test_what_is_shown_fits_the_terminal_and_marks_the_chosen_without_colour() -
     assert str(beams.why(0)).splitlines()[0].endswith("part of the best text of 2 beams, out of 49,152 in play")
     assert "log-prob" in str(beams.why(0))
     sampled = model.watch("Hi", do_sample=True, seed=1, temperature=0.7, top_k=20, top_p=0.9, min_p=0.05, max_new_tokens=1)
-    narrow = plain(sampled.why(0), width=52)
+    narrow = plain_text(sampled.why(0), width=52)
     assert "no room for: temperature" in narrow
     assert "…" not in narrow
     assert "picked by the draw" in narrow

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from glassformer.decoding import Finish, GenerationConfig
-from glassformer.decoding.order import ORDER
-from glassformer.decoding.settings import ELSEWHERE, abouts
+from glassformer.decoding.settings import UNSUPPORTED
+from glassformer.decoding.table import RULES, SETTINGS
 from glassformer.errors import SettingError
 from glassformer.families.shared.outputs import GenerateOutput
 from tests.docs.pages import blocks, run
@@ -57,10 +57,10 @@ def code(value: Any) -> str:
 def settings_table() -> str:
     defaults = GenerationConfig()
     lines = ["| setting | what it does | default | needs |", "|---|---|---|---|"]
-    for title, names in grouped(abouts(), GROUPS).items():
+    for title, names in grouped(SETTINGS, GROUPS).items():
         lines.append(f"| **{title}** | | | |")
         for name in names:
-            about = abouts()[name]
+            about = SETTINGS[name]
             needs = f"`{about.needs}`" if about.needs else ""
             lines.append(f"| `{name}` | {about.text} | {code(getattr(defaults, name))} | {needs} |")
     return "\n".join(lines)
@@ -68,13 +68,13 @@ def settings_table() -> str:
 
 def order_table() -> str:
     lines = ["| | rules, first to last |", "|---|---|"]
-    for title, names in grouped(ORDER, PHASES).items():
+    for title, names in grouped(RULES, PHASES).items():
         lines.append(f"| {title} | {' → '.join(f'`{name}`' for name in names)} |")
     return "\n".join(lines)
 
 
 def elsewhere() -> str:
-    *others, last = (f"`{name}`" for name in sorted(ELSEWHERE))
+    *others, last = (f"`{name}`" for name in sorted(UNSUPPORTED))
     return f"Not here, and refused when asked for: {', '.join(others)} and {last}."
 
 
@@ -103,7 +103,7 @@ def test_what_is_not_here_is_told() -> None:
 def test_every_finish_is_told_with_settings_that_exist() -> None:
     found = rows("| finish | why | asked for by |")
     assert sorted(codes(finish)[0] for finish, _, _ in found) == sorted(finish.value for finish in Finish)
-    assert {name for _, _, asked in found for name in codes(asked)} <= abouts().keys()
+    assert {name for _, _, asked in found for name in codes(asked)} <= SETTINGS.keys()
 
 
 def test_every_field_that_comes_back_is_told() -> None:

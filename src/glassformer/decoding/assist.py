@@ -44,13 +44,13 @@ def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> 
         while lanes:
             for number in sorted(scores):
                 lane, draft = lanes[number], drafts.get(policies[number], ())
-                for position, guess in enumerate((*draft, None), -1 - len(draft)):
+                for position, state in enumerate((*draft, None), -1 - len(draft)):
                     step = lane.choose(scores[number], position)
                     if step.finish:
                         lanes.pop(number).close()
                         drafter.close(lane.policy)
-                    yield number, replace(step, drafted=True) if step.id == guess else step
-                    if step.finish or step.id != guess:
+                    yield number, replace(step, drafted=True) if step.id == state else step
+                    if step.finish or step.id != state:
                         break
             drafts = drafter.draft({lane.policy: lane.policy.room - lane.policy.past.step - 1 for lane in lanes.values()})
             for lane in lanes.values():
@@ -123,7 +123,7 @@ def followed(ids: Ids, size: int, count: int) -> list[int]:
 
 
 @dataclass(eq=False, slots=True)
-class Guess:
+class DraftState:
     """A helper's row for one policy, and what it drafted last."""
 
     row: Row
@@ -132,7 +132,7 @@ class Guess:
     start: int = 0  # where the last draft began
     ids: list[int] = field(default_factory=list)
 
-    def learn(self, ids: Ids) -> int:
+    def adapt(self, ids: Ids) -> int:
         """Draft more when all guesses came true, and fewer when not; how much of the text was foreseen."""
         said = ids[self.start : self.start + len(self.ids)]
         wrong = np.flatnonzero(said != np.asarray(self.ids[: said.size], np.int64))
@@ -148,61 +148,61 @@ class ModelDrafter:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        self._guesses: dict[Policy, Guess] = {}
+        self._states: dict[Policy, DraftState] = {}
 
     def draft(self, room: Mapping[Policy, int]) -> Drafts:
         """All drafts grow together: a pass for each token."""
         room = {policy: min(most, self.executor.context - policy.past.ids.size + 1) for policy, most in room.items()}
-        going = {policy: policy.guesser() for policy, most in room.items() if most > 0}
-        self._open([policy for policy in going if policy not in self._guesses])
+        going = {policy: policy.drafting_fork() for policy, most in room.items() if most > 0}
+        self._open([policy for policy in going if policy not in self._states])
         for policy in going:
-            guess, ids = self._guesses[policy], policy.past.ids
-            self.executor.rewind(guess.row, guess.learn(ids))
-            guess.start, guess.ids = ids.size, []
-        drafts = {policy: self._guesses[policy].ids for policy in going}
+            state, ids = self._states[policy], policy.past.ids
+            self.executor.rewind(state.row, state.adapt(ids))
+            state.start, state.ids = ids.size, []
+        drafts = {policy: self._states[policy].ids for policy in going}
         while going:
             feeds = [self._feed(policy) for policy in going]
-            for (policy, guesser), scores in zip(list(going.items()), self.executor.run(feeds), strict=True):
-                guess = self._guesses[policy]
-                token = _choice(guesser, scores)
+            for (policy, drafting_fork), scores in zip(list(going.items()), self.executor.run(feeds), strict=True):
+                state = self._states[policy]
+                token = _choice(drafting_fork, scores)
                 if token is not None:
-                    guess.ids.append(token)
-                if token is None or len(guess.ids) == min(guess.count, room[policy]):
+                    state.ids.append(token)
+                if token is None or len(state.ids) == min(state.count, room[policy]):
                     del going[policy]
         return drafts
 
     def close(self, policy: Policy) -> None:
-        if policy in self._guesses:
-            self.executor.close(self._guesses.pop(policy).row)
+        if policy in self._states:
+            self.executor.close(self._states.pop(policy).row)
 
     def _open(self, policies: Sequence[Policy]) -> None:
         """Read new prompts; one that several policies share is read once."""
         groups = shared_prompts(policies)
         for first, *_ in groups:
             self._add(first, self.executor.open(first.source))
-        feeds = [Feed(self._guesses[first].row, first.prompt, Want.NONE) for first, *_ in groups]
+        feeds = [Feed(self._states[first].row, first.prompt, Want.NONE) for first, *_ in groups]
         if feeds:
             self.executor.run(feeds)
         for first, *others in groups:
             for other in others:
-                self._add(other, self.executor.fork(self._guesses[first].row))
+                self._add(other, self.executor.fork(self._states[first].row))
 
     def _add(self, policy: Policy, row: Row) -> None:
         count = policy.settings.num_assistant_tokens or DRAFTED
-        self._guesses[policy] = Guess(row, count, max(count, MOST), len(policy.prompt))
+        self._states[policy] = DraftState(row, count, max(count, MOST), len(policy.prompt))
 
     def _feed(self, policy: Policy) -> Feed:
         """What its row has not read yet of the text and the draft."""
-        guess = self._guesses[policy]
-        ids = (*policy.past.ids[guess.row.length :].tolist(), *guess.ids[max(0, guess.row.length - guess.start) :])
-        return Feed(guess.row, ids)
+        state = self._states[policy]
+        ids = (*policy.past.ids[state.row.length :].tolist(), *state.ids[max(0, state.row.length - state.start) :])
+        return Feed(state.row, ids)
 
 
-def _choice(guesser: Policy, scores: Scores) -> int | None:
+def _choice(drafting_fork: Policy, scores: Scores) -> int | None:
     """What would be chosen by these scores; None when the text would end, or nothing be left, which is for the model to
     say: the draft can be wrong."""
     try:
-        step = guesser.feed(scores.host())
+        step = drafting_fork.feed(scores.host())
     except NotNumbers as error:
         raise NotNumbers(f"in the model that drafts: {error} Leave out assistant_model.") from None
     except SettingError:

@@ -40,15 +40,15 @@ def beams(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int,
     the beam that each token came from. All prompts run together, a row for each beam. Closing the iterator early gives the
     rows' memory back.
     """
-    each = policies[0].settings.num_return_sequences
+    count = policies[0].settings.num_return_sequences
     searches: list[Search] = []
     try:
-        groups = range(0, len(policies), each)
-        searches.extend(Search(executor, policies[first : first + each], first) for first in groups)
+        groups = range(0, len(policies), count)
+        searches.extend(Search(executor, policies[first : first + count], first) for first in groups)
         while searches:
-            scores = iter(run_lanes(executor, [lane for search in searches for lane in search.going]))
+            scores = iter(run_lanes(executor, [lane for search in searches for lane in search.active_lanes]))
             for search in searches:
-                search.advance([next(scores) for _ in search.going])
+                search.advance([next(scores) for _ in search.active_lanes])
             for search in searches:
                 if not search.beams:
                     yield from search.results()
@@ -73,8 +73,8 @@ class Beam:
         return self.steps[-1].finish
 
 
-class Way(NamedTuple):
-    """A way on: a beam, a token after it, and the sum that they would have."""
+class Continuation(NamedTuple):
+    """How a text may go on: a beam, a token after it, and the sum that they would have."""
 
     beam: int
     token: int
@@ -91,7 +91,7 @@ class Search:
         self.first = first
         self.settings = policies[0].settings
         self.width = self.settings.num_beams
-        self.looked_at = max(2, 1 + len(self.settings.eos)) * self.width  # so that enough are left when some end
+        self.candidates_per_step = max(2, 1 + len(self.settings.eos)) * self.width  # so that enough are left when some end
         self.lanes = [Lane(executor, policies[0])]
         self.beams = [Beam(policies[0], 0, np.float32(0))]  # that go on, best first; none when the search is over
         self.done: list[Beam] = []  # that ended, best first, as many as there are beams at most
@@ -100,38 +100,39 @@ class Search:
         self.beam_logits: list[Scores] = []
 
     @property
-    def going(self) -> list[Lane]:
+    def active_lanes(self) -> list[Lane]:
         """The beams' lanes."""
         return [self.lanes[beam.lane] for beam in self.beams]
 
-    def advance(self, found: Sequence[Sequence[protocol.Scores]]) -> None:
+    def advance(self, scores: Sequence[Sequence[protocol.Scores]]) -> None:
         """Go one token further by what the lanes of the beams that go on have given."""
-        logits = [self._read(beam, scores) for beam, (scores,) in zip(self.beams, found, strict=True)]
-        fields = [beam.policy.stages(log_softmax(scores)) for beam, scores in zip(self.beams, logits, strict=True)]
-        self._keep(logits, fields)
-        ways = self._ways([stages[-1] for stages in fields])
-        if not ways and not self.done:
-            self.beams[0].policy.check_left(fields[0])
+        logits = [self._host_scores(beam, row) for beam, (row,) in zip(self.beams, scores, strict=True)]
+        shortlists = [beam.policy.stages(log_softmax(row)) for beam, row in zip(self.beams, logits, strict=True)]
+        self._record_scores(logits, shortlists)
+        continuations = self._continuations([stages[-1] for stages in shortlists])
+        if not continuations and not self.done:
+            self.beams[0].policy.check_not_empty(shortlists[0])
 
         @cache
         def text(number: int) -> Beam:
-            way = ways[number]
-            beam, stages = self.beams[way.beam], fields[way.beam]
+            source, token, score = continuations[number]
+            beam, stages = self.beams[source], shortlists[source]
             policy = beam.policy.fork()
-            step = policy.accept(way.token, gap=float(stages[0].scores.max() - stages[0].scores[way.token]))
+            step = policy.accept(token, gap=float(stages[0].scores.max() - stages[0].scores[token]))
             if policy.look is not NOTHING:
-                step = policy.explained(step, stages)
-            return Beam(policy, beam.lane, way.score, (*beam.steps, step), (*beam.beams, way.beam))
+                step = policy.explain(step, stages)
+            return Beam(policy, beam.lane, score, (*beam.steps, step), (*beam.beams, source))
 
-        ended = [text(number) for number in range(min(self.width, len(ways))) if text(number).finish]
-        ranked = sorted(range(len(ways)), key=lambda number: -ways[number].score)  # drawn ones come in another order
-        going = list(islice((text(number) for number in ranked if not text(number).finish), self.width))
-        ended = [replace(beam, score=self._judged(beam.score, len(beam.steps))) for beam in ended]
+        ended = [text(number) for number in range(min(self.width, len(continuations))) if text(number).finish]
+        # drawn ones come in another order
+        ranked = sorted(range(len(continuations)), key=lambda number: -continuations[number].score)
+        active = list(islice((text(number) for number in ranked if not text(number).finish), self.width))
+        ended = [replace(beam, score=self._final_score(beam.score, len(beam.steps))) for beam in ended]
         self.done = sorted((*self.done, *ended), key=lambda beam: -beam.score)[: self.width]
-        if self._over(going):
+        if self._is_over(active):
             self.close()
         else:
-            self._move(going)
+            self._assign_lanes(active)
 
     def results(self) -> Iterator[tuple[int, Step]]:
         """The steps of the best texts, as many as there are policies."""
@@ -157,63 +158,63 @@ class Search:
         close_all(self.lanes)
         self.lanes, self.beams = [], []
 
-    def _read(self, beam: Beam, found: protocol.Scores) -> Scores:
+    def _host_scores(self, beam: Beam, row: protocol.Scores) -> Scores:
         """A beam's scores, which must be numbers."""
-        scores = found.host()
+        scores = row.host()
         with self.lanes[beam.lane].locating_nan():
             beam.policy.best(scores)
         return scores
 
-    def _keep(self, logits: Sequence[Scores], fields: Sequence[Sequence[Shortlist]]) -> None:
+    def _record_scores(self, logits: Sequence[Scores], shortlists: Sequence[Sequence[Shortlist]]) -> None:
         """Keep all beams' scores if they are asked for; while there are fewer, the last one's stand for the rest."""
         look = self.policies[0].look
         beams = [min(number, len(logits) - 1) for number in range(self.width)]
         if look.raw:
             self.beam_logits.append(np.stack([logits[beam] for beam in beams]))
         if look.scores:
-            self.beam_scores.append(np.stack([fields[beam][-1].whole(logits[beam].size) for beam in beams]))
+            self.beam_scores.append(np.stack([shortlists[beam][-1].full_scores(logits[beam].size) for beam in beams]))
 
-    def _ways(self, fields: Sequence[Shortlist]) -> list[Way]:
-        """The best ways on of all beams, best first; or as many drawn ones, as they were drawn."""
+    def _continuations(self, shortlists: Sequence[Shortlist]) -> list[Continuation]:
+        """The best continuations of all beams, best first; or as many drawn ones, as they were drawn."""
         draws = self.beams[0].policy.past.draws(BEAMS) if self.settings.do_sample else None
         keys: list[npt.NDArray[np.floating]] = []
-        ways: list[Way] = []
-        for number, (beam, field) in enumerate(zip(self.beams, fields, strict=True)):
-            sums = field.scores + beam.score
+        continuations: list[Continuation] = []
+        for number, (beam, shortlist) in enumerate(zip(self.beams, shortlists, strict=True)):
+            sums = shortlist.scores + beam.score
             ranks = sums if draws is None else sums - np.log(draws.standard_exponential(sums.size))
-            best = highest(ranks, self.looked_at)
+            best = highest(ranks, self.candidates_per_step)
             keys.append(ranks[best])
-            ways += [Way(number, field.id(int(place)), sums[place]) for place in best]
+            continuations += [Continuation(number, shortlist.id(int(place)), sums[place]) for place in best]
         order = np.argsort(-np.concatenate(keys), kind="stable")
-        return [ways[at] for at in order[: self.looked_at]]
+        return [continuations[at] for at in order[: self.candidates_per_step]]
 
-    def _judged(self, score: np.float32, length: int) -> np.float32:
+    def _final_score(self, score: np.float32, length: int) -> np.float32:
         """A text's final score, by which long and short ones are compared."""
         return np.float32(score / np.float32(length**self.settings.length_penalty))
 
-    def _over(self, going: Sequence[Beam]) -> bool:
+    def _is_over(self, active: Sequence[Beam]) -> bool:
         """Whether the search has ended: nothing goes on, enough texts are done, or what goes on will not be better.
 
         How good a beam can become is judged by its length now; with early_stopping='never' by the length that favours it
         most, which is the limit when long texts are favoured.
         """
-        if not going or len(self.done) < self.width:
-            return not going
+        if not active or len(self.done) < self.width:
+            return not active
         if self.settings.early_stopping is True:
             return True
         far = self.settings.early_stopping == "never" and self.settings.length_penalty > 0
-        length = self.policies[0].room if far else len(going[0].steps)
-        return bool(self._judged(going[0].score, length) <= self.done[-1].score)
+        length = self.policies[0].room if far else len(active[0].steps)
+        return bool(self._final_score(active[0].score, length) <= self.done[-1].score)
 
-    def _move(self, going: list[Beam]) -> None:
+    def _assign_lanes(self, active: list[Beam]) -> None:
         """Give each beam a lane that remembers its text, and feed it its last token.
 
         One beam stays where the one before it was; others after the same take over a lane that nobody needs now.
         """
         parents = list(range(len(self.lanes)))
-        spare = sorted(set(parents) - {beam.lane for beam in going})
+        spare = sorted(set(parents) - {beam.lane for beam in active})
         taken = set()
-        for beam in going:
+        for beam in active:
             if beam.lane in taken and spare:
                 parents[spare[-1]] = beam.lane
                 beam.lane = spare.pop()
@@ -224,8 +225,8 @@ class Search:
         rows = [lane.feeds[0].row for lane in self.lanes[: len(parents)]]
         if parents != list(range(len(rows))):
             self.executor.select(rows, parents)
-        self.beams = going
-        for beam, lane in zip(going, self.going, strict=True):
+        self.beams = active
+        for beam, lane in zip(active, self.active_lanes, strict=True):
             lane.policy = beam.policy
             lane.feed_next(beam.steps[-1].id)
 

@@ -32,7 +32,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.decoding.past import Past
 from glassformer.decoding.shortlist import Ids, Shortlist
 from glassformer.errors import SettingError
 
@@ -117,15 +116,15 @@ class Guide:
             self._allowed = found
         return self._allowed
 
-    def shape(self, field: Shortlist) -> Shortlist:
+    def shape(self, shortlist: Shortlist) -> Shortlist:
         """The candidates that the grammar allows. There may be more scores than ids; what stands for no text is out."""
-        allowed, ids = self.allowed(), field.ids
+        allowed, ids = self.allowed(), shortlist.ids
         if ids is not None:
             known = ids < allowed.size
-            return field.keep(known & allowed[np.where(known, ids, 0)])
-        if (more := field.scores.size - allowed.size) != 0:
-            allowed = np.pad(allowed, (0, max(0, more)))[: field.scores.size]
-        return field.keep(allowed)
+            return shortlist.keep(known & allowed[np.where(known, ids, 0)])
+        if (more := shortlist.scores.size - allowed.size) != 0:
+            allowed = np.pad(allowed, (0, max(0, more)))[: shortlist.scores.size]
+        return shortlist.keep(allowed)
 
     def accept(self, token: int) -> None:
         """Go on by this token."""
@@ -164,11 +163,6 @@ class Guide:
                 "Allow more, or use a model with a byte-level tokenizer."
             )
         raise SettingError(f"{kind} cannot be followed after {self._taken} tokens: {_reason(message)}. {SMALLER}")
-
-
-def rule(field: Shortlist, past: Past) -> Shortlist:
-    """Keep what the text's grammar allows."""
-    return field if past.guide is None else past.guide.shape(field)
 
 
 # The vocabulary -----------------------------------------------------------------------------------------------------

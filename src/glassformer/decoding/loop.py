@@ -87,5 +87,5 @@ def shared_prompts(policies: Sequence[Policy]) -> list[list[Policy]]:
     """Policies, put together where they read the same."""
     groups: dict[object, list[Policy]] = {}
     for policy in policies:
-        groups.setdefault(policy.reads, []).append(policy)
+        groups.setdefault(policy.prefix_key, []).append(policy)
     return list(groups.values())

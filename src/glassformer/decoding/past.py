@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 import numpy as np
 
-from glassformer.decoding.shortlist import Ids, Scores
-
-if TYPE_CHECKING:
-    from glassformer.decoding.grammar import Guide
+from glassformer.decoding.shortlist import Ids, Scores, Shortlist
 
 TOKEN, XTC, BEAMS = 0, 1, 2  # what a draw is for
+
+
+class GuideLike(Protocol):
+    """Where a text stands in its grammar."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def shape(self, shortlist: Shortlist) -> Shortlist: ...
+
+    def accept(self, token: int) -> None: ...
+
+    def fork(self) -> Self: ...
 
 
 class Past:
@@ -30,11 +40,11 @@ class Past:
         self.size = 0  # of the vocabulary, as the scores have it
         self.seed = seed
         self.index = index
-        self.surprises: list[float] = []  # of each drawn token, in bits, among what it was drawn from
-        self.guide: Guide | None = None  # what a grammar allows next
-        self.against: Scores | None = None  # the scores after the negative prompt, for guidance
-        self._held = np.empty(max(64, 2 * len(self.prompt)), np.int64)
-        self._held[: len(self.prompt)] = self.prompt
+        self.surprisals: list[float] = []  # of each drawn token, in bits, among what it was drawn from
+        self.guide: GuideLike | None = None  # what a grammar allows next
+        self.negative_scores: Scores | None = None  # the scores after the negative prompt, for guidance
+        self._buffer = np.empty(max(64, 2 * len(self.prompt)), np.int64)
+        self._buffer[: len(self.prompt)] = self.prompt
 
     @property
     def step(self) -> int:
@@ -44,18 +54,18 @@ class Past:
     @property
     def ids(self) -> Ids:
         """Prompt and chosen tokens in one; not to be written to."""
-        return self._held[: len(self.prompt) + len(self.chosen)]
+        return self._buffer[: len(self.prompt) + len(self.chosen)]
 
     @property
     def new(self) -> Ids:
         """The chosen tokens alone."""
-        return self._held[len(self.prompt) : len(self.prompt) + len(self.chosen)]
+        return self._buffer[len(self.prompt) : len(self.prompt) + len(self.chosen)]
 
     def add(self, token: int) -> None:
         length = len(self.prompt) + len(self.chosen)
-        if length == self._held.size:
-            self._held = np.concatenate((self._held, np.empty_like(self._held)))
-        self._held[length] = token
+        if length == self._buffer.size:
+            self._buffer = np.concatenate((self._buffer, np.empty_like(self._buffer)))
+        self._buffer[length] = token
         self.chosen.append(token)
 
     def draws(self, purpose: int = TOKEN) -> np.random.Generator:
@@ -70,7 +80,7 @@ class Past:
 
     def fork(self) -> Past:
         other = copy(self)
-        other.chosen, other.surprises = list(self.chosen), list(self.surprises)
-        other._held = self._held.copy()
+        other.chosen, other.surprisals = list(self.chosen), list(self.surprisals)
+        other._buffer = self._buffer.copy()
         other.guide = None if self.guide is None else self.guide.fork()
         return other

@@ -19,8 +19,8 @@ from glassformer.decoding.past import Past
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.decoding.shortlist import Scores, Shortlist
-from glassformer.decoding.stopping import Finish, after
-from glassformer.decoding.waterfall import MODEL, Waterfall, spread, waterfall
+from glassformer.decoding.stopping import Finish, after_seconds
+from glassformer.decoding.waterfall import MODEL, Waterfall, entropy_stats, waterfall
 from glassformer.errors import InputError, NotNumbers, SettingError
 
 SHOWN_CANDIDATES = 10  # the best so many, where all are kept
@@ -97,7 +97,7 @@ class Policy:
         self.recipe = recipe
         self.source = source
         self.negative = negative
-        if negative is None and settings.on("guidance_scale"):
+        if negative is None and settings.is_active("guidance_scale"):
             if source is not None:
                 raise SettingError("an encoder-decoder's guidance_scale needs a negative prompt. Pass negative_prompt too.")
             self.negative = tuple(prompt[-1:])
@@ -110,7 +110,7 @@ class Policy:
         self.look = NOTHING if look == NOTHING else look  # asked for by identity at each step
         self.gap = 0.0  # how far below the best the chosen ones were, all in all
         self._eos = settings.eos
-        self._stops = recipe.stops if settings.max_time is None else (*recipe.stops, after(settings.max_time))
+        self._stops = recipe.stops if settings.max_time is None else (*recipe.stops, after_seconds(settings.max_time))
 
     @property
     def settings(self) -> GenerationConfig:
@@ -121,7 +121,7 @@ class Policy:
         return self.past.prompt
 
     @property
-    def reads(self) -> tuple[object, ...]:
+    def prefix_key(self) -> tuple[object, ...]:
         """What it reads before the first token: policies that agree in this can share it."""
         return self.prompt, *(None if ids is None else tuple(ids) for ids in (self.source, self.negative))
 
@@ -137,17 +137,17 @@ class Policy:
     def seed(self) -> int | None:
         return self.past.seed
 
-    def shape(self, scores: Scores, against: Scores | None = None) -> Shortlist:
+    def shape(self, scores: Scores, negative_scores: Scores | None = None) -> Shortlist:
         """The rules alone: what is still in play, and its scores."""
-        return self.stages(scores, against)[-1]
+        return self.stages(scores, negative_scores)[-1]
 
-    def stages(self, scores: Scores, against: Scores | None = None) -> list[Shortlist]:
+    def stages(self, scores: Scores, negative_scores: Scores | None = None) -> list[Shortlist]:
         """What is in play at first and after each rule."""
-        self.past.size, self.past.against = scores.size, against
-        fields = [Shortlist(scores)]
+        self.past.size, self.past.negative_scores = scores.size, negative_scores
+        shortlists = [Shortlist(scores)]
         for _, rule in self.recipe.rules:
-            fields.append(rule(fields[-1], self.past))
-        return fields
+            shortlists.append(rule(shortlists[-1], self.past))
+        return shortlists
 
     def best(self, scores: Scores) -> int:
         """The token with the highest score, which must be a number."""
@@ -156,24 +156,24 @@ class Policy:
             raise NotNumbers(f"the model's scores at step {self.past.step} are not numbers (NaN or infinite).")
         return best
 
-    def feed(self, scores: Scores, against: Scores | None = None) -> Step:
+    def feed(self, scores: Scores, negative_scores: Scores | None = None) -> Step:
         """Shape, choose, accept. `against`: the scores after the negative prompt, where there is one."""
         best = self.best(scores)
-        draw, chosen, fields = None, best, []
+        draw, chosen, shortlists = None, best, []
         if self.recipe.rules or self.settings.do_sample:
-            fields = self.stages(scores, against)
-            field = fields[-1]
-            self.check_left(fields)
+            shortlists = self.stages(scores, negative_scores)
+            field = shortlists[-1]
+            self.check_not_empty(shortlists)
             if self.settings.do_sample:
                 draw = self.past.draw()
                 shares = field.probabilities()
                 place = pick(shares, draw)
-                self.past.surprises.append(-float(np.log2(shares[place])))
+                self.past.surprisals.append(-float(np.log2(shares[place])))
             else:
                 place = int(field.scores.argmax())
             chosen = field.id(place)
         step = self.accept(chosen, draw, float(scores[best] - scores[chosen]))
-        return step if self.look is NOTHING else self.explained(step, fields or [Shortlist(scores)])
+        return step if self.look is NOTHING else self.explain(step, shortlists or [Shortlist(scores)])
 
     def accept(self, token: int, draw: float | None = None, gap: float = 0.0) -> Step:
         """Take this token, chosen here, forced, or verified elsewhere; `gap`: how far its score is below the best."""
@@ -200,41 +200,41 @@ class Policy:
             other.past.index = index
         return other
 
-    def guesser(self) -> Policy:
+    def drafting_fork(self) -> Policy:
         """A fork that only says what would be chosen: it explains nothing, and asks nobody when to stop."""
         other = self.fork()
         other.look, other._stops = NOTHING, ()
         return other
 
-    def check_left(self, fields: Sequence[Shortlist]) -> None:
+    def check_not_empty(self, shortlists: Sequence[Shortlist]) -> None:
         """Refuse to choose from nothing, and say which rules left it."""
-        last = fields[-1].scores
+        last = shortlists[-1].scores
         if last.size and last.max() > -np.inf:
             return
         names = [name for name, _ in self.recipe.rules]
         bans = [
             name
-            for name, before, after in zip(names, fields, fields[1:], strict=False)
+            for name, before, after in zip(names, shortlists, shortlists[1:], strict=False)
             if np.count_nonzero(after.scores > -np.inf) < np.count_nonzero(before.scores > -np.inf)
         ]
         raise SettingError(f"no token is left at step {self.past.step}: {', '.join(bans)} took out all. Allow more.")
 
-    def explained(self, step: Step, fields: Sequence[Shortlist]) -> Step:
+    def explain(self, step: Step, shortlists: Sequence[Shortlist]) -> Step:
         """The step with all that was asked for."""
-        look, raw = self.look, fields[0].scores
+        look, raw = self.look, shortlists[0].scores
         found: dict[str, Any] = {}
-        openness = [spread(field.scores) for field in fields] if look.waterfall else []
+        stats = [entropy_stats(field.scores) for field in shortlists] if look.waterfall else []
         if look.candidates or look.waterfall:
-            candidates, logprob = likelihood(raw, step.id, look.candidates, openness[0].total if openness else None)
+            candidates, logprob = likelihood(raw, step.id, look.candidates, stats[0].total if stats else None)
             found.update(candidates=candidates, logprob=logprob)
         if look.waterfall:
-            names = (MODEL, *(name for name, _ in self.recipe.rules[: len(fields) - 1]))
-            fall = waterfall(names, fields, openness, raw.size, None if look.everything else look.candidates, step.id)
+            names = (MODEL, *(name for name, _ in self.recipe.rules[: len(shortlists) - 1]))
+            fall = waterfall(names, shortlists, stats, raw.size, None if look.everything else look.candidates, step.id)
             found.update(waterfall=fall, entropy=fall.entropies[0])
         if look.raw:
             found.update(raw=raw.copy())
         if look.scores:
-            found.update(scores=fields[-1].whole(raw.size).copy())
+            found.update(scores=shortlists[-1].full_scores(raw.size).copy())
         return replace(step, **found)
 
 

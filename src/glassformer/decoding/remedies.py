@@ -25,11 +25,11 @@ def remedy(policy: Policy) -> str | None:
     settings = policy.settings
     if policy.past.guide is not None:
         return None  # the grammar has its reasons
-    if (length := circle(policy.chosen)) is not None:
+    if (length := repeated_period(policy.chosen)) is not None:
         what = "the same token" if length == 1 else f"the same {length} tokens" if length else "the same few words"
-        return f"the text repeats itself ({what} again and again). Try {against_circles(settings)}."
+        return f"the text repeats itself ({what} again and again). Try {against_repetition(settings)}."
     if len(policy.chosen) >= FEW and policy.gap / len(policy.chosen) > GAP and settings.do_sample:
-        return f"the text may make no sense: unlikely tokens were drawn all along. Try {against_garble(settings)}."
+        return f"the text may make no sense: unlikely tokens were drawn all along. Try {against_incoherence(settings)}."
     return None
 
 
@@ -41,7 +41,7 @@ def remedies(policies: Sequence[Policy]) -> str | None:
     return advice[0] if len(policies) == 1 else f"{len(advice)} of {len(policies)} texts: {advice[0]}"
 
 
-def circle(ids: Sequence[int]) -> int | None:
+def repeated_period(ids: Sequence[int]) -> int | None:
     """How many tokens a text's end says again and again; 0 when it varies a little; None when it does not repeat."""
     tail = np.asarray(ids[-PERIOD * (ROUNDS + 1) :])
     for period in range(1, min(PERIOD, len(tail) // 2) + 1):
@@ -56,17 +56,17 @@ def circle(ids: Sequence[int]) -> int | None:
     return None
 
 
-def against_circles(settings: GenerationConfig) -> str:
-    if not settings.on("repetition_penalty"):
+def against_repetition(settings: GenerationConfig) -> str:
+    if not settings.is_active("repetition_penalty"):
         return "repetition_penalty=1.1" + ("" if settings.do_sample else ", or do_sample=True with temperature=0.7")
     if settings.do_sample and settings.temperature < 0.5:
         return f"a temperature above {settings.temperature:g}"
     return "no_repeat_ngram_size=4, or dry_multiplier=0.8"
 
 
-def against_garble(settings: GenerationConfig) -> str:
+def against_incoherence(settings: GenerationConfig) -> str:
     if settings.temperature > 1:
         return f"a temperature below {settings.temperature:g}, such as 0.7"
-    if not settings.on("top_k") and not settings.on("min_p"):
+    if not settings.is_active("top_k") and not settings.is_active("min_p"):
         return "min_p=0.05, which leaves the long tail out"
     return "do_sample=False, and a prompt of the kind that the model was trained on"

@@ -53,7 +53,7 @@ class Shortlist(NamedTuple):
         changed[places] = scores
         return Shortlist(changed, self.ids)
 
-    def whole(self, size: int) -> Scores:
+    def full_scores(self, size: int) -> Scores:
         """The scores of the whole vocabulary, minus infinity for what is out."""
         if self.ids is None:
             return self.scores

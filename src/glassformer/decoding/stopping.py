@@ -38,18 +38,18 @@ def at_strings(texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> 
     return stop
 
 
-def after(seconds: float, clock: Callable[[], float] = time.monotonic) -> Stop:
+def after_seconds(seconds: float, clock: Callable[[], float] = time.monotonic) -> Stop:
     """When so much time is over, from now on."""
     end = clock() + seconds
     return lambda past: Finish.TIME if clock() >= end else None
 
 
-def when(function: Callable[..., Any]) -> Stop:
+def by_function(function: Callable[..., Any]) -> Stop:
     """When a function of the ids so far, as a numpy array, says so."""
     return lambda past: Finish.CRITERION if function(past.ids.copy()) else None
 
 
-def familiar(function: Callable[..., Any]) -> Stop:
+def by_criterion(function: Callable[..., Any]) -> Stop:
     """When a function of (input_ids (1, length), scores) says so: a truth value, or a tensor of one."""
 
     def stop(past: Past) -> Finish | None:
@@ -61,6 +61,6 @@ def familiar(function: Callable[..., Any]) -> Stop:
     return stop
 
 
-def cancelled(event: Any) -> Stop:
+def when_cancelled(event: Any) -> Stop:
     """When an event was set, from whatever thread."""
     return lambda past: Finish.CANCELLED if event.is_set() else None

@@ -63,24 +63,29 @@ class Waterfall:
 
 
 def waterfall(
-    names: Sequence[str], fields: Sequence[Shortlist], openness: Sequence[Spread], size: int, look: int | None, chosen: int
+    names: Sequence[str],
+    shortlists: Sequence[Shortlist],
+    stats: Sequence[EntropyStats],
+    size: int,
+    look: int | None,
+    chosen: int,
 ) -> Waterfall:
-    """Of the fields after each stage: the best so many at the start and at the end, and the chosen; None: all."""
-    model, last = fields[0].scores, fields[-1]
+    """Of the candidates after each stage: the best so many at the start and at the end, and the chosen; None: all."""
+    model, last = shortlists[0].scores, shortlists[-1]
     if look is None:
         ids = np.arange(size)
     else:
         first = best(model, look)
-        left = first if last is fields[0] else best(last.scores, look)
+        left = first if last is shortlists[0] else best(last.scores, look)
         ids = np.unique((*first, *(left if last.ids is None else last.ids[left]), chosen))
     ids = ids[np.argsort(-model[ids], kind="stable")]
-    scores = np.full((len(fields), ids.size), -np.inf, np.float32)
-    for row, field in enumerate(fields):
-        places, there = field.places(ids)
-        scores[row, there] = field.scores[places]
-    ends = np.exp(scores[-1] - last.scores.max(), dtype=np.float64) / openness[-1].total
+    scores = np.full((len(shortlists), ids.size), -np.inf, np.float32)
+    for row, shortlist in enumerate(shortlists):
+        places, there = shortlist.places(ids)
+        scores[row, there] = shortlist.scores[places]
+    ends = np.exp(scores[-1] - last.scores.max(), dtype=np.float64) / stats[-1].total
     return Waterfall(
-        tuple(names), ids, scores, tuple(one.left for one in openness), tuple(one.entropy for one in openness), ends
+        tuple(names), ids, scores, tuple(stage.in_play for stage in stats), tuple(stage.entropy for stage in stats), ends
     )
 
 
@@ -90,17 +95,17 @@ def best(scores: Scores, count: int) -> Ids:
     return places[np.argsort(-scores[places], kind="stable")[:count]]
 
 
-class Spread(NamedTuple):
-    """How open a choice is."""
+class EntropyStats(NamedTuple):
+    """The entropy of a choice, and what it is computed from."""
 
-    left: int  # how many are in play
+    in_play: int  # how many candidates are left
     total: float  # the sum of exp(score − best)
     entropy: float  # in bits: 0 when it is certain, 1 for a toss of a coin
 
 
-def spread(scores: Scores) -> Spread:
+def entropy_stats(scores: Scores) -> EntropyStats:
     depths = scores - scores.max()
     weights = np.exp(depths)
     total = float(weights.sum(dtype=np.float64))
     mean = float((weights * np.maximum(depths, FAR)).sum(dtype=np.float64)) / total
-    return Spread(int(np.count_nonzero(scores > -np.inf)), total, max(0.0, (np.log(total) - mean) / np.log(2)))
+    return EntropyStats(int(np.count_nonzero(scores > -np.inf)), total, max(0.0, (np.log(total) - mean) / np.log(2)))

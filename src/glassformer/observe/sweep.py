@@ -8,17 +8,15 @@ from typing import Any
 
 from glassformer.candidates import top
 from glassformer.decoding import Policy
-from glassformer.decoding.order import ORDER
-from glassformer.decoding.settings import abouts
-from glassformer.decoding.waterfall import spread
+from glassformer.decoding.table import RULES, SAMPLING_RULES, SETTINGS
+from glassformer.decoding.waterfall import entropy_stats
 from glassformer.errors import InputError, SettingError
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats, RunLike
-from glassformer.text.pieces import shown_bytes
+from glassformer.observe.tokens import token_text
 from glassformer.views.sweep import ShapedScores, Strategies, Sweep, TriedStrategy
 
 TOP = 10
-DRAWN = ("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma")
 STRATEGIES: Mapping[str, Mapping[str, Any]] = {  # the customary ones, each by its own setting
     "greedy": {"do_sample": False},
     "sampled": {"do_sample": True, "temperature": 1.0, "top_k": 0},
@@ -31,57 +29,47 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {  # the customary ones, each by i
 
 
 def sweep(run: RunLike, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
-    """One step of a run once more, with one of its settings changed: the same scores, other chances."""
-    if setting in abouts() and setting not in ORDER:
-        raise SettingError(f"{setting} shapes no scores, so a sweep of it shows nothing. Sweep {', '.join(DRAWN)}, ….")
+    """One step of a run once more, with one of its settings changed: the same scores, other probabilities."""
+    if setting in SETTINGS and setting not in RULES:
+        rules = ", ".join(SAMPLING_RULES)
+        raise SettingError(f"{setting} shapes no scores, so a sweep of it shows nothing. Sweep {rules}, ….")
     values = values if isinstance(values, (list, tuple)) else [values]
     if not values:
         raise InputError(f"a sweep needs values to try, such as {setting}=0.2,0.7,1.2.")
-    scores = _scores(run, step)
-    best = top(scores, TOP)
-    shapes = tuple(_shape(run, setting, value, step, scores, best.ids.tolist()) for value in values)
-    tokenizer = run.model.tokenizer
-    texts = tuple(shown_bytes(tokenizer.token_bytes(token)) for token in best.ids.tolist())
-    reading = Activations.of_run(run)
-    before = tokenizer.decode(reading.ids[: reading.given + step][-16:])
-    shares = tuple(best.probabilities.tolist())
-    return Sweep(run.model.name, setting, step, before, tuple(best.ids.tolist()), texts, shares, shapes)
-
-
-def _scores(run: RunLike, step: int) -> Floats:
-    """The model's own scores before a step's choice."""
-    reading = Activations.of_run(run)
     if not 0 <= step <= len(run.steps):
         raise InputError(f"there is no token {step} in a text of {len(run.steps)}.")
-    last = reading.given + step - 1
-    for chunk in reading.chunks(f"blocks.{run.model.blueprint.blocks - 1}.residual"):
-        if chunk.start <= last < chunk.start + chunk.count:
-            (state,) = chunk.sites.values()
-            found: Floats = run.model.unembed(state[None, last - chunk.start])[0]
-            return found
-    raise AssertionError("the text holds every step")
+    model, reading = run.model, Activations.of_run(run)
+    length = reading.prompt_length + step  # of the text before the choice
+    (states,) = reading.values_at([length - 1], f"blocks.{model.blueprint.blocks - 1}.residual").values()
+    (scores,) = model.unembed(states)
+    best = top(scores, TOP)
+    ids = tuple(best.ids.tolist())
+    shapes = tuple(_shape(run, setting, value, step, scores, ids) for value in values)
+    texts = tuple(token_text(model.tokenizer, token) for token in ids)
+    before = model.tokenizer.decode(reading.ids[:length][-16:])
+    return Sweep(model.name, setting, step, before, ids, texts, tuple(best.probabilities.tolist()), shapes)
 
 
 def _shape(run: RunLike, setting: str, value: Any, step: int, scores: Floats, ids: Sequence[int]) -> ShapedScores:
-    drawn = {"do_sample": True} if setting in DRAWN else {}
+    drawn = {"do_sample": True} if setting in SAMPLING_RULES else {}
     settings = run.settings.merged({**drawn, setting: value})
     recipe = run.model.recipe(settings)
     reading = Activations.of_run(run)
-    policy = Policy(recipe, reading.ids[: reading.given], context=run.model.config.context, seed=run.seed or 0)
-    for one in run.steps[:step]:
-        policy.accept(one.id)
+    policy = Policy(recipe, reading.ids[: reading.prompt_length], context=run.model.config.context, seed=run.seed or 0)
+    for earlier in run.steps[:step]:
+        policy.accept(earlier.id)
     field = policy.shape(scores)
     chances = dict(zip((field.id(place) for place in range(field.scores.size)), field.probabilities().tolist(), strict=True))
-    measured = spread(field.scores)
-    return ShapedScores(str(value), measured.left, measured.entropy, tuple(chances.get(token, 0.0) for token in ids))
+    measured = entropy_stats(field.scores)
+    return ShapedScores(str(value), measured.in_play, measured.entropy, tuple(chances.get(token, 0.0) for token in ids))
 
 
 def strategies(
-    watch: Callable[..., RunLike], wanted: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
+    watch: Callable[..., RunLike], chosen: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> Strategies:
     """One prompt, once under each strategy; `settings` hold for all."""
     tried, run = [], None
-    for name, own in wanted.items():
+    for name, own in chosen.items():
         run = watch(**{**settings, **own})
         surprisals = [-step.logprob / math.log(2) for step in run.steps if step.logprob is not None]
         mean = sum(surprisals) / len(surprisals) if surprisals else None

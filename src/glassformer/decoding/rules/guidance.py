@@ -12,15 +12,15 @@ from glassformer.decoding.shortlist import Scores, Shortlist
 def guided(scale: float) -> Rule:
     """From the log-probabilities after the negative prompt, `scale` times the way to those after the prompt."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        assert past.against is not None
-        against = log_softmax(past.against)
-        if field.ids is not None:
-            against = against[field.ids]
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        assert past.negative_scores is not None
+        negative_scores = log_softmax(past.negative_scores)
+        if shortlist.ids is not None:
+            negative_scores = negative_scores[shortlist.ids]
         with np.errstate(invalid="ignore"):  # what is out on both sides
-            scores = against + np.float32(scale) * (log_softmax(field.scores) - against)
-        scores[field.scores == -np.inf] = -np.inf
-        return Shortlist(scores, field.ids)
+            scores = negative_scores + np.float32(scale) * (log_softmax(shortlist.scores) - negative_scores)
+        scores[shortlist.scores == -np.inf] = -np.inf
+        return Shortlist(scores, shortlist.ids)
 
     return rule
 

@@ -20,12 +20,12 @@ def repetition(penalty: float) -> Rule:
     """Divide the scores of all tokens of the text, prompt included, by this; multiply those below zero
     (https://arxiv.org/abs/1909.05858)."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        places, _ = field.places(past.ids)
-        before = field.scores[places]
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        places, _ = shortlist.places(past.ids)
+        before = shortlist.scores[places]
         factor = np.float32(penalty)
         after = np.where(before < 0, before * factor, before / factor)
-        return field if np.array_equal(before, after) else field.rescored(places, after)
+        return shortlist if np.array_equal(before, after) else shortlist.rescored(places, after)
 
     return rule
 
@@ -33,16 +33,16 @@ def repetition(penalty: float) -> Rule:
 def presence(penalty: float) -> Rule:
     """Lower each token that was chosen before, once
     (https://platform.openai.com/docs/api-reference/chat/create)."""
-    return lambda field, past: added(field, past.new, -penalty)
+    return lambda shortlist, past: added(shortlist, past.new, -penalty)
 
 
 def frequency(penalty: float) -> Rule:
     """Lower each token that was chosen before, once for each time
     (https://platform.openai.com/docs/api-reference/chat/create)."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
         tokens, counts = np.unique(past.new, return_counts=True)
-        return added(field, tokens, -penalty * counts)
+        return added(shortlist, tokens, -penalty * counts)
 
     return rule
 
@@ -50,14 +50,14 @@ def frequency(penalty: float) -> Rule:
 def no_repeat_ngram(size: int) -> Rule:
     """Ban what would complete a group of so many tokens that the text has already."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
         ids = past.ids
         if ids.size < size:
-            return field
+            return shortlist
         ends = np.arange(size - 1, ids.size)  # where such groups end
         for back in range(1, size):
             ends = ends[ids[ends - back] == ids[-back]]
-        return added(field, ids[ends], BAN)
+        return added(shortlist, ids[ends], BAN)
 
     return rule
 
@@ -76,7 +76,7 @@ def dry(multiplier: float, base: float, allowed_length: int, reach: int = 0, bre
     if base > 1 and multiplier > 0:
         longest = allowed_length + math.ceil(math.log(max(MOST / multiplier, 1), base))
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
         ids = past.ids[-reach:] if reach else past.ids
         lengths = matches(ids)
         ends = np.flatnonzero(lengths >= max(allowed_length, 1))
@@ -84,7 +84,7 @@ def dry(multiplier: float, base: float, allowed_length: int, reach: int = 0, bre
         penalties = np.minimum(multiplier * base ** (lengths[ends] - float(allowed_length)), MOST)
         penalties[np.isin(followers, [*breaking])] = 0
         highest_last = np.argsort(penalties)
-        return added(field, followers[highest_last], -penalties[highest_last])
+        return added(shortlist, followers[highest_last], -penalties[highest_last])
 
     def matches(ids: Ids) -> Ids:
         """For each place but the last: how many tokens up to there are the same as at the end.

@@ -4,7 +4,7 @@ Most of them keep what scores above a cut. So they find the cut first and compar
 a softmax. Where a softmax is needed, weights relative to the best, `exp(score − best)`, stand for probabilities with one
 total for all of them.
 
-`least` is how many stay whatever the rule says. A field with nothing in play passes through untouched: whoever asked for
+`min_keep` is how many stay whatever the rule says. A shortlist with nothing in play passes through untouched: whoever asked for
 the rules reports it. Scores are numbers or minus infinity; NaN and plus infinity are the caller's to refuse.
 """
 
@@ -47,62 +47,64 @@ def temperature(value: float) -> Rule:
     """Divide the scores: below 1 the best stand out more, above 1 less. Where that would be too much for a number, what
     each lies below the best is divided, which is the same to whoever draws."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
         if value == 1:
-            return field
+            return shortlist
         if value > TINY:
-            return Shortlist(field.scores / np.float32(value), field.ids)
+            return Shortlist(shortlist.scores / np.float32(value), shortlist.ids)
         with np.errstate(over="ignore"):
-            return Shortlist(((field.scores - _nth(field.scores)) / np.float64(value)).astype(np.float32), field.ids)
+            return Shortlist(
+                ((shortlist.scores - _nth_best(shortlist.scores)) / np.float64(value)).astype(np.float32), shortlist.ids
+            )
 
     return rule
 
 
-def top_k(count: int, least: int = 1) -> Rule:
+def top_k(count: int, min_keep: int = 1) -> Rule:
     """Keep the best so many, and whatever ties with the last of them."""
-    wanted = max(count, least)
+    wanted = max(count, min_keep)
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        if wanted >= field.scores.size:
-            return field
-        places = leaders(field.scores, wanted)
-        return field.at(places[field.scores[places] >= _nth(field.scores[places], wanted)])
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        if wanted >= shortlist.scores.size:
+            return shortlist
+        places = leaders(shortlist.scores, wanted)
+        return shortlist.at(places[shortlist.scores[places] >= _nth_best(shortlist.scores[places], wanted)])
 
     return rule
 
 
-def top_p(share: float, least: int = 1) -> Rule:
+def top_p(share: float, min_keep: int = 1) -> Rule:
     """Keep the best that together have this probability (https://arxiv.org/abs/1904.09751).
 
     Of equal scores at the edge only as many stay as are needed, those with the lowest ids.
     """
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        scores = field.scores
-        if share >= 1 or least >= scores.size or (weights := _weights(scores)) is None:
-            return field
-        places = _bulk(scores, weights, share, least)
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        scores = shortlist.scores
+        if share >= 1 or min_keep >= scores.size or (weights := _weights(scores)) is None:
+            return shortlist
+        places = _most_likely(scores, weights, share, min_keep)
         ladder = np.sort(scores[places])[::-1]
         upto = np.cumsum(np.exp(ladder - np.float32(weights.best)), dtype=np.float64)
-        count = min(max(int(np.searchsorted(upto, share * weights.total)) + 1, least), ladder.size)
+        count = min(max(int(np.searchsorted(upto, share * weights.total)) + 1, min_keep), ladder.size)
         places = places[np.flatnonzero(scores[places] >= ladder[count - 1])]
         ties = np.flatnonzero(scores[places] == ladder[count - 1])
-        return field.at(np.delete(places, ties[ties.size - (places.size - count) :]))
+        return shortlist.at(np.delete(places, ties[ties.size - (places.size - count) :]))
 
     return rule
 
 
-def min_p(share: float, least: int = 1) -> Rule:
+def min_p(share: float, min_keep: int = 1) -> Rule:
     """Keep what has at least this share of the best one's probability (https://arxiv.org/abs/2407.01082)."""
     depth = math.log(share) if share > 0 else -math.inf
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        return _from(field, _nth(field.scores) + depth, least)
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        return _scoring_from(shortlist, _nth_best(shortlist.scores) + depth, min_keep)
 
     return rule
 
 
-def typical(mass: float, least: int = 1) -> Rule:
+def typical_p(mass: float, min_keep: int = 1) -> Rule:
     """Keep the tokens whose surprise is nearest to the expected surprise, until they together have this probability
     (https://arxiv.org/abs/2202.00666). So even the best falls where it is too likely.
 
@@ -110,19 +112,19 @@ def typical(mass: float, least: int = 1) -> Rule:
     score is from the mean score. What ties with the last one stays.
     """
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        if least >= field.scores.size or (weights := _weights(field.scores)) is None:
-            return field
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        if min_keep >= shortlist.scores.size or (weights := _weights(shortlist.scores)) is None:
+            return shortlist
         distances = weights.depths - np.float32(weights.mean())
         np.abs(distances, out=distances)
-        places = _bulk(field.scores, weights, mass)  # with the others too, the way is not longer
-        places = np.flatnonzero(distances <= way(distances[places], weights.each[places], weights.total))
-        furthest = way(distances[places], weights.each[places], weights.total)
-        if least > 1:
-            furthest = max(furthest, -_nth(-distances, least))
-        return field.at(np.flatnonzero(distances <= furthest))
+        places = _most_likely(shortlist.scores, weights, mass)  # with the others too, the way is not longer
+        places = np.flatnonzero(distances <= radius(distances[places], weights.each[places], weights.total))
+        furthest = radius(distances[places], weights.each[places], weights.total)
+        if min_keep > 1:
+            furthest = max(furthest, -_nth_best(-distances, min_keep))
+        return shortlist.at(np.flatnonzero(distances <= furthest))
 
-    def way(distances: Scores, each: Scores, total: float) -> float:
+    def radius(distances: Scores, each: Scores, total: float) -> float:
         """How far one has to go for the mass. Bins of equal width tell roughly, and only one of them is put in order."""
         bins = (distances * np.float32(BINS / max(distances.max(), 1e-9))).astype(np.intp)
         upto = np.cumsum(np.bincount(bins, each))
@@ -136,25 +138,25 @@ def typical(mass: float, least: int = 1) -> Rule:
     return rule
 
 
-def epsilon_cutoff(value: float, least: int = 1) -> Rule:
+def epsilon_cutoff(value: float, min_keep: int = 1) -> Rule:
     """Keep what has at least this probability (https://arxiv.org/abs/2210.15191)."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        weights = _weights(field.scores)
-        return field if weights is None else _from(field, weights.score(value), least)
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        weights = _weights(shortlist.scores)
+        return shortlist if weights is None else _scoring_from(shortlist, weights.score(value), min_keep)
 
     return rule
 
 
-def eta_cutoff(value: float, least: int = 1) -> Rule:
+def eta_cutoff(value: float, min_keep: int = 1) -> Rule:
     """Keep what has at least the probability min(ε, √ε · exp(−entropy)), a bound that sinks where the model is undecided
     (https://arxiv.org/abs/2210.15191)."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        if (weights := _weights(field.scores)) is None:
-            return field
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        if (weights := _weights(shortlist.scores)) is None:
+            return shortlist
         undecided = math.sqrt(value) * math.exp(weights.mean()) / weights.total
-        return _from(field, weights.score(min(value, undecided)), least)
+        return _scoring_from(shortlist, weights.score(min(value, undecided)), min_keep)
 
     return rule
 
@@ -163,13 +165,13 @@ def top_n_sigma(n: float) -> Rule:
     """Keep the scores within so many standard deviations of the best (https://arxiv.org/abs/2411.07641). What it keeps is
     the same at every temperature."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        best, scores = _nth(field.scores), field.scores
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        best, scores = _nth_best(shortlist.scores), shortlist.scores
         if best == -math.inf:
-            return field
+            return shortlist
         if scores.min() == -math.inf:
             scores = scores[np.flatnonzero(scores > -math.inf)]
-        return _from(field, best - n * float(scores.std(dtype=np.float64)))
+        return _scoring_from(shortlist, best - n * float(scores.std(dtype=np.float64)))
 
     return rule
 
@@ -179,13 +181,13 @@ def xtc(probability: float, threshold: float) -> Rule:
     remove all that have at least the threshold's, but for the least likely of them. So a text leaves the beaten track, but
     only where there is another good way on."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        if past.draw(XTC) >= probability or (weights := _weights(field.scores)) is None:
-            return field
-        good = np.flatnonzero(field.scores >= max(weights.score(threshold), weights.best + FAR))
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        if past.draw(XTC) >= probability or (weights := _weights(shortlist.scores)) is None:
+            return shortlist
+        good = np.flatnonzero(shortlist.scores >= max(weights.score(threshold), weights.best + FAR))
         if good.size < 2:
-            return field
-        return field.rescored(np.delete(good, field.scores[good].argmin()), -np.inf)
+            return shortlist
+        return shortlist.rescored(np.delete(good, shortlist.scores[good].argmin()), -np.inf)
 
     return rule
 
@@ -194,19 +196,19 @@ def mirostat(tau: float, eta: float) -> Rule:
     """Mirostat 2: keep what surprises by at most μ bits, with a μ that brings the text's mean surprise to τ
     (https://arxiv.org/abs/2007.14966). μ begins at 2τ and is made of the past's surprises, so nothing is kept here."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        if (weights := _weights(field.scores)) is None:
-            return field
-        known = [surprise for surprise in past.surprises if not math.isnan(surprise)]
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        if (weights := _weights(shortlist.scores)) is None:
+            return shortlist
+        known = [surprise for surprise in past.surprisals if not math.isnan(surprise)]
         mu = 2 * tau - eta * (math.fsum(known) - tau * len(known))
-        return _from(field, weights.best + math.log(weights.total) - mu * math.log(2))
+        return _scoring_from(shortlist, weights.best + math.log(weights.total) - mu * math.log(2))
 
     return rule
 
 
 def _weights(scores: Scores) -> Weights | None:
-    """The softmax of a field, or None when nothing is in play."""
-    best = _nth(scores)
+    """The softmax of a shortlist, or None when nothing is in play."""
+    best = _nth_best(scores)
     if best == -math.inf:
         return None
     depths = scores - np.float32(best)
@@ -216,7 +218,7 @@ def _weights(scores: Scores) -> Weights | None:
     return Weights(best, depths, each, float(each.sum(dtype=np.float64)))
 
 
-def _nth(scores: Scores, count: int = 1) -> float:
+def _nth_best(scores: Scores, count: int = 1) -> float:
     """The best score, or the `count`-th best."""
     if count == 1 or not scores.size:
         return float(scores.max(initial=-np.inf))
@@ -224,15 +226,15 @@ def _nth(scores: Scores, count: int = 1) -> float:
     return float(np.partition(scores[leaders(scores, count)], -count)[-count])
 
 
-def _bulk(scores: Scores, weights: Weights, share: float, least: int = 1) -> Ids:
-    """Places of the best, `least` or more, that together have at least this share; if possible, few."""
-    places = leaders(scores, max(FEW, least))
+def _most_likely(scores: Scores, weights: Weights, share: float, min_keep: int = 1) -> Ids:
+    """Places of the best, `min_keep` or more, that together have at least this share; if possible, few."""
+    places = leaders(scores, max(FEW, min_keep))
     if weights.each[places].sum(dtype=np.float64) < share * weights.total:
         light = (1 - share) * weights.total / scores.size  # all below this together have less than what is not wanted
         places = np.flatnonzero(weights.each >= light / 2)  # half of it, so that rounding makes no difference
     return places
 
 
-def _from(field: Shortlist, cut: float, least: int = 1) -> Shortlist:
-    """Those from this score on; and the best `least`, with their ties, whatever they score."""
-    return field.at(np.flatnonzero(field.scores >= min(cut, _nth(field.scores, least))))
+def _scoring_from(shortlist: Shortlist, cut: float, min_keep: int = 1) -> Shortlist:
+    """Those from this score on; and the best `min_keep`, with their ties, whatever they score."""
+    return shortlist.at(np.flatnonzero(shortlist.scores >= min(cut, _nth_best(shortlist.scores, min_keep))))

@@ -21,16 +21,16 @@ BAN = -np.inf  # as an amount to add
 def logit_bias(biases: Mapping[int, float]) -> Rule:
     """Add to the scores of single tokens (https://platform.openai.com/docs/api-reference/chat/create)."""
     tokens, amounts = np.fromiter(biases, np.int64), np.fromiter(biases.values(), np.float32)
-    return lambda field, past: added(field, tokens, amounts)
+    return lambda shortlist, past: added(shortlist, tokens, amounts)
 
 
 def sequence_bias(biases: Mapping[tuple[int, ...], float]) -> Rule:
     """Add to the score of each sequence's last token where the text ends with all before it."""
     due = _due(biases)
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
         amounts = due(past)
-        return added(field, [*amounts], [*amounts.values()])
+        return added(shortlist, [*amounts], [*amounts.values()])
 
     return rule
 
@@ -38,28 +38,28 @@ def sequence_bias(biases: Mapping[tuple[int, ...], float]) -> Rule:
 def bad_words(sequences: Iterable[Sequence[int]], eos: Collection[int] = ()) -> Rule:
     """Never complete any of these sequences. One that is only an end-of-text token is left out."""
     due = _due({tuple(words): BAN for words in sequences if not (len(words) == 1 and words[0] in eos)})
-    return lambda field, past: added(field, [*due(past)], BAN)
+    return lambda shortlist, past: added(shortlist, [*due(past)], BAN)
 
 
 def allowed(ids: Collection[int]) -> Rule:
     """Nothing but these tokens."""
     tokens = _ids(ids)
-    return lambda field, past: field.at(field.places(tokens)[0])
+    return lambda shortlist, past: shortlist.at(shortlist.places(tokens)[0])
 
 
 def suppressed(ids: Collection[int]) -> Rule:
     """None of these tokens."""
     tokens = _ids(ids)
-    return lambda field, past: added(field, tokens, BAN)
+    return lambda shortlist, past: added(shortlist, tokens, BAN)
 
 
 def suppressed_first(ids: Collection[int], forced_first: bool = False) -> Rule:
     """None of these as the first chosen token; as the second, when the first is forced upon a text of one token."""
     tokens = _ids(ids)
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
         first = 1 if forced_first and len(past.prompt) <= 1 else 0
-        return added(field, tokens, BAN) if past.step == first else field
+        return added(shortlist, tokens, BAN) if past.step == first else shortlist
 
     return rule
 
@@ -67,44 +67,49 @@ def suppressed_first(ids: Collection[int], forced_first: bool = False) -> Rule:
 def forced_first(token: int) -> Rule:
     """This token after a text of one token, whatever it scores."""
     tokens = _ids([token])
-    return lambda field, past: _forced(field, tokens) if past.ids.size == 1 else field
+    return lambda shortlist, past: _forced(shortlist, tokens) if past.ids.size == 1 else shortlist
 
 
 def forced_last(ids: Collection[int]) -> Rule:
     """One of these tokens where there is room for one more only, whatever they score."""
     tokens = _ids(ids)
-    return lambda field, past: _forced(field, tokens) if past.step == past.room - 1 else field
+    return lambda shortlist, past: _forced(shortlist, tokens) if past.step == past.room - 1 else shortlist
 
 
 def forced(steps: Mapping[int, int]) -> Rule:
     """At these steps these tokens, whatever they score."""
     tokens = {step: _ids([token]) for step, token in steps.items()}
-    return lambda field, past: _forced(field, tokens[past.step]) if past.step in tokens else field
+    return lambda shortlist, past: _forced(shortlist, tokens[past.step]) if past.step in tokens else shortlist
 
 
 def min_length(count: int, eos: Collection[int]) -> Rule:
     """No end before the text, prompt included, has so many tokens."""
     tokens = _ids(eos)
-    return lambda field, past: added(field, tokens, BAN) if past.ids.size < count else field
+    return lambda shortlist, past: added(shortlist, tokens, BAN) if past.ids.size < count else shortlist
 
 
-def min_new(count: int, eos: Collection[int]) -> Rule:
+def min_new_tokens(count: int, eos: Collection[int]) -> Rule:
     """No end before so many tokens were chosen."""
     tokens = _ids(eos)
-    return lambda field, past: added(field, tokens, BAN) if past.step < count else field
+    return lambda shortlist, past: added(shortlist, tokens, BAN) if past.step < count else shortlist
 
 
-def added(field: Shortlist, tokens: Ids | Sequence[int], amounts: npt.ArrayLike) -> Shortlist:
-    """Add to these tokens' scores; where a token is named twice, its last amount. The field itself when nothing changes."""
-    places, there = field.places(tokens)
-    before = field.scores[places]
+def by_grammar(shortlist: Shortlist, past: Past) -> Shortlist:
+    """Keep what the text's grammar allows."""
+    return shortlist if past.guide is None else past.guide.shape(shortlist)
+
+
+def added(shortlist: Shortlist, tokens: Ids | Sequence[int], amounts: npt.ArrayLike) -> Shortlist:
+    """Add to these tokens' scores; where a token is named twice, its last amount. The shortlist itself when nothing changes."""
+    places, there = shortlist.places(tokens)
+    before = shortlist.scores[places]
     after = before + np.broadcast_to(np.asarray(amounts, np.float32), there.shape)[there]
-    return field if np.array_equal(before, after) else field.rescored(places, after)
+    return shortlist if np.array_equal(before, after) else shortlist.rescored(places, after)
 
 
-def _forced(field: Shortlist, tokens: Ids) -> Shortlist:
-    known = tokens if field.ids is not None else tokens[tokens < field.scores.size]
-    return Shortlist(np.zeros(known.size, np.float32), known) if known.size else field
+def _forced(shortlist: Shortlist, tokens: Ids) -> Shortlist:
+    known = tokens if shortlist.ids is not None else tokens[tokens < shortlist.scores.size]
+    return Shortlist(np.zeros(known.size, np.float32), known) if known.size else shortlist
 
 
 def _due(biases: Mapping[tuple[int, ...], float]) -> Callable[[Past], dict[int, float]]:

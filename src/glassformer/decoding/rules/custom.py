@@ -17,11 +17,11 @@ from glassformer.decoding.shortlist import Shortlist
 from glassformer.errors import SettingError
 
 
-def own(function: Callable[..., Any]) -> Rule:
+def from_function(function: Callable[..., Any]) -> Rule:
     """A function of numpy arrays: what is minus infinity, or was, is out."""
 
-    def rule(field: Shortlist, past: Past) -> Shortlist:
-        scores = field.whole(past.size)
+    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+        scores = shortlist.full_scores(past.size)
         given = function(past.ids.copy(), scores.copy())
         try:
             found = np.asarray(given, np.float32)
@@ -29,15 +29,15 @@ def own(function: Callable[..., Any]) -> Rule:
             found = np.empty(0, np.float32)
         if given is None or found.shape != scores.shape:
             what = f"scores of shape {found.shape}" if isinstance(given, np.ndarray) else type(given).__name__
-            raise SettingError(f"the rule {called(function)} gave {what}; it must give scores of shape {scores.shape}.")
+            raise SettingError(f"the rule {name_of(function)} gave {what}; it must give scores of shape {scores.shape}.")
         if np.isnan(found).any():
-            raise SettingError(f"the rule {called(function)} gave scores that are not numbers (NaN) at step {past.step}.")
-        return Shortlist(found, None) if field.ids is None else Shortlist(found[field.ids], field.ids)
+            raise SettingError(f"the rule {name_of(function)} gave scores that are not numbers (NaN) at step {past.step}.")
+        return Shortlist(found, None) if shortlist.ids is None else Shortlist(found[shortlist.ids], shortlist.ids)
 
     return rule
 
 
-def familiar(function: Callable[..., Any]) -> Rule:
+def from_logits_processor(function: Callable[..., Any]) -> Rule:
     """A function of tensors with a batch of one, as the field's logits processors are."""
 
     def as_arrays(ids: Any, scores: Any) -> Any:
@@ -46,13 +46,13 @@ def familiar(function: Callable[..., Any]) -> Rule:
         found = function(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])
         if not isinstance(found, torch.Tensor) or found.dim() != 2:
             what = type(found).__name__
-            raise SettingError(f"the rule {called(function)} gave {what}; it must give a tensor of scores, as it got.")
+            raise SettingError(f"the rule {name_of(function)} gave {what}; it must give a tensor of scores, as it got.")
         return found[0].detach().float().cpu().numpy()
 
-    as_arrays.__name__ = called(function)
-    return own(as_arrays)
+    as_arrays.__name__ = name_of(function)
+    return from_function(as_arrays)
 
 
-def called(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any]) -> str:
     """A function's name, for people."""
     return getattr(function, "__name__", type(function).__name__)

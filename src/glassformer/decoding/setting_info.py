@@ -1,0 +1,67 @@
+"""What a line of the settings' table says: what a setting does, its bounds, what it needs, and the rule that it makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import field
+from typing import Any, NamedTuple, TypeAlias
+
+from glassformer.decoding.rules import NamedRule, Rule, TextIds
+from glassformer.typecheck import fits, words
+
+RuleMaker: TypeAlias = Callable[[Any, TextIds], "Rule | list[NamedRule]"]  # of the settings and their texts' ids
+TokenLister: TypeAlias = Callable[[Any, TextIds], Iterable[int]]
+
+
+class SettingInfo(NamedTuple):
+    summary: str
+    neutral: Any = None  # the value that changes nothing, beside None
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    needs: str | None = None  # the setting without which this one has no effect
+    title: str = ""  # of a setting that others need: what it switches on
+    example: object = None  # and a value that does so
+    empty_counts: bool = False  # whether an empty text or list changes something too
+    expects: str | None = None  # its type in words, where the annotation does not say it
+    per_call: bool = False  # never in a file
+    rule: RuleMaker | None = None  # what it does to the scores
+    truncates: bool = False  # whether its rule only cuts candidates off, which mirostat does in its place
+    token_ids: TokenLister | None = None  # the ids that it names, which must be in the vocabulary
+
+    def fits(self, value: Any, hint: Any) -> bool:
+        if not fits(value, hint):
+            return False
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return True
+        if not math.isfinite(value):
+            return False
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+            and (self.below is None or value < self.below)
+        )
+
+    def expected(self, hint: Any, value: Any = 0) -> str:
+        """What it must be instead of a value, in words."""
+        if self.expects is not None:
+            return self.expects
+        limits = (("above", self.above), ("at least", self.least), ("below", self.below), ("at most", self.most))
+        bounds = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
+        if fits(0.5, hint):
+            number = fits(value, float) and math.isfinite(value)
+            return bounds if bounds and number else f"a number {bounds}".rstrip()
+        if fits(1, hint) and not fits([1], hint):
+            return f"a whole number of {bounds}"
+        return words(hint).removesuffix(" or null")
+
+
+def setting(
+    default: Any, summary: str, *, rule: RuleMaker | None = None, token_ids: TokenLister | None = None, **more: Any
+) -> Any:
+    """A line of the table; `more` is as in SettingInfo. The neutral value is the default unless another is given."""
+    neutral = more.pop("neutral", None if isinstance(default, (list, dict, bool)) else default)
+    return field(default=default, metadata={"info": SettingInfo(summary, neutral, rule=rule, token_ids=token_ids, **more)})
