@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+LogProbabilities: TypeAlias = npt.NDArray[np.float64]  # (…, vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,17 @@ class Candidates:
         return f"Candidates({best}{', …' if len(self) > 3 else ''})"
 
 
-def log_softmax(scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+def kl_divergence(logs: LogProbabilities, other: LogProbabilities) -> float:
+    """Of the second distribution from the first, in nats, summed over rows; infinite where something is not a number."""
+    divergence = float((np.exp(logs) * (logs - other)).sum())
+    return max(divergence, 0.0) if math.isfinite(divergence) else math.inf
+
+
+def log_softmax(scores: npt.NDArray[np.float32]) -> LogProbabilities:
     """Log-probabilities among the whole vocabulary, along the last axis."""
     depths = scores.astype(np.float64) - scores.max(-1, keepdims=True)
-    found: npt.NDArray[np.float64] = depths - np.log(np.exp(depths).sum(-1, keepdims=True))
-    return found
+    logs: LogProbabilities = depths - np.log(np.exp(depths).sum(-1, keepdims=True))
+    return logs
 
 
 def top(scores: npt.NDArray[np.float32], k: int, total: float | None = None) -> Candidates:

@@ -1,8 +1,8 @@
-"""A text that a model has read, and perhaps written: its tokens, and whatever is asked of what happened to them.
+"""A text that a model has read, and perhaps written: its tokens, and the values inside the model as it read them.
 
-Nothing is recorded beforehand. What is asked for is read in a pass of its own over the same tokens, in chunks small enough
-that what is held at once does not grow with the text, the layers or the sites. An executor gives a token the same numbers in
-any company, so what is seen here is what happened.
+Nothing is recorded beforehand. Each request is a pass of its own over the same tokens, in chunks small enough that memory
+does not grow with the text, the layers or the sites. An executor gives a token the same numbers in any batch, so what is
+read here is what happened.
 
 Shapes: a site's value loses its batch axis here; `start` counts from the text's first token.
 """
@@ -16,32 +16,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, SiteError
+from glassformer.observe.protocols import Floats, ModelLike, RunLike
 from glassformer.observe.tokens import describe_tokens
+from glassformer.progress import Progress
 from glassformer.sites import ENCODER, Watch, axes, expand
 from glassformer.views.tokens import Token
 
-if TYPE_CHECKING:
-    from glassformer.observe.protocols import Floats, ModelLike, RunLike
-from glassformer.progress import Progress
-
-note = logging.getLogger("glassformer").warning
-HELD = 64_000_000  # bytes that are held of what is seen, at once
-MOST = 256  # tokens of a chunk
+warn = logging.getLogger("glassformer").warning
+CHUNK_BYTES = 64_000_000  # of sites and scores, at the most
+CHUNK_TOKENS = 256  # at the most
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some tokens of a text, and what was seen of them."""
+    """Some tokens of a text, with their scores and the values at some sites."""
 
     start: int
     count: int
-    scores: Floats | None  # (count, vocabulary), if they were wanted
+    scores: Floats | None  # (count, vocabulary), if requested
     sites: Mapping[str, Floats]
 
 
@@ -59,9 +57,9 @@ class Cost:
 @dataclass(frozen=True)
 class Activations:
     model: ModelLike
-    ids: tuple[int, ...]  # of an encoder-decoder: the target, with what it begins with
+    ids: tuple[int, ...]  # of an encoder-decoder: the target, from its start token on
     source: tuple[int, ...] | None = None  # what an encoder-decoder's encoder reads
-    given: int = 0  # how many of the ids were there before the model wrote
+    prompt_length: int = 0  # how many of the ids the model did not write
 
     @classmethod
     def of_run(cls, run: RunLike) -> Self:
@@ -74,6 +72,10 @@ class Activations:
     @cached_property
     def tokens(self) -> tuple[Token, ...]:
         return describe_tokens(self.model.tokenizer, self.ids)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(token.text for token in self.tokens)
 
     @cached_property
     def source_tokens(self) -> tuple[Token, ...]:
@@ -90,63 +92,68 @@ class Activations:
     def chunks(
         self, *patterns: str, scored: bool = False, size: int | None = None, progress: Progress | None = None
     ) -> Iterator[Chunk]:
-        """The text from its first token to its last, with what lies at some sites; never much of it at once.
-
-        `size`: so many tokens at a time, where somebody must know.
-        """
+        """The text from its first token to its last, with the values at some sites; `size`: tokens of a chunk."""
         sites = self.sites(*patterns)
-        scored = scored or "scores" in sites  # which a site shows of those that are scored
+        scored = scored or "scores" in sites  # a site that only scored tokens have
         if not self.model.writes:
-            yield from self._whole(sites)
+            yield from self._encoder_chunks(sites)
             return
         executor = self.model.executor
         row = executor.open(self.source)
-        want, size = Want.ALL if scored else Want.NONE, size or self._chunk(sites, scored)
+        want, size = Want.ALL if scored else Want.NONE, size or self._chunk_size(sites, scored)
+        watch = Watch(frozenset(sites)) if sites else None
         try:
             for start in range(0, len(self.ids), size):
                 ids = self.ids[start : start + size]
-                (found,) = executor.run([Feed(row, ids, want, watch=Watch(frozenset(sites)) if sites else None)])
-                seen = {site: _floats(value)[0] for site, value in found.sites.items()}
-                scores = np.stack([found.host(number) for number in range(len(ids))]) if scored else None
-                yield Chunk(start, len(ids), scores, seen)
+                (output,) = executor.run([Feed(row, ids, want, watch=watch)])
+                values = {site: _to_numpy(value)[0] for site, value in output.sites.items()}
+                scores = np.stack([output.host(number) for number in range(len(ids))]) if scored else None
+                yield Chunk(start, len(ids), scores, values)
                 if progress is not None:
                     progress(start + len(ids), len(self.ids))
         finally:
             executor.close(row)
 
-    def _whole(self, sites: Sequence[str]) -> Iterator[Chunk]:
+    def _encoder_chunks(self, sites: Sequence[str]) -> Iterator[Chunk]:
         """In an encoder every token sees every other, so the text goes through whole, with some of the sites at a time."""
         group: list[str] = []
-        held = 0
+        total = 0
         for site in sites:
-            size = math.prod(self.shape(site)) * 4
-            if group and held + size > HELD:
+            size = self._bytes([site])
+            if group and total + size > CHUNK_BYTES:
                 yield Chunk(0, len(self.ids), *self.model.encoder_pass(self.ids, Watch(frozenset(group))))
-                group, held = [], 0
+                group, total = [], 0
             group.append(site)
-            held += size
+            total += size
         yield Chunk(0, len(self.ids), *self.model.encoder_pass(self.ids, Watch(frozenset(group))))
 
-    def _chunk(self, sites: Sequence[str], scored: bool) -> int:
+    def _chunk_size(self, sites: Sequence[str], scored: bool) -> int:
         """How many tokens go through at a time."""
-        own = [site for site in sites if "length" in axes(site)]
-        bytes_each = sum(math.prod(self.shape(site)) * 4 for site in own) // len(self.ids)
-        bytes_each += self.model.config.vocab_size * 4 if scored else 0
-        return max(1, min(MOST, HELD // max(bytes_each, 1)))
+        per_token = self._bytes([site for site in sites if "length" in axes(site)]) // len(self.ids)
+        per_token += self.model.config.vocab_size * 4 if scored else 0
+        return max(1, min(CHUNK_TOKENS, CHUNK_BYTES // max(per_token, 1)))
+
+    def _bytes(self, sites: Sequence[str]) -> int:
+        return sum(math.prod(self.shape(site)) * 4 for site in sites)
 
     # Sites ------------------------------------------------------------------------------------------------------
 
     def sites(self, *patterns: str) -> tuple[str, ...]:
-        """The sites that patterns mean in this model."""
-        blueprint = self.model.blueprint
+        """The sites of this model that match patterns; a site that is named is in them, even if the model lacks it."""
         if not patterns:
             return ()
-        known = blueprint.sites
-        found = expand(patterns, blueprint.blocks, blueprint.encoder)
-        return tuple(site for site in found if site in known or site in patterns)
+        blueprint = self.model.blueprint
+        matches = expand(patterns, blueprint.blocks, blueprint.encoder_blocks)
+        return tuple(site for site in matches if site in blueprint.sites or site in patterns)
+
+    @property
+    def stream(self) -> dict[str, str]:
+        """The sites of the residual stream by layer: 'embedding', then each block's number."""
+        blocks = range(self.model.blueprint.blocks)
+        return {"embedding": "embedding", **{str(number): f"blocks.{number}.residual" for number in blocks}}
 
     def shape(self, site: str) -> tuple[int, ...]:
-        """What a site's value of the whole text measures, without its batch axis."""
+        """The shape of a site's value over the whole text, without its batch axis."""
         sizes = {"length": len(self.ids), "keys": len(self.ids), "source": len(self.source or ())}
         shapes = self.model.blueprint.sites
         if site not in shapes:
@@ -154,39 +161,54 @@ class Activations:
         return tuple(sizes[size] if isinstance(size, str) else size for size in shapes[site][1:])
 
     def at(self, site: str) -> Floats:
-        """What lies at one site, for the whole text: (…, length, …) as its axes say, without the batch."""
-        (site,) = self._one(site)
-        found = np.zeros(self.shape(site), np.float32)
-        for chunk in self.chunks(site):
-            self.put(found, site, chunk)
-        return found
-
-    def _one(self, site: str) -> tuple[str, ...]:
+        """The value at one site, for the whole text: (…, length, …) as its axes say, without the batch."""
         sites = self.sites(site)
         if len(sites) > 1:
             raise SiteError(f"{site!r} means {len(sites)} sites; name one, or record() them all.")
-        return sites
+        (values,) = self.values(*sites).values()
+        return values
 
-    def put(self, whole: Any, site: str, chunk: Chunk) -> None:
-        """Lay a chunk's value into the whole text's."""
-        value = chunk.sites.get(site)
-        if value is None:  # an encoder's sites come with the first chunk
-            return
-        names = axes(site)[1:]
-        index = [slice(None)] * len(names)
-        if "length" in names:
-            index[names.index("length")] = slice(chunk.start, chunk.start + chunk.count)
-        if "keys" in names and not site.startswith(ENCODER):
-            index[names.index("keys")] = slice(value.shape[names.index("keys")])
-        whole[tuple(index)] = value
+    def values(self, *sites: str) -> dict[str, Floats]:
+        """The same for several sites, in one pass."""
+        arrays = {site: np.zeros(self.shape(site), np.float32) for site in sites}
+        self._fill(arrays)
+        return arrays
+
+    def values_at(self, positions: Sequence[int], *sites: str) -> dict[str, Floats]:
+        """The values at some sites and positions of the text: (positions, …), or (…, positions, …) as the axes say."""
+        axis = {site: axes(site)[1:].index("length") for site in sites}
+        shapes = {
+            site: [len(positions) if n == axis[site] else size for n, size in enumerate(self.shape(site))] for site in sites
+        }
+        values = {site: np.zeros(shapes[site], np.float32) for site in sites}
+        for chunk in self.chunks(*sites):
+            inside = [(to, at - chunk.start) for to, at in enumerate(positions) if 0 <= at - chunk.start < chunk.count]
+            for site, value in chunk.sites.items() if inside else ():
+                targets, rows = (list(numbers) for numbers in zip(*inside, strict=True))
+                np.moveaxis(values[site], axis[site], 0)[targets] = np.moveaxis(value, axis[site], 0)[rows]
+            if self.model.writes and chunk.start + chunk.count > max(positions):
+                break  # in an encoder, further chunks have further sites
+        return values
+
+    def _fill(self, arrays: Mapping[str, Any], progress: Progress | None = None) -> None:
+        """Write the value at each site into its array, chunk by chunk."""
+        for chunk in self.chunks(*arrays, progress=progress):
+            for site, value in chunk.sites.items():
+                names = axes(site)[1:]
+                index = [slice(None)] * len(names)
+                if "length" in names:
+                    index[names.index("length")] = slice(chunk.start, chunk.start + chunk.count)
+                if "keys" in names and not site.startswith(ENCODER):
+                    index[names.index("keys")] = slice(value.shape[names.index("keys")])
+                arrays[site][tuple(index)] = value
 
     def cost(self, *patterns: str) -> Cost:
         """What recording these sites takes, before anything is run."""
         sites = self.sites(*patterns)
-        return Cost(sites, sum(math.prod(self.shape(site)) * 4 for site in sites))
+        return Cost(sites, self._bytes(sites))
 
     def record(self, *patterns: str, folder: str | os.PathLike[str], progress: Progress | None = None) -> tuple[Path, ...]:
-        """Write what lies at some sites to a folder, one .npy file each, as it comes: memory stays small, whatever it is."""
+        """Write the values at some sites to a folder, one .npy file each, chunk by chunk: memory stays small."""
         target = Path(folder)
         if not patterns:
             raise InputError("name the sites to record, such as 'blocks.*.attention.pattern'.")
@@ -198,23 +220,20 @@ class Activations:
                 raise InputError(
                     f"recording takes {cost.bytes / 1e9:.1f} GB, and {str(target)!r} has {room / 1e9:.1f} GB free."
                 )
-            if cost.bytes > HELD and progress is None:
-                note(f"recording {cost.summary(len(self.ids))} in {target}")
+            if cost.bytes > CHUNK_BYTES and progress is None:
+                warn(f"recording {cost.summary(len(self.ids))} in {target}")
             files = {site: target / f"{site}.npy" for site in cost.sites}
-            held = {
+            arrays = {
                 site: np.lib.format.open_memmap(file, "w+", np.float32, self.shape(site)) for site, file in files.items()
             }
         except OSError as error:
             raise InputError(f"{str(target)!r} cannot be written: {error.strerror or error}.") from error
-        for chunk in self.chunks(*cost.sites, progress=progress):
-            for site in chunk.sites:
-                self.put(held[site], site, chunk)
-        for one in held.values():
-            one.flush()
+        self._fill(arrays, progress)
+        for array in arrays.values():
+            array.flush()
         return tuple(files.values())
 
 
-def _floats(value: Any) -> Floats:
-    """What an executor saw, as numpy has it."""
-    found: Floats = value if isinstance(value, np.ndarray) else value.float().cpu().numpy()
-    return found
+def _to_numpy(value: Any) -> Floats:
+    array: Floats = value if isinstance(value, np.ndarray) else value.float().cpu().numpy()
+    return array

@@ -7,31 +7,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from glassformer.candidates import Candidates, top
+from glassformer.observe.protocols import Floats
+from glassformer.observe.tokens import token_text
 from glassformer.text import Tokenizer
-from glassformer.text.pieces import shown_bytes
 from glassformer.views.answers import Answer, Candidate
 
-TOP = 10  # candidates that are kept
-LONGEST = 15  # tokens of a passage
-Floats: TypeAlias = npt.NDArray[np.float32]
+TOP = 10  # candidates of an answer
+LONGEST_PASSAGE = 15  # tokens
 
 
 def candidates(tokenizer: Tokenizer, best: Candidates) -> tuple[Candidate, ...]:
     """Tokens with their texts."""
-    return tuple(
-        Candidate(int(i), shown_bytes(tokenizer.token_bytes(int(i))), float(score), float(probability))
-        for i, score, probability in zip(best.ids, best.scores, best.probabilities, strict=True)
-    )
+    return tuple(Candidate(token, token_text(tokenizer, token), score, probability) for token, score, probability in best)
 
 
 def gaps(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats) -> tuple[Answer, ...]:
-    """What would stand in each gap; scores (length, vocabulary)."""
+    """What the model would fill into each gap; scores (length, vocabulary)."""
     mask = tokenizer.mask_token_id
     return tuple(
         Answer("the masked token", candidates(tokenizer, top(scores[at], TOP)), at)
@@ -48,8 +43,8 @@ def label(scores: Floats, name: Callable[[int], str], problem: str | None) -> An
         return Answer("the label", _labels(top(scores, scores.size), name))
     order = np.argsort(-scores, kind="stable").tolist()
     shares = [math.nan if how == "none" else float(1 / (1 + np.exp(-np.float64(scores[at])))) for at in order]
-    found = (Candidate(at, name(at), float(scores[at]), share) for at, share in zip(order, shares, strict=True))
-    return Answer("the label", tuple(found), how=how)
+    labels = (Candidate(at, name(at), float(scores[at]), share) for at, share in zip(order, shares, strict=True))
+    return Answer("the label", tuple(labels), how=how)
 
 
 def tags(tokenizer: Tokenizer, ids: Sequence[int], scores: Floats, name: Callable[[int], str]) -> tuple[Answer, ...]:
@@ -65,11 +60,11 @@ def passage(own: Sequence[bool], starts: Floats, ends: Floats, text: Callable[[i
 
     A passage's probability is that of its beginning times that of its end, among the tokens that may be either.
     """
-    mine = np.array(own)
-    begin, stop = (_softmax(np.where(mine, scores, -np.inf)) for scores in (starts, ends))
-    shares = np.tril(np.triu(np.outer(begin, stop)), LONGEST - 1)  # ends at or behind its beginning
+    inside = np.array(own)
+    begin, end = (_softmax(np.where(inside, scores, -np.inf)) for scores in (starts, ends))
+    shares = np.tril(np.triu(np.outer(begin, end)), LONGEST_PASSAGE - 1)  # ends at or after its beginning
     places = np.argsort(-shares.ravel(), kind="stable")[:TOP].tolist()
-    spans = [divmod(at, len(mine)) for at in places if shares.ravel()[at] > 0]
+    spans = [divmod(at, len(inside)) for at in places if shares.ravel()[at] > 0]
     return Answer(
         "the passage",
         tuple(
@@ -86,5 +81,5 @@ def _labels(best: Candidates, name: Callable[[int], str]) -> tuple[Candidate, ..
 
 def _softmax(scores: Floats) -> Floats:
     shifted = np.exp(scores - scores.max())
-    found: Floats = shifted / shifted.sum()
-    return found
+    probabilities: Floats = shifted / shifted.sum()
+    return probabilities

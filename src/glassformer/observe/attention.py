@@ -1,8 +1,8 @@
-"""Attention: how much each token took from each other one, in one head, on average, or all the way down.
+"""Attention: how much each token took from each other one, in one head, on average, or through all layers.
 
-Rollout follows the ways through all layers: each layer's mean over heads, half of it the stream itself, multiplied up
-(Abnar and Zuidema, 2020). These are weights, not reasons: a token can be looked at hard and change nothing. What changes the
-answer is found by changing something: see `changed`.
+Rollout multiplies the layers up: each layer's mean over heads, averaged with the identity for the residual stream (Abnar and
+Zuidema, 2020). These are weights, not reasons: a token can be looked at hard and change nothing. What changes the answer is
+found by changing something: see `changed`.
 
 Shapes: weights (queries, keys), each row summing to one.
 """
@@ -20,7 +20,7 @@ from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
 from glassformer.progress import Progress
 from glassformer.sites import ENCODER
-from glassformer.views.attention import NOTE, Attention, Habit, Heads, Kind, shades
+from glassformer.views.attention import NOTE, AttentionKind, AttentionMap, Habit, Heads, shades
 from glassformer.views.tokens import Token
 
 SITES = {
@@ -28,18 +28,18 @@ SITES = {
     "cross": "blocks.{}.cross.pattern",
     "encoder": ENCODER + "blocks.{}.attention.pattern",
 }
-DRAWN = 96  # tokens of a text whose maps are drawn, all of them
-RESTING = " Rollout tends to end at the first token, where most heads of a decoder rest when they have nothing to do."
-MOST = 2_000_000_000  # bytes that a rollout may hold
+MOST_DRAWN = 96  # tokens of a text whose maps are drawn
+ROLLOUT_NOTE = " Rollout tends to end at the first token, where most heads of a decoder rest when they have nothing to do."
+MOST_BYTES = 2_000_000_000  # of a rollout
 
 
 def attention(
-    reading: Activations, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False,
-    progress: Progress | None = None,
-) -> Attention:  # fmt: skip
+    reading: Activations, layer: int | None = None, head: int | None = None, *, kind: AttentionKind = "self",
+    rollout: bool = False, progress: Progress | None = None,
+) -> AttentionMap:  # fmt: skip
     """One map of a text: a head's, a layer's mean, the mean of all layers, or their rollout."""
-    layers, heads = extent(reading, kind)
-    layer, head = within(layer, layers, "layer"), within(head, heads, "head")
+    layers, heads = layers_and_heads(reading, kind)
+    layer, head = _index(layer, layers, "layer"), _index(head, heads, "head")
     if head is not None and layer is None:
         raise InputError(f"head {head} of which layer? Name one of 0 to {layers - 1}.")
     if rollout and (layer is not None or kind == "cross"):
@@ -47,25 +47,26 @@ def attention(
             "a rollout goes through all layers of one stack. Leave out the layer, the head and cross-attention."
         )
     if layer is not None:
-        weights = reading.at(SITES[kind].format(layer))
-        found = weights.mean(0) if head is None else weights[head]
+        pattern = reading.at(SITES[kind].format(layer))
+        weights = pattern.mean(0) if head is None else pattern[head]
     else:
-        found = _through(reading, kind, layers, rollout, progress)
-    queries, keys = sides(reading, kind)
-    looking, seen = (tuple(token.text for token in side) for side in (queries, keys))
-    note = NOTE + RESTING if rollout else NOTE
-    return Attention(reading.model.name, kind, layer, head, rollout, looking, seen, found, note)
+        weights = _across_layers(reading, kind, layers, rollout, progress)
+    queries, keys = (tuple(token.text for token in tokens) for tokens in queries_and_keys(reading, kind))
+    note = NOTE + ROLLOUT_NOTE if rollout else NOTE
+    return AttentionMap(reading.model.name, kind, layer, head, rollout, queries, keys, weights, note)
 
 
-def _through(reading: Activations, kind: Kind, layers: int, rollout: bool, progress: Progress | None) -> Floats:
+def _across_layers(
+    reading: Activations, kind: AttentionKind, layers: int, rollout: bool, progress: Progress | None
+) -> Floats:
     """All layers' means over heads, averaged, or rolled out."""
-    queries, keys = (len(side) for side in sides(reading, kind))
-    held = layers if rollout else 1
-    if (size := held * queries * keys * 4) > MOST:
+    queries, keys = (len(tokens) for tokens in queries_and_keys(reading, kind))
+    count = layers if rollout else 1
+    if (size := count * queries * keys * 4) > MOST_BYTES:
         raise InputError(
             f"a rollout over {queries:,} tokens would hold {size / 1e9:.1f} GB. Shorten the text, or name a layer."
         )
-    maps = np.zeros((held, queries, keys), np.float32)
+    maps = np.zeros((count, queries, keys), np.float32)
     for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), progress=progress):
         for site, value in chunk.sites.items():
             number = _layer(site)
@@ -73,37 +74,38 @@ def _through(reading: Activations, kind: Kind, layers: int, rollout: bool, progr
             mean = value.mean(0)
             maps[number if rollout else 0, start : start + mean.shape[0], : mean.shape[1]] += mean
     if not rollout:
-        found: Floats = maps[0] / layers
-        return found
-    ways: Floats = np.eye(queries, dtype=np.float32)
-    for one in maps:
-        ways = 0.5 * (one @ ways) + 0.5 * ways
-    return ways
+        mean_map: Floats = maps[0] / layers
+        return mean_map
+    product: Floats = np.eye(queries, dtype=np.float32)
+    for layer_map in maps:
+        product = 0.5 * (layer_map @ product) + 0.5 * product
+    return product
 
 
-def heads(reading: Activations, *, kind: Kind = "self", progress: Progress | None = None) -> Heads:
+def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progress | None = None) -> Heads:
     """Every head of every layer in a few numbers; of each chunk, nothing but sums is kept."""
-    layers, count = extent(reading, kind)
-    sums, told = np.zeros((layers, count, 6)), np.zeros(6)
-    queries, keys = sides(reading, kind)
+    layers, count = layers_and_heads(reading, kind)
+    sums, counts = np.zeros((layers, count, 6)), np.zeros(6)
+    queries, keys = queries_and_keys(reading, kind)
     ids = np.array([token.id for token in queries])
-    small = max(len(queries), len(keys)) <= DRAWN
+    small = max(len(queries), len(keys)) <= MOST_DRAWN
     maps = np.zeros((layers, count, len(queries), len(keys)), np.uint8) if small else None
     for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), progress=progress):
         start = 0 if kind == "encoder" else chunk.start
-        _, looking, seen = next(iter(chunk.sites.values())).shape
-        targets = _targets(start, looking, seen, None if kind == "cross" else ids)
-        told += [looking - (start == 0), *targets.any(-1).sum(-1)]
+        _, rows, columns = next(iter(chunk.sites.values())).shape
+        targets = _targets(start, rows, columns, None if kind == "cross" else ids)
+        counts += [rows - (start == 0), *targets.any(-1).sum(-1)]
         for site, value in chunk.sites.items():
             sums[_layer(site)] += _sums(value, targets, start)
             if maps is not None:
                 _draw(maps[_layer(site)], value, start)
     habits = []
     for layer, head in np.ndindex(layers, count):
-        entropy, *shares = (float(one / of) if of else None for one, of in zip(sums[layer, head], told, strict=True))
+        means = (float(total / n) if n else None for total, n in zip(sums[layer, head], counts, strict=True))
+        entropy, *shares = means
         habits.append(Habit(layer, head, entropy or 0.0, *shares))
-    texts, again = tuple(token.text for token in queries), (int(told[4]), int(told[5]))
-    return Heads(reading.model.name, kind, texts, layers, count, tuple(habits), again, maps=maps)
+    texts, repeats = tuple(token.text for token in queries), (int(counts[4]), int(counts[5]))
+    return Heads(reading.model.name, kind, texts, layers, count, tuple(habits), repeats, maps=maps)
 
 
 def _layer(site: str) -> int:
@@ -121,42 +123,42 @@ def _targets(start: int, queries: int, keys: int, ids: npt.NDArray[np.int64] | N
 
     The first token, the one before, itself, the same token earlier, and what followed that.
     """
-    own, there = np.arange(start, start + queries)[:, None], np.arange(keys)
-    targets = np.stack([there == np.zeros_like(own), there == own - 1, there == own, *[np.zeros((queries, keys), bool)] * 2])
+    query, key = np.arange(start, start + queries)[:, None], np.arange(keys)
+    targets = np.stack([key == np.zeros_like(query), key == query - 1, key == query, *[np.zeros((queries, keys), bool)] * 2])
     if ids is not None:
-        same = ids[own] == ids[:keys]
-        targets[3] = same & (there < own)
-        targets[4, :, 1:] = (same & (there < own - 1))[:, :-1]
-    return targets & (own > 0)
+        same = ids[query] == ids[:keys]
+        targets[3] = same & (key < query)
+        targets[4, :, 1:] = (same & (key < query - 1))[:, :-1]
+    return targets & (query > 0)
 
 
 def _sums(weights: Floats, targets: npt.NDArray[np.bool_], start: int) -> Any:
     """Of (heads, queries, keys): the entropy of all rows but the first token's, in bits, and the weight on each target."""
-    looks = weights[:, 1:] if start == 0 else weights
-    entropy = -(looks * np.log2(np.maximum(looks, 1e-12))).sum((1, 2))
+    rows = weights[:, 1:] if start == 0 else weights
+    entropy = -(rows * np.log2(np.maximum(rows, 1e-12))).sum((1, 2))
     return np.column_stack([entropy, np.einsum("hqk,tqk->ht", weights, targets.astype(np.float32))])
 
 
-def extent(reading: Activations, kind: Kind) -> tuple[int, int]:
+def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, int]:
     """How many layers and heads there are to look at."""
     blueprint = reading.model.blueprint
     if kind not in SITES:
         raise InputError(f"there is no attention called {kind!r}.{nearest(kind, SITES)} Kinds: {', '.join(SITES)}.")
-    if kind != "self" and not blueprint.encoder:
+    if kind != "self" and not blueprint.encoder_blocks:
         raise InputError(f"{reading.model.name} is no encoder-decoder: it has self-attention only.")
-    layers = blueprint.encoder if kind == "encoder" else blueprint.blocks
+    layers = blueprint.encoder_blocks if kind == "encoder" else blueprint.blocks
     heads = blueprint.sites[SITES[kind].format(0)][1]
     assert isinstance(heads, int)
     return layers, heads
 
 
-def sides(reading: Activations, kind: Kind) -> tuple[Sequence[Token], Sequence[Token]]:
+def queries_and_keys(reading: Activations, kind: AttentionKind) -> tuple[Sequence[Token], Sequence[Token]]:
     """The tokens that look, and those that are looked at."""
-    own, source = reading.tokens, reading.source_tokens
-    return {"self": (own, own), "cross": (own, source), "encoder": (source, source)}[kind]
+    text, source = reading.tokens, reading.source_tokens
+    return {"self": (text, text), "cross": (text, source), "encoder": (source, source)}[kind]
 
 
-def within(number: int | None, count: int, what: str) -> int | None:
+def _index(number: int | None, count: int, what: str) -> int | None:
     """A layer or a head, counted from the end if negative; refused if there is none."""
     if number is None:
         return None

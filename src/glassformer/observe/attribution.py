@@ -1,18 +1,18 @@
-"""Who wrote this score: what each block and each head added to it, directly.
+"""Direct logit attribution: what each block and each head added to a token's score.
 
 A score is a product with the stream's last state, and the stream is a sum of what was added to it on the way. With each norm
-held at what it did to this text, all of that is linear, so the score is the sum of one number for each addition, and nothing
-is left over but rounding. It is the direct way only: what a head wrote for later heads to read is counted where they write.
+frozen at what it did to this text, all of that is linear, so the score is the sum of one number for each addition, and
+nothing is left over but rounding. It is the direct path only: what a head wrote for later heads to read is counted where
+they write.
 
-The blueprint says which way the stream goes, so there is nothing here about any family. The walk is from the score
-backwards, with a vector `g` that says what each direction of the stream is worth to the score.
+The blueprint says how the stream runs, so there is nothing here about any family. The walk is from the score backwards, with
+a vector `g` that says what each direction of the stream is worth to the score.
 
 Shapes: g (hidden,); a value at one position (hidden,), or (heads, head_size).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,8 +22,8 @@ from glassformer.candidates import log_softmax
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.text.pieces import shown_bytes
-from glassformer.views.attribution import Attribution, Share
+from glassformer.observe.tokens import token_text
+from glassformer.views.attribution import Attribution, Contribution
 from glassformer.views.tokens import find_token
 
 
@@ -32,34 +32,32 @@ def attribution(
 ) -> Attribution:
     """What the model's parts added to one token's score at one position: the best one's, unless another is named.
 
-    `against`: another token; then it is what they added to the one's lead over the other, and what both got falls away.
+    `against`: another token; then it is what they added to the one's lead over the other, and what both got cancels out.
     """
-    model = reading.model
+    model, tokenizer = reading.model, reading.model.tokenizer
     if not model.writes:
         raise InputError(f"{model.name} does not score the next token, so its parts have no share in one.")
-    at = find_token(position, [one.text for one in reading.tokens])
-    walk = Walk(reading, at)
-    wanted = scored_token(model, token, walk.scores)
-    other = None if against is None else scored_token(model, against, walk.scores)
-    if other == wanted:
-        raise InputError(f"a token has no lead over itself. Hold {spelt(model, wanted)!r} against another one.")
-    walk.back(wanted, other)
-    score = float(walk.scores[wanted] - (0 if other is None else walk.scores[other]))
+    at = find_token(position, reading.texts)
+    walk = BackwardWalk(reading, at)
+    scores = walk.scores
+    target = resolve_token_id(model, token, scores)
+    rival = None if against is None else resolve_token_id(model, against, scores)
+    text, rival_text = token_text(tokenizer, target), None if rival is None else token_text(tokenizer, rival)
+    if rival == target:
+        raise InputError(f"a token has no lead over itself. Hold {text!r} against another one.")
+    walk.run(target, rival)
+    score = float(scores[target] - (0 if rival is None else scores[rival]))
     walk.add("biases", None, walk.constant)
     walk.add("rounding", None, score - sum(part.value for part in walk.parts))
-    text, beaten = spelt(model, wanted), None if other is None else spelt(model, other)
-    chance, rank = float(np.exp(log_softmax(walk.scores)[wanted])), int((walk.scores > walk.scores[wanted]).sum()) + 1
-    told = (wanted, text, score, chance, rank, beaten)
-    return Attribution(model.name, at, reading.tokens[at].text, *told, tuple(walk.parts), tuple(walk.heads))
+    probability, rank = float(np.exp(log_softmax(scores)[target])), int((scores > scores[target]).sum()) + 1
+    return Attribution(
+        model.name, at, reading.texts[at], target, text, score, probability, rank, rival_text, tuple(walk.parts),
+        tuple(walk.heads),
+    )  # fmt: skip
 
 
-def spelt(model: ModelLike, token: int) -> str:
-    """A token as it reads; half a character as its bytes."""
-    return shown_bytes(model.tokenizer.token_bytes(token))
-
-
-def scored_token(model: ModelLike, token: int | str | None, scores: Floats) -> int:
-    """The id of a token that somebody names, by its text or its number (as text: #57); the best one, if nobody does."""
+def resolve_token_id(model: ModelLike, token: int | str | None, scores: Floats) -> int:
+    """The id of a token named by its text or its number (as text: #57); None is the best one."""
     if token is None:
         return int(scores.argmax())
     if isinstance(token, str):
@@ -68,7 +66,7 @@ def scored_token(model: ModelLike, token: int | str | None, scores: Floats) -> i
             if len(ids) == 1:
                 return int(ids[0])
         if (number := token.removeprefix("#")).isdecimal():
-            return scored_token(model, int(number), scores)
+            return resolve_token_id(model, int(number), scores)
         raise InputError(f"{token!r} is {len(ids)} tokens, not one. Name one, or give its id, as in #57.")
     if not 0 <= token < scores.size:
         raise InputError(f"token id {token} is outside the vocabulary of {scores.size}.")
@@ -76,13 +74,13 @@ def scored_token(model: ModelLike, token: int | str | None, scores: Floats) -> i
 
 
 @dataclass
-class Walk:
-    """The stream at one position, and the way back through it."""
+class BackwardWalk:
+    """The stream at one position, walked from the score back to the embedding."""
 
     reading: Activations
     position: int
-    parts: list[Share] = field(default_factory=list)
-    heads: list[Share] = field(default_factory=list)
+    parts: list[Contribution] = field(default_factory=list)
+    heads: list[Contribution] = field(default_factory=list)
     constant: float = 0.0  # what biases add
 
     def __post_init__(self) -> None:
@@ -90,33 +88,34 @@ class Walk:
         self.ops = model.blueprint.ops
         names = ("embedding", "middle", "crossed", "residual", "update", "attention.heads", "cross.heads", "final")
         sites = [site for site in model.blueprint.sites if site.endswith(names) and not site.startswith("encoder.")]
-        self.values: Mapping[str, Floats] = _values(self.reading, sites, self.position)
+        values = self.reading.values_at([self.position], *sites)
+        self.values = {site: value[:, 0] if value.ndim == 3 else value[0] for site, value in values.items()}
         last = self.values[f"blocks.{model.blueprint.blocks - 1}.residual"]
         (self.scores,) = model.unembed(last[None])
 
     def add(self, name: str, block: int | None, value: float) -> None:
-        self.parts.append(Share(name, block, None, value))
+        self.parts.append(Contribution(name, block, None, value))
 
-    def back(self, token: int, other: int | None = None) -> None:
-        """From a token's score, or its lead over another's, to the first state, noting what each addition was worth."""
+    def run(self, target: int, rival: int | None = None) -> None:
+        """From a token's score, or its lead over another's, to the embedding, noting what each addition was worth."""
         head = self.ops[-1]
         g = np.zeros_like(self.values["final"])
-        for sign, one in ((1, token), (-1, other)):
-            if one is None:
+        for sign, token in ((1, target), (-1, rival)):
+            if token is None:
                 continue
-            row = self._weight(head, 0, one)
+            row = self._weight(head, 0, token)
             assert row is not None
             g += row * np.float32(sign * head.options.get("scale", 1.0))
-            for bias in head.weights[1:]:
-                found = self.reading.model.weight(bias.name)
-                self.constant += 0.0 if found is None else sign * float(found.reshape(-1)[one])
-        at = head.reads[0]
+            for number in range(1, len(head.weights)):
+                bias = self._weight(head, number)
+                self.constant += 0.0 if bias is None else sign * float(bias.reshape(-1)[token])
+        at = head.inputs[0]
         while (op := self.ops[at]).site != "embedding":
             if op.kind == "norm":
-                g = self._unnorm(op, g)
-            at = op.reads[0]
+                g = self._through_norm(op, g)
+            at = op.inputs[0]
             if op.kind == "add":
-                self._update(op.reads[1], g)
+                self._update(op.inputs[1], g)
         self.add("embedding", None, float(g @ self.values["embedding"]))
         self.parts.reverse()
         self.heads.reverse()
@@ -133,57 +132,47 @@ class Walk:
 
     def _heads(self, at: int, g: Floats, name: str) -> None:
         op = self.ops[at]
-        while op.kind == "norm":  # behind the product, in some families
-            g, at = self._unnorm(op, g, keep=False), op.reads[0]
+        while op.kind == "norm":  # after the product, in some families
+            g, at = self._through_norm(op, g, biased=False), op.inputs[0]
             op = self.ops[at]
         matrix = self._weight(op, 0)
         assert matrix is not None
         worth = matrix @ g if op.options.get("columns") else g @ matrix
         outputs = self.values[f"blocks.{op.block}.{name}.heads"]
         values = (worth.reshape(outputs.shape) * outputs).sum(1)
-        self.heads += [Share(name, op.block, head, float(values[head])) for head in reversed(range(len(values)))]
+        self.heads += [Contribution(name, op.block, head, float(values[head])) for head in reversed(range(len(values)))]
 
-    def _unnorm(self, op: Op, g: Floats, keep: bool = True) -> Floats:
-        """The way back through a norm that is held at what it did here."""
-        x = self._value(op.reads[0]).astype(np.float64)
+    def _through_norm(self, op: Op, g: Floats, biased: bool = True) -> Floats:
+        """Back through a norm that is frozen at what it did here; `biased`: add what its bias is worth to the constant."""
+        x = self._value(op.inputs[0]).astype(np.float64)
         weight, bias = self._weight(op, 0), self._weight(op, 1)
-        if bias is not None and keep:
+        if bias is not None and biased:
             self.constant += float(g @ bias)
         scaled = g if weight is None else g * (weight + np.float32(op.options.get("offset", 0)))
         if op.options["how"] == "rms":
-            found = scaled / np.sqrt((x * x).mean() + op.options["eps"])
+            g = scaled / np.sqrt((x * x).mean() + op.options["eps"])
         else:
-            found = (scaled - scaled.mean()) / np.sqrt(x.var() + op.options["eps"])
-        return np.asarray(found, np.float32)
+            g = (scaled - scaled.mean()) / np.sqrt(x.var() + op.options["eps"])
+        return np.asarray(g, np.float32)
 
     def _value(self, at: int) -> Floats:
-        """What an op gave at the position: as it was seen, or made again from what was."""
+        """An op's output at the position: as it was read, or computed from what was."""
         op = self.ops[at]
         if op.site is not None and op.site in self.values:
             return self.values[op.site]
         if op.kind == "add":
-            first, second = op.reads
+            first, second = op.inputs
             return self._value(first) + self._value(second)
-        if op.kind == "see":
-            return self._value(op.reads[0])
+        if op.kind == "identity":
+            return self._value(op.inputs[0])
         assert op.kind == "linear"  # of heads, before a norm
-        (source,) = op.reads
-        (site,) = (site for site in self.ops[source].beside if site.endswith(".heads"))
+        (source,) = op.inputs
+        (site,) = (site for site in self.ops[source].inner_sites if site.endswith(".heads"))
         matrix, bias = self._weight(op, 0), self._weight(op, 1)
         assert matrix is not None
         joined = self.values[site].reshape(-1)
-        found: Floats = joined @ matrix if op.options.get("columns") else matrix @ joined
-        return found if bias is None else found + bias
+        product: Floats = joined @ matrix if op.options.get("columns") else matrix @ joined
+        return product if bias is None else product + bias
 
     def _weight(self, op: Op, number: int, row: int | None = None) -> Floats | None:
         return self.reading.model.weight(op.weights[number].name, row) if number < len(op.weights) else None
-
-
-def _values(reading: Activations, sites: list[str], position: int) -> dict[str, Floats]:
-    """What lies at some sites at one position."""
-    found: dict[str, Floats] = {}
-    for chunk in Activations(reading.model, reading.ids[: position + 1], reading.source).chunks(*sites):
-        inside = position - chunk.start
-        if 0 <= inside < chunk.count:
-            found |= {site: (value[:, inside] if value.ndim == 3 else value[inside]) for site, value in chunk.sites.items()}
-    return found

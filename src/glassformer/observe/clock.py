@@ -1,8 +1,8 @@
 """A clock inside a pass: how long each part of it took, on every executor, without changing a number.
 
-A `Change` that changes nothing and notes the time is put at the embedding, behind every block and behind the last norm. An
-executor comes by there in any case; what it computes stays the same bit for bit. One that never comes by, since it would
-take a change for mere data, leaves those times unknown.
+A `Change` that changes nothing and notes the time is put at the embedding, after every block and after the last norm. What
+is computed stays the same bit for bit. An executor that never calls it, since it takes changes as mere data, leaves those
+times unknown.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy as np
 from glassformer.blueprints import Blueprint
 from glassformer.sites import ENCODER, Change, Watch
 
-READ, SCORED, CHOSEN, WRITTEN = "read", "scored", "chosen", "written"  # what is timed beside the sites of a pass
+ENCODED, SCORED, CHOSEN, DECODED = "encoded", "scored", "chosen", "decoded"  # what is timed besides the sites of a pass
 
 
 class Clock:
     """The seconds of one pass: up to each site, since the one before."""
 
     def __init__(self, blueprint: Blueprint, changes: Mapping[str, Change] | None = None) -> None:
-        """`changes`: what is changed in the model anyhow; where that is at a clock's place, both happen."""
+        """`changes`: what is changed in the model anyway; at a site that is timed, both happen."""
         self.seconds: dict[str, float] = {}
-        stacks = ((ENCODER, blueprint.encoder), ("", blueprint.blocks))
-        inner = (name for stack, count in stacks for name in _sites(stack, count))
-        places = [site for site in inner if site in blueprint.sites]
-        ticks = {site: Tick(clock=self, site=site, also=(changes or {}).get(site)) for site in places}
+        stacks = ((ENCODER, blueprint.encoder_blocks), ("", blueprint.blocks))
+        timed = (name for stack, count in stacks for name in _sites(stack, count))
+        sites = [site for site in timed if site in blueprint.sites]
+        ticks = {site: Tick(clock=self, site=site, change=(changes or {}).get(site)) for site in sites}
         self.watch = Watch(changes={**(changes or {}), **ticks})
         self._last = 0.0
 
@@ -53,16 +53,16 @@ def _sites(stack: str, count: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Tick(Change):
-    """A change that changes nothing, unless `also` something is to be changed there; and notes the time."""
+    """Notes the time, and changes nothing but what `change` does."""
 
     clock: Clock | None = None
     site: str = ""
-    also: Change | None = None
+    change: Change | None = None
 
     def apply(self, value: Any, names: Any, start: int) -> Any:
-        if self.also is not None:
-            arrays = isinstance(value, np.ndarray) and self.also.shift is not None
-            change = replace(self.also, shift=np.asarray(self.also.shift)) if arrays else self.also
+        if (change := self.change) is not None:
+            if isinstance(value, np.ndarray) and change.shift is not None:
+                change = replace(change, shift=np.asarray(change.shift))
             value = change.apply(value, names, start)
         assert self.clock is not None
         self.clock.lap(self.site, value)

@@ -1,4 +1,4 @@
-"""Two of a kind side by side: whatever is given, the comparison that is made for it."""
+"""Two runs, two texts or two models: picks the comparison that fits."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def compare(
 ) -> TextComparison | ModelComparison | RunComparison:
     """Compare two of a kind.
 
-    Two runs of `watch`: what each wrote, where they part, what each thought there. Two texts of `read`, in one model: where
-    they part, and what the same token (`token`, or the last that both have) is in each; the same text in two models: how far
-    these are apart. Two models over a `text`, which may be long.
+    Two runs of `watch`: what each wrote, where they diverge, and what each model thought there. Two texts of `read`, in one
+    model: where they diverge, and what the same token (`token`, or the last that both have) is in each; the same text in two
+    models: how far these differ. Two models over a `text`, which may be long.
     """
     if hasattr(first, "steps") and hasattr(second, "steps"):
         return compare_runs(first, second, names or ("first", "second"))

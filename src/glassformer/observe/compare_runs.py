@@ -1,6 +1,6 @@
 """Two runs side by side: other settings, another template, or something changed inside the model.
 
-What each wrote, where the texts part, and what each thought at that place.
+What each wrote, where the texts diverge, and what each model thought at that place.
 """
 
 from __future__ import annotations
@@ -12,69 +12,69 @@ from glassformer.engine.protocol import alike
 from glassformer.errors import InputError
 from glassformer.observe.answers import candidates
 from glassformer.observe.protocols import RunLike
-from glassformer.observe.trace import written
-from glassformer.text.pieces import shown_bytes
+from glassformer.observe.tokens import token_text
+from glassformer.observe.trace import trace_run
 from glassformer.views.compare_runs import CandidatePair, RunComparison, SettingPair
 
 
 def compare_runs(first: RunLike, second: RunLike, names: tuple[str, str] = ("first", "second")) -> RunComparison:
-    """Two runs that kept what their rules did: those of `watch`."""
-    both = (first, second)
-    ids = [[step.id for step in run.steps] for run in both]
+    """Two runs with candidates and waterfalls: those of `watch`."""
+    runs = (first, second)
+    ids = [[step.id for step in run.steps] for run in runs]
     if not ids[0] or not ids[1] or first.steps[0].waterfall is None or second.steps[0].waterfall is None:
         raise InputError("these runs kept no account of their candidates. Get both with watch(…).")
     same = alike(*ids)
     step = None if ids[0] == ids[1] else same
     shown = same if same < min(map(len, ids)) else 0
     steps = first.steps[shown], second.steps[shown]
-    spelt = tuple(tuple(place.text for place in written(run).places) for run in both)
-    own = [candidates(run.model.tokenizer, one.candidates) for run, one in zip(both, steps, strict=True) if one.candidates]
+    texts = [tuple(place.text for place in trace_run(run).places) for run in runs]
+    pairs = zip(runs, steps, strict=True)
+    best = [candidates(run.model.tokenizer, at.candidates) for run, at in pairs if at.candidates]
     return RunComparison(
         names,
         (first.prompt, second.prompt),
         alike(first.ids, second.ids),
         (first.text, second.text),
-        (spelt[0], spelt[1]),
-        _settings(first, second),
+        (texts[0], texts[1]),
+        _setting_pairs(first, second),
         (tuple(first.model.changes), tuple(second.model.changes)),
         step,
         shown,
-        _beside(first, *steps),
-        (own[0], own[1]),
+        _candidate_pairs(first, *steps),
+        (best[0], best[1]),
         (steps[0].entropy, steps[1].entropy),
     )
 
 
-def _settings(first: RunLike, second: RunLike) -> tuple[SettingPair, ...]:
-    one, other = ({name: str(value) for name, (value, _) in run.settings.in_force.items()} for run in (first, second))
-    names = dict.fromkeys((*one, *other))
-    found = (SettingPair(name, (one.get(name, "–"), other.get(name, "–"))) for name in names)
-    return tuple(setting for setting in found if setting.values[0] != setting.values[1])
+def _setting_pairs(first: RunLike, second: RunLike) -> tuple[SettingPair, ...]:
+    """The settings that differ."""
+    values = [{name: str(value) for name, (value, _) in run.settings.in_force.items()} for run in (first, second)]
+    names = dict.fromkeys((*values[0], *values[1]))
+    pairs = (SettingPair(name, (values[0].get(name, "–"), values[1].get(name, "–"))) for name in names)
+    return tuple(pair for pair in pairs if pair.values[0] != pair.values[1])
 
 
-def _beside(run: RunLike, one: Step, other: Step) -> tuple[CandidatePair, ...]:
-    """Every candidate that either run kept, those first that either thinks most of."""
-    model = [_shares(step) for step in (one, other)]
-    falls = [step.waterfall for step in (one, other)]
-    chance = [{fate.id: fate.probability for fate in fall} if fall is not None else {} for fall in falls]
-    every = {*model[0], *model[1], *chance[0], *chance[1]}
-    ids = sorted(every, key=lambda token: (-max(side.get(token, 0.0) for side in (*model, *chance)), token))
-    spell = run.model.tokenizer.token_bytes
+def _candidate_pairs(run: RunLike, first: Step, second: Step) -> tuple[CandidatePair, ...]:
+    """The candidates of both runs, the most probable in either first."""
+    model = [_model_probabilities(step) for step in (first, second)]
+    final = [{fate.id: fate.probability for fate in step.waterfall or ()} for step in (first, second)]
+    tokens = {*model[0], *model[1], *final[0], *final[1]}
+    ordered = sorted(tokens, key=lambda token: (-max(side.get(token, 0.0) for side in (*model, *final)), token))
     return tuple(
         CandidatePair(
             token,
-            shown_bytes(spell(token)),
+            token_text(run.model.tokenizer, token),
             (model[0].get(token), model[1].get(token)),
-            (chance[0].get(token), chance[1].get(token)),
+            (final[0].get(token), final[1].get(token)),
         )
-        for token in ids
+        for token in ordered
     )
 
 
-def _shares(step: Step) -> dict[int, float]:
-    """What the model gave each candidate that was kept: its best, and those whose way through the rules is known."""
+def _model_probabilities(step: Step) -> dict[int, float]:
+    """Of the candidates before any rule: the best, and those in the waterfall."""
     if step.candidates is None:
         return {}
-    whole = float(step.candidates.scores[0] - step.candidates.logprobs[0])  # the logarithm of what all add up to
-    fates = {} if step.waterfall is None else {fate.id: math.exp(fate.scores[0] - whole) for fate in step.waterfall}
-    return {token: share for token, _, share in step.candidates} | fates
+    log_sum = float(step.candidates.scores[0] - step.candidates.logprobs[0])  # of all exp(score)
+    best = {token: probability for token, _, probability in step.candidates}
+    return best | {fate.id: math.exp(fate.scores[0] - log_sum) for fate in step.waterfall or ()}

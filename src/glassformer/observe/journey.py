@@ -1,4 +1,4 @@
-"""How a journey is computed: one timed pass, what the head said, and what may be wrong with the prompt.
+"""The journey of a prompt: one timed pass, what the head answers, and what may be wrong with the prompt.
 
 Shapes come from the blueprint (`stages`), so nothing has to be recorded; scores and times come from one real pass.
 """
@@ -14,7 +14,7 @@ from glassformer.blueprints import Blueprint
 from glassformer.engine.protocol import Executor, Feed
 from glassformer.observe import weights
 from glassformer.observe.answers import TOP, candidates, gaps, label, passage, tags
-from glassformer.observe.clock import CHOSEN, READ, SCORED, WRITTEN, Clock
+from glassformer.observe.clock import CHOSEN, DECODED, ENCODED, SCORED, Clock
 from glassformer.observe.prompt_warnings import prompt_warnings
 from glassformer.observe.protocols import ModelLike
 from glassformer.observe.stages import stages
@@ -24,41 +24,33 @@ from glassformer.text import BatchEncoding, Tokenizer
 from glassformer.views.answers import Answer
 from glassformer.views.journey import Journey, Phase, Stage
 
-AROUND = (
-    "text",
-    "pair",
-    "ids",
-    "start",
-    "sites",
-    "pooled",
-    "next scores",
-    "best id",
-    "next text",
-)  # stages beside the model
+OUTSIDE = ("text", "pair", "ids", "start", "sites", "pooled", "next scores", "best id", "next text")  # stages of no site
 
 
 @dataclass(frozen=True)
 class TimedPass:
-    """One pass and what came of it."""
+    """One pass: its answers and its times."""
 
     answers: tuple[Answer, ...]
     about: str  # what the answers are about; where there are none, why
-    seconds: Mapping[str, float]  # up to each clock's place, and of what is done around the model
+    seconds: Mapping[str, float]  # up to each site that is timed, and of what is done around the model
     dtype: str  # what values are computed in
     measured: str
 
 
 def journey(
-    model: ModelLike, text: str, ids: Sequence[int], pair: str | None = None, written: Sequence[str] | None = None
+    model: ModelLike, text: str, ids: Sequence[int], pair: str | None = None, user_texts: Sequence[str] | None = None
 ) -> Journey:
-    """The journey of an encoded prompt; one pass. `written`: what was given, before a template was put around it."""
+    """The journey of an encoded prompt; one pass. `user_texts`: what it was before a template was rendered around it."""
     tokenizer, clock, start = model.tokenizer, Clock(model.blueprint, model.changes), model.start
     if model.writes:
         timed = next_token(tokenizer, model.executor, clock, ids, start)
     else:
         timed = _encoder_pass(model, text, ids, pair, clock)
-    context, wanted = model.config.context if model.head == "causal" else None, model.settings.max_new_tokens
-    warnings = [*prompt_warnings(tokenizer, text, ids, written, writes=model.writes, context=context, wanted=wanted)]
+    warnings = list(prompt_warnings(
+        tokenizer, text, ids, user_texts, writes=model.writes,
+        context=model.config.context if model.head == "causal" else None, max_new_tokens=model.settings.max_new_tokens,
+    ))  # fmt: skip
     if model.head == "question" and pair is None:
         warnings.append("This model looks for the answer to a question in a second text: give that with --pair, or pair=….")
     return assemble(
@@ -80,21 +72,21 @@ def assemble(
     stored: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
 ) -> Journey:
-    """The journey of an encoded prompt to what its pass gave; `start` is what an encoder-decoder's target begins with."""
+    """The journey of an encoded prompt through a pass; `start` is what an encoder-decoder's target begins with."""
     _, plain, seconds = encode_again(tokenizer, text, pair, ids)
-    way = stages(blueprint, len(ids), text, pair, plain=plain, start=start, dtype=timed.dtype, stored=stored)
+    rows = stages(blueprint, len(ids), text, pair, plain=plain, start=start, dtype=timed.dtype, stored=stored)
     return Journey(
         model=name,
         prompt=text,
         tokens=describe_tokens(tokenizer, ids),
-        stages=tuple(way),
+        stages=tuple(rows),
         candidates=timed.answers[0].candidates if timed.answers else (),
         vocabulary=vocabulary(tokenizer, blueprint),
         answer=timed.about,
         answers=timed.answers,
         target=() if start is None else describe_tokens(tokenizer, [start]),
         pair=pair,
-        phases=phases(way, {READ: seconds, **timed.seconds}),
+        phases=phases(rows, {ENCODED: seconds, **timed.seconds}),
         measured=timed.measured,
         warnings=tuple(warnings),
     )
@@ -107,7 +99,7 @@ def stored_sizes(model: Any) -> dict[str, int]:
 
 
 def encode_again(tokenizer: Tokenizer, text: str, pair: str | None, ids: Sequence[int]) -> tuple[BatchEncoding, bool, float]:
-    """A text as it became these ids; whether without tokens around it; and how long that takes."""
+    """The encoding of a text that gives these ids, whether it is without special tokens, and how long it takes."""
     for special in (False, True):
         started = time.perf_counter()
         encoding = tokenizer(text, pair, add_special_tokens=special, return_offsets_mapping=True)
@@ -133,7 +125,7 @@ def next_token(
         best = scores.top(TOP)
         clock.lap(CHOSEN)
         tokenizer.decode([int(best.ids[0])])
-        clock.lap(WRITTEN)
+        clock.lap(DECODED)
     finally:
         executor.close(row)
     description = executor.describe()
@@ -146,9 +138,9 @@ def next_token(
 
 
 def _encoder_pass(model: ModelLike, text: str, ids: Sequence[int], pair: str | None, clock: Clock) -> TimedPass:
-    """What a head that does not write says of a text: of each gap, of each token, of the whole, or where the answer is.
+    """What an encoder's head answers for a text: for each gap, each token or the whole text, or where the answer is.
 
-    Where there is nothing to choose from, a word on why.
+    Where there is nothing to answer, `about` says why.
     """
     import torch
 
@@ -169,7 +161,7 @@ def _encoder_pass(model: ModelLike, text: str, ids: Sequence[int], pair: str | N
 def _answers(
     model: ModelLike, output: Any, ids: Sequence[int], text: str, encoding: Any, second: bool
 ) -> tuple[tuple[Answer, ...], str]:
-    """What a head's output says, and of what; `text`: where a passage is looked for."""
+    """The answers in a head's output, and what they are about; `text`: where a passage is looked for."""
     if model.head == "question":
         own = [owner == int(second) for owner in encoding.sequence_ids()]
         offsets = encoding["offset_mapping"]
@@ -194,44 +186,44 @@ def _answers(
 # Phases -------------------------------------------------------------------------------------------------------------
 
 
-def phases(way: Sequence[Stage], seconds: Mapping[str, float]) -> tuple[Phase, ...]:
-    """The timed phases of a journey's stages; `seconds` by what a clock noted."""
-    sizes = {stage.name: stage.bytes for stage in way}
-    inside = [stage for stage in way if stage.name not in AROUND]
+def phases(rows: Sequence[Stage], seconds: Mapping[str, float]) -> tuple[Phase, ...]:
+    """The timed phases of a journey's stages; `seconds` as a clock noted them."""
+    sizes = {stage.name: stage.bytes for stage in rows}
+    inside = [stage for stage in rows if stage.name not in OUTSIDE]
     both = any(stage.stack for stage in inside)
-    timed = [Phase("text to ids", seconds.get(READ), bytes=sizes.get("ids", 0))]
+    timed = [Phase("text to ids", seconds.get(ENCODED), bytes=sizes.get("ids", 0))]
     for stack in dict.fromkeys(stage.stack for stage in inside):
-        timed += _stack([stage for stage in inside if stage.stack == stack], stack, both, seconds)
+        timed += _stack_phases([stage for stage in inside if stage.stack == stack], stack, both, seconds)
     if (output := sizes.get("next scores", sizes.get("pooled"))) is not None:
         timed[-1] = replace(timed[-1], bytes=output)  # the last token's are all that is computed
     if "next scores" in sizes:
         timed.append(Phase("choosing", seconds.get(CHOSEN), bytes=sizes["best id"]))
-        timed.append(Phase("id to text", seconds.get(WRITTEN)))
+        timed.append(Phase("id to text", seconds.get(DECODED)))
     elif CHOSEN in seconds:
         timed.append(Phase("finding the answer", seconds[CHOSEN]))
     return tuple(timed)
 
 
-def _stack(own: Sequence[Stage], stack: str, both: bool, seconds: Mapping[str, float]) -> list[Phase]:
-    """The phases of a model, or of one side of an encoder-decoder."""
-    places = [number for number, stage in enumerate(own) if stage.blocks]
-    before, blocks, after = own[: places[0]], own[places[0] : places[-1] + 1], own[places[-1] + 1 :]
-    text, side = ("source ", "encoder ") if stack else ("target ", "decoder ") if both else ("", "")
+def _stack_phases(rows: Sequence[Stage], stack: str, both: bool, seconds: Mapping[str, float]) -> list[Phase]:
+    """The phases of a model, or of one stack of an encoder-decoder."""
+    numbers = [number for number, stage in enumerate(rows) if stage.blocks]
+    before, blocks, after = rows[: numbers[0]], rows[numbers[0] : numbers[-1] + 1], rows[numbers[-1] + 1 :]
+    text, part = ("source ", "encoder ") if stack else ("target ", "decoder ") if both else ("", "")
     embedding = _phase(f"{text}embedding", before, seconds.get(f"{stack}embedding"))
-    inner = _blocks(side, stack, blocks, seconds)
+    inner = _block_phase(part, stack, blocks, seconds)
     ends = _sum(seconds.get(name) for name in ([f"{stack}final"] if stack else ["final", SCORED]))
     normed = any(stage.parameters for stage in after if stage.name.endswith("final"))
     if any(stage.name == "scores" for stage in after):
         return [embedding, inner, _phase("norm and head" if normed else "head", after, ends)]
     if any(stage.parameters for stage in after):
-        return [embedding, inner, _phase(f"{side}norm" if normed else "pooler", after, ends)]
+        return [embedding, inner, _phase(f"{part}norm" if normed else "pooler", after, ends)]
     return [embedding, replace(inner, seconds=_sum([inner.seconds, ends]))]  # nothing is done there
 
 
-def _blocks(side: str, stack: str, stages: Sequence[Stage], seconds: Mapping[str, float]) -> Phase:
+def _block_phase(part: str, stack: str, stages: Sequence[Stage], seconds: Mapping[str, float]) -> Phase:
     count = max(stage.blocks[1] for stage in stages if stage.blocks) + 1
     each = [seconds.get(f"{stack}blocks.{number}.residual") for number in range(count)]
-    phase = _phase(f"{side}blocks 0–{count - 1}" if count > 1 else f"{side}block 0", stages, _sum(each))
+    phase = _phase(f"{part}blocks 0–{count - 1}" if count > 1 else f"{part}block 0", stages, _sum(each))
     return replace(phase, each=() if None in each else tuple(time for time in each if time is not None))
 
 
@@ -244,6 +236,6 @@ def _phase(name: str, stages: Sequence[Stage], seconds: float | None) -> Phase:
 
 
 def _sum(numbers: Iterable[float | None]) -> float | None:
-    """None where one of them is not known."""
+    """None where one of them is unknown."""
     terms = list(numbers)
     return None if None in terms else sum(term for term in terms if term is not None)

@@ -1,4 +1,4 @@
-"""Parameters: every tensor of a model with its shape, its kind and the room it takes, summed up module by module.
+"""Parameters: every tensor of a model with its shape, its kind and its size, summed up module by module.
 
 Only headers are read, and without weights a config is enough. What the numbers are like is read on request.
 """
@@ -20,7 +20,7 @@ from glassformer.errors import InputError
 from glassformer.observe import weights
 from glassformer.observe.statistics import statistics
 from glassformer.progress import NamedProgress
-from glassformer.views.parameters import Kind, Module, Parameter, Parameters, Tied
+from glassformer.views.parameters import KindTotals, ModuleNode, Parameter, Parameters, TiedParameter
 
 NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")  # of a block, in a name
 
@@ -37,116 +37,123 @@ def parameters(
 
     Args:
         only: a name, a module, or a pattern with wildcards such as '*.q_proj.weight'.
-        stats: read the numbers, and tell their mean, deviation, extremes, zeros and outliers.
+        stats: read the numbers, for their mean, deviation, extremes, zeros and outliers.
         histogram: count them in 21 bins too.
         progress: called as (tensor, numbers so far, numbers in all) while numbers are read.
     """
-    held = weights.inventory(source)
-    names = weights.match_names(held)
-    found = {name: _parameter(name, held.tensors[written], written) for name, written in names.names.items()}
-    if not held.tensors and held.blueprint is not None:
-        found = {one.name: Parameter(one.name, one.shape, one.elements) for one in held.blueprint.weights}
-    if only in names.tied:
-        raise InputError(f"{only!r} is tied: it is {names.tied[only]!r}. Ask for that.")
-    chosen = [found[name] for name in _chosen(only, found)]
+    inventory = weights.inventory(source)
+    match = weights.match_names(inventory)
+    listed = {name: _parameter(name, inventory.tensors[stored], stored) for name, stored in match.names.items()}
+    if not inventory.tensors and inventory.blueprint is not None:
+        listed = {
+            weight.name: Parameter(weight.name, weight.shape, weight.elements) for weight in inventory.blueprint.weights
+        }
+    if only in match.tied:
+        raise InputError(f"{only!r} is tied: it is {match.tied[only]!r}. Ask for that.")
+    chosen = [listed[name] for name in _select(only, listed)]
     if stats or histogram:
-        if not held.tensors:
-            raise InputError(f"{held.name}: its weights are not here, and a config has no numbers to look at. Fetch them.")
-        chosen = list(_looked_at(chosen, held.tensors, histogram, progress))
+        if not inventory.tensors:
+            raise InputError(
+                f"{inventory.name}: its weights are not here, and a config has no numbers to look at. Fetch them."
+            )
+        chosen = list(_with_statistics(chosen, inventory.tensors, histogram, progress))
     return Parameters(
-        model=held.name,
-        family=None if held.blueprint is None else held.blueprint.model_type,
-        tensors=len(found),
-        elements=sum(one.elements for one in found.values()),
-        bytes=_bytes(found.values()),
-        kinds=_kinds(found.values()),
-        tied=tuple(_tied(name, same, found, held) for name, same in names.tied.items() if same in found),
-        unused=tuple(_parameter(name, held.tensors[name], name) for name in names.unused),
-        missing=tuple(names.missing) if held.tensors else (),
+        model=inventory.name,
+        family=None if inventory.blueprint is None else inventory.blueprint.model_type,
+        tensors=len(listed),
+        elements=sum(parameter.elements for parameter in listed.values()),
+        bytes=_bytes(listed.values()),
+        kinds=_kinds(listed.values()),
+        tied=tuple(_tied(name, same, listed, inventory) for name, same in match.tied.items() if same in listed),
+        unused=tuple(_parameter(name, inventory.tensors[name], name) for name in match.unused),
+        missing=tuple(match.missing) if inventory.tensors else (),
         only=only,
         tree=_tree(chosen),
     )
 
 
-def _parameter(name: str, one: Any, written: str) -> Parameter:
-    elements = int(np.prod(one.shape, dtype=np.int64))
-    bits = 8 * one.size / elements if elements else None
-    return Parameter(name, tuple(one.shape), elements, one.kind, one.size, bits, None if written == name else written)
+def _parameter(name: str, tensor: Any, stored_name: str) -> Parameter:
+    elements = int(np.prod(tensor.shape, dtype=np.int64))
+    bits = 8 * tensor.size / elements if elements else None
+    renamed = None if stored_name == name else stored_name
+    return Parameter(name, tuple(tensor.shape), elements, tensor.kind, tensor.size, bits, renamed)
 
 
-def _tied(name: str, same: str, found: Mapping[str, Parameter], held: weights.Inventory) -> Tied:
-    one, twin = held.tensors.get(name), held.tensors.get(found[same].written or same)
-    return Tied(name, same, None if one is None or one is twin else one.size)
+def _tied(name: str, same: str, listed: Mapping[str, Parameter], inventory: weights.Inventory) -> TiedParameter:
+    copy, tensor = inventory.tensors.get(name), inventory.tensors.get(listed[same].written or same)
+    return TiedParameter(name, same, None if copy is None or copy is tensor else copy.size)
 
 
 # Sums -----------------------------------------------------------------------------------------------------------
 
 
-def _kinds(found: Iterable[Parameter]) -> tuple[Kind, ...]:
+def _kinds(listed: Iterable[Parameter]) -> tuple[KindTotals, ...]:
     tensors, elements, sizes = Counter[str](), Counter[str](), Counter[str]()
-    for one in found:
-        if one.kind is not None and one.bytes is not None:
-            tensors[one.kind] += 1
-            elements[one.kind] += one.elements
-            sizes[one.kind] += one.bytes
-    return tuple(Kind(kind, tensors[kind], elements[kind], size) for kind, size in sizes.most_common())
+    for parameter in listed:
+        if parameter.kind is not None and parameter.bytes is not None:
+            tensors[parameter.kind] += 1
+            elements[parameter.kind] += parameter.elements
+            sizes[parameter.kind] += parameter.bytes
+    return tuple(KindTotals(kind, tensors[kind], elements[kind], size) for kind, size in sizes.most_common())
 
 
-def _bytes(found: Iterable[Parameter]) -> int | None:
-    sizes = [one.bytes for one in found]
+def _bytes(listed: Iterable[Parameter]) -> int | None:
+    sizes = [parameter.bytes for parameter in listed]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _tree(found: Sequence[Parameter], name: str = "", depth: int = 0) -> Module:
+def _tree(listed: Sequence[Parameter], name: str = "", depth: int = 0) -> ModuleNode:
     """Modules by their dotted names, in the order of their first tensors."""
     own: list[Parameter] = []
     inside: dict[str, list[Parameter]] = {}
-    for one in found:
-        parts = one.name.split(".")
+    for parameter in listed:
+        parts = parameter.name.split(".")
         if len(parts) == depth + 1:
-            own.append(one)
+            own.append(parameter)
         else:
-            inside.setdefault(parts[depth], []).append(one)
+            inside.setdefault(parts[depth], []).append(parameter)
     modules = tuple(_tree(group, f"{name}.{part}".lstrip("."), depth + 1) for part, group in inside.items())
-    return Module(name, len(found), sum(one.elements for one in found), _bytes(found), tuple(own), modules)
+    return ModuleNode(
+        name, len(listed), sum(parameter.elements for parameter in listed), _bytes(listed), tuple(own), modules
+    )
 
 
-# Choosing -------------------------------------------------------------------------------------------------------
+# Selection ------------------------------------------------------------------------------------------------------
 
 
-def _chosen(only: str | None, names: Iterable[str]) -> list[str]:
+def _select(only: str | None, names: Iterable[str]) -> list[str]:
     known = [*names]
     if only is None:
         return known
-    found = [name for name in known if fnmatchcase(name, only) or name.startswith(f"{only}.")]
-    if not found:
-        raise InputError(f"no parameter is called {only!r}.{_like(only, known)}")
-    return found
+    matches = [name for name in known if fnmatchcase(name, only) or name.startswith(f"{only}.")]
+    if not matches:
+        raise InputError(f"no parameter is called {only!r}.{_suggestion(only, known)}")
+    return matches
 
 
-def _like(only: str, names: Sequence[str]) -> str:
-    """The nearest patterns that would have found something; one that begins with a wildcard is held against names' ends."""
+def _suggestion(only: str, names: Sequence[str]) -> str:
+    """The nearest patterns that match something; one that begins with a wildcard is compared with the ends of names."""
     forms = [NUMBER.sub("*", name).split(".") for name in names]
     _, star, end = only.rpartition("*.")
-    wanted = end if star else NUMBER.sub("*", only.removesuffix(".*"))
-    deep = wanted.count(".") + 1
-    parts = dict.fromkeys(".".join(form[-deep:] if star else form[:deep]) for form in forms)
-    near = difflib.get_close_matches(wanted, parts, n=2, cutoff=0.5) or [*parts][:2]
+    pattern = end if star else NUMBER.sub("*", only.removesuffix(".*"))
+    depth = pattern.count(".") + 1
+    parts = dict.fromkeys(".".join(form[-depth:] if star else form[:depth]) for form in forms)
+    near = difflib.get_close_matches(pattern, parts, n=2, cutoff=0.5) or [*parts][:2]
     return f" Near to it: {', '.join(repr(f'*.{part}' if star else part) for part in near)}."
 
 
 # Numbers --------------------------------------------------------------------------------------------------------
 
 
-def _looked_at(
+def _with_statistics(
     chosen: Sequence[Parameter], tensors: Mapping[str, Any], histogram: bool, progress: NamedProgress | None
 ) -> Iterator[Parameter]:
-    so_far, total = 0, sum(one.elements for one in chosen)
+    so_far, total = 0, sum(parameter.elements for parameter in chosen)
     progress = progress or (lambda what, so_far, total: None)
-    for one in chosen:
-        progress(one.name, so_far, total)
-        tensor = tensors[one.written or one.name]
-        yield replace(one, statistics=statistics(partial(weights.pieces, tensor), histogram))
+    for parameter in chosen:
+        progress(parameter.name, so_far, total)
+        tensor = tensors[parameter.written or parameter.name]
+        yield replace(parameter, statistics=statistics(partial(weights.pieces, tensor), histogram))
         tensor.release()
-        so_far += one.elements
-        progress(one.name, so_far, total)
+        so_far += parameter.elements
+        progress(parameter.name, so_far, total)

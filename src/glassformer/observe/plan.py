@@ -11,8 +11,8 @@ from glassformer.errors import InputError, InputTypeError
 from glassformer.observe.stages import BYTES, stages
 from glassformer.views.plan import Plan
 
-LENGTH = 16  # tokens, where nobody says how many
-KINDS = ("float32", "bfloat16")
+LENGTH = 16  # tokens, by default
+DTYPES = ("float32", "bfloat16")
 
 
 def plan(source: Any, length: int = LENGTH, *, head: Head | None = None, name: str = "") -> Plan:
@@ -24,38 +24,37 @@ def plan(source: Any, length: int = LENGTH, *, head: Head | None = None, name: s
     """
     if length < 1:
         raise InputError(f"a prompt of {length} tokens has no shape. Give at least one.")
-    made = source if isinstance(source, Blueprint) else getattr(source, "blueprint", None)
+    blueprint = source if isinstance(source, Blueprint) else getattr(source, "blueprint", None)
     if isinstance(source, Config):
-        made = blueprint_of(source, head)
-    elif made is None and isinstance(config := getattr(source, "config", None), Config):  # a PyTorch model of ours
-        made = blueprint_of(config, getattr(source, "head", "base"))
-    made = made() if callable(made) else made
-    if not isinstance(made, Blueprint):
+        blueprint = blueprint_of(source, head)
+    elif blueprint is None and isinstance(config := getattr(source, "config", None), Config):  # a PyTorch model of ours
+        blueprint = blueprint_of(config, getattr(source, "head", "base"))
+    blueprint = blueprint() if callable(blueprint) else blueprint
+    if not isinstance(blueprint, Blueprint):
         raise InputTypeError(f"a plan is of a config, a blueprint or a model, not of {type(source).__name__}.")
     name = name or getattr(source, "name", "")
-    remembered = _remembered(made, length)
-    found = [stage for stage in stages(made, length, plain=False) if stage.name != "sites"]
+    cached = _cache_elements(blueprint, length)
     return Plan(
         name,
-        made.model_type,
-        made.head,
+        blueprint.model_type,
+        blueprint.head,
         length,
-        made.blocks,
-        made.encoder,
-        tuple(found),
-        made.parameters,
-        {kind: made.parameters * BYTES[kind] for kind in KINDS},
-        {kind: remembered * BYTES[kind] for kind in KINDS},
+        blueprint.blocks,
+        blueprint.encoder_blocks,
+        tuple(stage for stage in stages(blueprint, length, plain=False) if stage.name != "sites"),
+        blueprint.parameters,
+        {dtype: blueprint.parameters * BYTES[dtype] for dtype in DTYPES},
+        {dtype: cached * BYTES[dtype] for dtype in DTYPES},
     )
 
 
-def _remembered(made: Blueprint, length: int) -> int:
-    """How many numbers are kept: keys and values of each block that sees only what came before, and those of a source."""
-    own = 1 if made.encoder and made.head == "seq2seq" else length
+def _cache_elements(blueprint: Blueprint, length: int) -> int:
+    """How many numbers the KV cache holds: keys and values of causal blocks, and cross-attention's of a source."""
+    own = 1 if blueprint.encoder_blocks and blueprint.head == "seq2seq" else length
     sizes = {"batch": 1, "length": own, "keys": own, "source": length}
-    kept = 0
-    for op in made.ops:
+    elements = 0
+    for op in blueprint.ops:
         if op.kind == "attend" and not op.stack and (op.options["causal"] or op.options["memory"]):
-            for number in op.reads[1:3]:
-                kept += math.prod(sizes[size] if isinstance(size, str) else size for size in made.ops[number].shape)
-    return kept
+            for number in op.inputs[1:3]:
+                elements += math.prod(sizes[size] if isinstance(size, str) else size for size in blueprint.ops[number].shape)
+    return elements

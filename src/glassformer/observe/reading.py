@@ -1,4 +1,4 @@
-"""A text under the glass: every view of what a model made of it, each by one call and in a pass of its own."""
+"""A text that a model has read: every view of it, each by one call and in a pass of its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, heads
 from glassformer.observe.attribution import attribution
 from glassformer.observe.lens import lens
-from glassformer.observe.trace import TOP, read
+from glassformer.observe.trace import TOP, trace_text
 from glassformer.progress import Progress
-from glassformer.views.attention import Attention, Heads, Kind
+from glassformer.views.attention import AttentionKind, AttentionMap, Heads
 from glassformer.views.attribution import Attribution
 from glassformer.views.lens import Lens
 from glassformer.views.trace import Trace
@@ -20,20 +20,20 @@ class Reading(Activations):
     """A text that a model has read, and perhaps written."""
 
     def trace(self, best: int = TOP, *, progress: Progress | None = None) -> Trace:
-        """At each place what was expected, what came, and how surprising it was; what would come next."""
-        return read(self, best, progress)
+        """At each place what was expected, which token stands there, and its surprisal; and what would come next."""
+        return trace_text(self, best, progress)
 
     def attention(
-        self, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False,
+        self, layer: int | None = None, head: int | None = None, *, kind: AttentionKind = "self", rollout: bool = False,
         progress: Progress | None = None,
-    ) -> Attention:  # fmt: skip
+    ) -> AttentionMap:  # fmt: skip
         """Who looked at whom: one head, a layer's mean (no head), all layers' mean (no layer), or their rollout.
 
         `kind`: 'self', or of an encoder-decoder 'cross' or 'encoder'. `.of(token)` is one row of it.
         """
         return attention(self, layer, head, kind=kind, rollout=rollout, progress=progress)
 
-    def heads(self, *, kind: Kind = "self", progress: Progress | None = None) -> Heads:
+    def heads(self, *, kind: AttentionKind = "self", progress: Progress | None = None) -> Heads:
         """All heads of all layers, each in a few numbers: where it mostly looks, and how widely."""
         return heads(self, kind=kind, progress=progress)
 
@@ -46,6 +46,6 @@ class Reading(Activations):
     ) -> Attribution:
         """What each block and head added to a token's score: the best one's after this position, or another's.
 
-        `against`: a token that it is held against: what they added to its lead over that one.
+        `against`: another token; then it is what they added to the lead over that one.
         """
         return attribution(self, position, token, against)

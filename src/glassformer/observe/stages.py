@@ -1,4 +1,4 @@
-"""Stages: every value on the way from ids to an answer, with its shape, its bytes and the Python that gives it.
+"""Stages: every value on the way from ids to an answer, with its shape, its bytes and the Python that shows it.
 
 All of it is read off the blueprint, so nothing has to be recorded, and no weights are needed.
 """
@@ -38,31 +38,31 @@ def stages(
     """
     writes = blueprint.head == "seq2seq"
     begin = "model.config.decoder_start_token_id" if start is None else start
-    own = 1 if blueprint.encoder and writes else length  # of the target: its start token, or the source once more
-    laid = Laid(blueprint, {"batch": 1, "length": own, "keys": own, "source": length}, dtype, stored)
-    around = (", pair" if pair is not None else "") + (", add_special_tokens=False" if plain else "")
-    begun = ", decoder_input_ids=start" if writes else ""
-    given = {"text": text, "pair": pair}
-    found = [
+    own = 1 if blueprint.encoder_blocks and writes else length  # of the target: its start token, or the source once more
+    builder = StageBuilder(blueprint, {"batch": 1, "length": own, "keys": own, "source": length}, dtype, stored)
+    arguments = (", pair" if pair is not None else "") + (", add_special_tokens=False" if plain else "")
+    target = ", decoder_input_ids=start" if writes else ""
+    texts = {"text": text, "pair": pair}
+    rows = [
         *(
-            Stage(name, (len(one),), f"{name}  # all of part 1", bytes=len(one.encode(errors="replace")), dtype="utf-8")
-            for name, one in given.items()
-            if one is not None
+            Stage(name, (len(value),), f"{name}  # all of part 1", bytes=len(value.encode(errors="replace")), dtype="utf-8")
+            for name, value in texts.items()
+            if value is not None
         ),
-        Stage("ids", (1, length), f'tokens = tokenizer(text{around}, return_tensors="pt")', **_ids(length)),
+        Stage("ids", (1, length), f'tokens = tokenizer(text{arguments}, return_tensors="pt")', **_ids(length)),
         *([Stage("start", (1, 1), f"start = torch.tensor([[{begin}]])", **_ids(1))] if writes else []),
-        Stage("sites", (len(blueprint.sites),), f'at = model(**tokens{begun}, watch="*").sites'),
-        *laid.rows(),
+        Stage("sites", (len(blueprint.sites),), f'at = model(**tokens{target}, watch="*").sites'),
+        *builder.stages(),
     ]
     if blueprint.head == "base" and blueprint.ops[-1].kind == "activate":  # a pooler, which the output gives by name
         shape = (1, _last(blueprint))
-        found.append(Stage("pooled", shape, "model(**tokens).pooler_output", **laid.value(shape)))
+        rows.append(Stage("pooled", shape, "model(**tokens).pooler_output", **builder.value(shape)))
     if blueprint.head not in ("causal", "seq2seq"):
-        return found
+        return rows
     shape = (1, _last(blueprint))
     return [
-        *found,
-        Stage("next scores", shape, f"scores = model(**tokens{begun}).logits[:, -1]", **laid.value(shape)),
+        *rows,
+        Stage("next scores", shape, f"scores = model(**tokens{target}).logits[:, -1]", **builder.value(shape)),
         Stage("best id", (1, 1), "best = scores.topk(1).indices", **_ids(1)),
         Stage("next text", (1,), "tokenizer.decode(best)", dtype="utf-8"),
     ]
@@ -78,24 +78,24 @@ def _last(blueprint: Blueprint) -> int:
     return size
 
 
-class Laid:
-    """A blueprint's sites as stages, for real sizes."""
+class StageBuilder:
+    """A blueprint's sites as stages, with the sizes of a real text."""
 
     def __init__(self, blueprint: Blueprint, sizes: Mapping[str, int], dtype: str, stored: Mapping[str, int] | None) -> None:
         self.ops = blueprint.ops
         self.sizes, self.dtype, self.stored = sizes, dtype, stored
-        self.weights, self.again = _weights(blueprint)
+        self.weights, self.shared = _weights(blueprint)
 
-    def rows(self) -> list[Stage]:
-        runs, found = _runs(self.ops), list[Stage]()
+    def stages(self) -> list[Stage]:
+        groups, rows = _groups(self.ops), list[Stage]()
         first = 0
-        while first < len(runs):
+        while first < len(groups):
             last = first
-            while last + 1 < len(runs) and self._alike(runs[first], runs[last + 1]):
+            while last + 1 < len(groups) and self._equal_blocks(groups[first], groups[last + 1]):
                 last += 1
-            found += self._rows(runs[first], self.ops[runs[last][0]].block)
+            rows += self._group_stages(groups[first], self.ops[groups[last][0]].block)
             first = last + 1
-        return found
+        return rows
 
     def value(self, shape: tuple[int, ...]) -> dict[str, Any]:
         return {"bytes": math.prod(shape) * BYTES.get(self.dtype, 4), "dtype": self.dtype}
@@ -105,31 +105,31 @@ class Laid:
         sizes = [None if self.stored is None else self.stored.get(weight.name) for weight in weights]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
-    def _alike(self, one: list[int], other: list[int]) -> bool:
-        """Whether two runs are blocks of one stack that differ in nothing but their number."""
+    def _equal_blocks(self, group: list[int], other: list[int]) -> bool:
+        """Whether two groups are blocks of one stack that differ in nothing but their number."""
 
-        def face(run: list[int]) -> list[Any]:
-            ops = [self.ops[number] for number in run]
+        def signature(numbers: list[int]) -> list[Any]:
+            ops = [self.ops[number] for number in numbers]
             return [
                 (op.kind, op.stack, op.shape, tuple(w.shape for w in op.weights), tuple(op.options.items())) for op in ops
             ]
 
-        blocks = (self.ops[run[0]].block is not None for run in (one, other))
-        return all(blocks) and face(one) == face(other)
+        blocks = (self.ops[numbers[0]].block is not None for numbers in (group, other))
+        return all(blocks) and signature(group) == signature(other)
 
-    def _rows(self, run: list[int], last: int | None) -> list[Stage]:
-        """A row for each site of a run, which may stand for equal blocks up to the last; and for weights seen at none."""
-        first = self.ops[run[0]].block
+    def _group_stages(self, group: list[int], last: int | None) -> list[Stage]:
+        """A stage for each site of a group, which may stand for equal blocks up to the last; and for weights of no site."""
+        first = self.ops[group[0]].block
         blocks = None if first is None or last is None else (first, last)
         rows = []
-        for number in run:
+        for number in group:
             op, own = self.ops[number], self.weights.get(number, [])
             count = sum(weight.elements for weight in own)
-            for site, shape in [*op.beside.items(), *([(op.site, op.shape)] if op.site else [])]:
+            for site, shape in [*op.inner_sites.items(), *([(op.site, op.shape)] if op.site else [])]:
                 real = tuple(self.sizes[size] if isinstance(size, str) else size for size in shape)
                 used: dict[str, Any] = {"stored": 0}
                 if site == op.site:
-                    used = {"parameters": count, "stored": self._bytes(own), "shares": self.again.get(number, "")}
+                    used = {"parameters": count, "stored": self._bytes(own), "shares": self.shared.get(number, "")}
                 rows.append(Stage(site, real, f'at["{site}"]', _module(op, own), blocks=blocks, stack=op.stack,
                                   **used, **self.value(real)))  # fmt: skip
             if op.site is None and own:
@@ -141,18 +141,18 @@ class Laid:
 
 
 def _weights(blueprint: Blueprint) -> tuple[dict[int, list[Weight]], dict[int, str]]:
-    """The weights that go into what an op gives: its own, and those of ops on the way to it that nobody can see.
+    """The weights of each op's output: its own, and those of ops before it that have no site. And names of shared ones.
 
-    A tied table counts where it is first used; where it is used again, it is named. What is seen nowhere in its own block
-    stays with its op.
+    A tied table counts where it is first used; where it is used again, it is named. Weights whose block has no later site
+    stay with their op.
     """
     ops = blueprint.ops
     readers: dict[int, int] = {}
     for number, op in enumerate(ops):
-        for source in op.reads:
+        for source in op.inputs:
             readers.setdefault(source, number)
-    found: dict[int, list[Weight]] = {}
-    again: dict[int, str] = {}
+    weights: dict[int, list[Weight]] = {}
+    shared: dict[int, str] = {}
     counted: set[str] = set()
     for number, op in enumerate(ops):
         home = number
@@ -161,14 +161,14 @@ def _weights(blueprint: Blueprint) -> tuple[dict[int, list[Weight]], dict[int, s
         home = home if ops[home].site else number
         fresh = [weight for weight in op.weights if weight.name not in counted]
         if len(fresh) < len(op.weights):
-            again[home] = next(weight.name for weight in op.weights if weight.name in counted)
-        found.setdefault(home, []).extend(fresh)
+            shared[home] = next(weight.name for weight in op.weights if weight.name in counted)
+        weights.setdefault(home, []).extend(fresh)
         counted.update(weight.name for weight in fresh)
-    return found, again
+    return weights, shared
 
 
 def _module(op: Op, own: list[Weight]) -> str:
-    """The module that makes a value: that of the weights which go into it, or what is around several of those."""
+    """The module that computes a value: that of its weights, or the one around several of them."""
     modules = {weight.name.rpartition(".")[0]: None for weight in own if "." in weight.name}
     known = op.module and not op.module.rpartition(".")[2].isdecimal()  # a block by itself says little
     return next(iter(modules)) if len(modules) == 1 or (modules and not known) else op.module
@@ -178,12 +178,12 @@ def _place(op: Op) -> tuple[str, int | None]:
     return op.stack, op.block
 
 
-def _runs(ops: tuple[Op, ...]) -> list[list[int]]:
-    """The ops' numbers in runs: those of one block together, and what lies before, between and after."""
-    runs: list[list[int]] = []
+def _groups(ops: tuple[Op, ...]) -> list[list[int]]:
+    """The ops' numbers in groups: those of one block together, and what lies before, between and after."""
+    groups: list[list[int]] = []
     for number, op in enumerate(ops):
-        if runs and _place(ops[runs[-1][0]]) == _place(op):
-            runs[-1].append(number)
+        if groups and _place(ops[groups[-1][0]]) == _place(op):
+            groups[-1].append(number)
         else:
-            runs.append([number])
-    return runs
+            groups.append([number])
+    return groups

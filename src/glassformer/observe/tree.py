@@ -1,13 +1,13 @@
-"""The decision tree: the likeliest ways on from a prompt, each with what it costs to take it.
+"""The decision tree: the likeliest continuations of a prompt, each with its probability.
 
     prompt ─▶ the best few tokens ─▶ the best few after each of these ─▶ …
 
 Probabilities are the softmax of the model's own scores: no rule, no temperature. The prompt is read once. A token's row in
-the executor is a fork of the row of what stands before it, and a level goes through as one batch. Where a level is large it
-goes through in parts, and what grows on a part is seen to before the next one, so that few rows are open at a time.
+the executor is a fork of the row of what stands before it, and a level goes through as one batch. A large level goes through
+in parts, and what grows from one part is finished before the next one, so that few rows are open at a time.
 
-From any node it can be grown on, and a text can be forced anywhere, to see how likely that would have been and what would
-have followed.
+It can be grown further from any node, and a text can be forced anywhere, to see how likely that would have been and what
+would have followed.
 """
 
 from __future__ import annotations
@@ -17,39 +17,41 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
-import numpy.typing as npt
 
 from glassformer.candidates import top
 from glassformer.decoding import Finish
 from glassformer.decoding.policy import likelihood
 from glassformer.engine.protocol import Executor, Feed, Row, Scores
 from glassformer.errors import InputError, NotNumbers
-from glassformer.observe.protocols import ModelLike
-from glassformer.page.format import many
+from glassformer.observe.protocols import Floats, ModelLike
+from glassformer.observe.tokens import token_text
+from glassformer.page.format import pluralize
 from glassformer.progress import Progress
 from glassformer.text import Tokenizer
-from glassformer.text.pieces import shown_bytes
 from glassformer.views.tree import Node, Tree
 
-MOST = 100_000  # nodes of a tree
-TALLEST = 100  # levels of a tree: files and pages nest as deep
-ROWS = 64  # that go through together
-TOKENS = 2**14  # that these hold together at the most: with PyTorch, each has a copy of all that stands before it
+MOST_NODES = 100_000  # of a tree
+MOST_LEVELS = 100  # of a tree: files and pages nest as deep
+BATCH_ROWS = 64  # that go through together
+BATCH_TOKENS = 2**14  # in these rows at the most: with PyTorch, each has a copy of all that stands before it
 
 
-def grow(model: ModelLike, text: str, ids: Sequence[int], width: int, depth: int, progress: Progress | None = None) -> Tree:
+def grow_tree(
+    model: ModelLike, text: str, ids: Sequence[int], width: int, depth: int, progress: Progress | None = None
+) -> Tree:
     """The tree after an encoded prompt; an encoder-decoder reads it, and its tree begins at the target's start."""
-    check(model, ids, width, depth)
-    root = Bud(ids[-1] if model.start is None else model.start, None, 0.0, 0.0)
+    check_growth(model, ids, width, depth)
+    root = GrowingNode(ids[-1] if model.start is None else model.start, None, 0.0, 0.0)
     Growth(model, width, depth, progress).grow(ids, [], root)
-    return Tree(model.name, text, tuple(ids), width, depth, freeze(model.tokenizer, root), (), TreeGrower(model))
+    return Tree(model.name, text, tuple(ids), width, depth, to_node(model.tokenizer, root), (), TreeGrower(model))
 
 
 @dataclass(frozen=True)
 class TreeGrower:
-    """Grows a finished tree on."""
+    """Grows a finished tree further."""
 
     model: ModelLike
 
@@ -61,11 +63,11 @@ class TreeGrower:
         return str(self.model.tokenizer.decode(list(ids)))
 
     def grow(self, tree: Tree, at: Sequence[int], width: int, depth: int, progress: Progress | None) -> Node:
-        check(self.model, tree.prompt_ids, width, depth, len(at), tree.nodes)
-        root, bud = thaw(tree.root, at)
-        path = [node.id for node in tree.open_path(at)]
-        Growth(self.model, width, depth, progress).grow(tree.prompt_ids, path, bud)
-        return freeze(self.model.tokenizer, root)
+        check_growth(self.model, tree.prompt_ids, width, depth, len(at), tree.nodes)
+        root, node = to_growing(tree.root, at)
+        path = [before.id for before in tree.open_path(at)]
+        Growth(self.model, width, depth, progress).grow(tree.prompt_ids, path, node)
+        return to_node(self.model.tokenizer, root)
 
     def force(self, tree: Tree, at: Sequence[int], text: str) -> tuple[Node, list[int]]:
         tokenizer = self.model.tokenizer
@@ -75,14 +77,14 @@ class TreeGrower:
         if ends := [token for token in ids[:-1] if token in self.model.settings.eos]:
             token = tokenizer.convert_ids_to_tokens(ends[0])
             raise InputError(f"the text to force goes on after {token}, which ends it. Leave out what follows.")
-        check(self.model, tree.prompt_ids, 1, len(ids), len(at), tree.nodes)
-        root, bud = thaw(tree.root, at)
-        force(self.model, tree.prompt_ids, [node.id for node in tree.open_path(at)], bud, ids)
-        return freeze(tokenizer, root), ids
+        check_growth(self.model, tree.prompt_ids, 1, len(ids), len(at), tree.nodes)
+        root, node = to_growing(tree.root, at)
+        force(self.model, tree.prompt_ids, [before.id for before in tree.open_path(at)], node, ids)
+        return to_node(tokenizer, root), ids
 
 
-def check(model: ModelLike, ids: Sequence[int], width: int, depth: int, level: int = 0, nodes: int = 0) -> None:
-    """Refuse what cannot grow, before anything runs; `level` and `nodes`: where it grows on, and what is there already."""
+def check_growth(model: ModelLike, ids: Sequence[int], width: int, depth: int, level: int = 0, nodes: int = 0) -> None:
+    """Refuse what cannot grow, before anything runs; `level` and `nodes`: of the tree that is there already."""
     vocabulary, context = model.config.vocab_size, model.config.context
     if not isinstance(width, int) or not 1 <= width <= vocabulary:
         raise InputError(f"width is {width!r}; it must be from 1 to the {vocabulary:,} tokens that {model.name} scores.")
@@ -93,26 +95,26 @@ def check(model: ModelLike, ids: Sequence[int], width: int, depth: int, level: i
     before = (len(ids) if model.start is None else 1) + level
     if before + depth > context:
         raise InputError(
-            f"{many(before, 'token')} and {many(depth, 'level')} do not fit into the model's context of {context}. "
-            "Shorten the prompt, or grow fewer levels."
+            f"{pluralize(before, 'token')} and {pluralize(depth, 'level')} do not fit into the model's context of "
+            f"{context}. Shorten the prompt, or grow fewer levels."
         )
-    if level + depth > TALLEST:
-        raise InputError(f"a tree of {level + depth} levels is too tall; {TALLEST} is the most. Grow fewer levels.")
-    if (made := nodes + size(width, depth)) > MOST:
-        count = f"{made:,}" if made < 10**15 else f"about 10^{len(str(made)) - 1}"
+    if level + depth > MOST_LEVELS:
+        raise InputError(f"a tree of {level + depth} levels is too tall; {MOST_LEVELS} is the most. Grow fewer levels.")
+    if (total := nodes + node_count(width, depth)) > MOST_NODES:
+        count = f"{total:,}" if total < 10**15 else f"about 10^{len(str(total)) - 1}"
         raise InputError(
-            f"with width {width} and depth {depth} the tree has {count} nodes; {MOST:,} is the most. "
+            f"with width {width} and depth {depth} the tree has {count} nodes; {MOST_NODES:,} is the most. "
             "Take a smaller width or depth."
         )
 
 
-def size(width: int, depth: int) -> int:
-    """How many nodes a whole tree has, without its root."""
+def node_count(width: int, depth: int) -> int:
+    """How many nodes a full tree has, without its root."""
     return sum(width**level for level in range(1, depth + 1))
 
 
 @dataclass(slots=True, eq=False)
-class Bud:
+class GrowingNode:
     """A node while it grows."""
 
     id: int
@@ -122,88 +124,86 @@ class Bud:
     greedy: bool = True
     forced: bool = False
     finish: str | None = None
-    children: dict[int, Bud] = field(default_factory=dict)  # by their tokens
+    children: dict[int, GrowingNode] = field(default_factory=dict)  # by their tokens
 
-    def child(self, token: int, score: float, logprob: float, *, best: bool, ends: frozenset[int]) -> Bud:
-        """The child that is this token; made now, if there is none."""
+    def child(self, token: int, score: float, logprob: float, *, best: bool, ends: frozenset[int]) -> GrowingNode:
+        """The child that is this token; a new one, if there is none."""
         if token not in self.children:
             finish = Finish.EOS.value if token in ends else None
-            made = Bud(token, score, logprob, self.path + logprob, self.greedy and best, finish=finish)
-            self.children[token] = made
+            node = GrowingNode(token, score, logprob, self.path + logprob, self.greedy and best, finish=finish)
+            self.children[token] = node
         return self.children[token]
 
 
-def thaw(root: Node, at: Sequence[int]) -> tuple[Bud, Bud]:
+def to_growing(root: Node, at: Sequence[int]) -> tuple[GrowingNode, GrowingNode]:
     """A copy of a tree that can grow, and one of its nodes."""
 
-    def copied(node: Node, before: float) -> Bud:
+    def copy(node: Node, before: float) -> GrowingNode:
         logprob = node.path_logprob - before if math.isfinite(node.path_logprob) else -math.inf
-        bud = Bud(node.id, node.score, logprob, node.path_logprob, node.greedy, node.forced, node.finish)
-        bud.children = {child.id: copied(child, node.path_logprob) for child in node.children}
-        return bud
+        growing = GrowingNode(node.id, node.score, logprob, node.path_logprob, node.greedy, node.forced, node.finish)
+        growing.children = {child.id: copy(child, node.path_logprob) for child in node.children}
+        return growing
 
-    top = bud = copied(root, 0.0)
+    growing_root = node = copy(root, 0.0)
     for number in at:
-        bud = list(bud.children.values())[number]
-    return top, bud
+        node = list(node.children.values())[number]
+    return growing_root, node
 
 
-def freeze(tokenizer: Tokenizer, root: Bud) -> Node:
-    """What has grown, with its texts."""
-    texts: dict[int, str] = {}
+def to_node(tokenizer: Tokenizer, root: GrowingNode) -> Node:
+    """A grown tree, with its texts."""
+    text = cache(partial(token_text, tokenizer))
 
-    def node(bud: Bud) -> Node:
-        if bud.id not in texts:
-            texts[bud.id] = shown_bytes(tokenizer.token_bytes(bud.id))
-        about = (bud.score, bud.greedy, bud.forced, bud.finish)
-        children = tuple(map(node, sorted(bud.children.values(), key=lambda one: -one.logprob)))
-        return Node(bud.id, texts[bud.id], math.exp(bud.logprob), math.exp(bud.path), bud.path, *about, children)
+    def convert(node: GrowingNode) -> Node:
+        flags = (node.score, node.greedy, node.forced, node.finish)
+        children = tuple(map(convert, sorted(node.children.values(), key=lambda child: -child.logprob)))
+        return Node(node.id, text(node.id), math.exp(node.logprob), math.exp(node.path), node.path, *flags, children)
 
-    return node(root)
+    return convert(root)
 
 
-class Rows:
-    """The open rows of an executor, of which none is left behind."""
+class OpenRows:
+    """The open rows of an executor; all are closed in the end."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        self.held: dict[int, Row] = {}
+        self.rows: dict[int, Row] = {}
 
     def open(self, source: Sequence[int] | None) -> Row:
-        return self._keep(self.executor.open(source))
+        return self._note(self.executor.open(source))
 
     def fork(self, row: Row) -> Row:
-        return self._keep(self.executor.fork(row))
+        return self._note(self.executor.fork(row))
 
     def close(self, row: Row) -> None:
-        self.executor.close(self.held.pop(id(row)))
+        self.executor.close(self.rows.pop(id(row)))
 
-    def _keep(self, row: Row) -> Row:
-        self.held[id(row)] = row
+    def _note(self, row: Row) -> Row:
+        self.rows[id(row)] = row
         return row
 
 
 @contextmanager
-def reading(model: ModelLike, ids: Sequence[int], path: Sequence[int]) -> Iterator[tuple[Rows, Row, Scores]]:
+def prefilled(model: ModelLike, ids: Sequence[int], path: Sequence[int]) -> Iterator[tuple[OpenRows, Row, Scores]]:
     """A row that has read a prompt and a path after it, and the scores of what follows; in the end all rows are closed."""
-    rows, start = Rows(model.executor), model.start
+    rows, start = OpenRows(model.executor), model.start
     try:
         row = rows.open(None if start is None else ids)
         (scores,) = rows.executor.run([Feed(row, [*(ids if start is None else (start,)), *path])])
         yield rows, row, scores
     finally:
-        for left in reversed(list(rows.held.values())):
-            rows.close(left)
+        for row in reversed(list(rows.rows.values())):
+            rows.close(row)
 
 
 @dataclass(slots=True)
-class Stem:
-    """A row of which several tokens grow: each takes a fork, and the last one the row itself."""
+class SharedRow:
+    """A row that several children continue: each takes a fork, and the last one the row itself."""
 
     row: Row
     left: int
 
-    def take(self, rows: Rows) -> Row:
+    def take(self, rows: OpenRows) -> Row:
         self.left -= 1
         return rows.fork(self.row) if self.left else self.row
 
@@ -218,56 +218,55 @@ class Growth:
         self.progress = progress
         self.ends = model.settings.eos
         self.done = 0
-        self.waiting: list[deque[tuple[Stem, Bud]]] = [deque() for _ in range(depth)]  # to be grown further, by level
+        self.queues: list[deque[tuple[SharedRow, GrowingNode]]] = [deque() for _ in range(depth)]  # by level
 
-    def grow(self, ids: Sequence[int], path: Sequence[int], bud: Bud) -> None:
-        """Grow a node that stands after these tokens; the deepest that wait are seen to first."""
-        with reading(self.model, ids, path) as (rows, row, scores):
-            at_once = max(1, min(ROWS, TOKENS // (row.length + self.depth)))
-            self._sprout(rows, 1, row, bud, scores)
-            while level := max((level for level, some in enumerate(self.waiting) if some), default=0):
-                some = self.waiting[level]
-                part = [some.popleft() for _ in range(min(at_once, len(some)))]
-                taken = [stem.take(rows) for stem, _ in part]
-                found = rows.executor.run([Feed(row, (one.id,)) for row, (_, one) in zip(taken, part, strict=True)])
-                for row, (_, one), scores in zip(taken, part, found, strict=True):
-                    self._sprout(rows, level + 1, row, one, scores)
+    def grow(self, ids: Sequence[int], path: Sequence[int], node: GrowingNode) -> None:
+        """Grow a node that stands after these tokens; the deepest level that waits goes first."""
+        with prefilled(self.model, ids, path) as (rows, row, scores):
+            most = max(1, min(BATCH_ROWS, BATCH_TOKENS // (row.length + self.depth)))
+            self._add_children(rows, 1, row, node, scores)
+            while level := max((level for level, queue in enumerate(self.queues) if queue), default=0):
+                queue = self.queues[level]
+                batch = [queue.popleft() for _ in range(min(most, len(queue)))]
+                feeds = [Feed(shared.take(rows), (node.id,)) for shared, node in batch]
+                for feed, (_, node), scores in zip(feeds, batch, rows.executor.run(feeds), strict=True):
+                    self._add_children(rows, level + 1, feed.row, node, scores)
 
-    def _sprout(self, rows: Rows, level: int, row: Row, bud: Bud, scores: Scores) -> None:
-        """Put the likeliest tokens of a level after a node; its row waits with those that are to be grown further."""
-        found = top(numbers(scores), self.width)
-        logprobs = found.scores.astype(np.float64) - float(found.scores[0]) + math.log(found.probabilities[0])
-        young = [
-            bud.child(token, score, logprob, best=not rank, ends=self.ends)
-            for rank, (logprob, (token, score, _)) in enumerate(zip(logprobs.tolist(), found, strict=True))
+    def _add_children(self, rows: OpenRows, level: int, row: Row, node: GrowingNode, scores: Scores) -> None:
+        """Put the likeliest tokens after a node; its row waits with those that are to be grown further."""
+        best = top(finite_scores(scores), self.width)
+        logprobs = best.scores.astype(np.float64) - float(best.scores[0]) + math.log(best.probabilities[0])
+        children = [
+            node.child(token, score, logprob, best=not rank, ends=self.ends)
+            for rank, (logprob, (token, score, _)) in enumerate(zip(logprobs.tolist(), best, strict=True))
         ]
-        going = [one for one in young if not one.finish] if level < self.depth else []
-        self.done += len(young) + (len(young) - len(going)) * size(self.width, self.depth - level)
-        if going:
-            stem = Stem(row, len(going))
-            self.waiting[level].extend((stem, one) for one in going)
+        unfinished = [child for child in children if not child.finish] if level < self.depth else []
+        self.done += len(children) + (len(children) - len(unfinished)) * node_count(self.width, self.depth - level)
+        if unfinished:
+            shared = SharedRow(row, len(unfinished))
+            self.queues[level].extend((shared, child) for child in unfinished)
         else:
             rows.close(row)
         if self.progress is not None:
-            self.progress(self.done, size(self.width, self.depth))
+            self.progress(self.done, node_count(self.width, self.depth))
 
 
-def force(model: ModelLike, ids: Sequence[int], path: Sequence[int], bud: Bud, tokens: Sequence[int]) -> None:
+def force(model: ModelLike, ids: Sequence[int], path: Sequence[int], node: GrowingNode, tokens: Sequence[int]) -> None:
     """Let these tokens follow a node, with the probabilities that they have there."""
-    with reading(model, ids, path) as (rows, row, scores):
+    with prefilled(model, ids, path) as (rows, row, scores):
         for number, token in enumerate(tokens):
             if number:
                 (scores,) = rows.executor.run([Feed(row, (tokens[number - 1],))])
-            found = numbers(scores)
-            candidates, logprob = likelihood(found, token, 1)
+            values = finite_scores(scores)
+            candidates, logprob = likelihood(values, token, 1)
             best = token == int(candidates.ids[0])
-            bud = bud.child(token, float(found[token]), logprob, best=best, ends=model.settings.eos)
-            bud.forced = True
+            node = node.child(token, float(values[token]), logprob, best=best, ends=model.settings.eos)
+            node.forced = True
 
 
-def numbers(scores: Scores) -> npt.NDArray[np.float32]:
+def finite_scores(scores: Scores) -> Floats:
     """Scores of the whole vocabulary, which must be numbers."""
-    found = scores.host()
-    if not np.isfinite(found[found.argmax()]):  # it stops at the first NaN
+    values = scores.host()
+    if not np.isfinite(values[values.argmax()]):  # it stops at the first NaN
         raise NotNumbers("the model's scores are not numbers (NaN or infinite). To see where that begins: glass run.")
-    return found
+    return values

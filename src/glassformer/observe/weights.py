@@ -1,7 +1,7 @@
-"""A model's tensors under the names that the model has for them, wherever they come from: files, memory, or a config alone.
+"""A model's tensors by the model's own names, wherever they come from: files, memory, or a config alone.
 
-Names have history (a base prefix that is there or not, old names of norms, a table under any of its names); a blueprint says
-which ones are meant, and in which order they are used. Nothing but headers is read until somebody asks for numbers.
+Names in files vary (with or without a base prefix, old names of norms, a tied table under any of its names); a blueprint
+says which ones are meant, and in which order they are used. Only headers are read until numbers are requested.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from glassformer.errors import CheckpointError, ConfigError
 from glassformer.observe.statistics import Numbers
 
 if TYPE_CHECKING:
-    from glassformer.checkpoint import Stored
+    from glassformer.checkpoint import StoredTensor
 
-PIECE = 1 << 20  # numbers that are looked at together
+PIECE = 1 << 20  # numbers that are read together
 WIDE = {"F64": "<f8", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "?"}
 KINDS = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}  # torch's names for them
 OLD = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # what old files call a norm's
@@ -29,7 +29,7 @@ OLD = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias")) 
 
 @dataclass(frozen=True)
 class LoadedTensor:
-    """A tensor in memory; to whoever counts it is as a stored one."""
+    """A tensor in memory, with the attributes of a stored one."""
 
     kind: str
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class LoadedTensor:
         return int(self.tensor.numel() * self.tensor.element_size())
 
     def release(self) -> None:
-        """It is in use."""
+        """Nothing: the model needs it."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class Inventory:
     """What a model should have, and what there is."""
 
     name: str
-    blueprint: Blueprint | None  # None: nobody knows what it is
-    tensors: Mapping[str, Stored | LoadedTensor]  # empty: there are no weights
+    blueprint: Blueprint | None  # None: of an unknown family
+    tensors: Mapping[str, StoredTensor | LoadedTensor]  # empty: there are no weights
 
 
 @dataclass
 class NameMatch:
-    """Whose tensor is whose."""
+    """Which of the file's tensors is which of the model's."""
 
-    names: dict[str, str] = field(default_factory=dict)  # the model's names, in the order of use: the file's
-    tied: dict[str, str] = field(default_factory=dict)  # a further name for a tensor: the model's
+    names: dict[str, str] = field(default_factory=dict)  # from the model's names, in the order of use, to the file's
+    tied: dict[str, str] = field(default_factory=dict)  # from a further name for a tensor to the model's
     unused: list[str] = field(default_factory=list)  # names in the file that the model has no use for
     missing: list[str] = field(default_factory=list)  # names of the model that the file does not have
 
@@ -67,11 +67,11 @@ def inventory(source: Any) -> Inventory:
     source = getattr(source, "opened", source)
     if hasattr(source, "state_dict"):
         plan = blueprint(source.config, getattr(source, "head", "base"))
-        return Inventory(type(source).__name__, plan, _loaded_tensors(source, {one.name for one in plan.weights}))
+        return Inventory(type(source).__name__, plan, _loaded_tensors(source, {weight.name for weight in plan.weights}))
     if not hasattr(source, "checkpoint"):
         return inventory(source.module)
-    whole: bool = getattr(source.checkpoint, "whole", True)  # a folder may have a config, and no weights or half of them
-    tensors: Mapping[str, Stored] = source.tensors if whole else {}
+    complete: bool = getattr(source.checkpoint, "whole", True)  # a folder may have a config, and no weights or half of them
+    tensors: Mapping[str, StoredTensor] = source.tensors if complete else {}
     try:
         return Inventory(source.name, source.blueprint(), tensors)
     except (ConfigError, CheckpointError):
@@ -81,16 +81,16 @@ def inventory(source: Any) -> Inventory:
 
 
 def _loaded_tensors(module: Any, expected: set[str]) -> dict[str, LoadedTensor]:
-    """A module's parameters, and what else it needs; what is shared stays one."""
-    wanted = expected | {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    once: dict[tuple[Any, ...], LoadedTensor] = {}
-    found = {}
+    """A module's parameters, and the buffers among the expected; shared tensors stay one."""
+    names = expected | {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    by_address: dict[tuple[Any, ...], LoadedTensor] = {}
+    tensors = {}
     for name, tensor in module.state_dict().items():
-        if name in wanted:
+        if name in names:
             dtype = str(tensor.dtype).removeprefix("torch.")
-            made = LoadedTensor(KINDS.get(dtype, dtype.upper()), tuple(tensor.shape), tensor)
-            found[name] = once.setdefault((tensor.data_ptr(), made.shape), made)
-    return found
+            loaded = LoadedTensor(KINDS.get(dtype, dtype.upper()), tuple(tensor.shape), tensor)
+            tensors[name] = by_address.setdefault((tensor.data_ptr(), loaded.shape), loaded)
+    return tensors
 
 
 # Names ----------------------------------------------------------------------------------------------------------
@@ -99,42 +99,42 @@ def _loaded_tensors(module: Any, expected: set[str]) -> dict[str, LoadedTensor]:
 def match_names(inventory: Inventory) -> NameMatch:
     """Which tensor each name of the model means."""
     if inventory.blueprint is None:
-        return _as_written(inventory.tensors)
-    found = NameMatch()
-    modern = {_current_name(name): name for name in inventory.tensors}
-    shorter = {name.partition(".")[2]: written for name, written in modern.items()}
-    for one in inventory.blueprint.weights:
-        spellings = (modern.get(one.name), modern.get(one.name.partition(".")[2]), shorter.get(one.name))
-        found.names[one.name] = next((name for name in spellings if name is not None), "")
-    left = [name for name in inventory.tensors if name not in found.names.values()]
+        return _as_stored(inventory.tensors)
+    match = NameMatch()
+    current = {_current_name(name): name for name in inventory.tensors}
+    shorter = {name.partition(".")[2]: stored for name, stored in current.items()}
+    for weight in inventory.blueprint.weights:
+        spellings = (current.get(weight.name), current.get(weight.name.partition(".")[2]), shorter.get(weight.name))
+        match.names[weight.name] = next((name for name in spellings if name is not None), "")
+    left = [name for name in inventory.tensors if name not in match.names.values()]
     tables = _tables(inventory.blueprint)
-    for name in [name for name, written in found.names.items() if not written]:
+    for name in [name for name, stored in match.names.items() if not stored]:
         shape = tables[name].shape if name in tables else None  # a table may be stored under another of its names
-        twin = next((other for other in left if inventory.tensors[other].shape == shape), None)
+        twin = next((free for free in left if inventory.tensors[free].shape == shape), None)
         if twin is None:
-            found.names.pop(name)
-            found.missing.append(name)
+            match.names.pop(name)
+            match.missing.append(name)
         else:
-            found.names[name] = twin
+            match.names[name] = twin
             left.remove(twin)
-    own = {id(inventory.tensors[written]): name for name, written in found.names.items()}
-    shapes = {tables[name].shape: name for name in _shared(inventory.blueprint) if name in found.names}
+    own = {id(inventory.tensors[stored]): name for name, stored in match.names.items()}
+    shapes = {tables[name].shape: name for name in _shared(inventory.blueprint) if name in match.names}
     for name in left:
         same = own.get(id(inventory.tensors[name])) or shapes.get(inventory.tensors[name].shape)
         if same is None:
-            found.unused.append(name)
+            match.unused.append(name)
         else:
-            found.tied[name] = same
-    found.tied |= {name: table for name, table in _heads(inventory.blueprint).items() if name not in found.tied}
-    return found
+            match.tied[name] = same
+    match.tied |= {name: table for name, table in _heads(inventory.blueprint).items() if name not in match.tied}
+    return match
 
 
-def _as_written(tensors: Mapping[str, Stored | LoadedTensor]) -> NameMatch:
-    found, own = NameMatch(), dict[int, str]()
+def _as_stored(tensors: Mapping[str, StoredTensor | LoadedTensor]) -> NameMatch:
+    match, own = NameMatch(), dict[int, str]()
     for name in sorted(tensors, key=_natural):
         same = own.setdefault(id(tensors[name]), name)
-        (found.names if same == name else found.tied)[name] = same
-    return found
+        (match.names if same == name else match.tied)[name] = same
+    return match
 
 
 def _tables(plan: Blueprint) -> dict[str, Weight]:
@@ -167,27 +167,27 @@ def _natural(name: str) -> list[tuple[int, str]]:
 # Numbers --------------------------------------------------------------------------------------------------------
 
 
-def pieces(one: Stored | LoadedTensor) -> Iterator[Numbers]:
+def pieces(tensor: StoredTensor | LoadedTensor) -> Iterator[Numbers]:
     """A tensor's numbers as the model has them, some rows at a time, in the order of the file.
 
-    Some rows of a stored tensor are a stored tensor too. A layout of a matrix only moves its numbers, so it may be left out
-    where nobody asks for their order; one that changes numbers is a vector's, and vectors are taken whole.
+    Some rows of a stored tensor are a stored tensor too. A matrix's layout only moves its numbers, so it is left out where
+    their order does not matter; a layout that changes numbers is a vector's, and vectors are read whole.
     """
-    if isinstance(one, LoadedTensor):
-        for part in one.tensor.detach().reshape(-1).split(PIECE):
-            yield (part.float() if one.kind in ("BF16", "F16") else part).cpu().numpy()
+    if isinstance(tensor, LoadedTensor):
+        for part in tensor.tensor.detach().reshape(-1).split(PIECE):
+            yield (part.float() if tensor.kind in ("BF16", "F16") else part).cpu().numpy()
         return
-    if one.kind in WIDE:
-        numbers = one.bytes.view(WIDE[one.kind])
+    if tensor.kind in WIDE:
+        numbers = tensor.bytes.view(WIDE[tensor.kind])
         yield from (numbers[at : at + PIECE] for at in range(0, len(numbers), PIECE))
         return
-    shape = one.shape if one.layout is None else one.layout.stored(one.shape)
+    shape = tensor.shape if tensor.layout is None else tensor.layout.stored_shape(tensor.shape)
     rows = int(np.prod(shape[:-1], dtype=np.int64))
-    if len(shape) < 2 or not one.size:
-        yield one.expand()
+    if len(shape) < 2 or not tensor.size:
+        yield tensor.to_float32()
         return
-    width, step = one.size // rows, max(1, PIECE // shape[-1])
+    width, step = tensor.size // rows, max(1, PIECE // shape[-1])
     for at in range(0, rows, step):
         count = min(step, rows - at)
-        place, room = one.offset + at * width, count * width
-        yield replace(one, shape=(count, shape[-1]), offset=place, size=room, layout=None).expand()
+        offset = tensor.offset + at * width
+        yield replace(tensor, shape=(count, shape[-1]), offset=offset, size=count * width, layout=None).to_float32()

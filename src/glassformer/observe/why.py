@@ -6,15 +6,15 @@ from glassformer.decoding import Step
 from glassformer.decoding.waterfall import Waterfall
 from glassformer.errors import InputError
 from glassformer.text import Tokenizer
-from glassformer.text.pieces import shown_bytes
+from glassformer.text.detokenizer import shown_bytes
 from glassformer.views.why import ExplainedCandidate, Why
 
 
 def why(tokenizer: Tokenizer, step: Step, number: int, beams: int = 1) -> Why:
-    """One step for people; it must have been asked to remember what the rules did."""
+    """One step for people; it must have a waterfall."""
     fall: Waterfall | None = step.waterfall
     if fall is None:
-        raise InputError("this step kept no account of its rules. Get the run with watch(…), or runs(…, look=10).")
+        raise InputError("this step kept no account of its rules. Get the run with watch(…), or watch_many(…, look=10).")
     candidates = tuple(
         ExplainedCandidate(
             fate.id,
