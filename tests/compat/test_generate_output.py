@@ -131,7 +131,7 @@ def test_a_config_of_ones_own_ends_where_the_model_does(both: tuple[Any, Any]) -
 
 
 class Blank:
-    def pieces(self, skip: bool = True) -> None: ...
+    def detokenizer(self, skip: bool = True) -> None: ...
 
     def encode(self, text: str) -> list[int]:
         return []

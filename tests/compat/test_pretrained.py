@@ -248,11 +248,11 @@ class TestConfig:
             ({"hidden_size": True}, "it must be int"),
             ({"num_hidden_layers": 0}, "'num_hidden_layers' is 0; it must be at least 1"),
             ({"num_key_value_heads": 3}, "'num_key_value_heads' is 3; it must divide the 4"),
-            ({"head_dim": 7}, "'head_dim' is 7; RoPE turns pairs"),
+            ({"head_dim": 7}, "'head_dim' is 7; RoPE rotates pairs"),
             ({"rope_parameters": {"rope_type": "lama3"}}, "'rope_type' is 'lama3'.*Did you mean 'llama3'"),
             ({"rope_parameters": {"rope_type": "llama3"}}, "'factor' is None; RoPE needs a positive number"),
             ({"rope_parameters": [1]}, "it must be an object"),
-            ({"partial_rotary_factor": 0.5}, "turning only a part of a head"),
+            ({"partial_rotary_factor": 0.5}, "rotating only a part of a head"),
             ({"rope_parameters": {"rope_theta": 0.5}}, "it must be above 1"),
             ({"rope_parameters": {"rope_type": ["llama3"]}}, "is not known"),
             ({"rope_parameters": {"rope_type": "divisors"}}, "must be a list of numbers"),
@@ -290,7 +290,7 @@ class TestConfig:
     def test_stray_keys_are_listed_and_kept(self, folder: Path, tmp_path: Path) -> None:
         config(folder, some_new_thing=[1, 2])
         model = AutoModelForCausalLM.from_pretrained(folder)
-        assert model.config.stray["some_new_thing"] == [1, 2]
+        assert model.config.extra_fields["some_new_thing"] == [1, 2]
         model.save_pretrained(tmp_path / "again")
         assert json.loads((tmp_path / "again" / "config.json").read_text())["some_new_thing"] == [1, 2]
 

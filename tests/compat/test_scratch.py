@@ -21,7 +21,7 @@ from torch import Tensor
 
 import glassformer
 from glassformer.blueprints import blueprint
-from glassformer.checkpoint import ranks
+from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.scratch import RENAMED
 from glassformer.compat.scratch import Model, generate_with_trace
 from glassformer.errors import ConfigError, GlassError, InputError, InputTypeError, SettingError
@@ -489,7 +489,7 @@ def test_the_chapter_s_calls(tmp_path: Path, cl100k: Path) -> None:
     ckpt(tmp_path / "model", CL100K)
     (tmp_path / "inference.py").write_text(INFERENCE, "utf-8")
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
-    given = {name: value for name, value in os.environ.items() if name not in ranks.PLACES}
+    given = {name: value for name, value in os.environ.items() if name not in tiktoken_ranks.CACHE_VARIABLES}
     done = subprocess.run(
         [sys.executable, "inference.py"],
         cwd=tmp_path,
@@ -516,7 +516,7 @@ def test_the_chapter_s_calls(tmp_path: Path, cl100k: Path) -> None:
 class TestTrace:
     def test_it_prints_what_the_chapter_prints(self, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
         model = model_of(torch.load(trained)["model_state_dict"], CL100K)
-        text = glassformer.AutoTokenizer.from_pretrained(ranks.NAME)
+        text = glassformer.AutoTokenizer.from_pretrained(tiktoken_ranks.NAME)
         x = torch.tensor([text.encode("农夫山泉 ")])
         torch.manual_seed(4)
         found = generate_with_trace(model, x, max_new_tokens=12, temperature=0.7)

@@ -505,7 +505,7 @@ class TestLabels:
         assert load(tmp_path, head).num_labels == 4
         refuses(
             lambda: load(tmp_path, head, num_labels=3),
-            r"has shape \(4,.*The checkpoint's head has other labels than num_labels=3; to make it anew, pass ignore_",
+            r"has shape \(4,.*The checkpoint's head has other labels than num_labels=3; to make a new one, pass ignore_",
             CheckpointError,
         )
         anew = load(tmp_path, head, num_labels=3, ignore_mismatched_sizes=True)
@@ -565,15 +565,15 @@ class TestLabels:
 
 
 HEADLESS = [
-    ("gpt2", "masked", "a gpt2 model cannot be had as AutoModelForMaskedLM. Use AutoModel, or AutoModelForCausalLM or "
+    ("gpt2", "masked", "a gpt2 model cannot be loaded as AutoModelForMaskedLM. Use AutoModel, or AutoModelForCausalLM or "
      "AutoModelForSequenceClassification or AutoModelForTokenClassification or AutoModelForQuestionAnswering."),
-    ("llama", "token", "a llama model cannot be had as AutoModelForTokenClassification. Use AutoModel, or "
+    ("llama", "token", "a llama model cannot be loaded as AutoModelForTokenClassification. Use AutoModel, or "
      "AutoModelForCausalLM or AutoModelForSequenceClassification."),
-    ("bert-base-uncased", "causal", "a bert model cannot be had as AutoModelForCausalLM. Use AutoModel, or "
+    ("bert-base-uncased", "causal", "a bert model cannot be loaded as AutoModelForCausalLM. Use AutoModel, or "
      "AutoModelForMaskedLM or AutoModelForSequenceClassification or AutoModelForTokenClassification or "
      "AutoModelForQuestionAnswering."),
-    ("t5-small", "causal", "a t5 model cannot be had as AutoModelForCausalLM. Use AutoModel, or AutoModelForSeq2SeqLM."),
-    ("bart-base", "masked", "a bart model cannot be had as AutoModelForMaskedLM. Use AutoModel, or AutoModelForSeq2SeqLM or "
+    ("t5-small", "causal", "a t5 model cannot be loaded as AutoModelForCausalLM. Use AutoModel, or AutoModelForSeq2SeqLM."),
+    ("bart-base", "masked", "a bart model cannot be loaded as AutoModelForMaskedLM. Use AutoModel, or AutoModelForSeq2SeqLM or "
      "AutoModelForSequenceClassification or AutoModelForQuestionAnswering."),
 ]  # fmt: skip
 
@@ -673,7 +673,7 @@ class TestInputs:
         ):
             model = ours(name, "sequence", tmp_path / str(number), num_labels=3)
             source = ids.clone()
-            source[:, -1] = 2  # BART's end sign
+            source[:, -1] = 2  # BART's end token
             refuses(
                 lambda model=model, source=source: model(source, labels=torch.tensor([0, wrong])),  # type: ignore[misc]
                 f"label {wrong} is outside the 3 labels",
@@ -693,7 +693,7 @@ class TestInputs:
 
     def test_the_classifier_of_bart_needs_an_end(self, tmp_path: Path) -> None:
         model = ours("bart-base", "sequence", tmp_path)
-        refuses(lambda: model(torch.full((1, 4), 5)), "every text must hold the end sign 2, whose state is classified")
+        refuses(lambda: model(torch.full((1, 4), 5)), "every text must hold the end token 2, whose state is classified")
 
 
 def test_causal_from_an_old_pickle_generates(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The familiar face: the classes and calls of `transformers`, and the course's own model, over the same families."""
+"""The API of `transformers` (Auto classes, `from_pretrained`, `generate`), and the course's own model."""

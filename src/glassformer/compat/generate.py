@@ -1,4 +1,4 @@
-"""`generate`: the familiar face of the loop. Padded tensors in, ragged rows through an executor, padded tensors out."""
+"""`generate`, as in `transformers`: padded tensors in, ragged rows through an executor, padded tensors out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer.decoding import GenerationConfig, Look, Outcome, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.remedies import remedies
-from glassformer.decoding.settings import empty_prompt
+from glassformer.decoding.settings import empty_prompt_token
 from glassformer.errors import InputError, InputTypeError, SettingError
 from glassformer.families.shared.base import check_ids
 from glassformer.families.shared.heads import Seq2SeqLM
@@ -29,8 +29,8 @@ class Streamer(Protocol):
     def end(self) -> None: ...
 
 
-class Generating:
-    """What a model with a causal head can do beside scoring."""
+class GenerationMixin:
+    """`generate`, for models that score the next token."""
 
     config: Any
     generation_config: GenerationConfig
@@ -71,26 +71,26 @@ class Generating:
                 temperature      below 1 sharpens the probabilities, above 1 flattens them
                 top_k, top_p     draw only from the best k, or from the best that together have probability p
                 num_beams        follow so many texts at once, and take the best as a whole
-                repetition_penalty   above 1: what was said becomes less likely
+                repetition_penalty   above 1: tokens of the text so far become less likely
                 seed             the same seed gives the same draws; without one, torch's generator gives it
 
         Returns:
-            The prompts (an encoder-decoder's: the start tokens) and what follows them, (rows, longest), filled up with
+            The prompts (an encoder-decoder's: the start tokens) and what follows them, (rows, longest), padded with
             the padding id; a row for each prompt, or num_return_sequences of them. With return_dict_in_generate=True a
-            GenerateOutput that has this as `sequences`, and all else that was asked for.
+            GenerateOutput that has this as `sequences`, and all else that was requested.
         """
-        ids = _once(inputs, input_ids)
-        job = _begin(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings)
+        ids = _prompt_ids(inputs, input_ids)
+        call = _prepare_call(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings)
         if streamer is not None:
             if not hasattr(streamer, "put") or not hasattr(streamer, "end"):
                 raise InputTypeError(f"a streamer has put() and end(), such as TextStreamer(tokenizer); not {streamer!r}.")
-            if len(job.policies) > 1 or job.settings.num_beams > 1:
+            if len(call.policies) > 1 or call.settings.num_beams > 1:
                 raise InputError("a streamer follows one text as it grows; give it a batch of one, and no beams.")
-            streamer.put(job.prompts[0].cpu())
-        steps: list[list[Step]] = [[] for _ in job.policies]
+            streamer.put(call.prompts[0].cpu())
+        steps: list[list[Step]] = [[] for _ in call.policies]
         outcomes: dict[int, Outcome] = {}
-        for number, step in _steps(self, job):
-            if job.settings.return_dict_in_generate:
+        for number, step in _steps(self, call):
+            if call.settings.return_dict_in_generate:
                 steps[number].append(step)
             if streamer is not None:
                 streamer.put(torch.tensor([step.id]))
@@ -98,12 +98,12 @@ class Generating:
                 outcomes[number] = step.outcome
         if streamer is not None:
             streamer.end()
-        texts = [outcomes[number] for number in range(len(job.policies))]
+        texts = [outcomes[number] for number in range(len(call.policies))]
         if (advice := remedies([text.policy for text in texts])) is not None:
             note(advice)
-        chosen = _filled([text.policy.chosen for text in texts], job.pad, job.prompts)
-        sequences = torch.cat((job.prompts, chosen), dim=1)
-        return _output(job, sequences, steps, texts) if job.settings.return_dict_in_generate else sequences
+        chosen = _pad_rows([text.policy.chosen for text in texts], call.pad, call.prompts)
+        sequences = torch.cat((call.prompts, chosen), dim=1)
+        return _output(call, sequences, steps, texts) if call.settings.return_dict_in_generate else sequences
 
     def steps(
         self: Any,
@@ -117,12 +117,12 @@ class Generating:
         look: int | str = 0,
         **settings: Any,
     ) -> Iterator[tuple[int, Step]]:
-        """The same as a generator: (row, step) for each token as it is chosen; `look` candidates beside each, with what
-        each rule did to them."""
-        ids = _once(inputs, input_ids)
+        """The same as a generator: (row, step) for each token as it is chosen; with each, its `look` best candidates and
+        what each rule did to them."""
+        ids = _prompt_ids(inputs, input_ids)
         shown = Look.of(look)
         return _steps(
-            self, _begin(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings, shown)
+            self, _prepare_call(self, ids, attention_mask, decoder_input_ids, generation_config, tokenizer, settings, shown)
         )
 
     def compute_transition_scores(
@@ -140,48 +140,47 @@ class Generating:
         chosen = sequences[:, -count:]
         if beam_indices is None:
             return steps[torch.arange(count), torch.arange(len(chosen))[:, None], chosen]
-        found = steps[torch.arange(count), beam_indices.clamp(min=0), chosen]
-        return found.masked_fill(beam_indices < 0, 0.0)
+        return steps[torch.arange(count), beam_indices.clamp(min=0), chosen].masked_fill(beam_indices < 0, 0.0)
 
 
 @dataclass(frozen=True)
-class Job:
+class GenerateCall:
     """One call of `generate`, ready to run."""
 
-    prompts: Tensor  # (rows, length), as given; a row for each text
+    prompts: Tensor  # (rows, length), as passed in; a row for each text
     policies: list[Policy]
     settings: GenerationConfig
     pad: int
 
 
-def _once(inputs: Tensor | None, input_ids: Tensor | None) -> Tensor:
-    """The prompt, by whichever of its two names it was given."""
+def _prompt_ids(inputs: Tensor | None, input_ids: Tensor | None) -> Tensor:
+    """The prompt, under either of its two argument names."""
     ids = inputs if input_ids is None else input_ids
     if ids is None or (inputs is not None and input_ids is not None):
         raise InputError("give the prompt once: generate(ids), or generate(**tokens).")
     return ids
 
 
-def _begin(
+def _prepare_call(
     model: Any,
     ids: Tensor,
     attention_mask: Tensor | None,
     decoder_ids: Tensor | None,
-    given: GenerationConfig | None,
+    config: GenerationConfig | None,
     tokenizer: Any,
     changes: dict[str, Any],
     look: Look | None = None,
-) -> Job:
-    """The checked prompt tensor, and a policy for each text that is to follow one of its rows, padding taken off."""
-    prompts = check_ids(ids, model.base_model.table.num_embeddings, "generate()")
-    settings = GenerationConfig.of(model.generation_config).merged({**changes, "generation_config": given})
-    kept = look is not None or settings.return_dict_in_generate
-    if not kept and (settings.logprobs is not None or settings.prompt_logprobs is not None):
+) -> GenerateCall:
+    """The checked prompt tensor, and a policy for each text that is to follow one of its rows, without padding."""
+    prompts = check_ids(ids, model.base_model.token_embedding.num_embeddings, "generate()")
+    settings = GenerationConfig.of(model.generation_config).merged({**changes, "generation_config": config})
+    has_steps = look is not None or settings.return_dict_in_generate
+    if not has_steps and (settings.logprobs is not None or settings.prompt_logprobs is not None):
         raise SettingError("logprobs need a place to come back in. Pass return_dict_in_generate=True too.")
     rows = _unpadded(prompts, attention_mask, settings)
     sources: list[Any] = [None] * len(rows)
     if isinstance(model, Seq2SeqLM):
-        prompts, rows, sources = (*_targets(model, prompts, decoder_ids, settings), rows)
+        prompts, rows, sources = (*_decoder_prompts(model, prompts, decoder_ids, settings), rows)
     elif decoder_ids is not None:
         raise InputError("decoder_input_ids are for encoder-decoders; this model has no encoder.")
     settings.draw_seed(lambda: int(torch.randint(2**31, ())), "torch's generator")
@@ -189,24 +188,26 @@ def _begin(
     look = look or Look(raw=settings.output_logits, scores=settings.output_scores)
     more = {"context": model.config.context, "look": look}
     negatives = _negatives(settings, tokenizer, len(rows))
-    made = [
+    row_policies = [
         policy
         for row, source, negative in zip(rows, sources, negatives, strict=True)
         for policy in policies(recipe, row, source=source, negative=negative, **more)
     ]
-    return Job(prompts.repeat_interleave(settings.num_return_sequences, 0), made, settings, _padding(settings))
+    return GenerateCall(
+        prompts.repeat_interleave(settings.num_return_sequences, 0), row_policies, settings, _padding(settings)
+    )
 
 
 def _negatives(settings: GenerationConfig, tokenizer: Any, rows: int) -> list[list[int] | None]:
-    """What guidance leads away from, for each row: one for all, or each its own."""
-    found: Any = settings.negative_prompt_ids
+    """Each row's negative prompt, for guidance: one for all rows, or one for each."""
+    prompt: Any = settings.negative_prompt_ids
     if settings.negative_prompt is not None:
         if tokenizer is None:
             raise SettingError("negative_prompt is a text, so a tokenizer is needed. Pass tokenizer=tokenizer too.")
-        found = tokenizer.encode(settings.negative_prompt) or [empty_prompt(settings)]
-    if found is None:
+        prompt = tokenizer.encode(settings.negative_prompt) or [empty_prompt_token(settings)]
+    if prompt is None:
         return [None] * rows
-    ids = torch.as_tensor(found)
+    ids = torch.as_tensor(prompt)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or not ids.shape[1] or len(ids) not in (1, rows) or ids.is_floating_point():
         raise InputError(f"negative_prompt_ids are token ids, for all {rows} rows or one for each, and at least one id.")
@@ -228,40 +229,40 @@ def _unpadded(prompts: Tensor, attention_mask: Tensor | None, settings: Generati
     return rows
 
 
-def _targets(
-    model: Any, prompts: Tensor, given: Tensor | None, settings: GenerationConfig
+def _decoder_prompts(
+    model: Any, prompts: Tensor, decoder_ids: Tensor | None, settings: GenerationConfig
 ) -> tuple[Tensor, list[list[int]]]:
-    """How an encoder-decoder's targets begin: as given, or with the start token."""
-    if given is None:
+    """How an encoder-decoder's targets begin: with `decoder_ids`, or with the start token."""
+    if decoder_ids is None:
         start = settings.decoder_start_token_id
         start = model.config.decoder_start_token_id if start is None else start
         if start is None:
             raise InputError("the model has no decoder_start_token_id, so give one, or decoder_input_ids.")
-        given = prompts.new_full((len(prompts), 1), start)
-    check_ids(given, model.base_model.table.num_embeddings, "generate()")
-    if len(given) != len(prompts):
-        raise InputError(f"decoder_input_ids have {len(given)} rows, the source {len(prompts)}.")
-    return given, [row.tolist() for row in given]
+        decoder_ids = prompts.new_full((len(prompts), 1), start)
+    check_ids(decoder_ids, model.base_model.token_embedding.num_embeddings, "generate()")
+    if len(decoder_ids) != len(prompts):
+        raise InputError(f"decoder_input_ids have {len(decoder_ids)} rows, the source {len(prompts)}.")
+    return decoder_ids, [row.tolist() for row in decoder_ids]
 
 
-def _steps(model: Any, job: Job) -> Iterator[tuple[int, Step]]:
-    from glassformer.engine.plain.executor import Plain
+def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
+    from glassformer.engine.plain.executor import PlainExecutor
 
-    assistant = job.settings.assistant_model
+    assistant = call.settings.assistant_model
     if assistant is not None:
         check_assistant(model, assistant)
-        assistant = Plain(assistant)
+        assistant = PlainExecutor(assistant)
     was_training = model.training
     model.eval()
     try:
-        yield from generate(Plain(model), job.policies, assistant)
+        yield from generate(PlainExecutor(model), call.policies, assistant)
     finally:
         model.train(was_training)
 
 
 def check_assistant(model: Any, assistant: Any) -> None:
     """Refuse a model that cannot draft for another."""
-    if not isinstance(assistant, Generating):
+    if not isinstance(assistant, GenerationMixin):
         raise SettingError(
             f"assistant_model is {type(assistant).__name__}; it must be a model of glassformer that generates."
         )
@@ -273,47 +274,47 @@ def check_assistant(model: Any, assistant: Any) -> None:
         )
 
 
-def _filled(rows: list[list[Any]], fill: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Ragged rows as one tensor, filled up at the end."""
+def _pad_rows(rows: list[list[Any]], fill: Any, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Ragged rows as one tensor, padded at the end."""
     longest = max(len(row) for row in rows)
     padded = [row + [fill] * (longest - len(row)) for row in rows]
     return torch.tensor(padded, dtype=dtype or like.dtype, device=like.device)
 
 
-def _output(job: Job, sequences: Tensor, steps: list[list[Step]], texts: list[Outcome]) -> GenerateOutput:
-    """Everything that was asked for."""
-    settings = job.settings
-    output = GenerateOutput(sequences, steps=steps, settings=settings, seed=job.policies[0].seed)
+def _output(call: GenerateCall, sequences: Tensor, steps: list[list[Step]], texts: list[Outcome]) -> GenerateOutput:
+    """The output with everything that the settings request."""
+    settings = call.settings
+    output = GenerateOutput(sequences, steps=steps, settings=settings, seed=call.policies[0].seed)
     output.finish = [row[-1].finish for row in steps]
     count = settings.num_beams if settings.num_beams > 1 else 1
-    each = settings.num_return_sequences
+    copies = settings.num_return_sequences
     if count > 1:
         output.sequences_scores = torch.tensor([text.score for text in texts], device=sequences.device)
-        offsets = [count * (number // each) for number in range(len(texts))]
+        offsets = [count * (number // copies) for number in range(len(texts))]
         beams = [[beam + offset for beam in text.beams] for text, offset in zip(texts, offsets, strict=True)]
-        output.beam_indices = _filled(beams, -1, sequences)
+        output.beam_indices = _pad_rows(beams, -1, sequences)
     if settings.output_scores:
-        scores = [text.beam_scores for text in texts[::each]] if count > 1 else [[s.scores for s in row] for row in steps]
-        output.scores = _stacked(scores, count, job.pad, sequences)
+        scores = [text.beam_scores for text in texts[::copies]] if count > 1 else [[s.scores for s in row] for row in steps]
+        output.scores = _stack_steps(scores, count, call.pad, sequences)
     if settings.output_logits:
-        logits = [text.beam_logits for text in texts[::each]] if count > 1 else [[s.raw for s in row] for row in steps]
-        output.logits = _stacked(logits, count, job.pad, sequences)
+        logits = [text.beam_logits for text in texts[::copies]] if count > 1 else [[s.raw for s in row] for row in steps]
+        output.logits = _stack_steps(logits, count, call.pad, sequences)
     if settings.logprobs is not None:
-        output.logprobs = _filled([[step.logprob for step in row] for row in steps], 0.0, sequences, torch.float32)
+        output.logprobs = _pad_rows([[step.logprob for step in row] for row in steps], 0.0, sequences, torch.float32)
     if settings.prompt_logprobs is not None:
         output.prompt_steps = [list(text.prompt_steps) for text in texts]
         output.prompt_logprobs = [[step.logprob for step in text.prompt_steps] for text in texts]
     return output
 
 
-def _stacked(kept: Sequence[Sequence[Any]], count: int, pad: int, like: Tensor) -> tuple[Tensor, ...]:
-    """Each step's scores of all rows (or beams); a row that has ended is sure of its padding."""
-    size = kept[0][0].shape[-1]
-    over = torch.full((count, size), -torch.inf)
-    over[:, pad] = 0.0
-    steps = range(max(len(row) for row in kept))
-    each = ((torch.as_tensor(row[at]).view(count, size) if at < len(row) else over for row in kept) for at in steps)
-    return tuple(torch.cat(tuple(rows)).to(like.device) for rows in each)
+def _stack_steps(rows: Sequence[Sequence[Any]], count: int, pad: int, like: Tensor) -> tuple[Tensor, ...]:
+    """Each step's scores of all rows (or beams); a row that has ended has probability 1 for padding."""
+    size = rows[0][0].shape[-1]
+    ended = torch.full((count, size), -torch.inf)
+    ended[:, pad] = 0.0
+    steps = range(max(len(row) for row in rows))
+    scores = ([torch.as_tensor(row[at]).view(count, size) if at < len(row) else ended for row in rows] for at in steps)
+    return tuple(torch.cat(step).to(like.device) for step in scores)
 
 
 def _padding(settings: GenerationConfig) -> int:
@@ -326,7 +327,7 @@ class TextStreamer:
     """Prints text as it is generated: `model.generate(**tokens, streamer=TextStreamer(tokenizer))`."""
 
     def __init__(self, tokenizer: Any, skip_prompt: bool = False, skip_special_tokens: bool = False) -> None:
-        self._pieces = tokenizer.pieces(skip_special_tokens)
+        self._pieces = tokenizer.detokenizer(skip_special_tokens)
         self._skip = skip_prompt
 
     def put(self, value: Tensor) -> None:

@@ -6,7 +6,7 @@
     model.eval()
     y = model.generate(x, max_new_tokens=200, temperature=0.5, top_k=None)
 
-It is the same family that `AutoModelForCausalLM.from_pretrained("model.ckpt")` gives, in another dress. Importing this
+It is the same family that `AutoModelForCausalLM.from_pretrained("model.ckpt")` gives, under other names. Importing this
 module lets `tiktoken.get_encoding("cl100k_base")` find the ranks that `glass models pull cl100k_base` has fetched.
 
 Shapes: x, targets (batch, length); logits (batch, length, vocabulary).
@@ -21,25 +21,25 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints.scratch import Config
-from glassformer.checkpoint import ranks
-from glassformer.checkpoint.scratch import OUTPUT, SPELLINGS, TABLE, renamed
-from glassformer.compat.auto import assemble
+from glassformer.checkpoint import tiktoken_ranks
+from glassformer.checkpoint.scratch import OUTPUT, SPELLINGS, TABLE, chapter_name
+from glassformer.compat.auto import model_class
 from glassformer.errors import ConfigError, InputError, SettingError
 from glassformer.families.shared.heads import CausalLM, token_loss
 from glassformer.layers.cache import DynamicCache
 
 VOCABULARY = 100256  # of cl100k_base, when h_params say nothing
 
-ranks.offer()
+tiktoken_ranks.set_tiktoken_cache()
 
 
-class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
+class Model(model_class("scratch", "ForCausalLM")):  # type: ignore[misc]
     """The chapter's model. `h_params` is its dictionary, in the chapter's words or in the repository's."""
 
     config: Any
 
     def __init__(self, h_params: Mapping[str, Any] | Config) -> None:
-        super().__init__(h_params if isinstance(h_params, Config) else read(h_params))
+        super().__init__(h_params if isinstance(h_params, Config) else config_from_h_params(h_params))
 
     @property
     def context_length(self) -> int:
@@ -55,11 +55,11 @@ class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Take over a state dict, in either spelling; an output layer that shares the table's memory goes on sharing it."""
-        stored = {renamed(name): value for name, value in state_dict.items()}
-        given = stored.get(TABLE), stored.get(OUTPUT)
+        stored = {chapter_name(name): value for name, value in state_dict.items()}
+        pair = stored.get(TABLE), stored.get(OUTPUT)
         table, output = self.token_embedding_lookup_table, self.model_out_linear_layer
-        both = all(isinstance(one, Tensor) for one in given)
-        shared = both and _one_place(*given)
+        both = all(isinstance(tensor, Tensor) for tensor in pair)
+        shared = both and _share_memory(*pair)
         if both and not shared and output.weight is table.weight:  # an earlier one shared it; now each has its own
             output.weight = nn.Parameter(output.weight.detach().clone(), output.weight.requires_grad)
         result = super().load_state_dict(stored, strict, assign)
@@ -82,13 +82,13 @@ class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
         Returns:
             The prompt and what was drawn, (batch, length + max_new_tokens).
         """
-        self.base_model.check(idx, None)
+        self.base_model.check_inputs(idx, None)
         _check_temperature(temperature)
         if top_k is not None and top_k < 1:
             raise SettingError(f"top_k is {top_k!r}; it must be at least 1, or None.")
         cache, fed = DynamicCache(), idx[:, -self.context_length :]
         for _ in range(max_new_tokens):
-            if cache.get_seq_length() + fed.shape[1] > self.context_length:  # every position moves: begin anew
+            if cache.get_seq_length() + fed.shape[1] > self.context_length:  # every position shifts: start over
                 cache, fed = DynamicCache(), idx[:, -self.context_length :]
             logits = CausalLM.forward(self, fed, past_key_values=cache, logits_to_keep=1).logits
             assert logits is not None
@@ -101,26 +101,26 @@ class Model(assemble("scratch", "ForCausalLM")):  # type: ignore[misc]
         return idx
 
 
-def read(h_params: Mapping[str, Any]) -> Config:
+def config_from_h_params(h_params: Mapping[str, Any]) -> Config:
     """The config that a dictionary of hyperparameters describes."""
     if not isinstance(h_params, Mapping):
         raise ConfigError(f"h_params is a dictionary, not {type(h_params).__name__}.")
     raw: dict[str, Any] = {"model_type": "scratch", "vocab_size": VOCABULARY}
     for name, spellings in SPELLINGS.items():
-        said = next((h_params[word] for word in spellings if word in h_params), None)
-        if said is None:
+        value = next((h_params[spelling] for spelling in spellings if spelling in h_params), None)
+        if value is None:
             raise ConfigError(f"h_params lack {spellings[0]!r}.")
-        raw[name] = said
-    for word, name in {"vocab_size": "vocab_size", "max_token_value": "vocab_size", "dropout": "dropout"}.items():
-        if word in h_params:
-            raw[name] = h_params[word]
+        raw[name] = value
+    for spelling, name in {"vocab_size": "vocab_size", "max_token_value": "vocab_size", "dropout": "dropout"}.items():
+        if spelling in h_params:
+            raw[name] = h_params[spelling]
     return Config.read(raw)
 
 
-def _one_place(table: Any, output: Any) -> bool:
+def _share_memory(table: Any, output: Any) -> bool:
     """Whether two tensors are the same numbers in memory; those without memory are not."""
-    where = [(one.data_ptr(), one.shape, one.stride()) for one in (table, output)]
-    return where[0] == where[1] and where[0][0] != 0
+    places = [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in (table, output)]
+    return places[0] == places[1] and places[0][0] != 0
 
 
 def _check_temperature(temperature: float) -> None:
@@ -133,11 +133,11 @@ def generate_with_trace(model: Model, x: Tensor, max_new_tokens: int = 10, tempe
     """Generate as the chapter does, printing the five best candidates of each step, the choice, and the text so far."""
     from glassformer.opened import AutoTokenizer
 
-    model.base_model.check(x, None)
+    model.base_model.check_inputs(x, None)
     _check_temperature(temperature)
     if len(x) != 1:
         raise InputError("a trace follows one text; give it a batch of one.")
-    text = AutoTokenizer.from_pretrained(ranks.NAME).decode
+    text = AutoTokenizer.from_pretrained(tiktoken_ranks.NAME).decode
     print(f"Initial prompt: {text(x[0])}\n---")
     for step in range(1, max_new_tokens + 1):
         logits, _ = model(x[:, -model.context_length :])
