@@ -17,11 +17,11 @@ from glassformer.checkpoint.locate import CheckpointPart, locate
 from glassformer.checkpoint.scratch import ScratchCheckpoint
 from glassformer.checkpoint.sentence_settings import SentenceSettings, read_sentence_settings
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
-from glassformer.decoding.settings import SPECIAL, GenerationConfig
+from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse
 from glassformer.progress import NamedProgress
 from glassformer.text import Tokenizer
-from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKENS
+from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKEN_NAMES
 
 note = logging.getLogger("glassformer").warning
 
@@ -59,14 +59,16 @@ class OpenedModel:
             if isinstance(self.checkpoint, GgufCheckpoint)
             else ("config.json", "generation_config.json")
         )
-        implied = GenerationConfig.implied(self.config, places[0])
+        fallback = GenerationConfig.from_model_config(self.config, places[0])
         with _ErrorsNaming(self.path, places[1]):
-            found = GenerationConfig.read(self.checkpoint.settings, places[1]) if self.checkpoint.settings else implied
-        if found.unheard:
-            said = ", ".join(f"{name}={value!r}" for name, value in found.unheard.items())
+            settings = (
+                GenerationConfig.from_dict(self.checkpoint.settings, places[1]) if self.checkpoint.settings else fallback
+            )
+        if settings.unsupported:
+            said = ", ".join(f"{name}={value!r}" for name, value in settings.unsupported.items())
             note(f"{self.name}: its generation settings ask for {said}, which is not supported and left out.")
-        found.adopt(implied, SPECIAL)
-        return found
+        settings.fill_from(fallback, SPECIAL_TOKENS)
+        return settings
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -105,9 +107,9 @@ class OpenedModel:
     def head(self) -> Head:
         """The head that the checkpoint has, as its architecture says; an encoder may have none."""
         config = self.config
-        named = (config.architectures or [""])[0]
-        otherwise: Head = "base" if config.natural == "masked" else config.natural
-        return next((head for ending, head in HEADS_BY_SUFFIX.items() if named.endswith(ending)), otherwise)
+        architecture = (config.architectures or [""])[0]
+        otherwise: Head = "base" if config.default_head == "masked" else config.default_head
+        return next((head for suffix, head in HEADS_BY_SUFFIX.items() if architecture.endswith(suffix)), otherwise)
 
     def blueprint(self, head: Head | None = None) -> Blueprint:
         return blueprint(self.config, head or self.head)
@@ -160,15 +162,15 @@ class AutoTokenizer:
         if trust_remote_code:
             raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
         refuse(
-            {name: token for name, token in special.items() if name not in SPECIAL_TOKENS},
+            {name: token for name, token in special.items() if name not in SPECIAL_TOKEN_NAMES},
             AutoTokenizer.from_pretrained,
-            SPECIAL_TOKENS,
+            SPECIAL_TOKEN_NAMES,
         )
         path = locate(name, "tokenizer")
-        ranked = path.suffix == ".tiktoken"
-        tokenizer = Tokenizer.from_tiktoken(path) if ranked else OpenedModel(os.fspath(name), open_at(path)).tokenizer
-        asked = {"padding_side": padding_side, "truncation_side": truncation_side, "model_max_length": model_max_length}
-        for field, value in {**asked, **special}.items():
+        is_tiktoken = path.suffix == ".tiktoken"
+        tokenizer = Tokenizer.from_tiktoken(path) if is_tiktoken else OpenedModel(os.fspath(name), open_at(path)).tokenizer
+        options = {"padding_side": padding_side, "truncation_side": truncation_side, "model_max_length": model_max_length}
+        for field, value in {**options, **special}.items():
             if value is not None:
                 setattr(tokenizer, field, value)
         return tokenizer

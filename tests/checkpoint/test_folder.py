@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from glassformer.checkpoint.folder import FolderCheckpoint, read_json, read_safetensors
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, InterleavedPairs, MappedFile, StoredTensor
-from glassformer.compat.pretrained import DTYPES, as_tensor
+from glassformer.compat.pretrained import STORED_DTYPES, as_tensor
 from tests.checkpoint.files import CONFIG, damaged, modestly, refused, replace, safetensors_bytes, write_folder
 
 ONE, TWO = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -81,16 +81,16 @@ def test_one_whole_file_wins_over_an_index(tmp_path: Path) -> None:
 
 
 def test_whole(tmp_path: Path) -> None:
-    assert not FolderCheckpoint(tmp_path).whole
-    assert FolderCheckpoint(write_folder(tmp_path, {ONE: {"a": numbers(2)}, TWO: {"b": numbers(2)}})).whole
+    assert not FolderCheckpoint(tmp_path).complete
+    assert FolderCheckpoint(write_folder(tmp_path, {ONE: {"a": numbers(2)}, TWO: {"b": numbers(2)}})).complete
     (tmp_path / TWO).unlink()
-    assert not FolderCheckpoint(tmp_path).whole
-    assert FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": {"a": numbers(2)}})).whole
+    assert not FolderCheckpoint(tmp_path).complete
+    assert FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": {"a": numbers(2)}})).complete
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
 def test_every_plain_kind(tmp_path: Path, kind: str) -> None:
-    wanted = torch.randn(5, 3).mul(3).to(DTYPES[kind])
+    wanted = torch.randn(5, 3).mul(3).to(STORED_DTYPES[kind])
     save_file({"a": wanted}, tmp_path / "model.safetensors")
     one = FolderCheckpoint(tmp_path).tensors["a"]
     assert (one.kind, one.shape, one.size, one.packed) == (kind, (5, 3), 15 * PLAIN_KINDS[kind], False)
@@ -98,12 +98,12 @@ def test_every_plain_kind(tmp_path: Path, kind: str) -> None:
     if wanted.is_floating_point():
         assert torch.equal(torch.from_numpy(one.to_float32()), wanted.float())
     else:
-        refused(one.expand, tmp_path, "tensor 'a'", f"kind {kind}", "Use a file in one of the usual kinds")
+        refused(one.to_float32, tmp_path, "tensor 'a'", f"kind {kind}", "Use a file in one of the usual kinds")
 
 
 def test_empty_whole_numbers_are_refused_like_others(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(0, 3, dtype=torch.int64)}, tmp_path / "model.safetensors")
-    refused(FolderCheckpoint(tmp_path).tensors["a"].expand, "tensor 'a'", "kind I64")
+    refused(FolderCheckpoint(tmp_path).tensors["a"].to_float32, "tensor 'a'", "kind I64")
 
 
 # Mapping --------------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_unsupported_dtype(tmp_path: Path, kind: str) -> None:
 def test_index_of_the_wrong_type(tmp_path: Path, where: object) -> None:
     path = replace(tmp_path / INDEX, json.dumps({"weight_map": where}).encode())
     refused(lambda: FolderCheckpoint(tmp_path).tensors, path, "'weight_map' must map tensor names to file names", AGAIN)
-    refused(lambda: FolderCheckpoint(tmp_path).whole, path)
+    refused(lambda: FolderCheckpoint(tmp_path).complete, path)
 
 
 OUTSIDE = [

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.blueprints import Rope, read_config
-from glassformer.checkpoint.gguf import MOST_NESTED, GgufCheckpoint
+from glassformer.checkpoint.gguf import MAX_NESTING, GgufCheckpoint
 from glassformer.checkpoint.stored_tensors import InterleavedPairs
 from glassformer.errors import ConfigError
 from glassformer.opened import open_model
@@ -65,7 +65,7 @@ NESTED = st.recursive(  # the writer takes int32, float32, bool and string for i
     st.lists(SCALARS[Value.INT32], min_size=1, max_size=3) | st.lists(SCALARS[Value.STRING], min_size=1, max_size=3),
     lambda inner: st.lists(inner, min_size=1, max_size=3),
     max_leaves=6,
-).filter(lambda array: depth(array) <= MOST_NESTED)
+).filter(lambda array: depth(array) <= MAX_NESTING)
 TYPED: st.SearchStrategy[Typed] = st.one_of(
     *[values.map(lambda value, kind=kind: (value, kind)) for kind, values in SCALARS.items()],
     *[arrays(kind) for kind in SCALARS],
@@ -158,7 +158,7 @@ def test_kinds_that_cannot_be_expanded_say_so(tmp_path: Path, kind: GGMLQuantiza
     path = write_gguf(tmp_path / "x.gguf", tensors={"one": (np.zeros((2, size), np.uint8), kind)})
     one = GgufCheckpoint(path).raw["one"]
     assert one.shape == (2, elements)
-    refused(one.expand, path, "tensor 'one'", f"kind {kind.name}", "Use a file in one of the usual kinds")
+    refused(one.to_float32, path, "tensor 'one'", f"kind {kind.name}", "Use a file in one of the usual kinds")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -361,7 +361,7 @@ HOSTILE: dict[str, tuple[bytes, str, str]] = {  # what it is: (the file, the fie
     "array of texts": (header(pair("a", ARRAY, array(TEXT, FAR))), "'a'", f"it counts {FAR} entries, more than"),
     "array of arrays": (header(pair("a", ARRAY, array(ARRAY, FAR))), "'a'", f"it counts {FAR} entries, more than"),
     "cut array": (header(pair("a", ARRAY, array(TEXT, 2, string("xxxxxxxx")))), "'a'", "the file ends inside it"),
-    "nesting": (header(pair("a", ARRAY, array(ARRAY, 1) * 2000)), "'a'", f"nested more than {MOST_NESTED} deep"),
+    "nesting": (header(pair("a", ARRAY, array(ARRAY, 1) * 2000)), "'a'", f"nested more than {MAX_NESTING} deep"),
     "alignment 0": (header(pair("general.alignment", U32, bytes(4))), "'general.alignment'", "0 is not a power of two"),
     "alignment 48": (header(pair("general.alignment", U8, b"0")), "'general.alignment'", "48 is not a power of two"),
     "alignment text": (header(pair("general.alignment", TEXT, string("x"))), "'general.alignment'", "not a power of two"),

@@ -18,7 +18,7 @@ from gguf.quants import dequantize
 
 from glassformer.checkpoint import gguf_writer
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_names import TABLES, tensors, written
+from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout, tensors_from_gguf
 from glassformer.checkpoint.gguf_writer import OutputTensor, RowReader, rows_in_layout, stored_rows, write_gguf
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, OffsetByOne, Transposed
 from glassformer.errors import CheckpointError, InputError
@@ -139,10 +139,10 @@ class TestBrokenOff:
         """A run that is killed leaves no file under the name; one that is interrupted leaves nothing at all."""
         code = (
             "import os, sys, time, numpy as np\nfrom pathlib import Path\n"
-            "from glassformer.checkpoint.gguf_writer import Written, write_gguf\n"
+            "from glassformer.checkpoint.gguf_writer import OutputTensor, write_gguf\n"
             "def rows(first, last):\n    os.write(1, b'writing\\n')\n    time.sleep(0.1 if first < 99 else 60)\n"
             "    return np.zeros((last - first, 1 << 20), np.float32)\n"
-            "write_gguf(Path(sys.argv[1]), 'odd', {}, [Written('a', 'F16', (100, 1 << 20), lambda: rows)])\n"
+            "write_gguf(Path(sys.argv[1]), 'odd', {}, [OutputTensor('a', 'F16', (100, 1 << 20), lambda: rows)])\n"
         )
         process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "x.gguf")], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
@@ -199,8 +199,8 @@ def test_a_layout_and_back(layout: Layout) -> None:
 def test_names_and_back(architecture: str, tmp_path: Path) -> None:
     """What the reader calls a tensor, the writer calls by the name that was read."""
     found = GgufCheckpoint(made_by_the_library(tmp_path / "x.gguf", architecture))
-    for name, one in tensors(found.metadata, found.config, found.raw, found.path).items():
-        theirs, layout = written(TABLES[architecture], found.config, name, one.shape)
+    for name, one in tensors_from_gguf(found.metadata, found.config, found.raw, found.path).items():
+        theirs, layout = gguf_name_and_layout(TABLES[architecture], found.config, name, one.shape)
         assert found.raw[theirs].offset == one.offset
         assert layout == one.layout
         if layout is not None:
@@ -210,4 +210,4 @@ def test_names_and_back(architecture: str, tmp_path: Path) -> None:
 
 def test_rows_that_make_no_heads() -> None:
     with pytest.raises(CheckpointError, match="which do not make pairs in 4 heads"):
-        written(TABLES["llama"], {"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight", (12, 8))
+        gguf_name_and_layout(TABLES["llama"], {"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight", (12, 8))

@@ -211,7 +211,7 @@ def test_two_who_fetch_at_once(shelf: Shelf, downloads: list[Path], member: str,
 def test_a_place_that_cannot_be_taken(tmp_path: Path) -> None:
     (tmp_path / "whole").write_text("x")
     with pytest.raises(OSError, match="whole"):
-        module._settle(tmp_path / "not here", tmp_path / "there" / "whole")
+        module._move_into_place(tmp_path / "not here", tmp_path / "there" / "whole")
 
 
 def test_wrong_hash(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:

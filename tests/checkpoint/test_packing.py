@@ -69,8 +69,8 @@ def test_searching_pays(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against the scale that the extremes alone would give."""
     searched = error(drawn(), kind)
     monkeypatch.setattr(quantization, "NEIGHBOURS", ((0, 0),))
-    monkeypatch.setattr(quantization, "_fitted", lambda parts, levels, _: _extremes(parts, levels))
-    monkeypatch.setattr(quantization, "_centred", lambda parts, levels, _: np.abs(parts).max(axis=0) / -levels)
+    monkeypatch.setattr(quantization, "_fit_scale_and_minimum", lambda parts, levels, _: _extremes(parts, levels))
+    monkeypatch.setattr(quantization, "_fit_scale", lambda parts, levels, _: np.abs(parts).max(axis=0) / -levels)
     assert searched < 0.97 * error(drawn(), kind)
 
 
@@ -130,7 +130,7 @@ def test_plain_kinds() -> None:
 def test_pieces_make_no_difference(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = drawn(33, 512)
     whole = quantize_rows(values, kind)
-    monkeypatch.setattr(quantization, "PIECE", 1)
+    monkeypatch.setattr(quantization, "CHUNK", 1)
     assert np.array_equal(quantize_rows(values, kind), whole)
     assert np.array_equal(np.concatenate([quantize_rows(row, kind) for row in values]), whole)  # a row alone is a row
     assert np.array_equal(quantize_rows(np.asfortranarray(values), kind), whole)

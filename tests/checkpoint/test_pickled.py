@@ -15,7 +15,7 @@ from glassformer.checkpoint import open_at
 from glassformer.checkpoint.folder import FolderCheckpoint, read_safetensors
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, StoredTensor
 from glassformer.checkpoint.torch_file import KINDS, WRAPPERS, read_torch_file
-from glassformer.compat.pretrained import DTYPES, as_tensor
+from glassformer.compat.pretrained import STORED_DTYPES, as_tensor
 from tests.checkpoint.files import CONFIG, refused, write_folder
 from tests.checkpoint.pickles import Claimed, Storage, dumped, zipped
 
@@ -38,7 +38,7 @@ old_or_new = pytest.mark.parametrize("old", [False, True])
 @old_or_new
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
 def test_every_plain_kind(tmp_path: Path, kind: str, old: bool) -> None:
-    wanted = torch.randn(5, 3).mul(3).to(DTYPES[kind])
+    wanted = torch.randn(5, 3).mul(3).to(STORED_DTYPES[kind])
     one = read_torch_file(save({"a": wanted}, tmp_path / "x.bin", old)).tensors["a"]
     assert (one.name, one.kind, one.shape, one.size, one.packed) == ("a", kind, (5, 3), 15 * PLAIN_KINDS[kind], False)
     assert one.file.path == tmp_path / "x.bin"
@@ -146,15 +146,15 @@ def write_index(folder: Path, shards: dict[str, dict[str, Tensor]]) -> Path:
 def test_one_file(tmp_path: Path) -> None:
     save({"a": torch.ones(3), "epoch": 3}, tmp_path / BIN)
     assert FolderCheckpoint(tmp_path).tensors["a"].to_float32().tolist() == [1, 1, 1]
-    assert FolderCheckpoint(tmp_path).whole
+    assert FolderCheckpoint(tmp_path).complete
 
 
 def test_many_files(tmp_path: Path) -> None:
     folder = write_index(tmp_path, {ONE: {"a": torch.ones(2)}, TWO: {"b": torch.zeros(3)}})
     assert {name: one.file.path.name for name, one in FolderCheckpoint(folder).tensors.items()} == {"a": ONE, "b": TWO}
-    assert FolderCheckpoint(folder).whole
+    assert FolderCheckpoint(folder).complete
     (folder / TWO).unlink()
-    assert not FolderCheckpoint(folder).whole
+    assert not FolderCheckpoint(folder).complete
     refused(lambda: FolderCheckpoint(folder).tensors, folder / TWO, "the file is missing")
 
 
@@ -195,13 +195,13 @@ def test_a_file_of_a_folder_means_the_folder_with_that_file(tmp_path: Path) -> N
 def test_other_names_are_not_taken_for_weights(tmp_path: Path) -> None:
     for name in ("adapter_model.bin", "optimizer.pt", "training_args.bin"):
         save({"a": torch.ones(2)}, tmp_path / name)
-    assert not FolderCheckpoint(tmp_path).whole
+    assert not FolderCheckpoint(tmp_path).complete
     refused(lambda: FolderCheckpoint(tmp_path).tensors, tmp_path, "holds no model.safetensors", "nor a pytorch_model.bin")
 
 
 def test_a_real_model_either_way(minilm: Path, tmp_path: Path) -> None:
     wanted = read_safetensors(minilm / "model.safetensors")
-    values = {name: as_tensor(one, DTYPES[one.kind]) for name, one in wanted.items()}
+    values = {name: as_tensor(one, STORED_DTYPES[one.kind]) for name, one in wanted.items()}
     save(values, tmp_path / BIN)
     found = FolderCheckpoint(tmp_path).tensors
     assert found.keys() == wanted.keys()

@@ -18,7 +18,7 @@ from glassformer.checkpoint.dequantization import dequantize
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Transposed
-from glassformer.compat.auto import made_for
+from glassformer.compat.auto import model_class_for_head
 from glassformer.compat.pretrained import load
 from glassformer.errors import CheckpointError, InputError
 from glassformer.opened import OpenedModel, open_model
@@ -81,7 +81,7 @@ def test_every_family(family: str, kind: str, tmp_path: Path) -> None:
     assert all(opened.tensors[name].shape[1:] == () or any(word in name for word in SMALL) for name in kept), kept
     other = replace(opened, replacement_tensors=found)
     assert other.kind == kind.upper() or family in ("t5", "bart")
-    cls = made_for(opened.config.model_type, opened.head)
+    cls = model_class_for_head(opened.config.model_type, opened.head)
     one, two = (load(cls, which) for which in (opened, other))
     ids = ids_for(one, 2, 9)
     inputs = {"input_ids": ids, **({"decoder_input_ids": ids} if opened.head == "seq2seq" else {})}
@@ -238,7 +238,7 @@ def test_a_damaged_source_is_said(tmp_path: Path) -> None:
 def test_needs_no_torch(tmp_path: Path) -> None:
     made(tmp_path)
     code = (
-        "import sys; from glassformer.opening import open_model; from glassformer.quantising import requantised\n"
-        f"requantised(open_model({str(tmp_path)!r}), 'q8_0'); assert 'torch' not in sys.modules"
+        "import sys; from glassformer.opened import open_model; from glassformer.quantize import requantize\n"
+        f"requantize(open_model({str(tmp_path)!r}), 'q8_0'); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,14 +9,14 @@ import pytest
 
 from glassformer.blueprints import blueprint, read_config
 from glassformer.opened import open_model
-from glassformer.quantize.tensor_kinds import Role, kind_for, label, roles, stored_roles
+from glassformer.quantize.tensor_kinds import WeightRole, kind_for, model_label, stored_roles, weight_roles
 from tests.parity import reference
 
 
 @pytest.mark.parametrize("family", reference.FAMILIES)
 def test_every_matrix_has_a_role(family: str) -> None:
     made = blueprint(read_config(reference.config(family).to_dict()))
-    found = roles(made)
+    found = weight_roles(made)
     assert found.keys() == {weight.name for weight in made.weights}
     for weight in made.weights:
         small = any(word in weight.name for word in ("position", "token_type", "wpe", "bias"))
@@ -38,7 +38,7 @@ def test_every_matrix_has_a_role(family: str) -> None:
         ("table", 512, "F32", "F32"), ("plain", 512, "Q4_K", None),
     ],
 )  # fmt: skip
-def test_the_kind_for_a_role(role: Role, columns: int, kind: str, wanted: str | None) -> None:
+def test_the_kind_for_a_role(role: WeightRole, columns: int, kind: str, wanted: str | None) -> None:
     assert kind_for(role, columns, kind) == wanted
 
 
@@ -59,6 +59,6 @@ def test_stored_under_either_name(prefix: str, tmp_path: Path) -> None:
 
 def test_a_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference.write(tmp_path / "Qwen3-0.6B", "qwen3")
-    assert label(open_model(tmp_path / "Qwen3-0.6B")) == "Qwen3-0.6B"
+    assert model_label(open_model(tmp_path / "Qwen3-0.6B")) == "Qwen3-0.6B"
     monkeypatch.chdir(tmp_path / "Qwen3-0.6B")
-    assert label(open_model(".")) == "Qwen3-0.6B"
+    assert model_label(open_model(".")) == "Qwen3-0.6B"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.engine.plain.executor import Plain
+from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.observe.perplexity import HELD_OUT, LikelihoodComparison, compare_likelihoods
 from glassformer.opened import open_model
 from glassformer.quantize import quantize
@@ -33,7 +33,7 @@ def compared(folder: Path, kind: str) -> LikelihoodComparison:
     path = folder / f"{kind}.gguf"
     quantize(open_model(folder), path, kind)
     ids = open_model(folder).tokenizer(HELD_OUT.read_text("utf-8"))["input_ids"][:257]
-    return compare_likelihoods(Plain(load(folder, "causal")), Plain(load(path, "causal")), ids)
+    return compare_likelihoods(PlainExecutor(load(folder, "causal")), PlainExecutor(load(path, "causal")), ids)
 
 
 @pytest.mark.parametrize("kind", COSTS)

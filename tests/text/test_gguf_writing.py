@@ -12,8 +12,8 @@ from tokenizers import Tokenizer as Backend
 
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.sources.gguf.byte_level import COMPOSED, LLAMA3_KIN, PRE_TOKENIZERS
-from glassformer.text.sources.gguf.export import fields
+from glassformer.text.sources.gguf.byte_level import LLAMA3_LIKE, NFC_NORMALIZED, PRE_TOKENIZERS
+from glassformer.text.sources.gguf.export import tokenizer_fields
 from tests.text.models import GEMMA, LLAMA, folder, trained
 from tests.text.texts import moderate, texts
 
@@ -24,7 +24,7 @@ def written(tokenizer: Tokenizer, size: int | None = None) -> dict[str, Any]:
     template = tokenizer.chat_template
     assert not isinstance(template, Mapping)
     special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
-    return fields(tokenizer.backend, special, template, size or len(tokenizer))
+    return tokenizer_fields(tokenizer.backend, special, template, size or len(tokenizer))
 
 
 def again(tokenizer: Tokenizer, size: int | None = None) -> Tokenizer:
@@ -88,7 +88,7 @@ class TestSentencePiece:
         """Where pieces take no space in front, GGUF spells the spaces of a user's tokens as they are in a text."""
         backend = Backend.from_str(gemma.backend.to_str())
         backend.add_tokens([AddedToken("▁▁▁", normalized=True)])
-        said = fields(backend, {"bos_token": "<bos>"}, None, backend.get_vocab_size())
+        said = tokenizer_fields(backend, {"bos_token": "<bos>"}, None, backend.get_vocab_size())
         assert said["tokenizer.ggml.tokens"][-1] == "   "
         assert Tokenizer.from_gguf(said)("a   b")["input_ids"] == backend.encode("a   b").ids
 
@@ -123,13 +123,13 @@ def byte_level(**changes: Any) -> Backend:
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
 def test_every_way_to_split(name: str) -> None:
     """Each has a name, if not the only one; with it the same is read."""
-    backend = byte_level(ignore_merges=name in LLAMA3_KIN)
+    backend = byte_level(ignore_merges=name in LLAMA3_LIKE)
     backend.pre_tokenizer = PRE_TOKENIZERS[name]()
-    backend.normalizer = normalizers.NFC() if name in COMPOSED else None
-    said = fields(backend, {}, None, 300)["tokenizer.ggml.pre"]
+    backend.normalizer = normalizers.NFC() if name in NFC_NORMALIZED else None
+    said = tokenizer_fields(backend, {}, None, 300)["tokenizer.ggml.pre"]
     one, other = (json_of(PRE_TOKENIZERS[way]()) for way in (said, name))
     assert one == other
-    assert (said in COMPOSED, said in LLAMA3_KIN) == (name in COMPOSED, name in LLAMA3_KIN)
+    assert (said in NFC_NORMALIZED, said in LLAMA3_LIKE) == (name in NFC_NORMALIZED, name in LLAMA3_LIKE)
 
 
 def json_of(pre: Any) -> bytes:
@@ -145,12 +145,12 @@ def test_what_stands_around_a_text(around: str, bos: bool, eos: bool) -> None:
     backend = byte_level()
     numbers = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
     backend.post_processor = processors.TemplateProcessing(single=around, special_tokens=numbers)
-    found = fields(backend, {"bos_token": "<s>", "eos_token": "</s>"}, None, 300)
+    found = tokenizer_fields(backend, {"bos_token": "<s>", "eos_token": "</s>"}, None, 300)
     assert (found["tokenizer.ggml.add_bos_token"], found["tokenizer.ggml.add_eos_token"]) == (bos, eos)
 
 
 def test_ids_without_a_text_are_named() -> None:
-    found = fields(byte_level(), {}, None, 262)
+    found = tokenizer_fields(byte_level(), {}, None, 262)
     assert found["tokenizer.ggml.tokens"][-3:] == ["</s>", "[PAD260]", "[PAD261]"]
     assert found["tokenizer.ggml.token_type"][-4:] == [3, 3, 5, 5]
 
@@ -158,12 +158,12 @@ def test_ids_without_a_text_are_named() -> None:
 class TestRefused:
     def test_fewer_scores_than_tokens(self) -> None:
         with pytest.raises(CheckpointError, match="has the id 259, but the model scores only 259 tokens. Is this"):
-            fields(byte_level(), {}, None, 259)
+            tokenizer_fields(byte_level(), {}, None, 259)
 
     def test_another_kind(self) -> None:
         backend = Backend(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
         with pytest.raises(CheckpointError, match="neither byte-level BPE nor SentencePiece's"):
-            fields(backend, {}, None, 2)
+            tokenizer_fields(backend, {}, None, 2)
 
     @pytest.mark.parametrize("what", ["split", "normalizer", "merges"])
     def test_another_way_to_split(self, what: str) -> None:
@@ -173,10 +173,10 @@ class TestRefused:
         if what == "normalizer":
             backend.normalizer = normalizers.Lowercase()
         with pytest.raises(CheckpointError, match="splits a text in a way that GGUF has no name for. Keep the checkpoint"):
-            fields(backend, {}, None, 300)
+            tokenizer_fields(backend, {}, None, 300)
 
     def test_what_shows_only_in_texts(self) -> None:
         backend = byte_level()
         backend.post_processor = processors.TemplateProcessing(single="<s> <s> $A", special_tokens=[("<s>", 258)])
         with pytest.raises(CheckpointError, match="does something to 'The quick brown fox' that GGUF's fields cannot say"):
-            fields(backend, {"bos_token": "<s>"}, None, 300)
+            tokenizer_fields(backend, {"bos_token": "<s>"}, None, 300)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from glassformer.text import Detokenizer, Tokenizer
-from glassformer.text.detokenizer import HALF, shown_bytes
+from glassformer.text.detokenizer import INCOMPLETE, shown_bytes
 from glassformer.text.stop_buffer import StopBuffer
 from glassformer.text.token_bytes import BYTES, byte_level
 from tests.text.texts import moderate, single_bytes, spelt, texts
@@ -54,7 +54,7 @@ def test_any_text_comes_in_whole_characters(tokenizer: Tokenizer, text: str, ski
     ids = tokenizer.encode(text)
     found, whole = fed(tokenizer, ids, skip), tokenizer.decode(ids, skip_special_tokens=skip)
     assert "".join(found) == whole
-    assert HALF in whole or not any(HALF in piece for piece in found)
+    assert INCOMPLETE in whole or not any(INCOMPLETE in piece for piece in found)
 
 
 @settings(max_examples=1000, deadline=None)  # for each of the two tokenizers
@@ -75,8 +75,8 @@ def test_any_ids_joined_are_the_whole(tokenizer: Tokenizer, recipe: list[tuple[s
     ids = cooked(tokenizer, recipe)
     found, whole = fed(tokenizer, ids, skip), tokenizer.decode(ids, skip_special_tokens=skip)
     assert "".join(found) == whole
-    assert HALF in whole or not any(HALF in piece for piece in found)
-    assert not any(piece.endswith(HALF) for piece in found[:-1])  # what may yet become a character waits
+    assert INCOMPLETE in whole or not any(INCOMPLETE in piece for piece in found)
+    assert not any(piece.endswith(INCOMPLETE) for piece in found[:-1])  # what may yet become a character waits
 
 
 def test_a_character_waits_for_its_last_token(tokenizer: Tokenizer) -> None:

@@ -3,7 +3,7 @@ pickles.
 
 locate   a name (path, catalogue entry, hub id) to a file or folder, fetching it if it must
 open_at  that file or folder to a `Checkpoint`: config, settings and stored tensors, all read lazily
-stored   where a tensor's bytes lie, of which kind and shape; memory-mapped, never copied here
+stored_tensors   where a tensor's bytes lie, of which kind and shape; memory-mapped, never copied here
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from glassformer.errors import CheckpointError
 
 
 class Checkpoint(Protocol):
-    """What `Folder`, `Gguf` and `Scratch` have in common."""
+    """What `FolderCheckpoint`, `GgufCheckpoint` and `ScratchCheckpoint` have in common."""
 
     path: Path
 

@@ -30,10 +30,10 @@ def kind_name(code: int) -> str | None:
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
-        found = GGMLQuantizationType(code)
+        kind = GGMLQuantizationType(code)
     except ValueError:
         return None
-    return found.name if found in GGML_QUANT_SIZES else None
+    return kind.name if kind in GGML_QUANT_SIZES else None
 
 
 def dequantize(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], where: str) -> npt.NDArray[np.float32]:

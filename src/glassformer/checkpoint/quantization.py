@@ -1,4 +1,4 @@
-"""Rows of float32 to packed (quantised) bytes: the inverse of `packed`, for the kinds that models are written in.
+"""Rows of float32 to packed (quantised) bytes: the inverse of `dequantization`, for the kinds that models are written in.
 
 A block of neighbours in a row shares a scale, and some kinds a minimum too (GGUF's block formats, as ggml has them). For the
 simple kinds the gguf package has the formulas. The K kinds (blocks of 256, cut into parts that each have a scale of 6 or 8
@@ -27,11 +27,11 @@ BITS: Mapping[str, float] = {  # per number, scales included
     "F32": 32, "F16": 16, "BF16": 16, "Q8_0": 8.5, "Q6_K": 6.5625, "Q5_K": 5.5, "Q5_0": 5.5, "Q4_1": 5, "Q4_K": 4.5,
     "Q4_0": 4.5,
 }  # fmt: skip
-PIECE = 1 << 18  # numbers that are packed in one go: few enough for the caches, enough for numpy
-LARGEST = float(np.finfo(np.float16).max)  # scales are half floats
-ALIKE = np.float32(2e-6)  # below this share, numbers differ by rounding only
+CHUNK = 1 << 18  # numbers that are packed in one go: few enough for the caches, enough for numpy
+MAX_HALF = float(np.finfo(np.float16).max)  # scales are half floats
+MIN_SPREAD = np.float32(2e-6)  # below this share, numbers differ by rounding only
 TINY = 1e-30  # as good as zero, and its inverse is still a number
-SUPER = 256
+SUPER_BLOCK = 256
 NEIGHBOURS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1))  # of a scale and a minimum
 
 
@@ -66,32 +66,36 @@ def quantize_rows(rows: Floats, kind: str) -> Bytes:
     if kind == "F32":
         return rows.view(np.uint8)
     if kind != "BF16":
-        _check(rows, kind)
-    found = np.empty((len(rows), quantized_size(kind, (rows.shape[-1],))), np.uint8)
-    step = max(1, PIECE // rows.shape[-1])
-    way = K_KINDS.get(kind)
+        _check_range(rows, kind)
+    packed = np.empty((len(rows), quantized_size(kind, (rows.shape[-1],))), np.uint8)
+    step = max(1, CHUNK // rows.shape[-1])
+    quantizer = K_KINDS.get(kind)
     for at in range(0, len(rows), step):
         piece = rows[at : at + step]
-        found[at : at + step] = _known(piece, kind) if way is None else way(piece.reshape(-1, SUPER)).reshape(len(piece), -1)
-    return found
+        packed[at : at + step] = (
+            _by_gguf_package(piece, kind)
+            if quantizer is None
+            else quantizer(piece.reshape(-1, SUPER_BLOCK)).reshape(len(piece), -1)
+        )
+    return packed
 
 
-def _check(rows: Floats, kind: str) -> None:
+def _check_range(rows: Floats, kind: str) -> None:
     most = float(np.abs(rows).max(initial=0.0))
-    if not most <= LARGEST:
+    if not most <= MAX_HALF:
         what = f"a number as large as {most:.3g}" if np.isfinite(most) else "an infinity or something that is no number"
         raise InputError(f"there is {what} among the weights, which {kind} cannot hold. Use BF16 or F32.")
 
 
-def _known(rows: Floats, kind: str) -> Bytes:
+def _by_gguf_package(rows: Floats, kind: str) -> Bytes:
     """By the gguf package's own formula."""
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import quantize
 
     if kind.startswith("Q"):
         rows = np.where(np.abs(rows) < TINY, np.float32(0), rows)
-    found: Bytes = quantize(rows, GGMLQuantizationType[kind]).view(np.uint8)
-    return found
+    packed: Bytes = quantize(rows, GGMLQuantizationType[kind]).view(np.uint8)
+    return packed
 
 
 # The K kinds ----------------------------------------------------------------------------------------------------
@@ -113,44 +117,46 @@ def _q5_k(blocks: Floats) -> Bytes:
 def _with_minimum(blocks: Floats, levels: int, offsets: npt.NDArray[Any]) -> tuple[Bytes, Bytes]:
     """Blocks of eight parts of 32: the whole numbers, and the bytes before them: two half floats, scales and minima."""
     parts = np.ascontiguousarray(blocks.reshape(-1, 32).T)  # (32, parts)
-    scales, lows = _fitted(parts, levels, offsets)
+    scales, lows = _fit_scale_and_minimum(parts, levels, offsets)
     (unit, scales6), (under, lows6) = _six_bits(scales.reshape(-1, 8)), _six_bits(lows.reshape(-1, 8))
     units, unders = np.repeat(unit, 8), np.repeat(under, 8)
-    scales6, lows6 = _among_neighbours(parts, levels, units, scales6.reshape(-1), unders, lows6.reshape(-1))
-    whole = _rounded(parts, levels, units * scales6, unders * lows6).astype(np.uint8).T.reshape(-1, SUPER)
+    scales6, lows6 = _best_neighbour(parts, levels, units, scales6.reshape(-1), unders, lows6.reshape(-1))
+    levels_used = _rounded(parts, levels, units * scales6, unders * lows6).astype(np.uint8).T.reshape(-1, SUPER_BLOCK)
     halves = np.stack([unit, under], axis=1).astype(np.float16).view(np.uint8)
-    return whole, np.concatenate([halves, _twelve(scales6.reshape(-1, 8), lows6.reshape(-1, 8))], axis=1)
+    return levels_used, np.concatenate(
+        [halves, _pack_scales_and_minima(scales6.reshape(-1, 8), lows6.reshape(-1, 8))], axis=1
+    )
 
 
 def _rounded(parts: Floats, levels: int, step: Floats, down: Floats) -> Floats:
     """The whole numbers whose multiples of the step, less what all begin below zero, are nearest to the numbers."""
-    whole = parts + down
-    whole *= np.divide(1, step, out=np.zeros_like(step), where=step > 0)
-    return np.clip(np.rint(whole, out=whole), 0, levels, out=whole)
+    integers = parts + down
+    integers *= np.divide(1, step, out=np.zeros_like(step), where=step > 0)
+    return np.clip(np.rint(integers, out=integers), 0, levels, out=integers)
 
 
-def _among_neighbours(
+def _best_neighbour(
     parts: Floats, levels: int, units: Floats, scales: Floats, unders: Floats, lows: Floats
 ) -> tuple[Floats, Floats]:
     """Scales and minima of 6 bits, each pair exchanged for the neighbour that serves its part best: rounding them one by one
     is not yet rounding them well."""
     weights = _weights(parts)
-    best, found = np.full_like(units, np.inf), (scales, lows)
+    best, best_pair = np.full_like(units, np.inf), (scales, lows)
     for more, lower in NEIGHBOURS:
         tried = np.clip(scales + more, 0, 63), np.clip(lows + lower, 0, 63)
         step, down = units * tried[0], unders * tried[1]
-        wrong = _rounded(parts, levels, step, down)
-        wrong *= step
-        wrong -= down
-        wrong -= parts
-        error = _dot(np.square(wrong, out=wrong), weights)
+        errors = _rounded(parts, levels, step, down)
+        errors *= step
+        errors -= down
+        errors -= parts
+        error = _dot(np.square(errors, out=errors), weights)
         better = error < best
         best = np.where(better, error, best)
-        found = np.where(better, tried[0], found[0]), np.where(better, tried[1], found[1])
-    return found
+        best_pair = np.where(better, tried[0], best_pair[0]), np.where(better, tried[1], best_pair[1])
+    return best_pair
 
 
-def _fitted(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> tuple[Floats, Floats]:
+def _fit_scale_and_minimum(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> tuple[Floats, Floats]:
     """For each part the scale, and how far below zero it begins, that serve its numbers best."""
     low = np.minimum(parts.min(axis=0), 0)
     width = parts.max(axis=0) - low
@@ -160,21 +166,21 @@ def _fitted(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> tuple[Floa
     shifted = (parts - low) * inverse  # 0…1
     weighted = weights * parts
     best, scale, down = np.full_like(low, np.inf), width / levels, -low
-    whole, product = np.empty_like(parts), np.empty_like(parts)
+    integers, product = np.empty_like(parts), np.empty_like(parts)
     for offset in offsets:
-        np.rint(np.multiply(shifted, np.float32(levels + offset), out=whole), out=whole)
-        np.minimum(whole, levels, out=whole)
-        np.multiply(whole, weights, out=product)
-        numbers, squares, meets = product.sum(axis=0), _dot(product, whole), _dot(weighted, whole)
+        np.rint(np.multiply(shifted, np.float32(levels + offset), out=integers), out=integers)
+        np.minimum(integers, levels, out=integers)
+        np.multiply(integers, weights, out=product)
+        numbers, squares, meets = product.sum(axis=0), _dot(product, integers), _dot(weighted, integers)
         spread = total * squares - numbers * numbers
-        some = spread > ALIKE * total * squares
-        slope = np.divide(total * meets - first * numbers, spread, out=np.zeros_like(low), where=some)
-        start = np.divide(squares * first - numbers * meets, spread, out=np.zeros_like(low), where=some)
+        solvable = spread > MIN_SPREAD * total * squares
+        slope = np.divide(total * meets - first * numbers, spread, out=np.zeros_like(low), where=solvable)
+        start = np.divide(squares * first - numbers * meets, spread, out=np.zeros_like(low), where=solvable)
         above = start > 0  # no part can begin above zero
         slope[above] = np.divide(meets, squares, out=np.zeros_like(low), where=squares > 0)[above]
         start[above] = 0
         error = square - slope * meets - start * first
-        better = some & (slope > 0) & (error < best)
+        better = solvable & (slope > 0) & (error < best)
         best[better], scale[better], down[better] = error[better], slope[better], -start[better]
     return scale, down
 
@@ -186,28 +192,28 @@ def _six_bits(values: Floats) -> tuple[Floats, Floats]:
     return unit, np.clip(np.rint(values * inverse[:, None]), 0, 63)
 
 
-def _twelve(scales: Floats, lows: Floats) -> Bytes:
+def _pack_scales_and_minima(scales: Floats, lows: Floats) -> Bytes:
     """Eight scales and eight minima of 6 bits in twelve bytes: the first four of each whole, above them the upper bits of
     the rest, whose lower bits stand behind."""
     scale, low = scales.astype(np.uint8), lows.astype(np.uint8)
-    upper = [one[:, :4] | (one[:, 4:] >> 4) << 6 for one in (scale, low)]
+    upper = [values[:, :4] | (values[:, 4:] >> 4) << 6 for values in (scale, low)]
     return np.concatenate([*upper, (scale[:, 4:] & 15) | (low[:, 4:] & 15) << 4], axis=1)
 
 
 def _q6_k(blocks: Floats) -> Bytes:
     """Sixteen parts of 16, each with a signed scale of 8 bits and numbers from -32 to 31."""
     parts = np.ascontiguousarray(blocks.reshape(-1, 16).T)  # (16, parts)
-    scales = _centred(parts, 32, np.arange(-5, 5) * 0.2).reshape(-1, 16)
+    scales = _fit_scale(parts, 32, np.arange(-5, 5) * 0.2).reshape(-1, 16)
     far = np.take_along_axis(scales, np.abs(scales).argmax(axis=1)[:, None], axis=1)[:, 0]
     unit = (far / -128).astype(np.float16).astype(np.float32)
     inverse = np.divide(1, unit, out=np.zeros_like(unit), where=unit != 0)
     eight = np.clip(np.rint(scales * inverse[:, None]), -128, 127)
     step = (unit[:, None] * eight).reshape(-1)
     numbers = parts * np.divide(1, step, out=np.zeros_like(step), where=step != 0)
-    whole = (np.clip(np.rint(numbers, out=numbers), -32, 31, out=numbers) + 32).astype(np.uint8).T.reshape(-1, 2, 4, 32)
-    lower = whole & 15
+    integers = (np.clip(np.rint(numbers, out=numbers), -32, 31, out=numbers) + 32).astype(np.uint8).T.reshape(-1, 2, 4, 32)
+    lower = integers & 15
     fours = np.stack([lower[:, :, 0] | lower[:, :, 2] << 4, lower[:, :, 1] | lower[:, :, 3] << 4], axis=2)
-    upper = whole >> 4
+    upper = integers >> 4
     twos = upper[:, :, 0] | upper[:, :, 1] << 2 | upper[:, :, 2] << 4 | upper[:, :, 3] << 6
     halves = unit.astype(np.float16)[:, None].view(np.uint8)
     return np.concatenate(
@@ -215,7 +221,7 @@ def _q6_k(blocks: Floats) -> Bytes:
     )
 
 
-def _centred(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> Floats:
+def _fit_scale(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> Floats:
     """For each part the signed scale that serves its numbers best; signed, for there is one more number below zero."""
     far = np.take_along_axis(parts, np.abs(parts).argmax(axis=0)[None], axis=0)[0]
     inverse = np.divide(-1, far, out=np.zeros_like(far), where=np.abs(far) > TINY)
@@ -224,11 +230,11 @@ def _centred(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> Floats:
     shifted = parts * inverse  # -1 where it is farthest
     best: Floats = np.zeros_like(far)
     scale: Floats = -far / np.float32(levels)
-    whole, product = np.empty_like(parts), np.empty_like(parts)
+    integers, product = np.empty_like(parts), np.empty_like(parts)
     for offset in offsets:
-        np.rint(np.multiply(shifted, np.float32(levels + offset), out=whole), out=whole)
-        np.clip(whole, -levels, levels - 1, out=whole)
-        meets, squares = _dot(weighted, whole), _dot(np.multiply(weights, whole, out=product), whole)
+        np.rint(np.multiply(shifted, np.float32(levels + offset), out=integers), out=integers)
+        np.clip(integers, -levels, levels - 1, out=integers)
+        meets, squares = _dot(weighted, integers), _dot(np.multiply(weights, integers, out=product), integers)
         slope = np.divide(meets, squares, out=np.zeros_like(far), where=squares > 0)
         gain = slope * meets  # by so much the error is less than all that there is
         better = gain > best
@@ -238,13 +244,13 @@ def _centred(parts: Floats, levels: int, offsets: npt.NDArray[Any]) -> Floats:
 
 def _weights(parts: Floats) -> Floats:
     """How much each number's error counts: the large ones matter more, and none not at all."""
-    found: Floats = np.abs(parts) + np.sqrt(np.square(parts).mean(axis=0))
-    return found
+    weights: Floats = np.abs(parts) + np.sqrt(np.square(parts).mean(axis=0))
+    return weights
 
 
-def _dot(one: Floats, other: Floats) -> Floats:
-    found: Floats = np.einsum("ij,ij->j", one, other)
-    return found
+def _dot(left: Floats, right: Floats) -> Floats:
+    products: Floats = np.einsum("ij,ij->j", left, right)
+    return products
 
 
 K_KINDS: Mapping[str, Callable[[Floats], Bytes]] = {"Q4_K": _q4_k, "Q5_K": _q5_k, "Q6_K": _q6_k}

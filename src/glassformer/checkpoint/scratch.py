@@ -1,7 +1,7 @@
 """One file with a model written from scratch: `model.ckpt` with its `h_params` beside the tensors, or the tensors alone.
 
 The names are those of the book's chapter (`transformer_blocks.0.mha.heads.0.Wq`); its public repository spells some of
-them otherwise. Sizes are taken from the tensors wherever they show, and held against what `h_params` say.
+them otherwise. Sizes are taken from the tensors wherever they show, and compared with `h_params`.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class ScratchCheckpoint:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        table, output = self._named[TABLE], self._named.get(OUTPUT)
-        seen = self._seen()
-        found: dict[str, Any] = {"model_type": "scratch", "vocab_size": table.shape[0]}
+        table, output = self._chapter_tensors[TABLE], self._chapter_tensors.get(OUTPUT)
+        shown = self._shown_sizes()
+        config: dict[str, Any] = {"model_type": "scratch", "vocab_size": table.shape[0]}
         for name, spellings in SPELLINGS.items():
-            found[name] = self._agreed(name, spellings, seen[name])
+            config[name] = self._agreed_size(name, spellings, shown[name])
         rows = output.shape[0] if output is not None and output.shape else table.shape[0]
         self._check_vocabulary(table.shape[0], rows)
         if rows != table.shape[0]:
-            found["output_size"] = rows
-        if "dropout" in self._said:
-            found["dropout"] = self._dropout()
-        return {**found, "tie_word_embeddings": output is table}
+            config["output_size"] = rows
+        if "dropout" in self._h_params:
+            config["dropout"] = self._dropout()
+        return {**config, "tie_word_embeddings": output is table}
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -64,81 +64,81 @@ class ScratchCheckpoint:
 
     @cached_property
     def tensors(self) -> Mapping[str, StoredTensor]:
-        return {name: one for name, one in self._named.items() if not name.endswith(".mask")}
+        return {name: tensor for name, tensor in self._chapter_tensors.items() if not name.endswith(".mask")}
 
     @cached_property
     def _file(self) -> TorchFile:
         return read_torch_file(self.path)
 
     @cached_property
-    def _named(self) -> Mapping[str, StoredTensor]:
+    def _chapter_tensors(self) -> Mapping[str, StoredTensor]:
         """The file's tensors under the chapter's names."""
         stored = self._file.tensors
-        found = {chapter_name(name): one for name, one in stored.items()}
-        if TABLE not in found or len(found[TABLE].shape) != 2:
+        tensors = {chapter_name(name): tensor for name, tensor in stored.items()}
+        if TABLE not in tensors or len(tensors[TABLE].shape) != 2:
             names = ", ".join(abbreviated(name) for name in list(stored)[:3])
             raise CheckpointError(
                 f"{self.path}: holds {len(stored)} tensors ({names}, …), but no model from scratch: there is no {TABLE} "
                 "of two dimensions. Weights alone need a folder with their config.json: give that folder."
             )
-        return found
+        return tensors
 
     @cached_property
-    def _said(self) -> Mapping[Any, Any]:
-        said = self._file.content.get("h_params", {})
-        if not isinstance(said, dict):
+    def _h_params(self) -> Mapping[Any, Any]:
+        h_params = self._file.content.get("h_params", {})
+        if not isinstance(h_params, dict):
             raise CheckpointError(
-                f"{self.path}: 'h_params' holds a {type(said).__name__} where a dictionary belongs. Save it as a dict."
+                f"{self.path}: 'h_params' holds a {type(h_params).__name__} where a dictionary belongs. Save it as a dict."
             )
-        return dict(dict.items(said))
+        return dict(dict.items(h_params))
 
-    def _seen(self) -> dict[str, int | None]:
+    def _shown_sizes(self) -> dict[str, int | None]:
         """The sizes that the tensors show; the last transformer block is a LayerNorm, and has no attention."""
-        names, mask = self._named, self._named.get(MASK)
+        tensors, mask = self._chapter_tensors, self._chapter_tensors.get(MASK)
         return {
-            "hidden_size": names[TABLE].shape[1],
+            "hidden_size": tensors[TABLE].shape[1],
             "max_position_embeddings": mask.shape[-1] if mask is not None and mask.shape else None,
-            "num_hidden_layers": len({found[1] for name in names if (found := BLOCK.match(name))}) or None,
-            "num_attention_heads": len({found[1] for name in names if (found := HEAD.match(name))}) or None,
+            "num_hidden_layers": len({match[1] for name in tensors if (match := BLOCK.match(name))}) or None,
+            "num_attention_heads": len({match[1] for name in tensors if (match := HEAD.match(name))}) or None,
         }
 
-    def _agreed(self, name: str, spellings: tuple[str, ...], seen: int | None) -> int:
-        spelling = next((one for one in spellings if one in self._said), None)
-        said = seen if spelling is None else self._said[spelling]
-        if spelling is None and seen is None:
+    def _agreed_size(self, name: str, spellings: tuple[str, ...], shown: int | None) -> int:
+        spelling = next((spelling for spelling in spellings if spelling in self._h_params), None)
+        value = shown if spelling is None else self._h_params[spelling]
+        if spelling is None and shown is None:
             raise CheckpointError(
                 f"{self.path}: neither h_params nor tensors tell {name}. Save h_params with {spellings[0]!r} beside them."
             )
-        if not isinstance(said, int) or isinstance(said, bool) or said < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise CheckpointError(
-                f"{self.path}: h_params say that {spelling!r} is {abbreviated(said)}, where a whole number from 1 on belongs. "
-                "Save them again with the right value."
+                f"{self.path}: h_params say that {spelling!r} is {abbreviated(value)}, where a whole number from 1 on "
+                "belongs. Save them again with the right value."
             )
-        if seen not in (None, said):
+        if shown not in (None, value):
             raise CheckpointError(
-                f"{self.path}: h_params say that {spelling!r} is {said}, but the tensors have {seen}. "
+                f"{self.path}: h_params say that {spelling!r} is {value}, but the tensors have {shown}. "
                 "Are these the h_params of these weights?"
             )
-        return said
+        return value
 
     def _check_vocabulary(self, rows: int, scored: int) -> None:
         """`max_token_value` is the number of tokens to some, and the largest of them to others."""
-        for name, known in (("vocab_size", {rows, scored}), ("max_token_value", {rows, rows - 1, scored})):
-            said = self._said.get(name, rows)
-            if not isinstance(said, int) or said not in known:
+        for name, allowed in (("vocab_size", {rows, scored}), ("max_token_value", {rows, rows - 1, scored})):
+            value = self._h_params.get(name, rows)
+            if not isinstance(value, int) or value not in allowed:
                 raise CheckpointError(
-                    f"{self.path}: h_params say that {name!r} is {abbreviated(said)}, but the table of embeddings has "
+                    f"{self.path}: h_params say that {name!r} is {abbreviated(value)}, but the table of embeddings has "
                     f"{rows} rows. Are these the h_params of these weights?"
                 )
 
     def _dropout(self) -> float:
-        said = self._said["dropout"]
-        if not isinstance(said, int | float) or not 0 <= said < 1:
+        value = self._h_params["dropout"]
+        if not isinstance(value, int | float) or not 0 <= value < 1:
             raise CheckpointError(
-                f"{self.path}: h_params say that 'dropout' is {abbreviated(said)}, where a number from 0 to 1 belongs. "
+                f"{self.path}: h_params say that 'dropout' is {abbreviated(value)}, where a number from 0 to 1 belongs. "
                 "Save them again with the right value."
             )
-        return said
+        return value
 
 
 def chapter_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""How a model's states become one vector per text: what a sentence embedder's checkpoint says beside its weights.
+"""How a model's states become one vector per text: the settings in a sentence embedder's checkpoint.
 
 modules.json                    the steps after the model, in order: pooling, dense layers, normalising
 1_Pooling/config.json           which states are taken: all of them on average, the first, the last, …
@@ -38,7 +38,7 @@ ACTIVATIONS = ("Identity", "Tanh", "ReLU")
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """A linear layer behind the pooling: x · weightᵀ + bias, then the activation."""
+    """A linear layer after the pooling: x · weightᵀ + bias, then the activation."""
 
     weight: Floats  # (out, in)
     bias: Floats | None
@@ -52,45 +52,45 @@ class SentenceSettings:
     normalize: bool = False  # to length 1, so that a dot product is the cosine
     limit: int | None = None  # tokens
     prompts: Mapping[str, str] = field(default_factory=dict)
-    prompt: str | None = None  # the name of the one that is used unless another is asked for
+    prompt: str | None = None  # the name of the default one
     pool_prompt: bool = True  # whether a prompt's own tokens are pooled too
     similarity: str = "cosine"
 
 
 def read_sentence_settings(path: Path, metadata: Mapping[str, Any] | None = None) -> SentenceSettings:
-    """From a checkpoint's folder, or from a GGUF's metadata; where nothing is said, the mean of all states."""
+    """From a checkpoint's folder, or from a GGUF's metadata; by default, the mean of all states."""
     if metadata is not None:
         number = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
         return SentenceSettings(pooling=(GGUF_POOLINGS.get(number, "mean") if isinstance(number, int) else "mean",))
     modules = path / "modules.json"
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if modules.exists():
         dense: list[DenseLayer] = []
         for kind, folder in _modules(modules):
             if kind == "Pooling":
-                found |= _pooling(path / folder / "config.json")
+                settings |= _pooling(path / folder / "config.json")
             elif kind == "Dense":
                 dense.append(_dense(path / folder))
             elif kind == "Normalize":
-                found["normalize"] = True
+                settings["normalize"] = True
             elif kind != "Transformer":
                 raise CheckpointError(f"{modules}: a {kind} module is not supported; Pooling, Dense and Normalize are.")
-        found["dense"] = tuple(dense)
+        settings["dense"] = tuple(dense)
     elif (pooling := path / "1_Pooling" / "config.json").exists():
-        found |= _pooling(pooling)
-    if (small := path / "sentence_bert_config.json").exists():
-        limit = read_json(small).get("max_seq_length")
-        found["limit"] = limit if isinstance(limit, int) and limit > 0 else None
-    if (large := path / "config_sentence_transformers.json").exists():
-        found |= _habits(large)
-    return SentenceSettings(**found)
+        settings |= _pooling(pooling)
+    if (limits := path / "sentence_bert_config.json").exists():
+        limit = read_json(limits).get("max_seq_length")
+        settings["limit"] = limit if isinstance(limit, int) and limit > 0 else None
+    if (prompts := path / "config_sentence_transformers.json").exists():
+        settings |= _prompts_and_similarity(prompts)
+    return SentenceSettings(**settings)
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:
     """The steps' kinds and folders; a kind is the last word of a dotted name, and nothing of that name is imported."""
     try:
-        listed = json.loads(path.read_text("utf-8"))
-        return [(str(one["type"]).rpartition(".")[2], _inside(str(one["path"]))) for one in listed]
+        modules = json.loads(path.read_text("utf-8"))
+        return [(str(module["type"]).rpartition(".")[2], _inside(str(module["path"]))) for module in modules]
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: is no list of modules with a type and a path ({error}). Fetch it again.") from error
 
@@ -106,11 +106,11 @@ def _pooling(path: Path) -> dict[str, Any]:
     mode = config.get("pooling_mode")
     if mode is None:
         mode = [name for key, name in POOLINGS.items() if config.get(key)] or ["mean"]
-    named = [mode] if isinstance(mode, str) else mode
-    if not isinstance(named, list) or not named or not all(one in POOLINGS.values() for one in named):
+    modes = [mode] if isinstance(mode, str) else mode
+    if not isinstance(modes, list) or not modes or not all(mode in POOLINGS.values() for mode in modes):
         known = ", ".join(POOLINGS.values())
         raise CheckpointError(f"{path}: the pooling {mode!r} is not known; there are {known}.")
-    return {"pooling": tuple(named), "pool_prompt": bool(config.get("include_prompt", True))}
+    return {"pooling": tuple(modes), "pool_prompt": bool(config.get("include_prompt", True))}
 
 
 def _dense(folder: Path) -> DenseLayer:
@@ -123,24 +123,24 @@ def _dense(folder: Path) -> DenseLayer:
     weights = next((at for name in ("model.safetensors", "pytorch_model.bin") if (at := folder / name).exists()), None)
     if weights is None:
         raise CheckpointError(f"{folder}: holds no model.safetensors and no pytorch_model.bin. Fetch the weights.")
-    held = read_weights(weights)
-    weight, bias = held.get("linear.weight"), held.get("linear.bias")
+    tensors = read_weights(weights)
+    weight, bias = tensors.get("linear.weight"), tensors.get("linear.bias")
     if weight is None or len(weight.shape) != 2 or (bias is not None and bias.shape != weight.shape[:1]):
-        raise CheckpointError(f"{weights}: is no linear layer: it holds {', '.join(held) or 'nothing'}. Fetch it again.")
+        raise CheckpointError(f"{weights}: is no linear layer: it holds {', '.join(tensors) or 'nothing'}. Fetch it again.")
     return DenseLayer(weight.to_float32(), None if bias is None else bias.to_float32(), activation)
 
 
-def _habits(path: Path) -> dict[str, Any]:
+def _prompts_and_similarity(path: Path) -> dict[str, Any]:
     """Prompts, and how vectors are compared."""
     config = read_json(path)
-    prompts, usual = config.get("prompts") or {}, config.get("default_prompt_name")
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     similarity = config.get("similarity_fn_name") or "cosine"
-    if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
+    if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise CheckpointError(f"{path}: 'prompts' does not map names to texts. Fetch it again.")
-    if usual is not None and usual not in prompts:
-        raise CheckpointError(f"{path}: 'default_prompt_name' is {usual!r}, but there is no such prompt. Fetch it again.")
+    if default is not None and default not in prompts:
+        raise CheckpointError(f"{path}: 'default_prompt_name' is {default!r}, but there is no such prompt. Fetch it again.")
     if similarity not in SIMILARITIES:
         raise CheckpointError(
             f"{path}: 'similarity_fn_name' is {similarity!r}; there are {', '.join(SIMILARITIES)}. Fetch it again."
         )
-    return {"prompts": prompts, "prompt": usual, "similarity": similarity}
+    return {"prompts": prompts, "prompt": default, "similarity": similarity}

@@ -54,7 +54,7 @@ class MappedFile:
 
 @dataclass(frozen=True)
 class BufferedFile:
-    """Bytes of a file that somebody else has brought into memory, mapped or copied; as `Mapped` to whoever reads them."""
+    """Bytes of a file that another library has mapped or copied into memory; read as a `MappedFile` is."""
 
     path: Path
     buffer: npt.NDArray[np.uint8]
@@ -63,7 +63,7 @@ class BufferedFile:
         return len(self.buffer)
 
     def release(self, offset: int, size: int) -> None:
-        """Theirs to give back; it goes when the last tensor does."""
+        """Nothing: the memory is the other library's, and freed with the last tensor."""
 
 
 class Layout(Protocol):
@@ -104,7 +104,7 @@ class InterleavedPairs:
 
 @dataclass(frozen=True)
 class Transposed:
-    """Rows in the file where the family has columns: GPT-2's products, which GGUF turns round."""
+    """Rows in the file where the family has columns: GPT-2's products, which GGUF transposes."""
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape[::-1]
@@ -112,12 +112,12 @@ class Transposed:
     def from_stored(self, values: Floats) -> Floats:
         return np.ascontiguousarray(values.T)
 
-    to_stored = from_stored  # turned round twice is as it was
+    to_stored = from_stored  # its own inverse
 
 
 @dataclass(frozen=True)
 class OffsetByOne:
-    """Numbers that the file has raised by one: Gemma's norms, whose weights the family counts from one."""
+    """Numbers that are larger by one in the file: Gemma's norms, which the family stores less one."""
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return shape
@@ -166,7 +166,7 @@ class StoredTensor:
         )
 
     def release(self) -> None:
-        """Say that the stored bytes are not needed in memory now: their values have been copied out."""
+        """Let the system reclaim the stored bytes' pages: their values have been copied out."""
         self.file.release(self.offset, self.size)
 
     def to_float32(self) -> Floats:
@@ -178,12 +178,12 @@ class StoredTensor:
     def row(self, number: int) -> Floats:
         """One row of a matrix in float32, without reading the others."""
         if self.layout is not None:
-            found: Floats = self.to_float32()[number]
-            return found
+            row: Floats = self.to_float32()[number]
+            return row
         size = self.size // self.shape[0]
-        one = replace(self, shape=(1, *self.shape[1:]), offset=self.offset + number * size, size=size)
-        first: Floats = one.to_float32()[0]
-        return first
+        single = replace(self, shape=(1, *self.shape[1:]), offset=self.offset + number * size, size=size)
+        values: Floats = single.to_float32()[0]
+        return values
 
 
 PLAIN_KINDS: dict[str, int] = {  # kind: bytes per element
@@ -194,8 +194,8 @@ PLAIN_KINDS: dict[str, int] = {  # kind: bytes per element
 def main_kind(tensors: Iterable[StoredTensor]) -> str:
     """The kind that most of a checkpoint's numbers are stored in."""
     counts: Counter[str] = Counter()
-    for one in tensors:
-        counts[one.kind] += one.elements
+    for tensor in tensors:
+        counts[tensor.kind] += tensor.elements
     return counts.most_common(1)[0][0] if counts else "F32"
 
 

@@ -1,8 +1,7 @@
-"""Which stored tensor a name means: real files have a base prefix or none, old names, and a table stored under any of its
-names.
+"""Which stored tensor a name means: real files have a base prefix or none, legacy names, and a shared embedding under any of
+its names.
 
-The names that are expected are a blueprint's. The same history is settled for torch's modules in `history`, which has the
-modules themselves to ask.
+The expected names are a blueprint's. `compat.weight_names` does the same for torch's modules, which can be asked themselves.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from glassformer.checkpoint.stored_tensors import StoredTensor
 
-RENAMED = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # what old files call a norm's
-BASES = ("model", "transformer", "bert", "roberta", "distilbert")  # what families call what is below a head
-TABLES = (  # the names of one table of vectors, wherever it is shared
+LEGACY_SUFFIXES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # of a norm, in old files
+BASE_PREFIXES = ("model", "transformer", "bert", "roberta", "distilbert")  # the module below a head
+EMBEDDING_NAMES = (  # of one embedding matrix, wherever it is shared
     "lm_head.weight", "model.embed_tokens.weight", "transformer.wte.weight", "shared.weight", "model.shared.weight",
     "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight",
     "model.decoder.embed_tokens.weight",
@@ -22,21 +21,26 @@ TABLES = (  # the names of one table of vectors, wherever it is shared
 
 
 def modern_names(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-    found = dict(stored)
-    for old, new in RENAMED:
-        found = {old.sub(new, name): one for name, one in found.items()}
-    return found
+    tensors = dict(stored)
+    for old, new in LEGACY_SUFFIXES:
+        tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
+    return tensors
 
 
 def resolve_names(stored: Mapping[str, StoredTensor], expected: Sequence[str]) -> dict[str, StoredTensor]:
-    """The stored tensors under the names that are expected; what was not stored is not there."""
-    found = modern_names(stored)
-    settled: dict[str, StoredTensor] = {}
+    """The stored tensors under the expected names; those that are not stored are left out."""
+    tensors = modern_names(stored)
+    resolved: dict[str, StoredTensor] = {}
     for name in expected:
         base, _, rest = name.partition(".")
-        others = TABLES if name in TABLES[1:] else ()  # a head of its own has one name
-        spellings = (name, *([rest] if base in BASES else []), *(f"{prefix}.{name}" for prefix in BASES), *others)
-        written = next((spelling for spelling in spellings if spelling in found), None)
-        if written is not None:
-            settled[name] = found[written]
-    return settled
+        shared = EMBEDDING_NAMES if name in EMBEDDING_NAMES[1:] else ()  # a head of its own has one name
+        spellings = (
+            name,
+            *([rest] if base in BASE_PREFIXES else []),
+            *(f"{prefix}.{name}" for prefix in BASE_PREFIXES),
+            *shared,
+        )
+        stored_name = next((spelling for spelling in spellings if spelling in tensors), None)
+        if stored_name is not None:
+            resolved[name] = tensors[stored_name]
+    return resolved

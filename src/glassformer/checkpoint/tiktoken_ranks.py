@@ -16,7 +16,7 @@ from glassformer.checkpoint.locate import home, local_path
 from glassformer.errors import FetchError
 
 NAME = "cl100k_base"
-CACHE_KEY = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # what tiktoken calls it
+CACHE_KEY = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # its name in tiktoken's cache
 SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 CACHE_VARIABLES = ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR")
 
@@ -27,7 +27,7 @@ def ranks_path() -> Path | None:
 
 
 def set_tiktoken_cache() -> Path | None:
-    """Let this process's tiktoken find our copy; what the user has set, or put there, stays. Where it lies, or None."""
+    """Point this process's tiktoken at a copy of ours, unless the user has set a cache. The copy's path, or None."""
     ours = ranks_path()
     if ours is None or any(name in os.environ for name in CACHE_VARIABLES):
         return None
@@ -40,16 +40,16 @@ def set_tiktoken_cache() -> Path | None:
 
 
 def copy_to_tiktoken_cache() -> Path | None:
-    """Put a copy of ours where any process's tiktoken looks. None if we have none, or caching is turned off there."""
-    ours, folder = ranks_path(), _folder()
+    """Copy ours to where any process's tiktoken looks. None if we have none, or its caching is turned off."""
+    ours, folder = ranks_path(), _tiktoken_cache()
     return None if ours is None or folder is None else _copy(ours, folder)
 
 
-def _folder() -> Path | None:
-    chosen = next((os.environ[name] for name in CACHE_VARIABLES if name in os.environ), None)
-    if chosen is None:
+def _tiktoken_cache() -> Path | None:
+    setting = next((os.environ[name] for name in CACHE_VARIABLES if name in os.environ), None)
+    if setting is None:
         return Path(tempfile.gettempdir()) / "data-gym-cache"
-    return Path(chosen) if chosen else None  # set to nothing, it turns caching off
+    return Path(setting) if setting else None  # set to nothing, it turns caching off
 
 
 def _copy(ours: Path, folder: Path) -> Path:

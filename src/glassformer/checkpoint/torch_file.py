@@ -37,17 +37,17 @@ class TorchFile:
 
 
 def read_torch_file(path: Path) -> TorchFile:
-    """A file's dictionary, and its tensors; two names of one tensor get one `Stored`."""
+    """A file's dictionary, and its tensors; two names of one tensor get one `StoredTensor`."""
     file = MappedFile(path)
     try:
         content, sizes = _load(file)
-        return TorchFile(path, content, dict(_stored(_unwrapped(content), file, sizes)))
+        return TorchFile(path, content, dict(_stored_tensors(_unwrapped(content), file, sizes)))
     except CheckpointError:
         raise
     except Exception as error:  # what a damaged file may raise in torch has no end
-        found = re.search(r"WeightsUnpickler error:\s*(.+)", str(error)) or re.search("(.+)", str(error))
-        told = found and not isinstance(error, LookupError)  # a bare key or index tells nobody anything
-        reason = f"{type(error).__name__}: {found[1].strip()[:120]}" if found and told else type(error).__name__
+        match = re.search(r"WeightsUnpickler error:\s*(.+)", str(error)) or re.search("(.+)", str(error))
+        informative = match and not isinstance(error, LookupError)  # a bare key or index tells nobody anything
+        reason = f"{type(error).__name__}: {match[1].strip()[:120]}" if match and informative else type(error).__name__
         reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
         raise CheckpointError(
             f"{path}: damaged, or not a file that torch.save wrote ({reason}). Fetch it again, or the safetensors file."
@@ -58,12 +58,12 @@ def _load(file: MappedFile) -> tuple[dict[Any, Any], list[int]]:
     """The dictionary in a file, and the sizes in bytes that its storages have there."""
     import torch
 
-    made: list[int] = []
+    storage_sizes: list[int] = []
 
     def place(storage: Any, location: str) -> Any:
         """For each storage of an old file, before it is filled: together they cannot be larger than the file."""
-        made.append(storage.nbytes())
-        if sum(made) > len(file):
+        storage_sizes.append(storage.nbytes())
+        if sum(storage_sizes) > len(file):
             raise CheckpointError(f"{file.path}: its tensors would be larger than the file. Fetch it again.")
         return storage.fill_(0)
 
@@ -71,31 +71,31 @@ def _load(file: MappedFile) -> tuple[dict[Any, Any], list[int]]:
         warnings.simplefilter("ignore")  # about protocols and odd texts, which are not the reader's to mend
         sizes = scan(file)
         if sizes is None:
-            found = torch.load(file.path, map_location=place, weights_only=True)
+            content = torch.load(file.path, map_location=place, weights_only=True)
         else:
-            found = torch.load(file.path, map_location="cpu", mmap=True, weights_only=True)
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{file.path}: holds a {type(found).__name__} where named tensors belong. {MEND}")
-    return _plain(found), made if sizes is None else sizes
+            content = torch.load(file.path, map_location="cpu", mmap=True, weights_only=True)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file.path}: holds a {type(content).__name__} where named tensors belong. {MEND}")
+    return _plain_dict(content), storage_sizes if sizes is None else sizes
 
 
-def _plain(found: dict[Any, Any]) -> dict[Any, Any]:
+def _plain_dict(content: dict[Any, Any]) -> dict[Any, Any]:
     """A dictionary's own items: a pickle may have given an OrderedDict attributes in the place of its methods."""
-    return dict(dict.items(found))
+    return dict(dict.items(content))
 
 
 def _unwrapped(content: dict[Any, Any]) -> dict[Any, Any]:
     inner = next((content[name] for name in WRAPPERS if isinstance(content.get(name), dict)), None)
-    return content if inner is None else _plain(inner)
+    return content if inner is None else _plain_dict(inner)
 
 
-def _stored(found: dict[Any, Any], file: MappedFile, sizes: list[int]) -> Iterator[tuple[str, StoredTensor]]:
+def _stored_tensors(content: dict[Any, Any], file: MappedFile, sizes: list[int]) -> Iterator[tuple[str, StoredTensor]]:
     import torch
 
-    once: dict[Any, StoredTensor] = {}  # by place, shape and strides
+    unique: dict[Any, StoredTensor] = {}  # by place, shape and strides
     storages: dict[int, int] = {}
     room = len(file)  # for copies: they cannot need more than the file has, unless a tensor repeats itself
-    for name, value in found.items():
+    for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor):
             continue
         tensor = torch.Tensor.detach(value)
@@ -105,8 +105,8 @@ def _stored(found: dict[Any, Any], file: MappedFile, sizes: list[int]) -> Iterat
                 f"{file.path}: tensor {name!r} is of {tensor.dtype}, which is not supported. Known: {', '.join(KINDS)}."
             )
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.is_neg())
-        if tensor.numel() and place in once:
-            yield name, once[place]
+        if tensor.numel() and place in unique:
+            yield name, unique[place]
             continue
         if tensor.numel():
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
@@ -115,22 +115,22 @@ def _stored(found: dict[Any, Any], file: MappedFile, sizes: list[int]) -> Iterat
             if room < 0:
                 raise CheckpointError(f"{file.path}: its tensors would be larger than the file. Fetch it again.")
             tensor = tensor.resolve_neg().clone(memory_format=torch.contiguous_format)
-        once[place] = _in_memory(name, kind, tensor, file.path)
-        yield name, once[place]
-    if not once:
-        raise CheckpointError(f"{file.path}: holds no tensors but {_listed(found)}. {MEND}")
+        unique[place] = _buffered_tensor(name, kind, tensor, file.path)
+        yield name, unique[place]
+    if not unique:
+        raise CheckpointError(f"{file.path}: holds no tensors but {_names(content)}. {MEND}")
     if Counter(storages.values()) - Counter(sizes):
         raise CheckpointError(f"{file.path}: a tensor's storage is not as long as the file says. Fetch it again.")
 
 
-def _in_memory(name: str, kind: str, tensor: Tensor, path: Path) -> StoredTensor:
+def _buffered_tensor(name: str, kind: str, tensor: Tensor, path: Path) -> StoredTensor:
     import torch
 
     buffer = tensor.reshape(-1).view(torch.uint8).numpy()
     return StoredTensor(name, kind, tuple(tensor.shape), BufferedFile(path, buffer), 0, buffer.nbytes)
 
 
-def _listed(found: dict[Any, Any], most: int = 5) -> str:
-    names = [repr(name)[:40] for name in list(found)[:most]]
-    more = f" and {len(found) - most} more" if len(found) > most else ""
+def _names(content: dict[Any, Any], most: int = 5) -> str:
+    names = [repr(name)[:40] for name in list(content)[:most]]
+    more = f" and {len(content) - most} more" if len(content) > most else ""
     return ", ".join(names) + more if names else "nothing"

@@ -1,4 +1,4 @@
-"""What a GGUF file says of a model: the inverse of how its config is read from one.
+"""A GGUF file's metadata of a model: the inverse of how its config is read from one.
 
 GGUF has a fixed set of fields per architecture, and leaves much to its readers: which activation, which scale, which layers
 look through a window. So what would be written is read back first, and must be the same model, step by step.
@@ -34,31 +34,31 @@ def architecture_of(config: Config, name: str) -> str:
         )
     if config.model_type in WITHOUT_BIASES and getattr(config, "attention_bias", False):
         raise InputError(f"{name}: GGUF has no place for the attention biases of a {config.model_type} model. {MEND}")
-    found = ARCHITECTURES[config.model_type]
-    if found != "llama" and divisors(config) is not None:
+    architecture = ARCHITECTURES[config.model_type]
+    if architecture != "llama" and rope_divisors(config) is not None:
         raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {MEND}")
-    return found
+    return architecture
 
 
-def described(config: Config, made: Blueprint) -> dict[str, Any]:
+def config_metadata(config: Config, plan: Blueprint) -> dict[str, Any]:
     """The fields of a config, without the architecture's name in front."""
     table = TABLES[ARCHITECTURES[config.model_type]]
-    found = {key: value for key, name in table.sizes.items() if (value := _value(config, name)) is not None}
-    found |= {"vocab_size": config.vocab_size}
-    windows = [op.options["window"] for op in made.ops if op.kind == "attend" and op.options["window"]]
+    metadata = {key: value for key, name in table.sizes.items() if (value := _config_value(config, name)) is not None}
+    metadata |= {"vocab_size": config.vocab_size}
+    windows = [op.options["window"] for op in plan.ops if op.kind == "attend" and op.options["window"]]
     if "attention.sliding_window" not in table.sizes:  # within its window a model sees everything
-        found["context_length"] = min([config.context, *windows])
+        metadata["context_length"] = min([config.context, *windows])
     elif not windows:
-        found.pop("attention.sliding_window", None)
+        metadata.pop("attention.sliding_window", None)
     if (rope := getattr(config, "rope", None)) is not None:
         size = config.head_dim
-        found |= {"attention.value_length": size, "rope.dimension_count": size, **_stretched(rope)}
+        metadata |= {"attention.value_length": size, "rope.dimension_count": size, **_rope_scaling(rope)}
     if config.model_type == "gemma3_text":
-        found |= _gemma3(config)
-    return found
+        metadata |= _gemma3(config)
+    return metadata
 
 
-def _value(config: Config, name: str) -> Any:
+def _config_value(config: Config, name: str) -> Any:
     if name == "rope_theta":
         return float(config.rope.theta)
     if name == "intermediate_size":
@@ -66,7 +66,7 @@ def _value(config: Config, name: str) -> Any:
     return getattr(config, name, None)
 
 
-def _stretched(rope: Rope) -> dict[str, Any]:
+def _rope_scaling(rope: Rope) -> dict[str, Any]:
     """How RoPE is stretched, where a field says it; Llama 3's way is a tensor, `rope_freqs.weight`."""
     if rope.kind not in ("linear", "yarn"):
         return {}
@@ -79,66 +79,77 @@ def _stretched(rope: Rope) -> dict[str, Any]:
 
 
 def _gemma3(config: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"rope.freq_base_swa": float(config.local_rope.theta)}
+    metadata: dict[str, Any] = {"rope.freq_base_swa": float(config.local_rope.theta)}
     kinds = config.layer_types
-    every = next((n for n in (6, *range(2, len(kinds) + 1)) if kinds == _every(n, len(kinds))), 6)
-    return found | ({} if every == 6 else {"attention.sliding_window_pattern": every})
+    pattern = next((n for n in (6, *range(2, len(kinds) + 1)) if kinds == _every(n, len(kinds))), 6)
+    return metadata | ({} if pattern == 6 else {"attention.sliding_window_pattern": pattern})
 
 
 def _every(number: int, layers: int) -> list[str]:
     return ["sliding_attention" if (layer + 1) % number else "full_attention" for layer in range(layers)]
 
 
-def divisors(config: Config) -> np.ndarray[Any, np.dtype[np.float32]] | None:
+def rope_divisors(config: Config) -> np.ndarray[Any, np.dtype[np.float32]] | None:
     """By what Llama 3 slows each of RoPE's frequencies; None for every other way."""
     rope = getattr(config, "rope", None)
     if rope is None or rope.kind != "llama3":
         return None
     size = config.head_dim
-    found: np.ndarray[Any, np.dtype[np.float32]] = replace(rope, kind="default").frequencies(size) / rope.frequencies(size)
-    return found
+    divisors: np.ndarray[Any, np.dtype[np.float32]] = replace(rope, kind="default").frequencies(size) / rope.frequencies(
+        size
+    )
+    return divisors
 
 
-def check(name: str, made: Blueprint, fields: Mapping[str, Any], tensors: Iterable[OutputTensor]) -> None:
+def check_reads_back(name: str, plan: Blueprint, fields: Mapping[str, Any], tensors: Iterable[OutputTensor]) -> None:
     """Read the fields back as any reader would, and refuse where that is another model."""
     path = Path(name)
-    raw = {one.name: _standing_in(one) for one in tensors}
+    raw = {tensor.name: _placeholder(tensor) for tensor in tensors}
     try:
-        again = blueprint(read_config(gguf_names.config(fields, raw, path)), made.head)
+        reread = blueprint(read_config(gguf_names.config_from_gguf(fields, raw, path)), plan.head)
     except ConfigError as error:
         raise InputError(f"{name}: GGUF cannot say what its config says ({error}) {MEND}") from error
     context = fields[f"{fields['general.architecture']}.context_length"]
-    for own, other in zip(made.ops, again.ops, strict=True):
-        for what, said, read in _differences(own, other, context):
+    for op, reread_op in zip(plan.ops, reread.ops, strict=True):
+        for what, value, reread_value in _differences(op, reread_op, context):
             raise InputError(
-                f"{name}: GGUF has no field for {what}={said!r} of {own.module or own.kind!r}; "
-                f"its readers would take {read!r}. {MEND}"
+                f"{name}: GGUF has no field for {what}={value!r} of {op.module or op.kind!r}; "
+                f"its readers would take {reread_value!r}. {MEND}"
             )
 
 
-def _differences(own: Op, other: Op, context: int) -> Iterator[tuple[str, Any, Any]]:
+def _differences(op: Op, reread_op: Op, context: int) -> Iterator[tuple[str, Any, Any]]:
     """What two steps do not have in common: (what, here, there)."""
     for what in ("kind", "shape"):
-        if getattr(own, what) != getattr(other, what):
-            yield what, getattr(own, what), getattr(other, what)
-    named = [[f"{weight.name} {weight.shape}" for weight in op.weights] for op in (own, other)]
-    if named[0] != named[1]:
-        yield "weights", sorted({*named[0]} - {*named[1]}), sorted({*named[1]} - {*named[0]})
-    for what in sorted({*own.options, *other.options}):
-        said, read = own.options.get(what), other.options.get(what)
+        if getattr(op, what) != getattr(reread_op, what):
+            yield what, getattr(op, what), getattr(reread_op, what)
+    weights = [[f"{weight.name} {weight.shape}" for weight in step.weights] for step in (op, reread_op)]
+    if weights[0] != weights[1]:
+        yield "weights", sorted({*weights[0]} - {*weights[1]}), sorted({*weights[1]} - {*weights[0]})
+    for what in sorted({*op.options, *reread_op.options}):
+        value, reread_value = op.options.get(what), reread_op.options.get(what)
         if what == "window":  # one that is as wide as the context hides nothing
-            said, read = (None if one is None or one >= context else one for one in (said, read))
-        if isinstance(said, Rope) and isinstance(read, Rope):  # the trained length is used by one kind, which GGUF has not
-            said, read = (replace(one, max_position_embeddings=0) for one in (said, read))
-        if said != read:
-            yield what, said, read
+            value, reread_value = (
+                None if option is None or option >= context else option for option in (value, reread_value)
+            )
+        if isinstance(value, Rope) and isinstance(
+            reread_value, Rope
+        ):  # the trained length is used by one kind, which GGUF has not
+            value, reread_value = (replace(option, max_position_embeddings=0) for option in (value, reread_value))
+        if value != reread_value:
+            yield what, value, reread_value
 
 
-def _standing_in(one: OutputTensor) -> StoredTensor:
+def _placeholder(tensor: OutputTensor) -> StoredTensor:
     """What the reader of a config asks of a tensor: its shape, and of RoPE's divisors the numbers."""
-    told = one.name == "rope_freqs.weight"
-    numbers = one.open()(0, 1) if told else np.zeros(0, np.float32)
-    kind = "F16" if one.name == "output.weight" else "F32"  # it is written only where it is not the table once more
+    is_divisors = tensor.name == "rope_freqs.weight"
+    numbers = tensor.open()(0, 1) if is_divisors else np.zeros(0, np.float32)
+    kind = "F16" if tensor.name == "output.weight" else "F32"  # it is written only where it is not the table once more
     return StoredTensor(
-        one.name, kind, one.shape, BufferedFile(Path(one.name), numbers.view(np.uint8).reshape(-1)), 0, numbers.nbytes
+        tensor.name,
+        kind,
+        tensor.shape,
+        BufferedFile(Path(tensor.name), numbers.view(np.uint8).reshape(-1)),
+        0,
+        numbers.nbytes,
     )

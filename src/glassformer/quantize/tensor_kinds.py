@@ -18,23 +18,23 @@ from glassformer.checkpoint.tensor_names import resolve_names
 from glassformer.errors import InputError
 from glassformer.opened import OpenedModel
 
-Role: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
+WeightRole: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
 
 PRODUCTS = ("linear", "heads", "gate")
-INSTEAD: Mapping[str, str] = {"Q6_K": "Q8_0", "Q5_K": "Q8_0", "Q4_K": "Q4_1"}  # where a row is no multiple of 256
-TABLE = "Q8_0"
+FALLBACKS: Mapping[str, str] = {"Q6_K": "Q8_0", "Q5_K": "Q8_0", "Q4_K": "Q4_1"}  # where a row is no multiple of 256
+TABLE_KIND = "Q8_0"
 
 
-def roles(blueprint: Blueprint) -> dict[str, Role]:
+def weight_roles(blueprint: Blueprint) -> dict[str, WeightRole]:
     """What each weight of a blueprint is for."""
-    found: dict[str, Role] = {}
+    roles: dict[str, WeightRole] = {}
     for op in blueprint.ops:
         for weight in op.weights:
-            found.setdefault(weight.name, _role(op, weight))  # a table that is a head too is named as a table first
-    return found
+            roles.setdefault(weight.name, _role(op, weight))  # a table that is a head too is named as a table first
+    return roles
 
 
-def _role(op: Op, weight: Weight) -> Role:
+def _role(op: Op, weight: Weight) -> WeightRole:
     if len(weight.shape) < 2 or weight.name.endswith("bias"):  # BART's has two dimensions
         return "plain"
     if op.kind in PRODUCTS:
@@ -42,25 +42,27 @@ def _role(op: Op, weight: Weight) -> Role:
     return "table" if op.kind in ("embed", "scores") else "plain"
 
 
-def stored_roles(opened: OpenedModel) -> dict[int, Role]:
+def stored_roles(opened: OpenedModel) -> dict[int, WeightRole]:
     """What each stored tensor that packing matters for is there for, by its identity; names have too much history."""
-    known = roles(opened.blueprint())
-    found = resolve_names(opened.tensors, tuple(known))
-    return {id(one): known[name] for name, one in found.items() if known[name] != "plain"}
+    roles = weight_roles(opened.blueprint())
+    tensors = resolve_names(opened.tensors, tuple(roles))
+    return {id(tensor): roles[name] for name, tensor in tensors.items() if roles[name] != "plain"}
 
 
-def kind_for(role: Role, columns: int, kind: str) -> str | None:
+def kind_for(role: WeightRole, columns: int, kind: str) -> str | None:
     """The kind for a tensor whose rows, as they are packed, have so many numbers; None: it is not packed."""
     if role == "plain":
         return None
-    wanted = TABLE if role == "table" and BITS[kind] < BITS[TABLE] else kind
-    return next(one for one in (wanted, INSTEAD.get(wanted, wanted), "F16") if fits(one, columns))
+    preferred = TABLE_KIND if role == "table" and BITS[kind] < BITS[TABLE_KIND] else kind
+    return next(
+        candidate for candidate in (preferred, FALLBACKS.get(preferred, preferred), "F16") if fits(candidate, columns)
+    )
 
 
-def checked(opened: OpenedModel, kind: str) -> str:
+def check_quantizable(opened: OpenedModel, kind: str) -> str:
     """The kind as the format spells it; refused if it does not exist, or if weights are packed already."""
     kind = check_kind(kind)
-    if packed := [one for one in opened.tensors.values() if one.packed]:
+    if packed := [tensor for tensor in opened.tensors.values() if tensor.packed]:
         raise InputError(
             f"{opened.name}: its weights are packed already, as {main_kind(packed)}; packed once more they would lose more "
             f"than {kind} costs. Take the model in BF16, F16 or F32."
@@ -68,6 +70,6 @@ def checked(opened: OpenedModel, kind: str) -> str:
     return kind
 
 
-def label(opened: OpenedModel) -> str:
+def model_label(opened: OpenedModel) -> str:
     """A short name for files that are made of a model."""
     return Path(opened.name).name.removesuffix(".gguf") or opened.path.resolve().name

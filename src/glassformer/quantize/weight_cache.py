@@ -23,7 +23,7 @@ from glassformer.checkpoint.stored_tensors import Layout, StoredTensor, Transpos
 from glassformer.errors import CheckpointError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
-from glassformer.quantize.tensor_kinds import Role, checked, kind_for, label, stored_roles
+from glassformer.quantize.tensor_kinds import WeightRole, check_quantizable, kind_for, model_label, stored_roles
 
 VERSION = 1  # of the rules: counted up when the same weights would be packed otherwise
 ARCHITECTURE = "glassformer"  # no other reader is meant
@@ -33,51 +33,51 @@ def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = 
     """The tensors of a model under the names that they have, those of products and tables in another kind."""
     if opened.packed and opened.kind == check_kind(kind):
         return opened.tensors
-    kind, known = checked(opened, kind), stored_roles(opened)
-    chosen = {id(one): one for one in opened.tensors.values() if id(one) in known}
-    planned = {key: plan for key, one in chosen.items() if (plan := _plan(one, known[key], kind))}
+    kind, roles = check_quantizable(opened, kind), stored_roles(opened)
+    candidates = {id(tensor): tensor for tensor in opened.tensors.values() if id(tensor) in roles}
+    planned = {key: plan for key, tensor in candidates.items() if (plan := _plan(tensor, roles[key], kind))}
     if not planned:
         return opened.tensors
-    path = _place(label(opened), chosen.values(), kind)
+    path = _cache_path(model_label(opened), candidates.values(), kind)
     if not path.exists():
-        said = f"packing {label(opened)} as {kind}"
-        tell = None if progress is None else lambda _, so_far, total: progress(said, so_far, total)
-        _make(path, list(planned.values()), tell)
+        message = f"packing {model_label(opened)} as {kind}"
+        report = None if progress is None else lambda _, so_far, total: progress(message, so_far, total)
+        _write(path, list(planned.values()), report)
     raw = GgufCheckpoint(path).raw
-    packed = {key: _as_it_was(raw[chosen[key].name], chosen[key], known[key]) for key in planned}
-    tables = {key: one for key, one in packed.items() if known[key] == "table"}
-    found = {}
-    for name, one in opened.tensors.items():
-        twin = next((key for key in tables if id(one) not in known and one.same_bytes(chosen[key])), id(one))
-        found[name] = packed.get(twin, one)  # a table that is stored twice stays one tensor
-    return found
+    packed = {key: _with_checkpoint_layout(raw[candidates[key].name], candidates[key], roles[key]) for key in planned}
+    tables = {key: tensor for key, tensor in packed.items() if roles[key] == "table"}
+    tensors = {}
+    for name, tensor in opened.tensors.items():
+        twin = next((key for key in tables if id(tensor) not in roles and tensor.same_bytes(candidates[key])), id(tensor))
+        tensors[name] = packed.get(twin, tensor)  # a table that is stored twice stays one tensor
+    return tensors
 
 
-def _turned(stored: StoredTensor, role: Role) -> Layout | None:
+def _packing_layout(stored: StoredTensor, role: WeightRole) -> Layout | None:
     """How rows are laid for packing: a product's columns become rows, unless the file has them so already."""
     return Transposed() if role == "columns" and stored.layout is None else None
 
 
-def _plan(stored: StoredTensor, role: Role, kind: str) -> OutputTensor | None:
+def _plan(stored: StoredTensor, role: WeightRole, kind: str) -> OutputTensor | None:
     """A tensor as the cached file has it; None where it stays as it is."""
-    turned = _turned(stored, role)
-    layout = turned or stored.layout
+    transposed = _packing_layout(stored, role)
+    layout = transposed or stored.layout
     shape = stored.shape if layout is None else layout.stored_shape(stored.shape)
-    wanted = kind_for(role, shape[-1], kind)
-    if wanted is None or wanted == stored.kind:
+    target = kind_for(role, shape[-1], kind)
+    if target is None or target == stored.kind:
         return None
-    source = partial(stored_rows, stored) if turned is None else partial(rows_in_layout, stored, turned)
-    return OutputTensor(stored.name, wanted, shape, source)
+    source = partial(stored_rows, stored) if transposed is None else partial(rows_in_layout, stored, transposed)
+    return OutputTensor(stored.name, target, shape, source)
 
 
-def _as_it_was(packed: StoredTensor, stored: StoredTensor, role: Role) -> StoredTensor:
+def _with_checkpoint_layout(packed: StoredTensor, stored: StoredTensor, role: WeightRole) -> StoredTensor:
     """A tensor of the cached file with the shape and the layout that the checkpoint's has."""
-    return replace(packed, shape=stored.shape, layout=_turned(stored, role) or stored.layout)
+    return replace(packed, shape=stored.shape, layout=_packing_layout(stored, role) or stored.layout)
 
 
-def _place(name: str, stored: Iterable[StoredTensor], kind: str) -> Path:
+def _cache_path(name: str, stored: Iterable[StoredTensor], kind: str) -> Path:
     """Where the file lies: the same for the same source, as long as that does not change."""
-    files = sorted({one.file.path.resolve() for one in stored})
+    files = sorted({tensor.file.path.resolve() for tensor in stored})
     source = _digest([str(file) for file in files])
     state = _digest([VERSION, [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]])
     return home() / "packed" / f"{name}-{source}" / f"{kind.lower()}-{state}.gguf"
@@ -87,7 +87,7 @@ def _digest(what: object) -> str:
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:12]
 
 
-def _make(path: Path, tensors: list[OutputTensor], progress: NamedProgress | None) -> None:
+def _write(path: Path, tensors: list[OutputTensor], progress: NamedProgress | None) -> None:
     """Write the file, and remove what was made of the same source in an earlier state."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

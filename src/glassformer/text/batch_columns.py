@@ -10,7 +10,7 @@ from glassformer.errors import InputError
 from glassformer.text.encoding import TensorType, to_array
 from glassformer.text.token_rows import TokenRow
 
-READ = {
+ROW_ATTRIBUTES = {
     "input_ids": "ids",
     "token_type_ids": "type_ids",
     "attention_mask": "attention_mask",
@@ -19,41 +19,44 @@ READ = {
 }
 
 
-def batch_columns(rows: Sequence[TokenRow], names: Sequence[str], kind: TensorType) -> dict[str, Any]:
+def batch_columns(rows: Sequence[TokenRow], names: Sequence[str], tensor_type: TensorType) -> dict[str, Any]:
     """The columns of these names: a list for each row, or one array (rows, length)."""
-    if kind is None:
-        return {name: [getattr(row, READ[name]) for row in rows] for name in names}
-    if kind not in ("pt", "np"):
-        raise InputError(f"return_tensors={kind!r} is not known. Use 'pt', 'np' or None.")
+    if tensor_type is None:
+        return {name: [getattr(row, ROW_ATTRIBUTES[name]) for row in rows] for name in names}
+    if tensor_type not in ("pt", "np"):
+        raise InputError(f"return_tensors={tensor_type!r} is not known. Use 'pt', 'np' or None.")
     lengths = {len(row) for row in rows} or {0}
     if len(lengths) > 1:
         raise InputError(f"texts of {min(lengths)} to {max(lengths)} tokens do not form one tensor. Pass padding=True.")
     width = lengths.pop()
-    held: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in names:
         if name in ("input_ids", "token_type_ids", "attention_mask"):
-            held[name] = _grid(rows, name, width)
+            columns[name] = _matrix(rows, name, width)
         else:
-            made = to_array([getattr(row, READ[name]) for row in rows], "np", name)
-            held[name] = made.reshape(len(rows), width, *([2] if name == "offset_mapping" else []))
-    if kind == "np":
-        return held
+            values = to_array([getattr(row, ROW_ATTRIBUTES[name]) for row in rows], "np", name)
+            columns[name] = values.reshape(len(rows), width, *([2] if name == "offset_mapping" else []))
+    if tensor_type == "np":
+        return columns
     import torch
 
-    return {name: torch.from_numpy(made) for name, made in held.items()}
+    return {name: torch.from_numpy(values) for name, values in columns.items()}
 
 
-def _grid(rows: Sequence[TokenRow], name: str, width: int) -> Any:
+def _matrix(rows: Sequence[TokenRow], name: str, width: int) -> Any:
     """The numbers of all rows in one go, each at its place among the padding."""
     import numpy as np
 
     text = np.zeros((len(rows), width), bool)  # where a row has text
     for at, row in enumerate(rows):
-        text[at, row.before : width - row.after] = True
+        text[at, row.padding_before : width - row.padding_after] = True
     if name == "attention_mask":
         return text.astype(np.int64)
-    made = np.full((len(rows), width), rows[0].filler[0] if rows and name == "input_ids" else 0, np.int64)
-    found = (row.source.ids if name == "input_ids" else row.source.type_ids for row in rows)
-    kept = (values if row.kept is None else [values[at] for at in row.kept] for row, values in zip(rows, found, strict=True))
-    made[text] = np.fromiter(chain.from_iterable(kept), np.int64, int(text.sum()))
-    return made
+    matrix = np.full((len(rows), width), rows[0].padding_token[0] if rows and name == "input_ids" else 0, np.int64)
+    values = (_unpadded(row, row.source.ids if name == "input_ids" else row.source.type_ids) for row in rows)
+    matrix[text] = np.fromiter(chain.from_iterable(values), np.int64, int(text.sum()))
+    return matrix
+
+
+def _unpadded(row: TokenRow, values: list[int]) -> list[int]:
+    return values if row.positions is None else [values[at] for at in row.positions]

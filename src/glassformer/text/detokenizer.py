@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-HALF = "\N{REPLACEMENT CHARACTER}"  # what an incomplete character decodes to
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what an incomplete character decodes to
 
 
 class Detokenizer:
@@ -18,7 +18,7 @@ class Detokenizer:
         self._decode = decode
         self._ids: list[int] = []
         self._context = 0  # where the neighbourhood begins
-        self._given = 0  # up to where text has been given out
+        self._emitted = 0  # up to where text has been given out
 
     def feed(self, token: int) -> str:
         """The text that this token completes; often one word, sometimes nothing."""
@@ -30,10 +30,10 @@ class Detokenizer:
         return self._advance(self._decode(self._ids[self._context :]), hold=False)
 
     def _advance(self, text: str, hold: bool) -> str:
-        before = self._decode(self._ids[self._context : self._given])
-        if hold and (text.endswith(HALF) or len(text) <= len(before)):
+        before = self._decode(self._ids[self._context : self._emitted])
+        if hold and (text.endswith(INCOMPLETE) or len(text) <= len(before)):
             return ""
-        self._context, self._given = self._given, len(self._ids)
+        self._context, self._emitted = self._emitted, len(self._ids)
         return text[len(before) :]
 
 

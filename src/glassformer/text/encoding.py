@@ -99,12 +99,12 @@ class BatchEncoding(UserDict[str, Any]):
             raise InputError(f"there is no row {number}; there are {len(self._rows)}.")
         return self._rows[number]
 
-    def _place(self, number: int, inner: int | None, what: str) -> tuple[TokenRow, int]:
-        row, at = (self._row(0), number) if inner is None else (self._row(number), inner)
-        at += len(row) if what == "token" and at < 0 else 0
-        if at < 0 or (what == "token" and at >= len(row)):
-            raise InputError(f"there is no {what} {at} in a row of {len(row)} tokens.")
-        return row, at
+    def _row_and_position(self, number: int, inner: int | None, what: str) -> tuple[TokenRow, int]:
+        row, position = (self._row(0), number) if inner is None else (self._row(number), inner)
+        position += len(row) if what == "token" and position < 0 else 0
+        if position < 0 or (what == "token" and position >= len(row)):
+            raise InputError(f"there is no {what} {position} in a row of {len(row)} tokens.")
+        return row, position
 
     def tokens(self, batch_index: int = 0) -> list[str]:
         """The pieces of a row, as the vocabulary spells them."""
@@ -119,47 +119,47 @@ class BatchEncoding(UserDict[str, Any]):
         return self._row(batch_index).sequence_ids
 
     def token_to_sequence(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
-        row, token = self._place(batch_or_token_index, token_index, "token")
+        row, token = self._row_and_position(batch_or_token_index, token_index, "token")
         return row.token_to_sequence(token)
 
     def token_to_word(self, batch_or_token_index: int, token_index: int | None = None) -> int | None:
-        row, token = self._place(batch_or_token_index, token_index, "token")
+        row, token = self._row_and_position(batch_or_token_index, token_index, "token")
         return row.token_to_word(token)
 
     def token_to_chars(self, batch_or_token_index: int, token_index: int | None = None) -> CharSpan | None:
         """Where a token stands in its text; None for those around the texts."""
-        row, token = self._place(batch_or_token_index, token_index, "token")
+        row, token = self._row_and_position(batch_or_token_index, token_index, "token")
         span = row.token_to_chars(token)
         return None if span is None else CharSpan(*span)
 
     def word_to_tokens(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
-        row, word = self._place(batch_or_word_index, word_index, "word")
+        row, word = self._row_and_position(batch_or_word_index, word_index, "word")
         span = row.word_to_tokens(word, sequence_index)
         return None if span is None else TokenSpan(*span)
 
     def word_to_chars(
         self, batch_or_word_index: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan | None:
-        row, word = self._place(batch_or_word_index, word_index, "word")
+        row, word = self._row_and_position(batch_or_word_index, word_index, "word")
         span = row.word_to_chars(word, sequence_index)
         return None if span is None else CharSpan(*span)
 
     def char_to_token(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
         """The token that a character of the text is in; None for a space that no token covers."""
-        row, char = self._place(batch_or_char_index, char_index, "character")
+        row, char = self._row_and_position(batch_or_char_index, char_index, "character")
         return row.char_to_token(char, sequence_index)
 
     def char_to_word(self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0) -> int | None:
-        row, char = self._place(batch_or_char_index, char_index, "character")
+        row, char = self._row_and_position(batch_or_char_index, char_index, "character")
         return row.char_to_word(char, sequence_index)
 
 
-def to_array(values: Any, kind: TensorType, name: str = "input_ids") -> Any:
+def to_array(values: Any, tensor_type: TensorType, name: str = "input_ids") -> Any:
     """Numbers, rows of them, or rows of pairs, as an array of the wanted kind."""
-    if kind not in ("pt", "np"):
-        raise InputError(f"return_tensors={kind!r} is not known. Use 'pt', 'np' or None.")
+    if tensor_type not in ("pt", "np"):
+        raise InputError(f"return_tensors={tensor_type!r} is not known. Use 'pt', 'np' or None.")
     import numpy as np
 
     values = list(values)
@@ -173,14 +173,14 @@ def to_array(values: Any, kind: TensorType, name: str = "input_ids") -> Any:
         flat = list(chain.from_iterable(values))
         pairs = bool(flat) and isinstance(flat[0], (tuple, list))
         try:
-            made = np.array(flat).reshape(len(values), width, *([2] if pairs else [])) if flat else None
+            array = np.array(flat).reshape(len(values), width, *([2] if pairs else [])) if flat else None
         except ValueError as error:
             raise InputError(f"{name!r} is nested too deeply or unevenly for a tensor ({error}).") from error
-        made = np.zeros((len(values), width), np.int64) if made is None else made
+        array = np.zeros((len(values), width), np.int64) if array is None else array
     else:
-        made = np.array(values) if values else np.zeros((0, 0), np.int64)
-    if kind == "np":
-        return made
+        array = np.array(values) if values else np.zeros((0, 0), np.int64)
+    if tensor_type == "np":
+        return array
     import torch
 
-    return torch.from_numpy(made)
+    return torch.from_numpy(array)

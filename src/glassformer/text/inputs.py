@@ -8,10 +8,10 @@ from typing import Any
 from glassformer.errors import InputError, InputTypeError
 
 
-def listed(text: Any, second: Any, words: bool) -> tuple[bool, list[Any]]:
+def as_batch(text: Any, second: Any, words: bool) -> tuple[bool, list[Any]]:
     """Whether it was one text and no batch, and what the library takes: texts, or pairs of them."""
     if words:
-        return _words(text, second)
+        return _word_lists(text, second)
     if isinstance(text, str):
         if second is not None and not isinstance(second, str):
             raise InputTypeError(f"one text takes one second text, not {type(second).__name__}.")
@@ -21,7 +21,7 @@ def listed(text: Any, second: Any, words: bool) -> tuple[bool, list[Any]]:
     return False, list(text) if second is None else _paired(text, second)
 
 
-def _words(text: Any, second: Any) -> tuple[bool, list[Any]]:
+def _word_lists(text: Any, second: Any) -> tuple[bool, list[Any]]:
     if isinstance(text, (str, bytes)) or not isinstance(text, Sequence):
         raise InputTypeError(f"is_split_into_words=True takes a list of words, not {type(text).__name__}.")
     if text and isinstance(text[0], (list, tuple)):
@@ -36,12 +36,12 @@ def _paired(texts: Sequence[Any], seconds: Any) -> list[Any]:
         raise InputTypeError(f"a list of texts takes a list of second texts, not {type(seconds).__name__}.")
     if len(seconds) != len(texts):
         raise InputError(f"there are {len(texts)} texts but {len(seconds)} second texts. Give each text one.")
-    return [one if two is None else (one, two) for one, two in zip(texts, seconds, strict=True)]
+    return [text if second is None else (text, second) for text, second in zip(texts, seconds, strict=True)]
 
 
-def check_inputs(given: Sequence[Any], single: bool, words: bool) -> None:
+def check_inputs(batch: Sequence[Any], single: bool, words: bool) -> None:
     """Raise for the first entry that is no text, or no whole one; return when all are well."""
-    for at, entry in enumerate(given):
+    for at, entry in enumerate(batch):
         where = "" if single else f", in entry {at} of the batch"
         pair = isinstance(entry, (tuple, list)) and len(entry) == 2
         if words:

@@ -11,7 +11,7 @@ class StopBuffer:
     def __init__(self, stops: Sequence[str] = ()) -> None:
         self.stops = tuple(stops)
         self.stopped: str | None = None  # the stop string that was met
-        self._kept = ""
+        self._pending = ""
 
     def feed(self, piece: str) -> str:
         """What can be given out now."""
@@ -19,20 +19,20 @@ class StopBuffer:
             return piece
         if self.stopped is not None:
             return ""
-        text = self._kept + piece
-        met = [(text.index(stop), stop) for stop in self.stops if stop in text]
-        if met:
-            end, self.stopped = min(met)
-            self._kept = ""
+        text = self._pending + piece
+        matches = [(text.index(stop), stop) for stop in self.stops if stop in text]
+        if matches:
+            end, self.stopped = min(matches)
+            self._pending = ""
             return text[:end]
-        back = max(overlap(text, stop) for stop in self.stops)
-        self._kept = text[len(text) - back :]
-        return text[: len(text) - back]
+        held_back = max(overlap(text, stop) for stop in self.stops)
+        self._pending = text[len(text) - held_back :]
+        return text[: len(text) - held_back]
 
     def finish(self) -> str:
-        """What was held back in vain."""
-        kept, self._kept = self._kept, ""
-        return kept
+        """What was held back and is no stop string, at the end."""
+        pending, self._pending = self._pending, ""
+        return pending
 
 
 def overlap(text: str, stop: str) -> int:

@@ -14,14 +14,14 @@ from typing import Any
 
 import tokenizers
 
-SPACE = "▁"  # SentencePiece's, U+2581
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+SPACE_MARKER = "▁"  # SentencePiece's, U+2581
+BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
 _PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # of Latin-1, spelt as themselves
-_REST = [byte for byte in range(256) if byte not in _PRINTABLE]
-CHARACTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + at) for at, byte in enumerate(_REST)}
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+CHARACTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + at) for at, byte in enumerate(_UNPRINTABLE)}
 BYTES = {character: byte for byte, character in CHARACTERS.items()}
-_TABLE = {byte: character for byte, character in CHARACTERS.items() if byte in _REST}
+_ESCAPES = {byte: character for byte, character in CHARACTERS.items() if byte in _UNPRINTABLE}
 
 
 def byte_level(raw: bytes) -> str:
@@ -30,42 +30,42 @@ def byte_level(raw: bytes) -> str:
     >>> byte_level(b" hi\\n")
     'ĠhiĊ'
     """
-    return raw.decode("latin-1").translate(_TABLE)
+    return raw.decode("latin-1").translate(_ESCAPES)
 
 
 def bytes_decoder(backend: tokenizers.Tokenizer) -> Callable[[str, bool], bytes]:
     """A function from a token's spelling, and whether it was added later, to its bytes."""
-    parts = _parts(json.loads(backend.decoder.__getstate__()) if backend.decoder else {})
+    parts = _decoder_steps(json.loads(backend.decoder.__getstate__()) if backend.decoder else {})
     kinds = {part.get("type") for part in parts}
     if "ByteLevel" in kinds:
-        return _of_byte_level
+        return _byte_level_bytes
     if "WordPiece" in kinds:
-        return _of_wordpiece
-    if "Metaspace" in kinds or any((part.get("pattern") or {}).get("String") == SPACE for part in parts):
-        return _of_pieces if "ByteFallback" in kinds else lambda token, added: _spaced(token)
+        return _wordpiece_bytes
+    if "Metaspace" in kinds or any((part.get("pattern") or {}).get("String") == SPACE_MARKER for part in parts):
+        return _sentencepiece_bytes if "ByteFallback" in kinds else lambda token, added: _without_space_marker(token)
     return lambda token, added: token.encode()
 
 
-def _parts(decoder: dict[str, Any]) -> list[dict[str, Any]]:
+def _decoder_steps(decoder: dict[str, Any]) -> list[dict[str, Any]]:
     return [decoder, *decoder.get("decoders", [])]
 
 
-def _of_byte_level(token: str, added: bool) -> bytes:
+def _byte_level_bytes(token: str, added: bool) -> bytes:
     if added or not BYTES.keys() >= set(token):
         return token.encode()
     return bytes(BYTES[character] for character in token)
 
 
-def _of_wordpiece(token: str, added: bool) -> bytes:
+def _wordpiece_bytes(token: str, added: bool) -> bytes:
     if added:
         return token.encode()
     return (token[2:] if token.startswith("##") else f" {token}").encode()
 
 
-def _of_pieces(token: str, added: bool) -> bytes:
-    found = BYTE.fullmatch(token)
-    return bytes.fromhex(found[1]) if found else _spaced(token)
+def _sentencepiece_bytes(token: str, added: bool) -> bytes:
+    match = BYTE_TOKEN.fullmatch(token)
+    return bytes.fromhex(match[1]) if match else _without_space_marker(token)
 
 
-def _spaced(token: str) -> bytes:
-    return token.replace(SPACE, " ").encode()
+def _without_space_marker(token: str) -> bytes:
+    return token.replace(SPACE_MARKER, " ").encode()

@@ -1,7 +1,7 @@
 """Encoded texts as rows: how each is cut to a limit, or into windows of it, and how a batch is filled up to one length.
 
-A row never copies what the library found. It knows which tokens of a text were kept, and how many padding tokens stand
-before and after them; everything else is read through that when somebody asks.
+A row never copies the library's encoding. It knows which tokens of a text are left, and how many padding tokens stand
+before and after them; everything else is read through that on demand.
 """
 
 from __future__ import annotations
@@ -24,31 +24,34 @@ Span: TypeAlias = tuple[int, int]
 class TokenRow:
     """One row of a batch, with the names that the library gives such things."""
 
-    __slots__ = ("after", "before", "filler", "kept", "source")
+    __slots__ = ("padding_after", "padding_before", "padding_token", "positions", "source")
 
-    def __init__(self, source: tokenizers.Encoding, kept: list[int] | None = None) -> None:
+    def __init__(self, source: tokenizers.Encoding, positions: list[int] | None = None) -> None:
         self.source = source
-        self.kept = kept  # the places of its tokens in the source; None for all of them
-        self.before = self.after = 0  # how many padding tokens stand around it
-        self.filler: tuple[int, str] = (0, "")  # the padding token: its id and its spelling
+        self.positions = positions  # of its tokens in the source; None for all of them
+        self.padding_before = self.padding_after = 0  # how many padding tokens stand around it
+        self.padding_token: tuple[int, str] = (0, "")  # the padding token: its id and its spelling
 
-    def pad(self, width: int, filler: tuple[int, str], side: str) -> None:
+    def pad(self, width: int, padding_token: tuple[int, str], side: str) -> None:
         """Fill up to `width` tokens; a longer row stays as it is."""
         missing = max(0, width - len(self))
-        self.before, self.after = (missing, 0) if side == "left" else (0, missing)
-        self.filler = filler
+        self.padding_before, self.padding_after = (missing, 0) if side == "left" else (0, missing)
+        self.padding_token = padding_token
 
     def __len__(self) -> int:
-        return self.before + (len(self.source) if self.kept is None else len(self.kept)) + self.after
+        tokens = len(self.source) if self.positions is None else len(self.positions)
+        return self.padding_before + tokens + self.padding_after
 
-    def _read(self, found: list[Any], filling: Any) -> list[Any]:
-        if self.kept is not None:
-            found = [found[at] for at in self.kept]
-        return [filling] * self.before + found + [filling] * self.after if self.before or self.after else found
+    def _read(self, values: list[Any], padding: Any) -> list[Any]:
+        if self.positions is not None:
+            values = [values[at] for at in self.positions]
+        if self.padding_before or self.padding_after:
+            return [padding] * self.padding_before + values + [padding] * self.padding_after
+        return values
 
     @property
     def ids(self) -> list[int]:
-        return self._read(self.source.ids, self.filler[0])
+        return self._read(self.source.ids, self.padding_token[0])
 
     @property
     def type_ids(self) -> list[int]:
@@ -56,7 +59,7 @@ class TokenRow:
 
     @property
     def tokens(self) -> list[str]:
-        return self._read(self.source.tokens, self.filler[1])
+        return self._read(self.source.tokens, self.padding_token[1])
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
@@ -64,7 +67,8 @@ class TokenRow:
 
     @property
     def attention_mask(self) -> list[int]:
-        return [0] * self.before + [1] * (len(self) - self.before - self.after) + [0] * self.after
+        tokens = len(self) - self.padding_before - self.padding_after
+        return [0] * self.padding_before + [1] * tokens + [0] * self.padding_after
 
     @property
     def special_tokens_mask(self) -> list[int]:
@@ -95,8 +99,8 @@ class TokenRow:
 
     def word_to_tokens(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
         both = zip(self.word_ids, self.sequence_ids, strict=True)
-        found = [at for at, pair in enumerate(both) if pair == (word, sequence)]
-        return (found[0], found[-1] + 1) if found else None
+        positions = [at for at, pair in enumerate(both) if pair == (word, sequence)]
+        return (positions[0], positions[-1] + 1) if positions else None
 
     def word_to_chars(self, word: int, sequence: int = 0) -> tuple[int, int] | None:
         span = self.word_to_tokens(word, sequence)
@@ -116,61 +120,61 @@ class TokenRow:
 def truncate(
     source: tokenizers.Encoding,
     limit: int,
-    way: Any,
+    strategy: Any,
     side: str,
     stride: int = 0,
     windows: bool = False,
-    framed: bool = True,
+    has_special_tokens: bool = True,
 ) -> list[TokenRow]:
     """Rows of at most `limit` tokens: the first one, or a window for every part of the texts.
 
-    It is the texts that are cut, and never the tokens around them while they have room. Neighbouring windows share
+    The texts are cut, and never the special tokens around them while they have room. Neighbouring windows share
     `stride` tokens. Where both texts are cut, each window of the one meets each of the other, in the library's order.
-    `framed=False` says that there are no tokens around a text, which saves looking for them.
+    `has_special_tokens=False` saves looking for them.
     """
     size = len(source)
     if size <= limit:
         return [TokenRow(source)]
     owners: list[int | None] = []
-    places, lengths = [0, size], [size, 0]
-    if framed or source.n_sequences > 1:
+    starts, lengths = [0, size], [size, 0]
+    if has_special_tokens or source.n_sequences > 1:
         owners = source.sequence_ids  # the first text (0), the second (1), or neither (None); each text is one run
-        places = [owners.index(owner) if owner in owners else size for owner in (0, 1)]
+        starts = [owners.index(owner) if owner in owners else size for owner in (0, 1)]
         lengths = [owners.count(owner) for owner in (0, 1)]
-    around = size - sum(lengths)
-    kept = _room(lengths[0], lengths[1], limit - around, way)
-    if limit < around:
+    special = size - sum(lengths)
+    lengths_kept = _lengths_kept(lengths[0], lengths[1], limit - special, strategy)
+    if limit < special:
         return [TokenRow(source, [at for at, owner in enumerate(owners) if owner is None][:limit])]
-    first, second = (_spans(length, room, stride, side) for length, room in zip(lengths, kept, strict=True))
-    chosen = [(first[0], second[0])]
+    first, second = (_window_spans(length, room, stride, side) for length, room in zip(lengths, lengths_kept, strict=True))
+    window_spans = [(first[0], second[0])]
     if windows:
-        chosen += [(one, two) for one in first[1:] for two in second]
-        chosen += [(first[0], two) for two in second[1:]]
-    return [TokenRow(source, _places(size, places, lengths, spans)) for spans in chosen]
+        window_spans += [(first_span, second_span) for first_span in first[1:] for second_span in second]
+        window_spans += [(first[0], second_span) for second_span in second[1:]]
+    return [TokenRow(source, _positions_kept(size, starts, lengths, spans)) for spans in window_spans]
 
 
-def _places(size: int, places: Sequence[int], lengths: Sequence[int], spans: tuple[Span, Span]) -> list[int]:
+def _positions_kept(size: int, starts: Sequence[int], lengths: Sequence[int], spans: tuple[Span, Span]) -> list[int]:
     """The tokens that are left when each text is cut to its span."""
-    found, at = [], 0
-    for place, length, (first, last) in sorted(zip(places, lengths, spans, strict=True)):
-        found += [*range(at, place), *range(place + first, place + last)]
-        at = place + length
-    return [*found, *range(at, size)]
+    positions, at = [], 0
+    for start, length, (first, last) in sorted(zip(starts, lengths, spans, strict=True)):
+        positions += [*range(at, start), *range(start + first, start + last)]
+        at = start + length
+    return [*positions, *range(at, size)]
 
 
-def _room(first: int, second: int, room: int, way: Any) -> tuple[int, int]:
+def _lengths_kept(first: int, second: int, room: int, strategy: Any) -> tuple[int, int]:
     """How many tokens of each text are kept."""
     if room <= 0:
         return 0, 0
-    if way in ("only_first", "only_second"):
-        mine, other = (first, second) if way == "only_first" else (second, first)
-        if room - other < 1:
+    if strategy in ("only_first", "only_second"):
+        cut, uncut = (first, second) if strategy == "only_first" else (second, first)
+        if room - uncut < 1:
             raise InputError(
-                f"truncation={way!r} cannot bring {first + second} tokens to {room} by cutting {mine}. "
+                f"truncation={strategy!r} cannot bring {first + second} tokens to {room} by cutting {cut}. "
                 "Use truncation=True, which may cut both texts."
             )
-        return (room - second, second) if way == "only_first" else (first, room - first)
-    # the longer text gives way first; where both must, they share, and the odd token goes to the longer
+        return (room - second, second) if strategy == "only_first" else (first, room - first)
+    # the longer text is cut first; where both must be, they share, and the odd token goes to the longer
     short, long = sorted((first, second))
     if short * 2 < room:
         long = room - short
@@ -179,14 +183,14 @@ def _room(first: int, second: int, room: int, way: Any) -> tuple[int, int]:
     return (long, short) if first > second else (short, long)
 
 
-def _spans(length: int, kept: int, stride: int, side: str) -> list[Span]:
+def _window_spans(length: int, width: int, stride: int, side: str) -> list[Span]:
     """Where the windows of one text begin and end; one that is cut to nothing is whole in the second window."""
-    if kept >= length:
+    if width >= length:
         return [(0, length)]
-    if kept == 0:
+    if width == 0:
         return [(0, 0), (0, length)]
-    if stride >= kept:
-        raise InputError(f"stride={stride} leaves no step between windows of {kept} tokens. Use a smaller stride.")
-    starts = range(0, length - stride, kept - stride)
-    spans = [(at, min(at + kept, length)) for at in starts]
+    if stride >= width:
+        raise InputError(f"stride={stride} leaves no step between windows of {width} tokens. Use a smaller stride.")
+    starts = range(0, length - stride, width - stride)
+    spans = [(at, min(at + width, length)) for at in starts]
     return [(length - last, length - first) for first, last in spans] if side == "left" else spans

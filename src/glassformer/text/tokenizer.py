@@ -1,4 +1,4 @@
-"""The tokenizer: text ⇄ ids, over the tokenizers library, with the familiar face of `AutoTokenizer`.
+"""The tokenizer: text ⇄ ids, over the tokenizers library, called as those of transformers are.
 
 Three numbers are all called "vocabulary size", and all are right: `vocab_size` counts what was trained (151,643 for
 Qwen3), `len(tokenizer)` adds the tokens put in later such as `<|im_start|>` (151,669), and the model's score vector
@@ -24,19 +24,19 @@ from glassformer.text.detokenizer import Detokenizer
 from glassformer.text.encoding import BatchEncoding, TensorType, to_array
 from glassformer.text.library_errors import DECODE_ERRORS, ENCODE_ERRORS
 from glassformer.text.sources import gguf, tiktoken, tokenizer_folder
-from glassformer.text.sources.tokenizer_folder import NO_LIMIT, SPECIAL_TOKENS
+from glassformer.text.sources.tokenizer_folder import NO_LIMIT, SPECIAL_TOKEN_NAMES
 from glassformer.text.token_bytes import bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
-from glassformer.text.vocabulary_mixin import VocabularyMixin, by_name
+from glassformer.text.vocabulary_mixin import VocabularyMixin, in_role_order
 
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
 
 
 class Limits(NamedTuple):
-    """How long rows may be and shall be."""
+    """How long rows may be, and how long padding makes them."""
 
-    truncate: int  # at most
-    fill: int | None  # exactly, with padding; None for as long as the longest
+    max_length: int
+    pad_to: int | None  # None for as long as the longest
     multiple: int
 
     def rounded(self, width: int) -> int:
@@ -64,7 +64,7 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         self.backend = backend
         backend.no_padding()
         backend.no_truncation()
-        self._special = by_name(special or {})
+        self._special = in_role_order(special or {})
         self._trained = trained  # where the library counts added tokens among the others
         self._additional = tuple(additional)
         self.chat_template = template
@@ -76,14 +76,14 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         self._wordwise = not isinstance(backend.model, BPE)  # which spells its spaces: nothing to repair
         self._source = dict(source or {})  # the tokenizer_config.json it came with, for saving
 
-    is_fast = True  # for those who ask
+    is_fast = True  # as transformers has it
 
     # Reading and writing ----------------------------------------------------------------------------------------
 
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
         """From tokenizer.json and the small files beside it, or from an older checkpoint's vocabulary files."""
-        return cls(**tokenizer_folder.read(folder))
+        return cls(**tokenizer_folder.read_tokenizer_folder(folder))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:
@@ -108,10 +108,10 @@ class Tokenizer(VocabularyMixin, ChatMixin):
     ) -> Tokenizer:
         """From tiktoken's ranks; the pattern and the special tokens are `cl100k_base`'s unless others are given."""
         ranks = tiktoken.read_ranks(Path(path))
-        last = "<|endoftext|>"
-        named = {"eos_token": last} if last in special else {}
-        further = [token for token in special if token not in named.values()]
-        return cls(tiktoken.build(ranks, pattern, special), special=named, additional=further, trained=len(ranks))
+        end = "<|endoftext|>"
+        roles = {"eos_token": end} if end in special else {}
+        additional = [token for token in special if token not in roles.values()]
+        return cls(tiktoken.build(ranks, pattern, special), special=roles, additional=additional, trained=len(ranks))
 
     def save_pretrained(self, folder: str | Path) -> tuple[str, ...]:
         """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; the paths that were written."""
@@ -120,7 +120,11 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         self.backend.save(str(folder / "tokenizer.json"))
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **{k: v for k, v in self._source.items() if k not in ("chat_template", "extra_special_tokens", *SPECIAL_TOKENS)},
+            **{
+                k: v
+                for k, v in self._source.items()
+                if k not in ("chat_template", "extra_special_tokens", *SPECIAL_TOKEN_NAMES)
+            },
             **self.special_tokens_map,
             "model_input_names": self.model_input_names,
             "padding_side": self.padding_side,
@@ -130,11 +134,11 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         if isinstance(self.chat_template, Mapping):
             config["chat_template"] = [{"name": n, "template": t} for n, t in self.chat_template.items()]
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
-        named = ["tokenizer.json", "tokenizer_config.json"]
+        names = ["tokenizer.json", "tokenizer_config.json"]
         if isinstance(self.chat_template, str):
             (folder / "chat_template.jinja").write_text(self.chat_template, "utf-8")
-            named.append("chat_template.jinja")
-        return tuple(str(folder / name) for name in named)
+            names.append("chat_template.jinja")
+        return tuple(str(folder / name) for name in names)
 
     def __repr__(self) -> str:
         sizes = f"trained {self.vocab_size:,} · with added tokens {len(self):,}"
@@ -177,7 +181,7 @@ class Tokenizer(VocabularyMixin, ChatMixin):
             padding: True or "longest" pads a batch to its longest text, "max_length" to `max_length`.
             truncation: cut texts longer than `max_length` (by default the model's own limit): True or
                 "longest_first" takes from the longer of two, "only_first" and "only_second" from that one. A
-                `max_length` without padding and without a word here cuts too.
+                `max_length` without padding and truncation cuts too.
             stride: how many tokens neighbouring windows share, with return_overflowing_tokens.
             is_split_into_words: a text is a list of words; `word_ids` then counts those.
             pad_to_multiple_of: round the padded length up to a multiple of this.
@@ -194,37 +198,43 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         refuse(unknown, self.__call__)
         if text is None and text_target is not None:
             text, text_pair, text_target = text_target, text_pair_target, None
-        single, given = inputs.listed(text, text_pair, is_split_into_words)
+        single, batch = inputs.as_batch(text, text_pair, is_split_into_words)
         if max_length is not None and padding is False and truncation is None:
             truncation = True
         limits = self._limits(padding, truncation, max_length, stride, pad_to_multiple_of)
-        found = self._encodings(given, single, is_split_into_words, add_special_tokens)
+        encodings = self._encodings(batch, single, is_split_into_words, add_special_tokens)
         rows: list[TokenRow]
         if truncation in NO_TRUNCATION:
-            rows, whose = [TokenRow(one) for one in found], None
+            rows, sample_indices = [TokenRow(encoding) for encoding in encodings], None
         else:
-            framed = add_special_tokens and self.num_special_tokens_to_add() > 0
-            way = (limits.truncate, truncation, self.truncation_side, stride, return_overflowing_tokens, framed)
-            cuts = [truncate(one, *way) for one in found]
-            rows, whose = [row for rows in cuts for row in rows], [at for at, rows in enumerate(cuts) for _ in rows]
+            has_special_tokens = add_special_tokens and self.num_special_tokens_to_add() > 0
+            windows = [
+                truncate(
+                    encoding, limits.max_length, truncation, self.truncation_side, stride,
+                    return_overflowing_tokens, has_special_tokens,
+                )
+                for encoding in encodings
+            ]  # fmt: skip
+            rows = [row for rows in windows for row in rows]
+            sample_indices = [at for at, rows in enumerate(windows) for _ in rows]
         if padding not in (False, "do_not_pad"):
             self._pad(rows, limits, padding_side or self.padding_side)
-        inputs_ = self.model_input_names
-        wanted = {
+        input_names = self.model_input_names
+        returned = {
             "input_ids": True,
-            "token_type_ids": "token_type_ids" in inputs_ if return_token_type_ids is None else return_token_type_ids,
-            "attention_mask": "attention_mask" in inputs_ if return_attention_mask is None else return_attention_mask,
+            "token_type_ids": "token_type_ids" in input_names if return_token_type_ids is None else return_token_type_ids,
+            "attention_mask": "attention_mask" in input_names if return_attention_mask is None else return_attention_mask,
             "special_tokens_mask": return_special_tokens_mask,
             "offset_mapping": return_offsets_mapping,
         }
-        held = batch_columns(rows, [name for name, wish in wanted.items() if wish], return_tensors)
+        columns = batch_columns(rows, [name for name, is_returned in returned.items() if is_returned], return_tensors)
         if single and return_tensors is None and not return_overflowing_tokens:
-            held = {name: values[0] for name, values in held.items()}
+            columns = {name: values[0] for name, values in columns.items()}
         more = {"length": [len(row) for row in rows]} if return_length else {}
         if return_overflowing_tokens:
-            more["overflow_to_sample_mapping"] = list(range(len(rows))) if whose is None else whose
+            more["overflow_to_sample_mapping"] = list(range(len(rows))) if sample_indices is None else sample_indices
         for name, values in more.items():
-            held[name] = values if return_tensors is None else to_array(values, return_tensors)
+            columns[name] = values if return_tensors is None else to_array(values, return_tensors)
         if text_target is not None:
             options: dict[str, Any] = {
                 "add_special_tokens": add_special_tokens, "padding": padding, "truncation": truncation,
@@ -232,8 +242,8 @@ class Tokenizer(VocabularyMixin, ChatMixin):
                 "pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side, "return_tensors": return_tensors,
                 "return_overflowing_tokens": return_overflowing_tokens,
             }  # fmt: skip
-            held["labels"] = self(text_target, text_pair_target, **options)["input_ids"]
-        return BatchEncoding(held, rows)
+            columns["labels"] = self(text_target, text_pair_target, **options)["input_ids"]
+        return BatchEncoding(columns, rows)
 
     def encode(self, text: Any, text_pair: Any = None, **options: Any) -> Any:
         """The ids of one text, or of a text and its second one: a list, or a (1, length) tensor.
@@ -269,19 +279,19 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         Ids and the masks beside them are filled; other columns, such as `labels`, stay as they are. Tensors and arrays
         come back as such, on the processor.
         """
-        return_tensors = return_tensors or batch_padding.kind_of(encoded_inputs)
-        held = batch_padding.collected(encoded_inputs)
-        ids = held["input_ids"]
+        return_tensors = return_tensors or batch_padding.tensor_type_of(encoded_inputs)
+        columns = batch_padding.as_columns(encoded_inputs)
+        ids = columns["input_ids"]
         rows = ids if ids and isinstance(ids[0], list) else [ids]
-        masked = "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask
-        if masked and "attention_mask" not in held:
+        wants_mask = "attention_mask" in self.model_input_names if return_attention_mask is None else return_attention_mask
+        if wants_mask and "attention_mask" not in columns:
             masks = [[1] * len(row) for row in rows]
-            held["attention_mask"] = masks if rows is ids else masks[0]
+            columns["attention_mask"] = masks if rows is ids else masks[0]
         if ids and padding not in (False, "do_not_pad"):
             limits = self._limits(padding, False, max_length, 0, pad_to_multiple_of)
-            width = limits.rounded(max(map(len, rows)) if limits.fill is None else limits.fill)
-            held = batch_padding.fill(held, width, self._filler()[0], self._side(padding_side))
-        return BatchEncoding(held, None, return_tensors)
+            width = limits.rounded(max(map(len, rows)) if limits.pad_to is None else limits.pad_to)
+            columns = batch_padding.pad_columns(columns, width, self._padding_token()[0], self._side(padding_side))
+        return BatchEncoding(columns, None, return_tensors)
 
     def _limits(self, padding: Any, truncation: Any, max_length: Any, stride: Any, multiple: Any) -> Limits:
         """The lengths that the options ask for, checked."""
@@ -303,19 +313,19 @@ class Tokenizer(VocabularyMixin, ChatMixin):
             raise InputError(f"max_length={limit} is no multiple of pad_to_multiple_of={multiple}. Change one of them.")
         return Limits(limit, limit if padding == "max_length" else None, multiple or 1)
 
-    def _encodings(self, given: list[Any], single: bool, words: bool, around: bool) -> list[tokenizers.Encoding]:
-        """What the library finds; whatever it refuses, the entry at fault is named."""
+    def _encodings(self, batch: list[Any], single: bool, words: bool, add_special_tokens: bool) -> list[tokenizers.Encoding]:
+        """The library's encodings; where it refuses, the error names the entry at fault."""
         try:
             if single:
-                text, second = given[0] if isinstance(given[0], tuple) else (given[0], None)
-                return [self.backend.encode(text, second, is_pretokenized=words, add_special_tokens=around)]
-            return self.backend.encode_batch(given, is_pretokenized=words, add_special_tokens=around)
+                text, second = batch[0] if isinstance(batch[0], tuple) else (batch[0], None)
+                return [self.backend.encode(text, second, is_pretokenized=words, add_special_tokens=add_special_tokens)]
+            return self.backend.encode_batch(batch, is_pretokenized=words, add_special_tokens=add_special_tokens)
         except BaseException:
-            inputs.check_inputs(given, single, words)
+            inputs.check_inputs(batch, single, words)
             with ENCODE_ERRORS:
                 raise
 
-    def _filler(self) -> tuple[int, str]:
+    def _padding_token(self) -> tuple[int, str]:
         if self.pad_token is None:
             raise InputError("this tokenizer has no padding token. Set one: tokenizer.pad_token = tokenizer.eos_token.")
         return self.pad_token_id, self.pad_token
@@ -327,12 +337,12 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         return side
 
     def _pad(self, rows: list[TokenRow], limits: Limits, side: str) -> None:
-        side, filler = self._side(side), self._filler()
-        width = max(map(len, rows), default=0) if limits.fill is None else limits.fill
+        side, token = self._side(side), self._padding_token()
+        width = max(map(len, rows), default=0) if limits.pad_to is None else limits.pad_to
         if width >= NO_LIMIT:
             raise InputError("padding='max_length' needs max_length=….")
         for row in rows:
-            row.pad(limits.rounded(width), filler, side)
+            row.pad(limits.rounded(width), token, side)
 
     # Ids to text ------------------------------------------------------------------------------------------------
 
@@ -349,11 +359,11 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         try:
             if type(numbers) is list and numbers and type(numbers[0]) is list:
                 texts = self.backend.decode_batch(numbers, skip_special_tokens=skip_special_tokens)
-                return [_cleaned(text) for text in texts] if clean and self._wordwise else texts
+                return [_clean_up_spaces(text) for text in texts] if clean and self._wordwise else texts
             if type(numbers) is not list:
                 raise TypeError
             text: str = self.backend.decode(numbers, skip_special_tokens=skip_special_tokens)
-            return _cleaned(text) if clean and self._wordwise else text
+            return _clean_up_spaces(text) if clean and self._wordwise else text
         except (TypeError, OverflowError):  # something rarer than lists of ids
             return self._decode(numbers, skip_special_tokens, clean)
         except BaseException:
@@ -362,7 +372,7 @@ class Tokenizer(VocabularyMixin, ChatMixin):
 
     def _decode(self, ids: Ids, skip: bool, clean: bool) -> Any:
         """The same for whatever holds ids, number by number."""
-        numbers = _numbers(ids)
+        numbers = _as_ints(ids)
         if isinstance(numbers, int):
             numbers = [numbers]
         if any(isinstance(row, list) for row in numbers):
@@ -372,14 +382,14 @@ class Tokenizer(VocabularyMixin, ChatMixin):
                 raise InputError(f"{number} is no token id; the vocabulary has {len(self)}.")
         with DECODE_ERRORS:
             text: str = self.backend.decode(numbers, skip_special_tokens=skip)
-        return _cleaned(text) if clean and self._wordwise else text
+        return _clean_up_spaces(text) if clean and self._wordwise else text
 
     def batch_decode(
         self, sequences: Ids, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
     ) -> list[str]:
         """Texts of many sequences; a list even for one."""
-        found = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces)
-        return [found] if isinstance(found, str) else found
+        texts = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces)
+        return [texts] if isinstance(texts, str) else texts
 
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """An incremental decoder for one sequence: `feed` it ids as they come."""
@@ -391,7 +401,7 @@ class Tokenizer(VocabularyMixin, ChatMixin):
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> list[str]: ...
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> str | list[str]:
         """Ids as the vocabulary spells them: `Ġ` is a space, `Ċ` a line break."""
-        numbers = _numbers(ids)
+        numbers = _as_ints(ids)
         if isinstance(numbers, int):
             return self._token(numbers)
         hidden = self.all_special_ids if skip_special_tokens else []
@@ -400,8 +410,8 @@ class Tokenizer(VocabularyMixin, ChatMixin):
     def convert_tokens_to_ids(self, tokens: str | Iterable[str]) -> Any:
         """The inverse; an unknown token gives the unknown token's id, or None when there is none."""
         if isinstance(tokens, str):
-            found = self._number(tokens)
-            return self.unk_token_id if found is None else found
+            number = self._find_id(tokens)
+            return self.unk_token_id if number is None else number
         return [self.convert_tokens_to_ids(token) for token in tokens]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
@@ -423,21 +433,21 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         return bytes_decoder(self.backend)
 
 
-def _cleaned(text: str) -> str:
+def _clean_up_spaces(text: str) -> str:
     """English spacing put right after word-wise decoding, as the field does it."""
-    for apart, joined in (
+    for spaced, joined in (
         (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
         (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
     ):  # fmt: skip
-        text = text.replace(apart, joined)
+        text = text.replace(spaced, joined)
     return text
 
 
-def _numbers(ids: Ids) -> Any:
+def _as_ints(ids: Ids) -> Any:
     """Ids out of whatever holds them, as an int or (nested) lists of ints."""
     ids = ids.tolist() if hasattr(ids, "tolist") else ids
     if isinstance(ids, int):
         return ids
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise InputTypeError(f"token ids are whole numbers, or lists or tensors of them, not {type(ids).__name__}.")
-    return [_numbers(one) for one in ids]
+    return [_as_ints(item) for item in ids]

@@ -1,4 +1,4 @@
-"""The vocabulary's half of a tokenizer's face: its tokens and their numbers, those with a role, and adding new ones."""
+"""The tokenizer's methods for its vocabulary: tokens and their ids, tokens with a role, and adding new ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers import AddedToken
 
 from glassformer.errors import InputError, InputTypeError, nearest
 from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKENS
+from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKEN_NAMES
 
 ADDITIONAL = ("additional_special_tokens", "extra_special_tokens")  # the older name and the newer one
 
@@ -65,7 +65,7 @@ class VocabularyMixin:
     def all_special_ids(self) -> list[int]:
         return [self._id(token) for token in self.all_special_tokens]
 
-    def _number(self, token: str) -> int | None:
+    def _find_id(self, token: str) -> int | None:
         """The id of a token of the vocabulary; a lone surrogate is in none."""
         try:
             return self.backend.token_to_id(token)
@@ -73,7 +73,7 @@ class VocabularyMixin:
             return None
 
     def _id(self, token: str) -> int:
-        number = self._number(token) if isinstance(token, str) else None
+        number = self._find_id(token) if isinstance(token, str) else None
         if number is None:
             raise InputError(f"{token!r} is not in the vocabulary.")
         return number
@@ -91,7 +91,7 @@ class VocabularyMixin:
     def __getattr__(self, name: str) -> Any:
         """`eos_token`, `eos_token_id` and their kin; None when the tokenizer has no such token."""
         stem = name.removesuffix("_id")
-        if stem in SPECIAL_TOKENS:
+        if stem in SPECIAL_TOKEN_NAMES:
             token = self._special.get(stem)
             return token if name == stem or token is None else self._id(token)
         raise AttributeError(f"the tokenizer has no attribute {name!r}")
@@ -99,13 +99,13 @@ class VocabularyMixin:
     def __setattr__(self, name: str, value: Any) -> None:
         """`pad_token`, `pad_token_id` and their kin can be set to any token of the vocabulary, or to None."""
         stem = name.removesuffix("_id")
-        if stem not in SPECIAL_TOKENS:
+        if stem not in SPECIAL_TOKEN_NAMES:
             object.__setattr__(self, name, value)
             return
         token = value if name == stem or value is None else self._token(value)
         if token is not None:
             self._id(token)
-        self._special = by_name({**self._special, stem: token})
+        self._special = in_role_order({**self._special, stem: token})
 
     def add_tokens(self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False) -> int:
         """Add tokens that are found whole in every text, and say how many were new.
@@ -133,18 +133,17 @@ class VocabularyMixin:
             replace_extra_special_tokens: False keeps those without a role that there were.
         """
         roles = {name: value for name, value in special_tokens_dict.items() if name not in ADDITIONAL}
-        further: Any = next(
+        additional: Any = next(
             (special_tokens_dict[name] for name in reversed(ADDITIONAL) if special_tokens_dict.get(name)), []
         )
         for name in roles:
-            if name not in SPECIAL_TOKENS:
-                raise InputError(
-                    f"{name!r} is no role of a token.{nearest(name, SPECIAL_TOKENS)} Use one of: {', '.join(SPECIAL_TOKENS)}."
-                )
-        if not isinstance(further, (list, tuple)):
-            raise InputTypeError(f"extra_special_tokens is a list of tokens, not {type(further).__name__}.")
+            if name not in SPECIAL_TOKEN_NAMES:
+                known = ", ".join(SPECIAL_TOKEN_NAMES)
+                raise InputError(f"{name!r} is no role of a token.{nearest(name, SPECIAL_TOKEN_NAMES)} Use one of: {known}.")
+        if not isinstance(additional, (list, tuple)):
+            raise InputTypeError(f"extra_special_tokens is a list of tokens, not {type(additional).__name__}.")
         kept = () if replace_extra_special_tokens else self._additional
-        new = [token for token in further if str(_content(token)) not in kept]
+        new = [token for token in additional if str(_content(token)) not in kept]
         count = self.add_tokens([*roles.values(), *new], special_tokens=True)
         for name, token in roles.items():
             setattr(self, name, _content(token))
@@ -157,6 +156,6 @@ def _content(token: str | AddedToken) -> str:
     return token.content if isinstance(token, AddedToken) else token
 
 
-def by_name(special: Mapping[str, str | None]) -> dict[str, str]:
+def in_role_order(special: Mapping[str, str | None]) -> dict[str, str]:
     """The special tokens that there are, in the field's order."""
-    return {name: token for name in SPECIAL_TOKENS if (token := special.get(name)) is not None}
+    return {name: token for name in SPECIAL_TOKEN_NAMES if (token := special.get(name)) is not None}

@@ -19,15 +19,15 @@ from jinja2.runtime import LoopContext, Macro
 from jinja2.utils import Namespace
 
 ALLOWANCE = 2_000_000
-PER_UNIT_GIVEN = 1_000  # a long conversation may cost more, even where a template looks back at every turn
-CHARACTERS = 16  # of a text, for one unit
-LONGEST = 2**25  # characters in one text
-MOST_BITS = 2**16  # in one whole number
-WIDEST = 10_000  # what a format may pad to
+PER_INPUT_UNIT = 1_000  # a long conversation may cost more, even where a template looks back at every turn
+CHARACTERS_PER_UNIT = 16  # of a text, for one unit
+MAX_CHARACTERS = 2**25  # characters in one text
+MAX_BITS = 2**16  # in one whole number
+MAX_WIDTH = 10_000  # what a format may pad to
 
 # Filters whose cost does not depend on the size of their input, and those that only walk along it.
-FREE = {"length", "count", "default", "d", "first", "last", "attr", "safe", "random"}
-WALKS = {"map", "select", "reject", "selectattr", "rejectattr", "reverse", "list", "batch", "slice", "items"}
+FREE_FILTERS = {"length", "count", "default", "d", "first", "last", "attr", "safe", "random"}
+WALKING_FILTERS = {"map", "select", "reject", "selectattr", "rejectattr", "reverse", "list", "batch", "slice", "items"}
 
 
 class BudgetExceeded(jinja2.TemplateRuntimeError):
@@ -39,56 +39,56 @@ class Budget:
 
     __slots__ = ("left",)
 
-    def __init__(self, given: Any = None) -> None:
+    def __init__(self, inputs: Any = None) -> None:
         self.left = 2**62
-        self.left = ALLOWANCE + PER_UNIT_GIVEN * self.weigh(given)
+        self.left = ALLOWANCE + PER_INPUT_UNIT * self.charge_value(inputs)
 
     def spend(self, units: int) -> None:
         self.left -= max(0, units)  # a negative width or count earns nothing
         if self.left < 0:
             raise BudgetExceeded("it takes too many steps or too much memory")
 
-    def text(self, length: int) -> int:
+    def charge_text(self, length: int) -> int:
         """Pay for a text of that length, and say how much it was."""
-        if length > LONGEST:
-            raise BudgetExceeded(f"it makes a text of more than {LONGEST:,} characters")
-        units = 1 + max(0, length) // CHARACTERS
+        if length > MAX_CHARACTERS:
+            raise BudgetExceeded(f"it makes a text of more than {MAX_CHARACTERS:,} characters")
+        units = 1 + max(0, length) // CHARACTERS_PER_UNIT
         self.left -= units
         if self.left < 0:
             self.spend(0)
         return units
 
-    def weigh(self, value: Any) -> int:
+    def charge_value(self, value: Any) -> int:
         """Pay for all that a value holds, to any depth, and say how much it was: what printing or comparing it costs."""
         kind = type(value)
         if kind is str:
-            return self.text(len(value))
+            return self.charge_text(len(value))
         if kind is bool or kind is float or value is None:
             self.spend(1)
             return 1
         units = 1
         if isinstance(value, int):
-            if value.bit_length() > MOST_BITS:
-                raise BudgetExceeded(f"it makes a number of more than {MOST_BITS:,} bits")
+            if value.bit_length() > MAX_BITS:
+                raise BudgetExceeded(f"it makes a number of more than {MAX_BITS:,} bits")
         elif isinstance(value, dict):
-            for key, held in value.items():
-                units += self.weigh(key) + self.weigh(held)
+            for key, item in value.items():
+                units += self.charge_value(key) + self.charge_value(item)
         elif isinstance(value, (list, tuple, AbstractSet)):
-            for held in value:
-                units += self.weigh(held)
+            for item in value:
+                units += self.charge_value(item)
         elif isinstance(value, (str, bytes)):
-            return self.text(len(value))
+            return self.charge_text(len(value))
         elif isinstance(value, Namespace):
-            units += self.weigh(object.__getattribute__(value, "_Namespace__attrs"))
+            units += self.charge_value(object.__getattribute__(value, "_Namespace__attrs"))
         elif isinstance(value, range):
             units += len(value)
             self.spend(len(value))
         elif isinstance(value, ValuesView):
-            units += self.weigh(list(value))
+            units += self.charge_value(list(value))
         self.spend(1)
         return units
 
-    def walk(self, value: Any, cost: int = 1) -> None:
+    def charge_walk(self, value: Any, cost: int = 1) -> None:
         """Pay for one round over a value; an iterator pays for itself, as it goes."""
         try:
             length = len(value)
@@ -96,10 +96,10 @@ class Budget:
             length = 0
         self.spend(1 + cost * length)
 
-    def made(self, value: Any) -> Any:
+    def charge_result(self, value: Any) -> Any:
         """Pay for what came out of an operation, and give it back."""
         if isinstance(value, (str, bytes)):
-            self.text(len(value))
+            self.charge_text(len(value))
         elif isinstance(value, (list, tuple, dict)):
             self.spend(len(value))
         elif isinstance(value, Iterator):
@@ -113,59 +113,59 @@ class Budget:
 
     # Before each kind of operation ------------------------------------------------------------------------------
 
-    def filter(self, name: str, value: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    def charge_filter(self, name: str, value: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Pay for a filter; returns its input, gathered where it has to be seen whole."""
-        given = [*args, *options.values()]
+        arguments = [*args, *options.values()]
         self.spend(4)
-        if name in FREE:
+        if name in FREE_FILTERS:
             return value
-        if name in WALKS:
-            self.walk(value)
-            self.spend(max(_numbers(given), default=0))  # batch and slice fill up to a number
+        if name in WALKING_FILTERS:
+            self.charge_walk(value)
+            self.spend(max(_numbers(arguments), default=0))  # batch and slice fill up to a number
         else:
             value = list(value) if isinstance(value, Iterator) else value
-            self._method(f"|{name}" if f"|{name}" in RULES else name, value, given)
+            self._charge_method(f"|{name}" if f"|{name}" in RULES else name, value, arguments)
         return value
 
-    def call(self, function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+    def charge_call(self, function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
         """Pay for a call; returns its arguments, gathered where they have to be seen whole."""
         self.spend(8)
         if isinstance(function, Macro):  # its body pays
             return args
         if isinstance(function, LoopContext):  # a recursive loop: its body pays for each round
-            self.walk(args[0] if args else ())
+            self.charge_walk(args[0] if args else ())
             return args
         function = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
         owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
         if name == "join" and args and isinstance(args[0], Iterator):
             args = (list(args[0]), *args[1:])
-        given = [*args, *(held for key, held in options.items() if not key.startswith("_"))]
-        self._method(name, owner if isinstance(owner, (str, bytes, list, tuple, int)) else None, given)
+        arguments = [*args, *(value for key, value in options.items() if not key.startswith("_"))]
+        self._charge_method(name, owner if isinstance(owner, (str, bytes, list, tuple, int)) else None, arguments)
         return args
 
-    def operator(self, sign: str, left: Any, right: Any) -> None:
+    def charge_operator(self, sign: str, left: Any, right: Any) -> None:
         """Pay for `left sign right`."""
         if type(left) is type(right) is str and sign == "+":
-            self.text(len(left) + len(right))
+            self.charge_text(len(left) + len(right))
             return
-        units = self.weigh(left) + self.weigh(right)
+        units = self.charge_value(left) + self.charge_value(right)
         if sign == "*":
-            for some, times in ((left, right), (right, left)):
-                if isinstance(some, (str, bytes)) and isinstance(times, int):
-                    self.text(len(some) * times)
-                elif isinstance(some, (list, tuple)) and isinstance(times, int):
-                    self.spend(len(some) * times)
+            for repeated, times in ((left, right), (right, left)):
+                if isinstance(repeated, (str, bytes)) and isinstance(times, int):
+                    self.charge_text(len(repeated) * times)
+                elif isinstance(repeated, (list, tuple)) and isinstance(times, int):
+                    self.spend(len(repeated) * times)
         elif sign == "**" and isinstance(left, int) and isinstance(right, int):
-            if left.bit_length() * right > MOST_BITS:
-                raise BudgetExceeded(f"it makes a number of more than {MOST_BITS:,} bits")
+            if left.bit_length() * right > MAX_BITS:
+                raise BudgetExceeded(f"it makes a number of more than {MAX_BITS:,} bits")
         elif sign == "%" and isinstance(left, (str, bytes)):
             self.spend(_percent(left, right if isinstance(right, tuple) else (right,), 1, units))
 
-    def _method(self, name: str, owner: Any, args: list[Any]) -> None:
+    def _charge_method(self, name: str, owner: Any, args: list[Any]) -> None:
         """Pay for a method of a text, list or number, or for the filter or function of that name."""
-        size, given = self.weigh(owner), self.weigh(args)
+        size, arguments_size = self.charge_value(owner), self.charge_value(args)
         if rule := RULES.get(name):
-            self.spend(rule(owner, args, size, given))
+            self.spend(rule(owner, args, size, arguments_size))
 
 
 # What an operation costs beyond reading what it is given ------------------------------------------------------------
@@ -174,86 +174,86 @@ Rule: TypeAlias = Callable[[Any, Sequence[Any], int, int], int]  # its owner, it
 
 
 def _numbers(values: Sequence[Any]) -> list[int]:
-    return [held for held in values if isinstance(held, int)]
+    return [value for value in values if isinstance(value, int)]
 
 
-def _as_told(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
+def _largest_number(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
     """As much as the largest number says."""
     return max(_numbers(args), default=0)
 
 
-def _per_line(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
-    return (str(owner).count("\n") + 1) * max(4, given, *_numbers(args))
+def _per_line(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+    return (str(owner).count("\n") + 1) * max(4, args_size, *_numbers(args))
 
 
-def _per_tab(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
-    return 0 if not args else CHARACTERS * size * _as_told(owner, args, size, given)
+def _per_tab(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+    return 0 if not args else CHARACTERS_PER_UNIT * size * _largest_number(owner, args, size, args_size)
 
 
-def _square(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
-    held = CHARACTERS * (size + given) + sum(abs(number) for number in _numbers(args))
-    return held * held >> 6
+def _square(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+    length = CHARACTERS_PER_UNIT * (size + args_size) + sum(abs(number) for number in _numbers(args))
+    return length * length >> 6
 
 
-def _each_by_each(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
-    return CHARACTERS * size * given if args else 0
+def _each_by_each(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+    return CHARACTERS_PER_UNIT * size * args_size if args else 0
 
 
-def _per_item(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
+def _per_item(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
     """A filter over the items of a list, or the letters of a text, with something such as a comma for each."""
-    return len(owner) * given if isinstance(owner, Sized) else 0
+    return len(owner) * args_size if isinstance(owner, Sized) else 0
 
 
-def _joined(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
-    return _per_item(args[0], (), given, size) if args else 0
+def _joined(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+    return _per_item(args[0], (), args_size, size) if args else 0
 
 
-def _encoded(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
+def _encoded(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
     """Some encodings, such as punycode, look back at all that came before."""
     common = not args or str(args[0]).lower() in ("utf-8", "utf8", "ascii")
-    return 0 if common else _square(owner, args, size, given)
+    return 0 if common else _square(owner, args, size, args_size)
 
 
-def _replaced(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
-    if len(args) < 2 or not all(isinstance(held, (str, bytes)) for held in (owner, *args[:2])):
+def _replaced(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
+    if len(args) < 2 or not all(isinstance(text, (str, bytes)) for text in (owner, *args[:2])):
         return 0
     places = owner.count(args[0]) if type(args[0]) is type(owner) else len(owner) + 1
-    return places * (1 + len(args[1])) // CHARACTERS
+    return places * (1 + len(args[1])) // CHARACTERS_PER_UNIT
 
 
-def _split(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
+def _split(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
     if args and args[0] and isinstance(args[0], str) and isinstance(owner, str):
         return owner.count(args[0])
-    return CHARACTERS * size
+    return CHARACTERS_PER_UNIT * size
 
 
-def _percent(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
+def _percent(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
     """`owner % args`: each place may hold all the values, padded as far as it says."""
-    form = owner.decode("latin-1") if isinstance(owner, bytes) else str(owner)
-    places: list[str] = re.findall(r"%[^a-zA-Z%]*", form)
+    text = owner.decode("latin-1") if isinstance(owner, bytes) else str(owner)
+    places: list[str] = re.findall(r"%[^a-zA-Z%]*", text)
     starred = any("*" in place for place in places)
     _check_width(
         [*(digits for place in places for digits in re.findall(r"\d+", place)), *(_numbers(args) if starred else [])]
     )
-    return len(places) * given
+    return len(places) * args_size
 
 
-def _braces(owner: Any, args: Sequence[Any], size: int, given: int) -> int:
+def _braces(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
     """`owner.format(*args)`, in the same way; a width may come out of the values, and a value may be text."""
     specs = [spec for _, field, spec, _ in string.Formatter().parse(str(owner)) if field is not None]
     nested = any("{" in spec for spec in specs if spec)
     values = re.findall(r"\d+", str(args)) if nested else []
     _check_width([*(digits for spec in specs if spec for digits in re.findall(r"\d+", spec)), *values])
-    return len(specs) * (8 + given)
+    return len(specs) * (8 + args_size)
 
 
 def _check_width(numbers: Sequence[str | int]) -> None:
-    if any(len(str(number)) > 5 or int(number) > WIDEST for number in numbers):
-        raise BudgetExceeded(f"it formats a value to more than {WIDEST:,} places")
+    if any(len(str(number)) > 5 or int(number) > MAX_WIDTH for number in numbers):
+        raise BudgetExceeded(f"it formats a value to more than {MAX_WIDTH:,} places")
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("center", "ljust", "rjust", "zfill", "to_bytes"), _as_told),
+    **dict.fromkeys(("center", "ljust", "rjust", "zfill", "to_bytes"), _largest_number),
     **dict.fromkeys(("urlize", "wordwrap", "pprint", "sum", "round", "generate_lorem_ipsum"), _square),
     **dict.fromkeys(
         ("strip", "lstrip", "rstrip", "trim", "rfind", "rindex", "rpartition", "translate", "join"), _each_by_each
@@ -261,12 +261,12 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("split", "splitlines", "wordcount", "title"), _split),
     **dict.fromkeys(("encode", "decode"), _encoded),
     **dict.fromkeys(("format", "format_map"), _braces),
-    "rsplit": lambda owner, args, size, given: _split(owner, args, size, given) + size * given,
+    "rsplit": lambda owner, args, size, args_size: _split(owner, args, size, args_size) + size * args_size,
     **dict.fromkeys(("|join", "sort", "min", "max"), _per_item),
     "join": _joined,
     "expandtabs": _per_tab,
     "indent": _per_line,
     "replace": _replaced,
     "|format": _percent,
-    "strftime_now": lambda owner, args, size, given: 256 * given,
+    "strftime_now": lambda owner, args, size, args_size: 256 * args_size,
 }

@@ -1,4 +1,4 @@
-"""The half of a tokenizer's face that deals with conversations: messages through a chat template to a text and its ids."""
+"""The tokenizer's methods for conversations: messages through a chat template to a text and its ids."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class ChatMixin:
 
     def template(self, name: str = "default") -> ChatTemplate:
         """The model's own chat template, or the one of that name where it has several."""
-        held = self.chat_template
-        if not held:
+        templates = self.chat_template
+        if not templates:
             raise TemplateError("this tokenizer has no chat template. Pass chat_template=…, or use plain text.")
-        if isinstance(held, str):
-            return ChatTemplate(held)
-        if name not in held:
+        if isinstance(templates, str):
+            return ChatTemplate(templates)
+        if name not in templates:
             raise TemplateError(
-                f"there is no chat template {name!r}. Pass chat_template= one of: {', '.join(sorted(held))}."
+                f"there is no chat template {name!r}. Pass chat_template= one of: {', '.join(sorted(templates))}."
             )
-        return ChatTemplate(held[name])
+        return ChatTemplate(templates[name])
 
     def get_chat_template(self, chat_template: str | None = None, tools: Sequence[Any] | None = None) -> str:
         """The source of a template: one given or named, else the model's own, for tools where it has one for them."""
-        named = self.chat_template if isinstance(self.chat_template, Mapping) else {}
+        templates = self.chat_template if isinstance(self.chat_template, Mapping) else {}
         if chat_template is None:
-            return self.template("tool_use" if tools is not None and "tool_use" in named else "default").source
+            return self.template("tool_use" if tools is not None and "tool_use" in templates else "default").source
         if not isinstance(chat_template, str):
             raise InputTypeError(f"chat_template is a template's text or name, not {type(chat_template).__name__}.")
-        return named.get(chat_template, chat_template)
+        return templates.get(chat_template, chat_template)
 
     def apply_chat_template(
         self,
@@ -109,21 +109,22 @@ class ChatMixin:
         first = conversation[0] if isinstance(conversation, Sequence) and conversation else None
         many = isinstance(first, (list, tuple)) or hasattr(first, "messages")
         controls = ControlTokens(self.backend, template.literals, self._ids) if sanitize_control_tokens else None
-        given = {"tools": schemas(tools), "documents": validated_documents(documents)}
-        found = [
-            template.rendered(
-                controls.marked(getattr(one, "messages", one)) if controls else one,
+        extras = {"tools": schemas(tools), "documents": validated_documents(documents)}
+        rendered = [
+            template.render_with_spans(
+                controls.wrap(getattr(chat, "messages", chat)) if controls else chat,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                **(controls.marked(given) if controls else given),
+                **(controls.wrap(extras) if controls else extras),
                 special_tokens=self.special_tokens_map,
                 variables=variables,
                 also=inspect.signature(self.apply_chat_template).parameters,
             )
-            for one in (conversation if many else [conversation])
+            for chat in (conversation if many else [conversation])
         ]
+        texts = [chat.text for chat in rendered]
         if not tokenize:
-            return [one.text for one in found] if many else found[0].text
+            return texts if many else texts[0]
         options = {
             "add_special_tokens": False,
             "padding": padding,
@@ -135,11 +136,11 @@ class ChatMixin:
             raise InputTypeError(f"tokenizer_kwargs has {name!r}, which apply_chat_template sets. Pass it by itself.")
         options |= tokenizer_kwargs or {}
         if controls:
-            encoded = self._padded([controls.encode(one.text) for one in found], many, options)
+            encoded = self._pad_ids([controls.encode(text) for text in texts], many, options)
         else:
-            encoded = self([one.text for one in found] if many else found[0].text, **options)
+            encoded = self(texts if many else texts[0], **options)
         if masks:
-            rows = [_mask(one.spans, row.offsets) for one, row in zip(found, encoded.encodings or [], strict=True)]
+            rows = [_mask(chat.spans, row.offsets) for chat, row in zip(rendered, encoded.encodings or [], strict=True)]
             encoded["assistant_masks"] = rows if many or return_tensors else rows[0]
             encoded.convert_to_tensors(return_tensors)
         return encoded if return_dict else encoded["input_ids"]
@@ -151,17 +152,17 @@ class ChatMixin:
         if "add_generation_prompt" in options:
             raise InputError("one message has no generation prompt. Leave add_generation_prompt out, and add it at the end.")
         before = list(conversation_history or [])
-        whole: list[int] = self.apply_chat_template([*before, message], return_dict=False, **options)
+        ids: list[int] = self.apply_chat_template([*before, message], return_dict=False, **options)
         start: list[int] = self.apply_chat_template(before, return_dict=False, **options) if before else []
-        same = next((at for at, (one, other) in enumerate(zip(start, whole, strict=False)) if one != other), None)
-        return whole[min(len(start), len(whole)) if same is None else same :]
+        difference = next((at for at, (old, new) in enumerate(zip(start, ids, strict=False)) if old != new), None)
+        return ids[min(len(start), len(ids)) if difference is None else difference :]
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _padded(self, rows: list[list[int]], many: bool, options: Mapping[str, Any]) -> BatchEncoding:
-        """Ids that are there already, cut and filled up as the tokenizer would."""
+    def _pad_ids(self, rows: list[list[int]], many: bool, options: Mapping[str, Any]) -> BatchEncoding:
+        """Ids truncated and padded as the tokenizer would."""
         options = {name: value for name, value in options.items() if name != "add_special_tokens"}
         if options.pop("truncation") not in NO_TRUNCATION:
             limit = self.model_max_length if options["max_length"] is None else options["max_length"]
@@ -169,20 +170,20 @@ class ChatMixin:
         return self.pad({"input_ids": rows if many or options["return_tensors"] else rows[0]}, **options)
 
 
-def _refuse_both(one: str, given: object, other: str, also: object) -> None:
-    if given and also:
-        raise InputError(f"{one} does not go together with {other}. Leave one of them out.")
+def _refuse_both(option: str, value: object, other_option: str, other_value: object) -> None:
+    if value and other_value:
+        raise InputError(f"{option} does not go together with {other_option}. Leave one of them out.")
 
 
-def _mask(spans: Sequence[tuple[int, int]], places: Sequence[tuple[int, int]]) -> list[int]:
+def _mask(spans: Sequence[tuple[int, int]], offsets: Sequence[tuple[int, int]]) -> list[int]:
     """1 for each token from the one that holds a span's first character to the one that holds its last."""
-    mask = [0] * len(places)
-    real = [at for at, (begin, end) in enumerate(places) if begin < end]
-    ends = [places[at][1] for at in real]
+    mask = [0] * len(offsets)
+    visible = [at for at, (begin, end) in enumerate(offsets) if begin < end]
+    ends = [offsets[at][1] for at in visible]
 
     def token(character: int) -> int | None:
-        found = bisect(ends, character)
-        return real[found] if found < len(real) and places[real[found]][0] <= character else None
+        index = bisect(ends, character)
+        return visible[index] if index < len(visible) and offsets[visible[index]][0] <= character else None
 
     for begin, end in spans:
         first, last = token(begin), token(end - 1)

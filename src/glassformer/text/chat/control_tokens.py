@@ -23,48 +23,48 @@ class ControlTokens:
 
     def __init__(self, backend: tokenizers.Tokenizer, literals: str, encode: Encode) -> None:
         self.backend = backend
-        self._tokens = encode  # a text as the tokenizer reads it, without tokens around it
-        found = [
+        self._encode = encode  # a text as the tokenizer reads it, without tokens around it
+        tokens = [
             token.content
             for token in backend.get_added_tokens_decoder().values()
             if token.special or (token.content in literals and not token.content.isspace())
         ]
-        spelt = "|".join(re.escape(token) for token in sorted(found, key=len, reverse=True)) or "(?!)"
-        self.spelt = re.compile(spelt)
-        self.wrapped = re.compile(f"{BEGIN}({spelt}){END}|[{BEGIN}{END}]")
+        pattern = "|".join(re.escape(token) for token in sorted(tokens, key=len, reverse=True)) or "(?!)"
+        self.pattern = re.compile(pattern)
+        self.wrapped_pattern = re.compile(f"{BEGIN}({pattern}){END}|[{BEGIN}{END}]")
 
-    def marked(self, value: Any) -> Any:
+    def wrap(self, value: Any) -> Any:
         """The same with every control token in its texts wrapped; a mapping's keys stay."""
         if isinstance(value, str):
-            return self.spelt.sub(lambda found: f"{BEGIN}{found[0]}{END}", re.sub(f"[{BEGIN}{END}]", "", value))
+            return self.pattern.sub(lambda match: f"{BEGIN}{match[0]}{END}", re.sub(f"[{BEGIN}{END}]", "", value))
         if isinstance(value, Mapping):
-            return {key: self.marked(held) for key, held in value.items()}
+            return {key: self.wrap(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.marked(held) for held in value]
+            return [self.wrap(item) for item in value]
         return value
 
     def encode(self, text: str) -> list[int]:
         """The ids of a rendered text, the wrapped tokens letter by letter."""
-        first, *rest = self.wrapped.split(text)
-        ids = self._tokens(first)
+        first, *rest = self.wrapped_pattern.split(text)
+        ids = self._encode(first)
         for number, piece in enumerate(rest):
             if not piece:
                 continue
             if number % 2:  # between two wrapped ones
-                ids += self._after_a_line(piece, self._tokens)
+                ids += self._encode_mid_text(piece, self._encode)
                 continue
-            spelt = self._after_a_line(piece, self._letters)
-            if self.backend.token_to_id(piece) in spelt:
+            letters = self._encode_mid_text(piece, self._encode_without_added_tokens)
+            if self.backend.token_to_id(piece) in letters:
                 raise InputError(f"{piece!r} cannot be kept as text: the tokenizer has no other spelling. Take it out.")
-            ids += spelt
+            ids += letters
         return ids
 
-    def _after_a_line(self, piece: str, encode: Encode) -> list[int]:
+    def _encode_mid_text(self, piece: str, encode: Encode) -> list[int]:
         """A piece's ids in the middle of a text, where no space is put before it as at the beginning."""
-        line, found = self._tokens("\n"), encode(f"\n{piece}")
-        return found[len(line) :] if found[: len(line)] == line else encode(piece)
+        line, ids = self._encode("\n"), encode(f"\n{piece}")
+        return ids[len(line) :] if ids[: len(line)] == line else encode(piece)
 
-    def _letters(self, text: str) -> list[int]:
+    def _encode_without_added_tokens(self, text: str) -> list[int]:
         """Encoded by the model alone, which knows no added tokens."""
         if self.backend.normalizer is not None:
             text = self.backend.normalizer.normalize_str(text)

@@ -12,9 +12,9 @@ from typing import Any
 import jinja2.nodes as nodes
 import jinja2.visitor
 
-from glassformer.text.chat.budget import CHARACTERS
+from glassformer.text.chat.budget import CHARACTERS_PER_UNIT
 
-WEIGH, WALK, TICK, MADE = "(weigh)", "(walk)", "(tick)", "(made)"
+WEIGH, WALK, TICK, RESULT = "(weigh)", "(walk)", "(tick)", "(made)"
 
 
 class MeteringTransformer(jinja2.visitor.NodeTransformer):
@@ -23,7 +23,7 @@ class MeteringTransformer(jinja2.visitor.NodeTransformer):
     def visit_For(self, node: nodes.For) -> nodes.Node:
         tests = 0 if node.test is None else 1 + sum(1 for _ in node.test.find_all(nodes.Node))
         self._body(node)
-        node.iter = _through(WALK, node.iter, 1 + tests)
+        node.iter = _filtered(WALK, node.iter, 1 + tests)
         return node
 
     def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
@@ -34,41 +34,45 @@ class MeteringTransformer(jinja2.visitor.NodeTransformer):
 
     def _body(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
         inside = [inner for part in node.body for inner in (part, *part.find_all(nodes.Node))]
-        cost = 1 + len(inside) + sum(len(one.data) // CHARACTERS for one in inside if isinstance(one, nodes.TemplateData))
+        cost = (
+            1
+            + len(inside)
+            + sum(len(child.data) // CHARACTERS_PER_UNIT for child in inside if isinstance(child, nodes.TemplateData))
+        )
         self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_through(TICK, nodes.Const(cost)), lineno=node.lineno))
+        node.body.insert(0, nodes.ExprStmt(_filtered(TICK, nodes.Const(cost)), lineno=node.lineno))
         return node
 
     def visit_Output(self, node: nodes.Output) -> nodes.Node:
         self.generic_visit(node)
-        node.nodes = [_through(WEIGH, one) for one in node.nodes]
+        node.nodes = [_filtered(WEIGH, part) for part in node.nodes]
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
         self.generic_visit(node)
-        node.nodes = [_through(WEIGH, one) for one in node.nodes]
+        node.nodes = [_filtered(WEIGH, part) for part in node.nodes]
         return node
 
     def visit_Operand(self, node: nodes.Operand) -> nodes.Node:
         self.generic_visit(node)
-        node.expr = _through(WEIGH, node.expr)
+        node.expr = _filtered(WEIGH, node.expr)
         return node
 
     def visit_Pair(self, node: nodes.Pair) -> nodes.Node:
         self.generic_visit(node)
-        node.key = _through(WEIGH, node.key)
+        node.key = _filtered(WEIGH, node.key)
         return node
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
         if isinstance(node.arg, nodes.Slice):
-            return _through(MADE, node)
-        node.arg = _through(WEIGH, node.arg)
+            return _filtered(RESULT, node)
+        node.arg = _filtered(WEIGH, node.arg)
         return node
 
 
-def _through(name: str, node: Any, *args: Any) -> nodes.Expr:
+def _filtered(name: str, node: Any, *args: Any) -> nodes.Expr:
     """The node's value, passed through a filter of that name; what is written in the template itself needs none."""
     if isinstance(node, (nodes.TemplateData, nodes.Const)) and name == WEIGH:
         return node
-    return nodes.Filter(node, name, [nodes.Const(one) for one in args], [], None, None, lineno=node.lineno)
+    return nodes.Filter(node, name, [nodes.Const(arg) for arg in args], [], None, None, lineno=node.lineno)

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 # The names that a message's thoughts go by; templates read the first, and a few read the second.
-THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
 
 
-def plain(value: Any) -> Any:
+def plain_data(value: Any) -> Any:
     """The same in dicts, lists, tuples, texts, numbers, booleans and None."""
     kind = type(value)
     if value is None or kind in (str, int, float, bool):
@@ -23,23 +23,23 @@ def plain(value: Any) -> Any:
         if isinstance(value, base):
             return base.__str__(value) if base is str else getattr(base, f"__{base.__name__}__")(value)
     if isinstance(value, Mapping):
-        return {plain(key): plain(held) for key, held in value.items()}
+        return {plain_data(key): plain_data(items) for key, items in value.items()}
     if isinstance(value, (list, tuple)):
-        held = [plain(one) for one in value]
-        return held if isinstance(value, list) else tuple(held)
+        items = [plain_data(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     if kind.__module__ == "numpy" and getattr(value, "shape", None) == () and kind.__name__ != "ndarray":
-        return plain(value.item())
+        return plain_data(value.item())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: plain_data(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if callable(dump := getattr(value, "model_dump", None)):
-        return plain(dump())
+        return plain_data(dump())
     return f"<{kind.__name__}>"
 
 
-def with_thoughts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_reasoning_keys(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The messages, each with its thoughts under every name that templates read."""
-    found = []
+    copies = []
     for message in messages:
-        thoughts = next((message[name] for name in THOUGHTS if message.get(name) is not None), None)
-        found.append(message if thoughts is None else {"thinking": thoughts, **message, "reasoning_content": thoughts})
-    return found
+        reasoning = next((message[name] for name in REASONING_KEYS if message.get(name) is not None), None)
+        copies.append(message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning})
+    return copies

@@ -21,12 +21,12 @@ import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
 
-from glassformer.text.chat.budget import CHARACTERS, LONGEST, Budget, BudgetExceeded
-from glassformer.text.chat.metering import MADE, TICK, WALK, WEIGH, MeteringTransformer
+from glassformer.text.chat.budget import CHARACTERS_PER_UNIT, MAX_CHARACTERS, Budget, BudgetExceeded
+from glassformer.text.chat.metering import RESULT, TICK, WALK, WEIGH, MeteringTransformer
 
 # Tests that compare, and so pay for what they are given.
-WORDS = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in", "lower", "upper"}
-COMPARING = {*WORDS, "==", "!=", "<", "<=", ">", ">=", "divisibleby", "odd", "even"}
+WORD_TESTS = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in", "lower", "upper"}
+COMPARING_TESTS = {*WORD_TESTS, "==", "!=", "<", "<=", ">", ">=", "divisibleby", "odd", "even"}
 
 
 class RaisedByTemplate(jinja2.TemplateError):
@@ -59,9 +59,9 @@ class _Generation(jinja2.ext.Extension):
 
     @jinja2.pass_context
     def _mark(self, context: RenderContext, caller: Callable[[], str]) -> str:
-        said = caller()
-        context.spans.append((context.written, context.written + len(said)))
-        return said
+        text = caller()
+        context.spans.append((context.written, context.written + len(text)))
+        return text
 
 
 class _Namespace(jinja2.utils.Namespace):
@@ -99,9 +99,9 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
-        self.filters = {name: _paid(name, function) for name, function in self.filters.items()}
-        self.filters |= {"tojson": _tojson, WEIGH: _weigh, WALK: _walk, TICK: _tick, MADE: _made}
-        self.tests |= {name: _compared(self.tests[name]) for name in COMPARING}
+        self.filters = {name: _metered_filter(name, function) for name, function in self.filters.items()}
+        self.filters |= {"tojson": _tojson, WEIGH: _weigh, WALK: _walk, TICK: _tick, RESULT: _result}
+        self.tests |= {name: _metered_test(self.tests[name]) for name in COMPARING_TESTS}
         self.globals["raise_exception"] = _raise_exception
         self.globals["strftime_now"] = strftime_now
         self.globals["dict"] = _Dict()
@@ -114,42 +114,42 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def concat(parts: Iterable[str]) -> str:
         """What macros and set blocks are put together with."""
         parts = list(parts)
-        if sum(map(len, parts)) > LONGEST:
-            raise BudgetExceeded(f"it makes a text of more than {LONGEST:,} characters")
+        if sum(map(len, parts)) > MAX_CHARACTERS:
+            raise BudgetExceeded(f"it makes a text of more than {MAX_CHARACTERS:,} characters")
         return "".join(parts)
 
     def call(__self, __context: RenderContext, __obj: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override] # noqa: N805
-        args = __context.budget.call(__obj, args, options)
-        return __context.budget.made(super().call(__context, __obj, *args, **options))
+        args = __context.budget.charge_call(__obj, args, options)
+        return __context.budget.charge_result(super().call(__context, __obj, *args, **options))
 
     def call_binop(self, context: RenderContext, operator: str, left: Any, right: Any) -> Any:  # type: ignore[override]
-        context.budget.operator(operator, left, right)
+        context.budget.charge_operator(operator, left, right)
         return self.binop_table[operator](left, right)
 
 
-def _paid(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter that pays; it is always handed the context, and hands on what the original wants."""
     wants = getattr(getattr(function, "jinja_pass_arg", None), "name", None)
 
     @functools.wraps(function)
-    def paid(context: RenderContext, value: Any = None, *args: Any, **options: Any) -> Any:
-        value = context.budget.filter(name, value, args, options)
+    def metered(context: RenderContext, value: Any = None, *args: Any, **options: Any) -> Any:
+        value = context.budget.charge_filter(name, value, args, options)
         if wants is None:
-            found = function(value, *args, **options)
+            result = function(value, *args, **options)
         else:
             first = {"context": context, "eval_context": context.eval_ctx, "environment": context.environment}[wants]
-            found = function(first, value, *args, **options)
-        return context.budget.made(found)
+            result = function(first, value, *args, **options)
+        return context.budget.charge_result(result)
 
-    return jinja2.pass_context(paid)
+    return jinja2.pass_context(metered)
 
 
-def _compared(function: Any) -> Callable[..., bool]:
+def _metered_test(function: Any) -> Callable[..., bool]:
     """A test that pays for what it compares."""
 
     @functools.wraps(function)
     def compared(context: RenderContext, *args: Any) -> bool:
-        context.budget.weigh(args)
+        context.budget.charge_value(args)
         return bool(function(*args))
 
     return jinja2.pass_context(compared)
@@ -157,13 +157,13 @@ def _compared(function: Any) -> Callable[..., bool]:
 
 @jinja2.pass_context
 def _weigh(context: RenderContext, value: Any) -> Any:
-    context.budget.weigh(value)
+    context.budget.charge_value(value)
     return value
 
 
 @jinja2.pass_context
 def _walk(context: RenderContext, value: Any, cost: int) -> Any:
-    context.budget.walk(value, cost)
+    context.budget.charge_walk(value, cost)
     return value
 
 
@@ -173,8 +173,8 @@ def _tick(context: RenderContext, cost: int) -> None:
 
 
 @jinja2.pass_context
-def _made(context: RenderContext, value: Any) -> Any:
-    return context.budget.made(value)
+def _result(context: RenderContext, value: Any) -> Any:
+    return context.budget.charge_result(value)
 
 
 @jinja2.pass_context
@@ -187,14 +187,14 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     """JSON with characters as they are; Jinja's own escapes what would be markup in a page."""
-    units = context.budget.weigh(value) * (1 + context.budget.weigh(separators))
+    units = context.budget.charge_value(value) * (1 + context.budget.charge_value(separators))
     if indent is not None:
         width = len(indent) if isinstance(indent, str) else indent
-        context.budget.spend(units * (1 + max(0, width) * _depth(value) // CHARACTERS))
+        context.budget.spend(units * (1 + max(0, width) * _depth(value) // CHARACTERS_PER_UNIT))
     else:
         context.budget.spend(units)
     text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-    context.budget.text(len(text))
+    context.budget.charge_text(len(text))
     return text
 
 

@@ -16,14 +16,14 @@ import jinja2.meta
 import jinja2.nodes as nodes
 
 from glassformer.errors import InputError, InputTypeError, TemplateError, nearest
-from glassformer.text.chat.budget import LONGEST, Budget, BudgetExceeded
-from glassformer.text.chat.plain_data import THOUGHTS, plain, with_thoughts
+from glassformer.text.chat.budget import MAX_CHARACTERS, Budget, BudgetExceeded
+from glassformer.text.chat.plain_data import REASONING_KEYS, plain_data, with_reasoning_keys
 from glassformer.text.chat.sandbox import RaisedByTemplate, RenderContext, Sandbox
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
-CUSTOMARY = frozenset({"enable_thinking", "thinking", "reasoning_effort", "date_string", "tools", "documents"})
+COMMON_VARIABLES = frozenset({"enable_thinking", "thinking", "reasoning_effort", "date_string", "tools", "documents"})
 # Put after the words to go on from, to find them in the rendered text; the space shows whether the template trims.
-MARK = "GLASSFORMER_GOES_ON_HERE "
+CONTINUE_MARK = "GLASSFORMER_GOES_ON_HERE "
 
 
 @lru_cache(maxsize=16)  # a conversation renders the same template at every turn, and parsing is most of the work
@@ -32,13 +32,13 @@ def _parsed(source: str) -> tuple[jinja2.Template, frozenset[str], str]:
     environment = Sandbox()
     try:
         tree = environment.parse(source)
-        asked = jinja2.meta.find_undeclared_variables(tree)
-        literals = [one.data for one in tree.find_all(nodes.TemplateData)]
-        literals += [one.value for one in tree.find_all(nodes.Const) if isinstance(one.value, str)]
-        return environment.from_string(source), frozenset(asked) - set(environment.globals), "\0".join(literals)
+        variables = jinja2.meta.find_undeclared_variables(tree)
+        literals = [node.data for node in tree.find_all(nodes.TemplateData)]
+        literals += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+        return environment.from_string(source), frozenset(variables) - set(environment.globals), "\0".join(literals)
     except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError) as error:  # too deep, or a number too long
         raise TemplateError(
-            f"the chat template cannot be parsed: {_said(error)}. Pass another with chat_template=…."
+            f"the chat template cannot be parsed: {_message(error)}. Pass another with chat_template=…."
         ) from error
 
 
@@ -73,9 +73,9 @@ class ChatTemplate:
 
     def render(self, messages: Any, **options: Any) -> str:
         """The conversation as one text; the options are `rendered`'s."""
-        return self.rendered(messages, **options).text
+        return self.render_with_spans(messages, **options).text
 
-    def rendered(
+    def render_with_spans(
         self,
         messages: Any,
         *,
@@ -96,41 +96,41 @@ class ChatTemplate:
             tools: JSON schemas.
             also: what a misspelt variable may have been meant for instead.
         """
-        chat = with_thoughts(validated_messages(messages))
-        compiled, asked, _ = _parsed(self.source)
-        self._refuse_unknown(variables or {}, asked, also)
-        last = self._marked(chat, continue_final_message) if continue_final_message else None
+        chat = with_reasoning_keys(validated_messages(messages))
+        compiled, declared, _ = _parsed(self.source)
+        self._refuse_unknown(variables or {}, declared, also)
+        last = self._mark_last_message(chat, continue_final_message) if continue_final_message else None
         # templates ask whether tools and documents are none, not whether they are defined
-        given = {"messages": chat, **plain({"tools": tools, "documents": documents})}
-        given |= plain({**(special_tokens or {}), **(variables or {})})
+        context = {"messages": chat, **plain_data({"tools": tools, "documents": documents})}
+        context |= plain_data({**(special_tokens or {}), **(variables or {})})
         try:
-            found = _run(compiled, {**given, "add_generation_prompt": add_generation_prompt})
+            rendered = _run(compiled, {**context, "add_generation_prompt": add_generation_prompt})
         except RaisedByTemplate as error:
-            raise TemplateError(f"the chat template refused the conversation: {_said(error)}.") from error
+            raise TemplateError(f"the chat template refused the conversation: {_message(error)}.") from error
         except BudgetExceeded as error:
             raise TemplateError(
-                f"the chat template was stopped: {_said(error)}. Pass another with chat_template=…."
+                f"the chat template was stopped: {_message(error)}. Pass another with chat_template=…."
             ) from error
         except Exception as error:  # a template is a small program: anything can come out of it
-            raise TemplateError(f"the chat template failed: {type(error).__name__}: {_said(error)}.") from error
-        return found if last is None else RenderedChat(_opened(found.text, last))
+            raise TemplateError(f"the chat template failed: {type(error).__name__}: {_message(error)}.") from error
+        return rendered if last is None else RenderedChat(_text_to_continue(rendered.text, last))
 
-    def _refuse_unknown(self, variables: Mapping[str, Any], asked: frozenset[str], also: Iterable[str]) -> None:
-        known = sorted(asked - {"messages"})
+    def _refuse_unknown(self, variables: Mapping[str, Any], declared: frozenset[str], also: Iterable[str]) -> None:
+        known = sorted(declared - {"messages"})
         for name in variables:
-            if name not in known and name not in CUSTOMARY:
+            if name not in known and name not in COMMON_VARIABLES:
                 raise TemplateError(
                     f"the chat template has no variable {name!r}.{nearest(name, [*known, *also])} "
                     f"It uses: {', '.join(known) or 'the messages alone'}."
                 )
 
-    def _marked(self, chat: list[dict[str, Any]], which: bool | str) -> str:
+    def _mark_last_message(self, chat: list[dict[str, Any]], which: bool | str) -> str:
         """Put the mark after the last message's words, and return those words."""
         field = which if isinstance(which, str) else "content"
         last = chat[-1] = dict(chat[-1])
         words = last.get(field)
         # thoughts stand in the message under several names
-        fields = [name for name in THOUGHTS if last.get(name) == words] if field in THOUGHTS else [field]
+        fields = [name for name in REASONING_KEYS if last.get(name) == words] if field in REASONING_KEYS else [field]
         if not any(name in self.source for name in fields):
             raise TemplateError(
                 f"the chat template has no use for {field!r}, so nothing can go on from there. "
@@ -141,10 +141,10 @@ class ChatTemplate:
                 (part for part in reversed(words) if isinstance(part, dict) and isinstance(part.get("text"), str)), None
             )
             if part is not None:
-                words, part["text"] = part["text"], part["text"] + MARK
+                words, part["text"] = part["text"], part["text"] + CONTINUE_MARK
                 return str(words)
         elif isinstance(words, str):
-            last.update(dict.fromkeys(fields, words + MARK))
+            last.update(dict.fromkeys(fields, words + CONTINUE_MARK))
             return words
         raise InputError(
             f"continue_final_message needs words to go on from, and the last message has none as its {field!r}. "
@@ -152,34 +152,34 @@ class ChatTemplate:
         )
 
 
-def _run(template: jinja2.Template, given: dict[str, Any]) -> RenderedChat:
+def _run(template: jinja2.Template, variables: dict[str, Any]) -> RenderedChat:
     """One rendering, within its budget."""
-    context = template.new_context(given)
+    context = template.new_context(variables)
     assert isinstance(context, RenderContext)
-    context.budget, context.written, context.spans = Budget(given), 0, []
+    context.budget, context.written, context.spans = Budget(variables), 0, []
     pieces = []
     for piece in template.root_render_func(context):
         pieces.append(piece)
         context.written += len(piece)
-        if context.written > LONGEST:
-            raise BudgetExceeded(f"it makes a text of more than {LONGEST:,} characters")
+        if context.written > MAX_CHARACTERS:
+            raise BudgetExceeded(f"it makes a text of more than {MAX_CHARACTERS:,} characters")
     return RenderedChat("".join(pieces), tuple(context.spans))
 
 
-def _opened(text: str, last: str) -> str:
+def _text_to_continue(text: str, last: str) -> str:
     """The text up to the mark, and without the white space that the template trims."""
-    mark = MARK.rstrip()
+    mark = CONTINUE_MARK.rstrip()
     if last.strip() not in text or mark not in text:
         raise TemplateError(
             f"the chat template leaves out or changes the last message, {last.strip()!r}, so nothing can go on from it. "
             "Use add_generation_prompt=True."
         )
     before, _, after = text.rpartition(mark)
-    kept = before if after.startswith(MARK[len(mark) :]) else before.rstrip()
-    return kept.replace(MARK, "").replace(mark, "")  # a template may say the last message more than once
+    continued = before if after.startswith(CONTINUE_MARK[len(mark) :]) else before.rstrip()
+    return continued.replace(CONTINUE_MARK, "").replace(mark, "")  # a template may say the last message more than once
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """An error's words, ready for the middle of a sentence."""
     return str(error).rstrip(".")
 
@@ -193,7 +193,7 @@ def validated_messages(messages: Any) -> list[dict[str, Any]]:
         )
     if not messages:
         raise InputError("the conversation is empty. Give it a message: [{'role': 'user', 'content': '…'}].")
-    chat: list[dict[str, Any]] = [plain(message) for message in messages]
+    chat: list[dict[str, Any]] = [plain_data(message) for message in messages]
     for number, message in enumerate(chat):
         if not isinstance(message, dict) or "role" not in message:
             raise InputTypeError(

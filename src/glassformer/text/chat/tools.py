@@ -80,9 +80,9 @@ def get_json_schema(function: Callable[..., Any]) -> dict[str, Any]:
     doc = (inspect.getdoc(function) or "").strip()
     if not doc:
         raise InputError(f"the tool {name}() has no docstring. Say in one what it does, with an 'Args:' section.")
-    description, about, returned = _read(doc)
+    description, about, returned = _parse_docstring(doc)
     hints = _hints(function, name)
-    required = [one.name for one in _parameters(function, name) if one.default is inspect.Parameter.empty]
+    required = [parameter.name for parameter in _parameters(function, name) if parameter.default is inspect.Parameter.empty]
     result = hints.pop("return", None)
     properties = {}
     for argument, hint in hints.items():
@@ -90,23 +90,25 @@ def get_json_schema(function: Callable[..., Any]) -> dict[str, Any]:
             raise InputError(
                 f"the docstring of {name}() does not describe {argument!r}. Add a line '{argument}: …' under 'Args:'."
             )
-        properties[argument] = hint | _described(name, argument, about[argument])
+        properties[argument] = hint | _description_and_choices(name, argument, about[argument])
     parameters = {"type": "object", "properties": properties} | ({"required": required} if required else {})
-    found = {"name": name, "description": description, "parameters": parameters}
+    schema = {"name": name, "description": description, "parameters": parameters}
     if result is not None:
-        found["return"] = result if returned is None else result | {"description": returned}
-    return {"type": "function", "function": found}
+        schema["return"] = result if returned is None else result | {"description": returned}
+    return {"type": "function", "function": schema}
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
     """The parameters that a caller gives; a first `self` or `cls` without a hint is not one."""
-    found = list(inspect.signature(function).parameters.values())
-    if found and found[0].name in ("self", "cls") and found[0].annotation is inspect.Parameter.empty:
-        found = found[1:]
-    for one in found:
-        if one.annotation is inspect.Parameter.empty:
-            raise InputError(f"the argument {one.name!r} of {name}() has no type hint. Add one, such as {one.name}: str.")
-    return found
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters and parameters[0].name in ("self", "cls") and parameters[0].annotation is inspect.Parameter.empty:
+        parameters = parameters[1:]
+    for parameter in parameters:
+        if parameter.annotation is inspect.Parameter.empty:
+            raise InputError(
+                f"the argument {parameter.name!r} of {name}() has no type hint. Add one, such as {parameter.name}: str."
+            )
+    return parameters
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, dict[str, Any]]:
@@ -115,31 +117,35 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, dict[str, Any]]
         hints = typing.get_type_hints(function)
     except (NameError, TypeError) as error:
         raise InputError(f"a type hint of {name}() cannot be read: {error}. Import what it names.") from error
-    return {argument: _kind(hint, f"{argument!r} of {name}()") for argument, hint in hints.items()}
+    return {argument: _hint_schema(hint, f"{argument!r} of {name}()") for argument, hint in hints.items()}
 
 
-def _kind(hint: Any, where: str) -> dict[str, Any]:
+def _hint_schema(hint: Any, where: str) -> dict[str, Any]:
     """What a type hint is in a schema."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is None:
         if hint is Any:
             return {}
-        named = f"{getattr(hint, '__module__', '')}.{getattr(hint, '__qualname__', '')}"
-        known = KINDS.get(hint) if isinstance(hint, type) else None
-        return {"type": known or MEDIA.get(named, "object")}
+        qualified = f"{getattr(hint, '__module__', '')}.{getattr(hint, '__qualname__', '')}"
+        json_type = KINDS.get(hint) if isinstance(hint, type) else None
+        return {"type": json_type or MEDIA.get(qualified, "object")}
     if origin in (Union, types.UnionType):
-        found = _union([_kind(one, where) for one in inner if one is not type(None)])
-        return found | ({"nullable": True} if type(None) in inner else {})
+        union = _union([_hint_schema(member, where) for member in inner if member is not type(None)])
+        return union | ({"nullable": True} if type(None) in inner else {})
     if origin is Literal:
         return _literal(inner, where)
     if origin is list:
-        return {"type": "array", "items": _kind(inner[0], where)} if inner else {"type": "array"}
+        return {"type": "array", "items": _hint_schema(inner[0], where)} if inner else {"type": "array"}
     if origin is tuple:
         if len(inner) == 1 or ... in inner:
             raise InputError(f"the type hint {hint} for {where} has no fixed items. Use a list instead of a tuple.")
-        return {"type": "array", "prefixItems": [_kind(one, where) for one in inner]} if inner else {"type": "array"}
+        return (
+            {"type": "array", "prefixItems": [_hint_schema(member, where) for member in inner]}
+            if inner
+            else {"type": "array"}
+        )
     if origin is dict:
-        return {"type": "object"} | ({"additionalProperties": _kind(inner[1], where)} if inner else {})
+        return {"type": "object"} | ({"additionalProperties": _hint_schema(inner[1], where)} if inner else {})
     raise InputError(f"the type hint {hint} for {where} has no JSON schema. Use basic types, list, dict, tuple or Literal.")
 
 
@@ -160,23 +166,23 @@ def _literal(values: Sequence[Any], where: str) -> dict[str, Any]:
     return {"type": names[0] if len(names) == 1 else names, "enum": list(values)}
 
 
-def _described(name: str, argument: str, words: str) -> dict[str, Any]:
+def _description_and_choices(name: str, argument: str, words: str) -> dict[str, Any]:
     """A description, and the choices that it may end with: `(choices: ["tea", "coffee"])`."""
-    choices = re.search(r"\(choices:(.*)\)\s*$", words, re.IGNORECASE)
-    if choices is None:
+    match = re.search(r"\(choices:(.*)\)\s*$", words, re.IGNORECASE)
+    if match is None:
         return {"description": words}
     try:
-        held = json.loads(choices[1])
-        listed = [one.strip() if isinstance(one, str) else one for one in held]
+        values = json.loads(match[1])
+        values = [choice.strip() if isinstance(choice, str) else choice for choice in values]
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"the choices for {argument!r} of {name}() are no JSON list: {choices[1].strip()}. "
+            f"the choices for {argument!r} of {name}() are no JSON list: {match[1].strip()}. "
             'Write them as in (choices: ["tea", "coffee"]).'
         ) from error
-    return {"enum": listed, "description": words[: choices.start()].strip()}
+    return {"enum": values, "description": words[: match.start()].strip()}
 
 
-def _read(doc: str) -> tuple[str, dict[str, str], str | None]:
+def _parse_docstring(doc: str) -> tuple[str, dict[str, str], str | None]:
     """A docstring's description, what it says of each argument, and of what comes back."""
     description = re.split(r"Args:|Returns:|Raises:", doc, maxsplit=1)[0].strip()
     arguments = _section(doc, "Args", "Returns:|Raises:") or ""

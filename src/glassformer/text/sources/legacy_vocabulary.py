@@ -19,68 +19,77 @@ from tokenizers.models import BPE, WordPiece
 from glassformer.errors import CheckpointError
 from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources import sentencepiece, tokenizer_classes
-from glassformer.text.sources.tokenizer_classes import BERT, CLASSES, GENERAL, GPT2, MODELS, PIECES, T5, TokenizerClass
+from glassformer.text.sources.tokenizer_classes import (
+    BERT,
+    CLASS_BY_MODEL_TYPE,
+    CLASS_BY_NAME,
+    GENERIC_CLASSES,
+    GPT2,
+    SENTENCEPIECE,
+    T5,
+    TokenizerClass,
+)
 
 
-def kind_of(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
+def tokenizer_class(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
     """What the files in a folder make: by their names, then by the tokenizer's class, then by the model's type."""
-    held = next((name for name in ("vocab.txt", "vocab.json", *sentencepiece.FILES) if (folder / name).exists()), None)
-    if held is None:
+    file = next((name for name in ("vocab.txt", "vocab.json", *sentencepiece.FILES) if (folder / name).exists()), None)
+    if file is None:
         raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
-    if held == "vocab.json" and not (folder / "merges.txt").exists():
+    if file == "vocab.json" and not (folder / "merges.txt").exists():
         raise CheckpointError(f"{folder}: holds a vocab.json but no merges.txt. Fetch that, or its tokenizer.json.")
-    name, model_type = tokenizer_classes.named(config, model), model.get("model_type")
-    found: TokenizerClass | None
-    if name is not None and name not in GENERAL:
-        said = f"its tokenizer_class is {name!r}"
-        found = CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"))
+    name, model_type = tokenizer_classes.class_name(config, model), model.get("model_type")
+    known: TokenizerClass | None
+    if name is not None and name not in GENERIC_CLASSES:
+        reason = f"its tokenizer_class is {name!r}"
+        known = CLASS_BY_NAME.get(name.removesuffix("Fast").removesuffix("Tokenizer"))
     elif model_type is not None:
-        said = f"its model_type is {model_type!r}"
-        found = MODELS.get(str(model_type))
+        reason = f"its model_type is {model_type!r}"
+        known = CLASS_BY_MODEL_TYPE.get(str(model_type))
     else:
-        said, found = "", {"vocab.txt": BERT, "vocab.json": GPT2}.get(held, PIECES)
-    if found is None or found.files != (held if held in ("vocab.txt", "vocab.json") else "pieces"):
-        raise CheckpointError(f"{folder / held}: {said}, for which this file is not enough. Fetch its tokenizer.json.")
-    return found
+        reason, known = "", {"vocab.txt": BERT, "vocab.json": GPT2}.get(file, SENTENCEPIECE)
+    if known is None or known.files != (file if file in ("vocab.txt", "vocab.json") else "pieces"):
+        raise CheckpointError(f"{folder / file}: {reason}, for which this file is not enough. Fetch its tokenizer.json.")
+    return known
 
 
-def build(folder: Path, kind: TokenizerClass, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
+def build(folder: Path, known: TokenizerClass, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
     """The library's tokenizer, still without the tokens around each text."""
     with LibraryErrors(f"{folder}: its vocabulary does not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."):
-        return _wordpiece(folder, config, unknown) if kind.files == "vocab.txt" else _byte_level(folder, config)
+        return _wordpiece(folder, config, unknown) if known.files == "vocab.txt" else _byte_level(folder, config)
 
 
-def pieces(folder: Path) -> sentencepiece.SentencePieceModel:
+def read_pieces(folder: Path) -> sentencepiece.SentencePieceModel:
     """The SentencePiece model of a folder whose kind was found to be that."""
     return sentencepiece.read(next(folder / name for name in sentencepiece.FILES if (folder / name).exists()))
 
 
-def frame(
-    backend: tokenizers.Tokenizer, kind: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
+def set_post_processor(
+    backend: tokenizers.Tokenizer, known: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
 ) -> None:
     """Put the kind's tokens around each text, and between two."""
     numbers = {token: backend.token_to_id(token) or 0 for token in special.values()}  # all were added: none is missing
     first, last = special.get("cls_token"), special.get("sep_token")
-    if kind.framed and first and last:
+    if known.bos_eos_pair and first and last:
         backend.post_processor = processors.RobertaProcessing(
-            (last, numbers[last]), (first, numbers[first]), _flag(config, "trim_offsets", True), _prefixed(config)
+            (last, numbers[last]), (first, numbers[first]), _flag(config, "trim_offsets", True), _add_prefix_space(config)
         )
         return
-    if kind is T5:
+    if known is T5:
         last = special.get("eos_token")
-        single, both = ("$A:0 last:0", "$A:0 last:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
-    elif kind.files == "vocab.txt" and first and last:
-        single, both = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
+        single, pair = ("$A:0 last:0", "$A:0 last:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
+    elif known.files == "vocab.txt" and first and last:
+        single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
     else:
         first, last = special.get("bos_token"), special.get("eos_token")
-        opened = "first:{0} " if first and _flag(config, "add_bos_token", False) else ""
-        closed = " last:{0}" if last and _flag(config, "add_eos_token", False) else ""
-        one, two = f"{opened}$A:0{closed}".format(0), f"{opened}$B:1{closed}".format(1)
-        single, both = one, f"{one} {two}"
+        prefix = "first:{0} " if first and _flag(config, "add_bos_token", False) else ""
+        suffix = " last:{0}" if last and _flag(config, "add_eos_token", False) else ""
+        first_text, second_text = f"{prefix}$A:0{suffix}".format(0), f"{prefix}$B:1{suffix}".format(1)
+        single, pair = first_text, f"{first_text} {second_text}"
     places = {"first": first, "last": last}
     backend.post_processor = processors.TemplateProcessing(
         single=single,
-        pair=both,
+        pair=pair,
         special_tokens=[
             {"id": place, "ids": [numbers[token]], "tokens": [token]} for place, token in places.items() if token
         ],
@@ -89,7 +98,7 @@ def frame(
 
 def _wordpiece(folder: Path, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
     path = folder / "vocab.txt"
-    lines = _text(path).split("\n")
+    lines = _read_text(path).split("\n")
     tokens = lines[:-1] if lines[-1] == "" else lines  # the last line may end or not
     vocabulary: dict[str, int] = {}
     for number, token in enumerate(tokens):
@@ -115,27 +124,27 @@ def _wordpiece(folder: Path, config: Mapping[str, Any], unknown: str | None) -> 
 def _byte_level(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     path = folder / "vocab.json"
     try:
-        vocabulary = json.loads(_text(path))
+        vocabulary = json.loads(_read_text(path))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
     if not isinstance(vocabulary, dict) or not vocabulary:
         raise CheckpointError(f"{path}: is no object of tokens and their ids. Fetch it again.")
-    seen: dict[int, str] = {}
+    tokens: dict[int, str] = {}
     for token, number in vocabulary.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:
             raise CheckpointError(f"{path}: the id of {token!r} is {number!r}, which is no id. Fetch it again.")
-        if number in seen:
-            raise CheckpointError(f"{path}: {seen[number]!r} and {token!r} have one id, {number}. Fetch it again.")
-        seen[number] = token
-    backend = tokenizers.Tokenizer(BPE(vocabulary, _pairs(folder / "merges.txt", vocabulary)))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=_prefixed(config))
+        if number in tokens:
+            raise CheckpointError(f"{path}: {tokens[number]!r} and {token!r} have one id, {number}. Fetch it again.")
+        tokens[number] = token
+    backend = tokenizers.Tokenizer(BPE(vocabulary, _read_merges(folder / "merges.txt", vocabulary)))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=_add_prefix_space(config))
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def _pairs(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+def _read_merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     pairs = []
-    for number, line in enumerate(_text(path).split("\n"), 1):
+    for number, line in enumerate(_read_text(path).split("\n"), 1):
         if not line or (number == 1 and line.startswith("#version")):
             continue
         left, _, right = line.partition(" ")
@@ -150,7 +159,7 @@ def _pairs(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _prefixed(config: Mapping[str, Any]) -> bool:
+def _add_prefix_space(config: Mapping[str, Any]) -> bool:
     return _flag(config, "add_prefix_space", False)
 
 
@@ -159,7 +168,7 @@ def _flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
     return default if value is None else bool(value)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -20,9 +20,9 @@ from tokenizers.models import BPE, Unigram
 
 from glassformer.errors import CheckpointError
 from glassformer.text.sources.merges import merges
-from glassformer.text.token_bytes import SPACE
+from glassformer.text.token_bytes import SPACE_MARKER
 
-NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
 @dataclass
@@ -33,11 +33,11 @@ class ScoredPieces:
     source: str  # what to name in an error
     unknown: int | None = None
     charsmap: bytes = b""
-    squeezed: bool = False
-    prefixed: bool = True
+    remove_extra_whitespaces: bool = False
+    add_prefix_space: bool = True
     byte_fallback: bool = False  # characters that no piece covers are spelt in bytes, `<0xE2>`
 
-    def joined(self) -> Tokenizer:
+    def bpe(self) -> Tokenizer:
         """The BPE model alone; how a text gets to it, and back, is set by `dress` or by the caller."""
         vocabulary = {token: number for number, token in enumerate(self.tokens)}
         if len(vocabulary) < len(self.tokens):
@@ -49,7 +49,7 @@ class ScoredPieces:
         pairs = merges(self._ranks())
         return Tokenizer(BPE(vocabulary, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=self.byte_fallback))
 
-    def weighed(self) -> Tokenizer:
+    def unigram(self) -> Tokenizer:
         """The Unigram model alone."""
         if self.unknown is None:
             raise CheckpointError(f"{self.source} names no token for unknown text. Fetch the file again.")
@@ -58,44 +58,46 @@ class ScoredPieces:
 
     def _ranks(self) -> dict[str, int]:
         """The pieces that text can be made of, by score; of equal ones the first in the file goes first."""
-        numbers = [n for n, kind in enumerate(self.kinds) if kind in (NORMAL, USER, UNUSED)]
+        numbers = [n for n, kind in enumerate(self.kinds) if kind in (NORMAL, USER_DEFINED, UNUSED)]
         numbers.sort(key=lambda n: -self.scores[n])
         return {self.tokens[number]: rank for rank, number in enumerate(numbers)}
 
-    def dress(self, backend: Tokenizer) -> None:
+    def set_pipeline(self, backend: Tokenizer) -> None:
         """What is done to a text before and after, as the tables say."""
         backend.normalizer = normalizers.Sequence(self._normalizers())
-        if self.prefixed and self.squeezed:
-            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False)
+        if self.add_prefix_space and self.remove_extra_whitespaces:
+            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme="first", split=False)
         backend.decoder = self.decoder()
 
     def _normalizers(self) -> list[Any]:
-        found: list[Any] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
-        if self.squeezed:  # a space in front is kept where there shall be one: nothing is put before it then
-            outer = r" +\z" if self.prefixed else r"\A +| +\z"
-            found += [normalizers.Replace(Regex(outer), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-        elif self.prefixed:
-            found.append(normalizers.Prepend(SPACE))
-        return [*found, normalizers.Replace(" ", SPACE)]
+        steps: list[Any] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
+        if self.remove_extra_whitespaces:  # a space in front is kept where there shall be one: nothing is put before it then
+            outer = r" +\z" if self.add_prefix_space else r"\A +| +\z"
+            steps += [normalizers.Replace(Regex(outer), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        elif self.add_prefix_space:
+            steps.append(normalizers.Prepend(SPACE_MARKER))
+        return [*steps, normalizers.Replace(" ", SPACE_MARKER)]
 
-    def dress_by_words(self, backend: Tokenizer) -> None:
+    def set_t5_pipeline(self, backend: Tokenizer) -> None:
         """As T5's own class does it: every word with its space before it, and no other space."""
         if self.charsmap:
             backend.normalizer = normalizers.Precompiled(self.charsmap)
         backend.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE, prepend_scheme="always")]
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme="always")]
         )
-        backend.decoder = self.decoder() if self.byte_fallback else decoders.Metaspace(SPACE, prepend_scheme="always")
+        backend.decoder = self.decoder() if self.byte_fallback else decoders.Metaspace(SPACE_MARKER, prepend_scheme="always")
 
     def decoder(self) -> Any:
         """Spaces for `▁`, characters for bytes, and away with the space in front, which is none of the text's own."""
-        back = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-        return decoders.Sequence([*back, decoders.Strip(" ", 1, 0)] if self.prefixed or self.squeezed else back)
+        back = [decoders.Replace(SPACE_MARKER, " "), decoders.ByteFallback(), decoders.Fuse()]
+        return decoders.Sequence(
+            [*back, decoders.Strip(" ", 1, 0)] if self.add_prefix_space or self.remove_extra_whitespaces else back
+        )
 
-    def added(self, normalized: Collection[int] = ()) -> list[AddedToken]:
+    def added_tokens(self, normalized: Collection[int] = ()) -> list[AddedToken]:
         """The pieces that are found whole wherever they stand: control tokens, and those that a user defined."""
         return [
             AddedToken(token, special=kind == CONTROL, normalized=number in normalized)
             for number, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
-            if kind in (CONTROL, USER)
+            if kind in (CONTROL, USER_DEFINED)
         ]

@@ -18,13 +18,13 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from glassformer.errors import CheckpointError
 from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources.protobuf import Malformed, fields
-from glassformer.text.sources.scored_pieces import NORMAL, UNKNOWN, USER, ScoredPieces
-from glassformer.text.sources.tokenizer_classes import BLANKS, GEMMA, LLAMA, T5, TokenizerClass
-from glassformer.text.token_bytes import SPACE
+from glassformer.text.sources.scored_pieces import NORMAL, UNKNOWN, USER_DEFINED, ScoredPieces
+from glassformer.text.sources.tokenizer_classes import GEMMA, LLAMA, SENTINELS, T5, TokenizerClass
+from glassformer.text.token_bytes import SPACE_MARKER
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use
-ROLES = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2), "pad_token": (43, -1)}
+ROLE_FIELDS = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2), "pad_token": (43, -1)}
 # the field with the id of each, and the id where there is no such field; -1 is none
 
 
@@ -38,21 +38,21 @@ class SentencePieceModel:
 def read(path: Path) -> SentencePieceModel:
     """The file's content, checked; whatever it is that is wrong, the error names the file."""
     try:
-        whole = list(fields(path.read_bytes()))
-        tokens, scores, kinds = _pieces([value for number, value in whole if number == 1])
-        trained, normal = (dict(_message(whole, number)) for number in (2, 3))
+        message = list(fields(path.read_bytes()))
+        tokens, scores, kinds = _pieces([value for number, value in message if number == 1])
+        trainer, normalizer = (dict(_message(message, number)) for number in (2, 3))
     except (OSError, Malformed, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{path}: is no SentencePiece model ({error}). Fetch it again, or its tokenizer.json."
         ) from error
     if not tokens:
         raise CheckpointError(f"{path}: holds no pieces. Fetch it again, or its tokenizer.json.")
-    algorithm = trained.get(3, UNIGRAM)
+    algorithm = trainer.get(3, UNIGRAM)
     if algorithm not in (UNIGRAM, BPE):
         raise CheckpointError(
             f"{path}: was trained with algorithm {algorithm}, which is neither Unigram nor BPE. Fetch its tokenizer.json."
         )
-    charsmap = normal.get(2, b"")
+    charsmap = normalizer.get(2, b"")
     pieces = ScoredPieces(
         tokens,
         scores,
@@ -60,26 +60,26 @@ def read(path: Path) -> SentencePieceModel:
         str(path),
         unknown=next((number for number, kind in enumerate(kinds) if kind == UNKNOWN), None),
         charsmap=charsmap if isinstance(charsmap, bytes) else b"",
-        prefixed=bool(normal.get(3, True)),
-        squeezed=bool(normal.get(4, True)),
-        byte_fallback=bool(trained.get(35, False)),
+        add_prefix_space=bool(normalizer.get(3, True)),
+        remove_extra_whitespaces=bool(normalizer.get(4, True)),
+        byte_fallback=bool(trainer.get(35, False)),
     )
-    return SentencePieceModel(pieces, algorithm, _special(trained, tokens))
+    return SentencePieceModel(pieces, algorithm, _special(trainer, tokens))
 
 
-def _message(whole: list[tuple[int, Any]], number: int) -> list[tuple[int, Any]]:
+def _message(message: list[tuple[int, Any]], number: int) -> list[tuple[int, Any]]:
     """The fields of a message inside the message, or none."""
-    value = next((value for name, value in whole if name == number), b"")
+    value = next((value for field, value in message if field == number), b"")
     if not isinstance(value, bytes):
         raise Malformed(f"field {number} is a number where a message belongs")
     return list(fields(value))
 
 
-def _pieces(found: list[Any]) -> tuple[list[str], list[float], list[int]]:
+def _pieces(messages: list[Any]) -> tuple[list[str], list[float], list[int]]:
     tokens: list[str] = []
     scores: list[float] = []
     kinds: list[int] = []
-    for raw in found:
+    for raw in messages:
         if not isinstance(raw, bytes):
             raise Malformed("a piece is a number where a message belongs")
         piece = dict(fields(raw))
@@ -94,43 +94,47 @@ def _pieces(found: list[Any]) -> tuple[list[str], list[float], list[int]]:
     return tokens, scores, kinds
 
 
-def _special(trained: Mapping[int, Any], tokens: list[str]) -> dict[str, str]:
-    numbers = {name: trained.get(place, usual) for name, (place, usual) in ROLES.items()}
+def _special(trainer: Mapping[int, Any], tokens: list[str]) -> dict[str, str]:
+    numbers = {name: trainer.get(field, default) for name, (field, default) in ROLE_FIELDS.items()}
     return {name: tokens[n] for name, n in numbers.items() if isinstance(n, int) and 0 <= n < len(tokens)}
 
 
-def build(model: SentencePieceModel, kind: TokenizerClass, config: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
+def build(
+    model: SentencePieceModel, tokenizer_class: TokenizerClass, config: Mapping[str, Any]
+) -> tuple[Tokenizer, list[AddedToken]]:
     """The library's tokenizer, and the tokens that are found whole in a text."""
     pieces = model.pieces
-    blanks = _blanks(config, pieces.source) if kind is T5 else []
+    sentinels = _sentinels(config, pieces.source) if tokenizer_class is T5 else []
     count = len(pieces.tokens)
-    pieces.tokens += reversed(blanks)
-    pieces.scores = [*pieces.scores, *[0.0] * len(blanks)]
-    pieces.kinds = [*pieces.kinds, *[USER] * len(blanks)]
-    if kind in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
-        pieces.byte_fallback, pieces.charsmap, pieces.squeezed = True, b"", False
-        pieces.prefixed = kind is LLAMA and config.get("add_prefix_space") is not False
+    pieces.tokens += reversed(sentinels)
+    pieces.scores = [*pieces.scores, *[0.0] * len(sentinels)]
+    pieces.kinds = [*pieces.kinds, *[USER_DEFINED] * len(sentinels)]
+    if tokenizer_class in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
+        pieces.byte_fallback, pieces.charsmap, pieces.remove_extra_whitespaces = True, b"", False
+        pieces.add_prefix_space = tokenizer_class is LLAMA and config.get("add_prefix_space") is not False
     with LibraryErrors(
         f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."
     ):
-        backend = pieces.weighed() if model.algorithm == UNIGRAM else pieces.joined()
-        if kind is T5 and pieces.prefixed and pieces.squeezed:
-            pieces.dress_by_words(backend)
+        backend = pieces.unigram() if model.algorithm == UNIGRAM else pieces.bpe()
+        if tokenizer_class is T5 and pieces.add_prefix_space and pieces.remove_extra_whitespaces:
+            pieces.set_t5_pipeline(backend)
         else:
-            pieces.dress(backend)
-        if kind is LLAMA:
-            scheme = ("always" if config.get("legacy") else "first") if pieces.prefixed else "never"
+            pieces.set_pipeline(backend)
+        if tokenizer_class is LLAMA:
+            scheme = ("always" if config.get("legacy") else "first") if pieces.add_prefix_space else "never"
             backend.normalizer = None
-            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False)
-        elif kind is GEMMA:
-            backend.normalizer = normalizers.Replace(" ", SPACE)
-        whole = pieces.added(normalized=range(count) if pieces.squeezed and kind is not T5 else ())
-    return backend, [*whole[: len(whole) - len(blanks)], *(AddedToken(blank, special=True) for blank in blanks)]
+            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme=scheme, split=False)
+        elif tokenizer_class is GEMMA:
+            backend.normalizer = normalizers.Replace(" ", SPACE_MARKER)
+        added = pieces.added_tokens(
+            normalized=range(count) if pieces.remove_extra_whitespaces and tokenizer_class is not T5 else ()
+        )
+    return backend, [*added[: len(added) - len(sentinels)], *(AddedToken(sentinel, special=True) for sentinel in sentinels)]
 
 
-def _blanks(config: Mapping[str, Any], source: str) -> list[str]:
+def _sentinels(config: Mapping[str, Any], source: str) -> list[str]:
     """T5's `<extra_id_0>`, `<extra_id_1>`, …; the vocabulary lists them backwards, the special tokens do not."""
-    count = config.get("extra_ids", BLANKS)
+    count = config.get("extra_ids", SENTINELS)
     if not isinstance(count, int) or not 0 <= count <= 100_000:
         raise CheckpointError(f"{source}: 'extra_ids' beside it is {count!r}, which is no number of tokens. Fetch it again.")
     return [f"<extra_id_{number}>" for number in range(count)]

@@ -45,15 +45,15 @@ def read_ranks(path: Path) -> dict[bytes, int]:
         if not line.strip():
             continue
         try:
-            spelt, rank = line.split()
-            token, ranked = base64.b64decode(spelt, validate=True), int(rank)
+            encoded, digits = line.split()
+            token, rank = base64.b64decode(encoded, validate=True), int(digits)
         except (ValueError, binascii.Error):
-            token, ranked = b"", -1
-        if not token or not 0 <= ranked < 2**32:
+            token, rank = b"", -1
+        if not token or not 0 <= rank < 2**32:
             raise CheckpointError(f"{path}: line {number} is no token in base64 and its rank. Fetch it again.")
         if token in ranks:
             raise CheckpointError(f"{path}: line {number} repeats the token {token!r}. Fetch it again.")
-        ranks[token] = ranked
+        ranks[token] = rank
     if not ranks:
         raise CheckpointError(f"{path}: holds no tokens. Fetch it again.")
     if len(set(ranks.values())) < len(ranks):

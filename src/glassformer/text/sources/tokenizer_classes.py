@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-BLANKS = 100  # T5's <extra_id_0>, <extra_id_1>, …: the places in a text that it is asked to fill
+SENTINELS = 100  # T5's <extra_id_0>, <extra_id_1>, …: the places in a text that it is asked to fill
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class TokenizerClass:
     files: Literal["vocab.txt", "vocab.json", "pieces", ""] = ""  # what it can be built from without a tokenizer.json
     special: Mapping[str, str] = field(default_factory=dict)
     token_types: bool = False  # which of two texts a token belongs to, as BERT was trained with
-    framed: bool = False  # <s> and </s> around each text
+    bos_eos_pair: bool = False  # <s> and </s> around each text
     padding_side: str = "right"  # where no file says it
 
 
-PLAIN = TokenizerClass()
+UNKNOWN_CLASS = TokenizerClass()
 BERT = TokenizerClass(
     "vocab.txt",
     {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
@@ -41,7 +41,7 @@ ROBERTA = TokenizerClass(
         "cls_token": "<s>",
         "mask_token": "<mask>",
     },
-    framed=True,
+    bos_eos_pair=True,
 )
 T5 = TokenizerClass("pieces", {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"})
 LLAMA = TokenizerClass("pieces", {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}, padding_side="left")
@@ -56,9 +56,9 @@ GEMMA = TokenizerClass(
     },
     padding_side="left",
 )
-PIECES = TokenizerClass("pieces")  # SentencePiece's file alone says everything
+SENTENCEPIECE = TokenizerClass("pieces")  # SentencePiece's file alone says everything
 
-CLASSES: Mapping[str, TokenizerClass] = {
+CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("Bert", "ConvBert", "Electra", "LayoutLM", "MobileBert", "SqueezeBert"), BERT),
     "DistilBert": DISTILBERT,
     **dict.fromkeys(("GPT2", "CodeGen"), GPT2),
@@ -67,26 +67,26 @@ CLASSES: Mapping[str, TokenizerClass] = {
     "Llama": LLAMA,
     "Gemma": GEMMA,
 }
-MODELS: Mapping[str, TokenizerClass] = {
+CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("bert", "convbert", "electra", "layoutlm", "mobilebert", "nomic_bert", "squeezebert"), BERT),
     "distilbert": DISTILBERT,  # which has no table of token types
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen"), GPT2),
     **dict.fromkeys(("roberta", "bart", "longformer", "led"), ROBERTA),
     **dict.fromkeys(("t5", "mt5"), T5),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), GEMMA),
-    **dict.fromkeys(("llama", "mistral", "mixtral"), PIECES),
+    **dict.fromkeys(("llama", "mistral", "mixtral"), SENTENCEPIECE),
 }
-GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that say nothing
+GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that say nothing
 
 
-def named(config: Mapping[str, Any], model: Mapping[str, Any]) -> str | None:
+def class_name(config: Mapping[str, Any], model: Mapping[str, Any]) -> str | None:
     """The class that a checkpoint's tokenizer_config.json or config.json names."""
-    found = config.get("tokenizer_class") or model.get("tokenizer_class")
-    return found if isinstance(found, str) else None
+    name = config.get("tokenizer_class") or model.get("tokenizer_class")
+    return name if isinstance(name, str) else None
 
 
-def kind_of(config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
+def tokenizer_class(config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
     """The kind of a checkpoint with a tokenizer.json; one that is not in the tables has nothing to add."""
-    if (name := named(config, model)) is not None:
-        return CLASSES.get(name.removesuffix("Fast").removesuffix("Tokenizer"), PLAIN)
-    return MODELS.get(str(model.get("model_type")), PLAIN)
+    if (name := class_name(config, model)) is not None:
+        return CLASS_BY_NAME.get(name.removesuffix("Fast").removesuffix("Tokenizer"), UNKNOWN_CLASS)
+    return CLASS_BY_MODEL_TYPE.get(str(model.get("model_type")), UNKNOWN_CLASS)

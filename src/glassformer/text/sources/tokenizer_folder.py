@@ -22,60 +22,76 @@ from glassformer.errors import CheckpointError
 from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources import legacy_vocabulary, sentencepiece, tokenizer_classes
 
-SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 NO_LIMIT = 10**30  # what the field writes for "no limit"
-PREFIXED = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter spelt so as to hide it
+MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter spelt so as to hide it
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     """Everything that a `Tokenizer` is made of."""
     path = folder / "tokenizer_config.json"
-    config, model = _json(path), _json(folder / "config.json")
-    whole = _backend(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
-    kind = legacy_vocabulary.kind_of(folder, config, model) if whole is None else tokenizer_classes.kind_of(config, model)
+    config, model = _read_optional_json(path), _read_optional_json(folder / "config.json")
+    ready = _read_tokenizer_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
+    tokenizer_class = (
+        legacy_vocabulary.tokenizer_class(folder, config, model)
+        if ready is None
+        else tokenizer_classes.tokenizer_class(config, model)
+    )
     # older checkpoints name their special tokens in a file of their own, which then has the last word
-    named = config if "added_tokens_decoder" in config else {**config, **_json(folder / "special_tokens_map.json")}
-    pieces = legacy_vocabulary.pieces(folder) if whole is None and kind.files == "pieces" else None
-    named = {**(pieces.special if pieces and not kind.special else {}), **_usual(kind, whole), **named}
-    special = {name: _special(named[name], name, path) for name in SPECIAL_TOKENS if named.get(name) is not None}
-    further = named.get("extra_special_tokens") or named.get("additional_special_tokens") or []
-    if not isinstance(further, list):
-        raise CheckpointError(f"{path}: its additional special tokens are no list but {further!r}. Fetch it again.")
-    additional = [_special(token, "additional_special_tokens", path) for token in further]
-    spelt = {name: token.content for name, token in special.items()}
-    inner: list[tokenizers.AddedToken] = []
+    names = (
+        config if "added_tokens_decoder" in config else {**config, **_read_optional_json(folder / "special_tokens_map.json")}
+    )
+    pieces = legacy_vocabulary.read_pieces(folder) if ready is None and tokenizer_class.files == "pieces" else None
+    names = {
+        **(pieces.special if pieces and not tokenizer_class.special else {}),
+        **_default_special_tokens(tokenizer_class, ready),
+        **names,
+    }
+    special = {
+        name: _read_special_token(names[name], name, path) for name in SPECIAL_TOKEN_NAMES if names.get(name) is not None
+    }
+    extra = names.get("extra_special_tokens") or names.get("additional_special_tokens") or []
+    if not isinstance(extra, list):
+        raise CheckpointError(f"{path}: its additional special tokens are no list but {extra!r}. Fetch it again.")
+    additional = [_read_special_token(token, "additional_special_tokens", path) for token in extra]
+    contents = {name: token.content for name, token in special.items()}
+    piece_tokens: list[tokenizers.AddedToken] = []
     if pieces:
-        backend, inner = sentencepiece.build(pieces, kind, config)
+        backend, piece_tokens = sentencepiece.build(pieces, tokenizer_class, config)
     else:
-        backend = whole or legacy_vocabulary.build(folder, kind, config, spelt.get("unk_token"))
-    added = _added(config, path)
+        backend = ready or legacy_vocabulary.build(folder, tokenizer_class, config, contents.get("unk_token"))
+    added = _read_added_tokens_decoder(config, path)
     if "added_tokens_decoder" not in config:
-        added += _older(folder / "added_tokens.json", {*spelt.values(), *(token.content for token in additional)})
+        added += _read_added_tokens_json(
+            folder / "added_tokens.json", {*contents.values(), *(token.content for token in additional)}
+        )
     with LibraryErrors(f"{folder}: its added tokens do not fit ({{}}). Fetch them again."):
-        backend.add_tokens([*added, *special.values(), *additional, *inner])  # those that it knows stay as they are
-        if whole is None:
-            legacy_vocabulary.frame(backend, kind, config, spelt)
+        backend.add_tokens([*added, *special.values(), *additional, *piece_tokens])  # those that it knows stay as they are
+        if ready is None:
+            legacy_vocabulary.set_post_processor(backend, tokenizer_class, config, contents)
     limit = config.get("model_max_length") or NO_LIMIT
     if not isinstance(limit, (int, float)):
         raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no number. Fetch it again.")
     return {
         "backend": backend,
-        "special": spelt,
-        "additional": [token.content for token in additional or inner],
-        "template": _template(folder, config),
-        "padding_side": config.get("padding_side", (backend.padding or {}).get("direction", _side(kind, backend))),
+        "special": contents,
+        "additional": [token.content for token in additional or piece_tokens],
+        "template": _read_chat_template(folder, config),
+        "padding_side": config.get(
+            "padding_side", (backend.padding or {}).get("direction", _default_padding_side(tokenizer_class, backend))
+        ),
         "truncation_side": config.get("truncation_side", (backend.truncation or {}).get("direction", "right")),
-        "token_types": _token_types(config, path, kind.token_types),
+        "token_types": _token_types(config, path, tokenizer_class.token_types),
         "model_max_length": int(limit) if limit < NO_LIMIT else NO_LIMIT,
         "clean_up": bool(config.get("clean_up_tokenization_spaces", False)),
         "source": config,
     }
 
 
-def _backend(path: Path) -> tokenizers.Tokenizer:
+def _read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
     with LibraryErrors(f"{path}: not a tokenizer file ({{}}). Fetch it again."):
         raw = path.read_bytes()
-        if PREFIXED.search(raw):
+        if MAY_HAVE_PREFIX.search(raw):
             _check_prefix(json.loads(raw), path)
         return tokenizers.Tokenizer.from_buffer(raw)
 
@@ -93,30 +109,34 @@ def _check_prefix(content: Any, path: Path) -> None:
             raise CheckpointError(f"{path}: its merge {pair!r} lacks the prefix {prefix!r}. Fetch it again.")
 
 
-def _side(kind: tokenizer_classes.TokenizerClass, backend: tokenizers.Tokenizer) -> str:
+def _default_padding_side(tokenizer_class: tokenizer_classes.TokenizerClass, backend: tokenizers.Tokenizer) -> str:
     """Where a batch is filled up if no file says; a byte-level vocabulary is none of the kind, whatever its class."""
-    return "right" if isinstance(backend.decoder, decoders.ByteLevel) else kind.padding_side
+    return "right" if isinstance(backend.decoder, decoders.ByteLevel) else tokenizer_class.padding_side
 
 
-def _usual(kind: tokenizer_classes.TokenizerClass, whole: tokenizers.Tokenizer | None) -> dict[str, str]:
+def _default_special_tokens(
+    tokenizer_class: tokenizer_classes.TokenizerClass, ready: tokenizers.Tokenizer | None
+) -> dict[str, str]:
     """The special tokens where no file names them: those of the tokenizer's kind, if a tokenizer.json has them."""
-    if whole is None:
-        return dict(kind.special)
-    padding = {"pad_token": whole.padding["pad_token"]} if whole.padding else {}
-    return {name: token for name, token in {**padding, **kind.special}.items() if whole.token_to_id(token) is not None}
+    if ready is None:
+        return dict(tokenizer_class.special)
+    padding = {"pad_token": ready.padding["pad_token"]} if ready.padding else {}
+    return {
+        name: token for name, token in {**padding, **tokenizer_class.special}.items() if ready.token_to_id(token) is not None
+    }
 
 
-def _token_types(config: Mapping[str, Any], path: Path, usual: bool) -> bool:
+def _token_types(config: Mapping[str, Any], path: Path, default: bool) -> bool:
     """Whether the model is told which of two texts a token belongs to."""
     names = config.get("model_input_names")
     if names is None:
-        return usual
+        return default
     if not isinstance(names, list):
         raise CheckpointError(f"{path}: 'model_input_names' is {names!r}, which is no list. Fetch it again.")
     return "token_type_ids" in names
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _read_optional_json(path: Path) -> dict[str, Any]:
     """A small file that may be missing."""
     if not path.exists():
         return {}
@@ -134,47 +154,47 @@ def _read_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
     entry = {"content": entry, "special": True} if isinstance(entry, str) else entry
     if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
         raise CheckpointError(f"{path}: {field!r} holds {entry!r}, which is no token. Fetch it again.")
-    habits = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    return tokenizers.AddedToken(entry["content"], **{h: bool(entry[h]) for h in habits if h in entry})
+    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    return tokenizers.AddedToken(entry["content"], **{flag: bool(entry[flag]) for flag in flags if flag in entry})
 
 
-def _special(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
+def _read_special_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
     """A token with a role is special, whether or not its entry says so."""
     return _read_token({**entry, "special": True} if isinstance(entry, dict) else entry, field, path)
 
 
-def _added(config: Mapping[str, Any], path: Path) -> list[tokenizers.AddedToken]:
+def _read_added_tokens_decoder(config: Mapping[str, Any], path: Path) -> list[tokenizers.AddedToken]:
     """The tokens that the config adds to tokenizer.json, in the order of their ids."""
-    held = config.get("added_tokens_decoder", {})
-    if not isinstance(held, dict) or not all(number.isdecimal() for number in held):
+    tokens = config.get("added_tokens_decoder", {})
+    if not isinstance(tokens, dict) or not all(number.isdecimal() for number in tokens):
         raise CheckpointError(f"{path}: 'added_tokens_decoder' does not map ids to tokens. Fetch it again.")
-    return [_read_token(held[number], "added_tokens_decoder", path) for number in sorted(held, key=int)]
+    return [_read_token(tokens[number], "added_tokens_decoder", path) for number in sorted(tokens, key=int)]
 
 
-def _older(path: Path, special: Set[str]) -> list[tokenizers.AddedToken]:
+def _read_added_tokens_json(path: Path, special: Set[str]) -> list[tokenizers.AddedToken]:
     """The tokens of an added_tokens.json, in the order of their ids."""
-    held = _json(path)
-    if not all(isinstance(number, int) for number in held.values()):
+    ids = _read_optional_json(path)
+    if not all(isinstance(number, int) for number in ids.values()):
         raise CheckpointError(f"{path}: does not map tokens to ids. Fetch it again.")
     return [
         tokenizers.AddedToken(token, normalized=token not in special, special=token in special)
-        for token in sorted(held, key=held.__getitem__)
+        for token in sorted(ids, key=ids.__getitem__)
     ]
 
 
-def _template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
+def _read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
     """The chat template: a file of its own in newer checkpoints, an entry of the config in older ones."""
     if (path := folder / "chat_template.jinja").exists():
         try:
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{path}: not UTF-8 text ({error}). Fetch it again.") from error
-    found = _json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
+    template = _read_optional_json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
     try:
-        named = {str(entry["name"]): entry["template"] for entry in found} if isinstance(found, list) else found
+        templates = {str(entry["name"]): entry["template"] for entry in template} if isinstance(template, list) else template
     except (TypeError, KeyError):
-        named = found
-    sources = named.values() if isinstance(named, dict) else [named]
-    if named is not None and not all(isinstance(source, str) for source in sources):
+        templates = template
+    sources = templates.values() if isinstance(templates, dict) else [templates]
+    if templates is not None and not all(isinstance(source, str) for source in sources):
         raise CheckpointError(f"{folder}: its chat template is neither a text nor a list of named ones. Fetch it again.")
-    return named
+    return templates

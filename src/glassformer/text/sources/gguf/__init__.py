@@ -12,7 +12,7 @@ from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources.gguf import byte_level, sentencepiece_bpe, unigram, wordpiece
 from glassformer.text.sources.gguf.fields import TokenizerFields
 
-KINDS: Mapping[str, Callable[[TokenizerFields], Tokenizer]] = {
+BUILDERS: Mapping[str, Callable[[TokenizerFields], Tokenizer]] = {
     "gpt2": byte_level.build,
     "llama": sentencepiece_bpe.build,
     "bert": wordpiece.build,
@@ -23,12 +23,12 @@ KINDS: Mapping[str, Callable[[TokenizerFields], Tokenizer]] = {
 def build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]:
     """The library's tokenizer, the special tokens by name (`bos_token`, …), and whether it gives token types."""
     kind = metadata.get("tokenizer.ggml.model")
-    if not isinstance(kind, str) or kind not in KINDS:
-        known = ", ".join(repr(name) for name in KINDS)
+    if not isinstance(kind, str) or kind not in BUILDERS:
+        known = ", ".join(repr(name) for name in BUILDERS)
         raise CheckpointError(
             f"GGUF field 'tokenizer.ggml.model' is {kind!r}; only {known} can be read. Use a file with one of those."
         )
     fields = TokenizerFields(metadata)
     with LibraryErrors("GGUF's vocabulary does not fit together: {}. Fetch the file again."):
-        backend = KINDS[kind](fields)
-    return backend, {name: fields.tokens[number] for name, number in fields.named.items()}, kind == "bert"
+        backend = BUILDERS[kind](fields)
+    return backend, {name: fields.tokens[number] for name, number in fields.special_ids.items()}, kind == "bert"

@@ -44,8 +44,8 @@ PRE_TOKENIZERS: Mapping[str, Callable[[], Any]] = {
     **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez"), _split(QWEN2)),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "smaug-bpe", "falcon3", "dbrx"), _split(LLAMA3)),
 }
-COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen", "megrez"})  # normalise to NFC first
-LLAMA3_KIN = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3"})  # a word that is a token needs no merges,
+NFC_NORMALIZED = frozenset({"qwen2", "deepseek-r1-qwen", "megrez"})  # normalise to NFC first
+LLAMA3_LIKE = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3"})  # a word that is a token needs no merges,
 # and each text begins with the begin-of-text token unless the file says otherwise
 
 
@@ -55,8 +55,8 @@ def build(fields: TokenizerFields) -> Tokenizer:
         raise CheckpointError(
             f"GGUF field 'tokenizer.ggml.pre' is {pre!r}, which is not known.{nearest(str(pre), PRE_TOKENIZERS)}"
         )
-    tokens, kinds, merges = fields.tokens, fields.kinds, fields.listed("merges")
-    added = set(fields.added)
+    tokens, kinds, merges = fields.tokens, fields.kinds, fields.required_list("merges")
+    added = set(fields.added_ids)
     words = len(tokens)  # the trained vocabulary; what was added or padded behind it is no part of it
     while words and kinds[words - 1] != NORMAL and words - 1 not in added:
         words -= 1
@@ -67,14 +67,16 @@ def build(fields: TokenizerFields) -> Tokenizer:
             BPE(
                 vocab={token: number for number, token in enumerate(tokens[:words])},
                 merges=[tuple(pair.split(" ", 1)) for pair in merges],
-                ignore_merges=pre in LLAMA3_KIN,
+                ignore_merges=pre in LLAMA3_LIKE,
             )
         )
-    if pre in COMPOSED:
+    if pre in NFC_NORMALIZED:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = PRE_TOKENIZERS[pre]()
     backend.decoder = decoders.ByteLevel()
-    fields.add(backend)
+    fields.add_tokens_to(backend)
     spelling = processors.ByteLevel(trim_offsets=False)
-    backend.post_processor = processors.Sequence([spelling, fields.frame(first=pre in LLAMA3_KIN, last=False)])
+    backend.post_processor = processors.Sequence(
+        [spelling, fields.bos_eos_processor(add_bos=pre in LLAMA3_LIKE, add_eos=False)]
+    )
     return backend

@@ -17,39 +17,39 @@ from tokenizers import Tokenizer, decoders
 
 from glassformer.errors import CheckpointError
 from glassformer.text.sources import gguf
-from glassformer.text.sources.gguf.byte_level import COMPOSED, LLAMA3_KIN, PRE_TOKENIZERS
-from glassformer.text.sources.gguf.fields import SPECIAL
-from glassformer.text.sources.scored_pieces import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER
-from glassformer.text.token_bytes import SPACE
+from glassformer.text.sources.gguf.byte_level import LLAMA3_LIKE, NFC_NORMALIZED, PRE_TOKENIZERS
+from glassformer.text.sources.gguf.fields import GGUF_ROLES
+from glassformer.text.sources.scored_pieces import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
+from glassformer.text.token_bytes import SPACE_MARKER
 
 PROBES = (
     "The quick brown fox", "jumps  over\n\n the\tlazy dog, isn't it?  ", "In 2024, 31415926 and 2.718 – naïve café",
     "日本語のテキスト и русский", "🙂👍🏽 e\u0301 ﬁ", "def f(x):\n    return x**2  # squared\n", "WE'LL DON'T I'm 'tis",
 )  # fmt: skip
-SPELT_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-NEVER = -1e9  # the score of a piece that no merge makes
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+UNREACHABLE = -1e9  # the score of a piece that no merge makes
 MEND = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
 
-def fields(backend: Tokenizer, special: Mapping[str, str], template: str | None, size: int) -> dict[str, Any]:
+def tokenizer_fields(backend: Tokenizer, special: Mapping[str, str], template: str | None, size: int) -> dict[str, Any]:
     """The fields of a tokenizer, for a model that scores so many tokens; `special`: the tokens with a role, by name."""
-    tokens, kinds = _listed(backend, size)
-    whole = json.loads(backend.to_str())
-    numbers = {SPECIAL[name]: backend.token_to_id(token) for name, token in special.items() if name in SPECIAL}
-    if whole["model"]["type"] == "BPE" and isinstance(backend.decoder, decoders.ByteLevel):
-        own = _byte_level(whole)
-    elif whole["model"]["type"] == "BPE" and whole["model"]["byte_fallback"]:
-        own = _scored(backend, whole, tokens, kinds)
+    tokens, kinds = _tokens_and_kinds(backend, size)
+    settings = json.loads(backend.to_str())
+    numbers = {GGUF_ROLES[name]: backend.token_to_id(token) for name, token in special.items() if name in GGUF_ROLES}
+    if settings["model"]["type"] == "BPE" and isinstance(backend.decoder, decoders.ByteLevel):
+        kind_fields = _byte_level(settings)
+    elif settings["model"]["type"] == "BPE" and settings["model"]["byte_fallback"]:
+        kind_fields = _scored(backend, settings, tokens, kinds)
     else:
         raise CheckpointError(f"the tokenizer is neither byte-level BPE nor SentencePiece's, as GGUF has them. {MEND}")
-    named = {f"{name}_token_id": number for name, number in numbers.items() if number is not None}
-    all_of_it = {"tokens": tokens, "token_type": kinds, **named, **own, **_around(backend, named)}
-    found = {f"tokenizer.ggml.{name}": value for name, value in all_of_it.items()}
-    _check(backend, found)
-    return found if template is None else {**found, "tokenizer.chat_template": template}
+    special_ids = {f"{name}_token_id": number for name, number in numbers.items() if number is not None}
+    values = {"tokens": tokens, "token_type": kinds, **special_ids, **kind_fields, **_adds_bos_and_eos(backend, special_ids)}
+    fields = {f"tokenizer.ggml.{name}": value for name, value in values.items()}
+    _check_reads_back(backend, fields)
+    return fields if template is None else {**fields, "tokenizer.chat_template": template}
 
 
-def _listed(backend: Tokenizer, size: int) -> tuple[list[str], list[int]]:
+def _tokens_and_kinds(backend: Tokenizer, size: int) -> tuple[list[str], list[int]]:
     """Each id's token and kind; ids that stand for no text get a name all the same."""
     tokens, kinds = [f"[PAD{number}]" for number in range(size)], [UNUSED] * size
     for token, number in backend.get_vocab(with_added_tokens=True).items():
@@ -60,16 +60,16 @@ def _listed(backend: Tokenizer, size: int) -> tuple[list[str], list[int]]:
             )
         tokens[number], kinds[number] = token, NORMAL
     for number, added in backend.get_added_tokens_decoder().items():
-        kinds[number] = CONTROL if added.special else USER
+        kinds[number] = CONTROL if added.special else USER_DEFINED
     return tokens, kinds
 
 
-def _byte_level(whole: Mapping[str, Any]) -> dict[str, Any]:
-    model = whole["model"]
-    said = (_steps(whole["pre_tokenizer"]), whole["normalizer"], model["ignore_merges"])
+def _byte_level(settings: Mapping[str, Any]) -> dict[str, Any]:
+    model = settings["model"]
+    behaviour = (_steps(settings["pre_tokenizer"]), settings["normalizer"], model["ignore_merges"])
     for name, build in PRE_TOKENIZERS.items():
-        normalizer = {"type": "NFC"} if name in COMPOSED else None
-        if said == (_steps(json.loads(build().__getstate__())), normalizer, name in LLAMA3_KIN):
+        normalizer = {"type": "NFC"} if name in NFC_NORMALIZED else None
+        if behaviour == (_steps(json.loads(build().__getstate__())), normalizer, name in LLAMA3_LIKE):
             return {"model": "gpt2", "pre": name, "merges": [" ".join(pair) for pair in model["merges"]]}
     raise CheckpointError(f"the tokenizer splits a text in a way that GGUF has no name for. {MEND}")
 
@@ -79,42 +79,44 @@ def _steps(raw: Any) -> list[Any]:
     if raw is None:
         return []
     if raw["type"] == "Sequence":
-        return [step for one in raw["pretokenizers"] for step in _steps(one)]
+        return [step for inner in raw["pretokenizers"] for step in _steps(inner)]
     return [{key: value for key, value in raw.items() if key != "trim_offsets"}]
 
 
-def _scored(backend: Tokenizer, whole: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dict[str, Any]:
+def _scored(backend: Tokenizer, settings: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dict[str, Any]:
     """The fields of SentencePiece's kind; what its pieces are is written into `kinds`, and into some of `tokens`."""
-    made: dict[str, float] = {}
-    for rank, (left, right) in enumerate(whole["model"]["merges"]):
-        made.setdefault(left + right, -float(rank))
-    scores = [made.get(token, NEVER) for token in tokens]
-    prefixed = backend.encode("x", add_special_tokens=False).tokens[0].startswith(SPACE)
-    unknown = whole["model"]["unk_token"]
+    score_of: dict[str, float] = {}
+    for rank, (left, right) in enumerate(settings["model"]["merges"]):
+        score_of.setdefault(left + right, -float(rank))
+    scores = [score_of.get(token, UNREACHABLE) for token in tokens]
+    add_prefix_space = backend.encode("x", add_special_tokens=False).tokens[0].startswith(SPACE_MARKER)
+    unknown = settings["model"]["unk_token"]
     for number, token in enumerate(tokens):
         if token == unknown:
             kinds[number] = UNKNOWN
-        elif kinds[number] == NORMAL and SPELT_BYTE.fullmatch(token):
+        elif kinds[number] == NORMAL and BYTE_TOKEN.fullmatch(token):
             kinds[number] = BYTE
-        elif kinds[number] == USER and not prefixed:  # where they are no pieces, the field spells them as in a text
-            tokens[number] = token.replace(SPACE, " ")
-    more = {} if unknown is None else {"unknown_token_id": backend.token_to_id(unknown)}
-    return {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": prefixed, **more}
+        elif (
+            kinds[number] == USER_DEFINED and not add_prefix_space
+        ):  # where they are no pieces, the field spells them as in a text
+            tokens[number] = token.replace(SPACE_MARKER, " ")
+    unknown_field = {} if unknown is None else {"unknown_token_id": backend.token_to_id(unknown)}
+    return {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": add_prefix_space, **unknown_field}
 
 
-def _around(backend: Tokenizer, special: Mapping[str, int]) -> dict[str, bool]:
+def _adds_bos_and_eos(backend: Tokenizer, special: Mapping[str, int]) -> dict[str, bool]:
     """Whether each text begins and ends with the tokens for that."""
-    bare, framed = (backend.encode("x", add_special_tokens=added).ids for added in (False, True))
-    more = len(framed) > len(bare)
+    bare, with_special = (backend.encode("x", add_special_tokens=added).ids for added in (False, True))
+    differs = len(with_special) > len(bare)
     return {
-        "add_bos_token": more and framed[0] == special.get("bos_token_id"),
-        "add_eos_token": more and framed[-1] == special.get("eos_token_id"),
+        "add_bos_token": differs and with_special[0] == special.get("bos_token_id"),
+        "add_eos_token": differs and with_special[-1] == special.get("eos_token_id"),
     }
 
 
-def _check(backend: Tokenizer, found: Mapping[str, Any]) -> None:
+def _check_reads_back(backend: Tokenizer, fields: Mapping[str, Any]) -> None:
     """Read the fields back, and see that texts become the same tokens."""
-    again, _, _ = gguf.build(found)
+    rebuilt, _, _ = gguf.build(fields)
     for text in PROBES:
-        if again.encode(text).ids != backend.encode(text).ids:
+        if rebuilt.encode(text).ids != backend.encode(text).ids:
             raise CheckpointError(f"the tokenizer does something to {text!r} that GGUF's fields cannot say. {MEND}")

@@ -9,22 +9,26 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from glassformer.text.sources.gguf.fields import TokenizerFields
-from glassformer.text.sources.scored_pieces import USER, ScoredPieces
-from glassformer.text.token_bytes import SPACE
+from glassformer.text.sources.scored_pieces import USER_DEFINED, ScoredPieces
+from glassformer.text.token_bytes import SPACE_MARKER
 
 
 def build(fields: TokenizerFields) -> Tokenizer:
-    prefixed = bool(fields.get("add_space_prefix", True))
+    add_prefix_space = bool(fields.get("add_space_prefix", True))
     # the field's converter writes the spaces of user-defined tokens as they are; in Gemma's vocabulary they are pieces
-    spaced = [n for n, token in enumerate(fields.tokens) if fields.kinds[n] == USER and " " in token and not prefixed]
+    spaced = [
+        n
+        for n, token in enumerate(fields.tokens)
+        if fields.kinds[n] == USER_DEFINED and " " in token and not add_prefix_space
+    ]
     for number in spaced:
-        fields.tokens[number] = fields.tokens[number].replace(" ", SPACE)
+        fields.tokens[number] = fields.tokens[number].replace(" ", SPACE_MARKER)
     pieces = ScoredPieces(
-        fields.tokens, fields.scores, fields.kinds, "GGUF", fields.named.get("unk_token"),
-        prefixed=prefixed, byte_fallback=True,
+        fields.tokens, fields.scores, fields.kinds, "GGUF", fields.special_ids.get("unk_token"),
+        add_prefix_space=add_prefix_space, byte_fallback=True,
     )  # fmt: skip
-    backend = pieces.joined()
-    pieces.dress(backend)
-    fields.add(backend, normalized=spaced)
-    backend.post_processor = fields.frame(first=True, last=False)
+    backend = pieces.bpe()
+    pieces.set_pipeline(backend)
+    fields.add_tokens_to(backend, normalized=spaced)
+    backend.post_processor = fields.bos_eos_processor(add_bos=True, add_eos=False)
     return backend

@@ -12,40 +12,51 @@ from tokenizers import Tokenizer
 from glassformer.errors import CheckpointError
 from glassformer.text.sources.gguf.fields import TokenizerFields
 from glassformer.text.sources.scored_pieces import CONTROL, ScoredPieces
-from glassformer.text.sources.tokenizer_classes import BLANKS
+from glassformer.text.sources.tokenizer_classes import SENTINELS
 
-FILLED = re.compile(r"\[PAD\d+\]")
+FILLER_TOKEN = re.compile(r"\[PAD\d+\]")
 
 
 def build(fields: TokenizerFields) -> Tokenizer:
-    unknown = fields.named.get("unk_token")
+    unknown = fields.special_ids.get("unk_token")
     if unknown is None:
         raise CheckpointError("GGUF field 'tokenizer.ggml.unknown_token_id' is missing. Fetch the file again.")
     if not any(token.startswith("<extra_id_") for token in fields.tokens):
-        _name_blanks(fields)
-    squeezed, prefixed = (bool(fields.get(name, True)) for name in ("remove_extra_whitespaces", "add_space_prefix"))
-    pieces = ScoredPieces(fields.tokens, fields.scores, fields.kinds, "GGUF", unknown, _charsmap(fields), squeezed, prefixed)
-    backend = pieces.weighed()
-    if squeezed and prefixed:
-        pieces.dress_by_words(backend)
+        _name_sentinels(fields)
+    remove_extra_whitespaces, add_prefix_space = (
+        bool(fields.get(name, True)) for name in ("remove_extra_whitespaces", "add_space_prefix")
+    )
+    pieces = ScoredPieces(
+        fields.tokens,
+        fields.scores,
+        fields.kinds,
+        "GGUF",
+        unknown,
+        _charsmap(fields),
+        remove_extra_whitespaces,
+        add_prefix_space,
+    )
+    backend = pieces.unigram()
+    if remove_extra_whitespaces and add_prefix_space:
+        pieces.set_t5_pipeline(backend)
     else:
-        pieces.dress(backend)
-    fields.add(backend)
-    backend.post_processor = fields.frame(first=False, last=True)
+        pieces.set_pipeline(backend)
+    fields.add_tokens_to(backend)
+    backend.post_processor = fields.bos_eos_processor(add_bos=False, add_eos=True)
     return backend
 
 
-def _name_blanks(fields: TokenizerFields) -> None:
+def _name_sentinels(fields: TokenizerFields) -> None:
     """Give T5's blanks their names back, `<extra_id_99>` down to `<extra_id_0>`.
 
     They stand behind SentencePiece's pieces and not among them, so the field's converter, which reads those, fills the
     model's 32,128 rows with `[PAD32000]`, `[PAD32001]`, … The first hundred are the blanks, as T5's own tokenizer
     numbers them; what follows only rounds the table up. Fewer than a hundred cannot be T5's, and stay as they are.
     """
-    filled = [number for number, token in enumerate(fields.tokens) if FILLED.fullmatch(token)]
-    if len(filled) >= BLANKS:
-        for number, blank in zip(filled, reversed(range(BLANKS)), strict=False):
-            fields.tokens[number] = f"<extra_id_{blank}>"
+    filler_ids = [number for number, token in enumerate(fields.tokens) if FILLER_TOKEN.fullmatch(token)]
+    if len(filler_ids) >= SENTINELS:
+        for number, sentinel in zip(filler_ids, reversed(range(SENTINELS)), strict=False):
+            fields.tokens[number] = f"<extra_id_{sentinel}>"
             fields.kinds[number] = CONTROL
 
 

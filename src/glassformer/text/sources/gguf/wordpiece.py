@@ -13,41 +13,41 @@ from glassformer.errors import CheckpointError
 from glassformer.text.sources.gguf.fields import TokenizerFields
 from glassformer.text.sources.scored_pieces import NORMAL
 from glassformer.text.sources.tokenizer_classes import BERT
-from glassformer.text.token_bytes import SPACE
+from glassformer.text.token_bytes import SPACE_MARKER
 
 
 def build(fields: TokenizerFields) -> Tokenizer:
     words = [number for number, kind in enumerate(fields.kinds) if kind == NORMAL]
     for number in words:
-        fields.tokens[number] = _spelt(fields.tokens[number])
+        fields.tokens[number] = _bert_spelling(fields.tokens[number])
     vocabulary: dict[str, int] = {}
     for number, token in enumerate(fields.tokens):
         if vocabulary.setdefault(token, number) != number:
             raise CheckpointError(f"GGUF's token {number}, {token!r}, stands twice. Fetch the file again.")
     for name, token in BERT.special.items():  # not every file names them all
-        if name not in fields.named and token in vocabulary:
-            fields.named[name] = vocabulary[token]
-    missing = [name for name in ("unk_token", "cls_token", "sep_token") if name not in fields.named]
+        if name not in fields.special_ids and token in vocabulary:
+            fields.special_ids[name] = vocabulary[token]
+    missing = [name for name in ("unk_token", "cls_token", "sep_token") if name not in fields.special_ids]
     if missing:
         raise CheckpointError(f"GGUF's vocabulary has no {BERT.special[missing[0]]!r}. Fetch the file again.")
     cased = any(fields.tokens[number] != fields.tokens[number].lower() for number in words if _plain(fields.tokens[number]))
-    backend = Tokenizer(WordPiece(vocabulary, unk_token=fields.tokens[fields.named["unk_token"]]))
+    backend = Tokenizer(WordPiece(vocabulary, unk_token=fields.tokens[fields.special_ids["unk_token"]]))
     backend.normalizer = normalizers.BertNormalizer(lowercase=not cased)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
-    fields.add(backend)
-    first, last = fields.named["cls_token"], fields.named["sep_token"]
+    fields.add_tokens_to(backend)
+    first, last = fields.special_ids["cls_token"], fields.special_ids["sep_token"]
     backend.post_processor = fields.template(
         ["first", "$A", "last"], ["first", "$A", "last", "$B:1", "last:1"], {"first": first, "last": last}
     )
     return backend
 
 
-def _spelt(token: str) -> str:
+def _bert_spelling(token: str) -> str:
     """A word as BERT spells it; the converter leaves what stands in brackets as it is."""
     if token.startswith("[") and token.endswith("]") and len(token) > 2:
         return token
-    return token[1:] if token.startswith(SPACE) and len(token) > 1 else f"##{token}"
+    return token[1:] if token.startswith(SPACE_MARKER) and len(token) > 1 else f"##{token}"
 
 
 def _plain(token: str) -> bool:
