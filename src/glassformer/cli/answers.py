@@ -1,36 +1,36 @@
-"""Tasks' answers for people: one small picture per kind of answer."""
+"""The answers of tasks, drawn for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-AROUND = 30  # characters before and after an answer
+CONTEXT_CHARACTERS = 30  # before and after an answer
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
-def answers(task: str, found: Sequence[tuple[Any, Any]]) -> RenderableType:
+def render_answers(task: str, pairs: Sequence[tuple[Any, Any]]) -> RenderableType:
     """Inputs and their answers, in the task's own form."""
     if task == "similarity":
-        return _similar(found)
-    form: Callable[[Any, Any], RenderableType] = FORMS.get(task, _written)
-    shown = [form(given, answer) for given, answer in found]
-    if len(shown) == 1:
-        return shown[0]
-    return Group(*(part for (given, _), one in zip(found, shown, strict=True) for part in (_asked(given), one)))
+        return _similarities(pairs)
+    render: Callable[[Any, Any], RenderableType] = RENDERERS.get(task, _generated)
+    if len(pairs) == 1:
+        return render(*pairs[0])
+    return Group(*(part for value, answer in pairs for part in (_input_line(value), render(value, answer))))
 
 
-def _asked(given: Any) -> Text:
-    """What an answer belongs to, where there are several."""
-    text = given.get("question", given.get("text", "")) if isinstance(given, Mapping) else given
+def _input_line(value: Any) -> Text:
+    """An input, above its answer."""
+    text = value.get("question", value.get("text", "")) if isinstance(value, Mapping) else value
     return Text(str(text), style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def _share(value: float) -> str:
+def _probability(value: float) -> str:
     """A probability; raw scores stay as they are."""
     return f"{value:6.1%}" if 0 <= value <= 1 else f"{value:6.3g}"
 
@@ -42,85 +42,80 @@ def _rows(rows: Sequence[Sequence[Any]]) -> Table:
     return table
 
 
-def _filled(given: str, answer: Any) -> RenderableType:
+def _gaps(text: str, answer: Any) -> RenderableType:
     gaps = answer if answer and isinstance(answer[0], list) else [answer]
     several = len(gaps) > 1
     return _rows(
         [
             [
                 *([f"gap {number}"] if several else []),
-                _share(one["score"]),
-                Text(one["token_str"], style="bold"),
-                one["sequence"],
+                _probability(candidate["score"]),
+                Text(candidate["token_str"], style="bold"),
+                candidate["sequence"],
             ]
-            for number, gap in enumerate(gaps, 1)
-            for one in gap
+            for number, candidates in enumerate(gaps, 1)
+            for candidate in candidates
         ]
     )
 
 
-def _labels(given: Any, answer: Any) -> RenderableType:
-    every = answer if isinstance(answer, list) else [answer]
-    return _rows([[_share(one["score"]), Text(one["label"], style="bold")] for one in every])
+def _labels(text: Any, answer: Any) -> RenderableType:
+    labels = answer if isinstance(answer, list) else [answer]
+    return _rows([[_probability(label["score"]), Text(label["label"], style="bold")] for label in labels])
 
 
-def _entities(given: Any, answer: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _entities(value: Any, answer: Sequence[Mapping[str, Any]]) -> RenderableType:
     """The text with its entities in colour, and a line for each."""
     if not answer:
         return Text("no entities", style="dim")
-    kinds = list(dict.fromkeys(one.get("entity_group", one.get("entity")) for one in answer))
-    colour = {kind: COLOURS[at % len(COLOURS)] for at, kind in enumerate(kinds)}
-    text = Text(given if isinstance(given, str) else " ".join(given))
+    types = [entity.get("entity_group", entity.get("entity")) for entity in answer]
+    colours = dict(zip(dict.fromkeys(types), cycle(COLOURS), strict=False))
+    text = Text(value if isinstance(value, str) else " ".join(value))
     rows = []
-    for one in answer:
-        kind = one.get("entity_group", one.get("entity"))
-        text.stylize(f"bold {colour[kind]}", one["start"], one["end"])
-        place = f"{one['start']}–{one['end']}"
-        rows.append(
-            [_share(one["score"]), Text(str(kind), style=colour[kind]), text.plain[one["start"] : one["end"]], place]
-        )
+    for kind, entity in zip(types, answer, strict=True):
+        start, end = entity["start"], entity["end"]
+        text.stylize(f"bold {colours[kind]}", start, end)
+        name = Text(str(kind), style=colours[kind])
+        rows.append([_probability(entity["score"]), name, text.plain[start:end], f"{start}–{end}"])
     return Group(text, _rows(rows))
 
 
-def _passages(given: Mapping[str, str], answer: Any) -> RenderableType:
-    every = answer if isinstance(answer, list) else [answer]
+def _passages(question: Mapping[str, str], answer: Any) -> RenderableType:
     rows = []
-    for one in every:
-        before, after = given["context"][: one["start"]], given["context"][one["end"] :]
-        before = before if len(before) <= AROUND else f"…{before[-AROUND:].partition(' ')[2]}"
-        after = after if len(after) <= AROUND else f"{after[:AROUND].rpartition(' ')[0]}…"
-        around = Text.assemble((before, "dim"), (one["answer"], "bold"), (after, "dim"))
-        around.plain = around.plain.replace("\n", " ")
-        rows.append([_share(one["score"]), Text(one["answer"] or "no answer", style="bold"), around])
+    for passage in answer if isinstance(answer, list) else [answer]:
+        before, after = question["context"][: passage["start"]], question["context"][passage["end"] :]
+        if len(before) > CONTEXT_CHARACTERS:
+            before = f"…{before[-CONTEXT_CHARACTERS:].partition(' ')[2]}"
+        if len(after) > CONTEXT_CHARACTERS:
+            after = f"{after[:CONTEXT_CHARACTERS].rpartition(' ')[0]}…"
+        context = Text.assemble((before, "dim"), (passage["answer"], "bold"), (after, "dim"))
+        context.plain = context.plain.replace("\n", " ")
+        rows.append([_probability(passage["score"]), Text(passage["answer"] or "no answer", style="bold"), context])
     return _rows(rows)
 
 
-def _vector(given: str, answer: Any) -> RenderableType:
-    shown = "  ".join(f"{number:.4f}" for number in answer[:6].tolist())
-    return Text(f"{len(answer)} numbers: {shown}{'  …' if len(answer) > 6 else ''}")
+def _vector(text: str, answer: Any) -> RenderableType:
+    numbers = "  ".join(f"{number:.4f}" for number in answer[:6].tolist())
+    return Text(f"{len(answer)} numbers: {numbers}{'  …' if len(answer) > 6 else ''}")
 
 
-def _states(given: str, answer: Any) -> RenderableType:
+def _states(text: str, answer: Any) -> RenderableType:
     return Text(f"({len(answer)}, {len(answer[0])}, {len(answer[0][0])}): {len(answer[0])} tokens; --json gives the numbers")
 
 
-def _written(given: Any, answer: Sequence[Mapping[str, str]]) -> RenderableType:
-    return Group(*(Text(str(next(iter(one.values())))) for one in answer))
+def _generated(text: Any, answer: Sequence[Mapping[str, str]]) -> RenderableType:
+    return Group(*(Text(str(next(iter(result.values())))) for result in answer))
 
 
-def _similar(found: Sequence[tuple[tuple[str, str], float]]) -> RenderableType:
-    """The most alike first."""
-    order = sorted(found, key=lambda one: -one[1])
-    return _rows(
-        [
-            [f"{score:.3f}", second if len({a for (a, _), _ in found}) == 1 else f"{first} · {second}"]
-            for (first, second), score in order
-        ]
-    )
+def _similarities(pairs: Sequence[tuple[tuple[str, str], float]]) -> RenderableType:
+    """The most similar first."""
+    one_first = len({first for (first, _), _ in pairs}) == 1
+    best_first = sorted(pairs, key=lambda pair: -pair[1])
+    return _rows([[f"{score:.3f}", second if one_first else f"{first} · {second}"] for (first, second), score in best_first])
 
 
-FORMS: Mapping[str, Callable[[Any, Any], RenderableType]] = {
-    "fill-mask": _filled,
+RENDERERS: Mapping[str, Callable[[Any, Any], RenderableType]] = {
+    "fill-mask": _gaps,
     "text-classification": _labels,
     "token-classification": _entities,
     "question-answering": _passages,

@@ -1,4 +1,4 @@
-"""All verbs, put together."""
+"""The `glass` command with all its verbs."""
 
 from __future__ import annotations
 
@@ -30,13 +30,15 @@ app.add_typer(models.app, name="models")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"glass {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version and leave."),
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
 ) -> None: ...

@@ -1,4 +1,4 @@
-"""`glass attention`: who looked at whom."""
+"""`glass attention`: which tokens each token attended to."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glassformer.cli import common
-from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
+from glassformer.cli import bars, common
+from glassformer.cli.options import (
+    CHANGEABLE_MODEL_GROUP,
+    OUTPUT_GROUP,
+    PROMPT_GROUP,
+    ChangeableModelGroup,
+    OutputGroup,
+    PromptGroup,
+    expand_groups,
+)
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,49 +28,49 @@ EXAMPLE = (
 )
 
 
-@bundled
+@expand_groups
 def attention(
     prompt: common.PromptArgument = None,
     layer: Annotated[int | None, typer.Option("--layer", "-l", help="Which layer; -1 is the last.")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="Which head of it; without one, their mean.")] = None,
+    head: Annotated[int | None, typer.Option("--head", help="Which of its heads; by default their mean.")] = None,
     token: Annotated[
-        str | None, typer.Option("--token", "-t", help="What this token looked at: its position or its text.")
+        str | None, typer.Option("--token", "-t", help="What this token attended to; its position or its text.")
     ] = None,
     mean: Annotated[bool, typer.Option("--mean", help="The mean of all layers and heads.")] = False,
-    rollout: Annotated[bool, typer.Option("--rollout", help="All layers, followed down to the first.")] = False,
-    kind: Annotated[str, typer.Option("--kind", help="self; of an encoder-decoder also cross or encoder.")] = "self",
-    target: Annotated[str | None, typer.Option("--target", help="What an encoder-decoder is to write of the text.")] = None,
-    new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="First write so many tokens.")] = 0,
+    rollout: Annotated[bool, typer.Option("--rollout", help="Attention rollout through all layers.")] = False,
+    kind: Annotated[str, typer.Option("--kind", help="self; for an encoder-decoder also cross or encoder.")] = "self",
+    target: Annotated[str | None, typer.Option("--target", help="An encoder-decoder's output text.")] = None,
+    new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="Generate this many tokens first.")] = 0,
     record: Annotated[
         Path | None,
-        typer.Option("--record", metavar="FOLDER", help="Write all maps to disk, a .npy file for each layer."),
+        typer.Option("--record", metavar="FOLDER", help="Write all maps to disk, one .npy file per layer."),
     ] = None,
-    load: Changing = CHANGING,
-    word: Wording = WORDING,
-    shown: Showing = SHOWING,
+    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
+    prompt_options: PromptGroup = PROMPT_GROUP,
+    output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show which tokens each token looked at: one map, one token's row, or all heads at once."""
-    from glassformer.observe.attention import SITES, extent
+    """Show which tokens each token attended to: one map, one token's row, or all heads at once."""
+    from glassformer.observe.attention import SITES, layers_and_heads
 
     text = common.read_prompt(prompt)
     if mean and (layer is not None or rollout):
         raise InputError(f"--mean is over all layers. Leave out {'--rollout' if layer is None else '--layer'}.")
-    loaded = load.open()
-    reading = word.reading(loaded, text, target, new)
+    model = model_options.load()
+    reading = prompt_options.read(model, text, target, new)
     if record is not None:
-        extent(reading, kind)  # type: ignore[arg-type]
+        layers_and_heads(reading, kind)  # type: ignore[arg-type]
         patterns = SITES[kind].format("*")
         cost = reading.cost(patterns)
         common.note(f"{cost.summary(len(reading))} in {record}")
-        with common.counting(f"{load.model} reads") as progress:
+        with bars.counter_bar(f"{model_options.model} reads") as progress:
             files = reading.record(patterns, folder=record, progress=progress)
         print(*files, sep="\n")
         return
-    with common.counting(f"{load.model} reads") as progress:
-        found: View
+    with bars.counter_bar(f"{model_options.model} reads") as progress:
+        view: View
         if layer is None and not (mean or rollout) and token is None and head is None:
-            found = reading.heads(kind=kind, progress=progress)  # type: ignore[arg-type]
+            view = reading.heads(kind=kind, progress=progress)  # type: ignore[arg-type]
         else:
-            found = reading.attention(layer, head, kind=kind, rollout=rollout, progress=progress)  # type: ignore[arg-type]
-            found = found if token is None else found.of(token)
-    shown.show(found)
+            view = reading.attention(layer, head, kind=kind, rollout=rollout, progress=progress)  # type: ignore[arg-type]
+            view = view if token is None else view.of(token)
+    output.show(view)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer import __version__
-from glassformer.cli import common
+from glassformer.cli import bars, common
 from glassformer.errors import ExecutorError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
-    from glassformer.views.verification import Checked
+    from glassformer.views.verification import EngineVerdict
 
 EXAMPLE = "Example: glass doctor --json   ·   glass doctor --verify -m smollm2"
-TEXTS = (  # to compare executors on: of several lengths, and of several kinds
+TEXTS = (  # that executors are compared on: of different lengths, and of different kinds
     "The capital of France is",
     "1",
     "def mean(numbers):\n    return sum(numbers) / len(numbers)\n",
@@ -37,98 +37,101 @@ def doctor(
     ] = common.DEFAULT_MODEL,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Say what this machine has, what runs on it, and what could run better."""
+    """Report what this machine has, what runs on it, and what could run better."""
     if verify:
         _verify(model, as_json)
         return
     if getattr(context.get_parameter_source("model"), "name", "") == "COMMANDLINE":
-        raise typer.BadParameter("a model is looked at with --verify only.", param_hint="--model")
-    found = examine()
+        raise typer.BadParameter("a model is for --verify only.", param_hint="--model")
+    findings = examine()
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(json.dumps(findings, ensure_ascii=False))
         return
-    width = max(map(len, found))
-    for name, value in found.items():
-        lines = [f"{key} {one}" for key, one in value.items()] if isinstance(value, dict) else value
+    width = max(map(len, findings))
+    for name, value in findings.items():
+        lines = [f"{key} {item}" for key, item in value.items()] if isinstance(value, dict) else value
         for number, line in enumerate(lines if isinstance(lines, list) else [lines]):
             print(f"{name.replace('_', ' ') if number == 0 else '':{width}}  {line}")
 
 
 def _verify(name: str, as_json: bool) -> None:
-    """Compare, say what was found, and leave with 1 if anything differs."""
+    """Compare the CPU engine with PyTorch and print the verdicts; exit code 1 if anything differs."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
         raise ExecutorError(
             f"--verify compares the CPU engine with PyTorch, and torch cannot be imported ({error}): pip install torch."
         ) from error
-    model = common.open_model(name, executor="plain", dtype="float32")
-    with common.waiting(f"loading {name} and comparing"):
-        rows = compare(model)
+    model = common.load_model(name, executor="plain", dtype="float32")
+    with bars.spinner(f"loading {name} and comparing"):
+        rows = verify_engine(model)
     if as_json:
         about = {"model": model.name, "weights": model.opened.kind, "right": "plain, float32"}
         print(json.dumps({**about, "checks": [row.to_dict() for row in rows]}, ensure_ascii=False))
     else:
         from rich.console import Console
 
-        from glassformer.views.verification import FOOT, verdicts
+        from glassformer.views.verification import LEGEND, verdicts_table
 
         print(f"{model.name} ({model.opened.kind}): the CPU engine beside PyTorch in float32, at every site")
-        Console().print(verdicts(rows))
-        print(FOOT)
+        Console().print(verdicts_table(rows))
+        print(LEGEND)
     if not all(row.agrees for row in rows):
         raise typer.Exit(1)
 
 
-def compare(model: Model) -> list[Checked]:
-    """The CPU engine beside a plain model: each level that runs here, and on the best one each way to round."""
-    from glassformer.engine.cpu.executor import Cpu
+def verify_engine(model: Model) -> list[EngineVerdict]:
+    """The CPU engine against a plain model: each SIMD level that runs here, and on the best one each rounding."""
+    from glassformer.engine.cpu.executor import CpuExecutor
     from glassformer.engine.cpu.library import Engine, levels
     from glassformer.engine.protocol import ACTIVATIONS, CACHES
-    from glassformer.observe.verify import bound, verify_all
-    from glassformer.opened import Opened
-    from glassformer.views.verification import Checked
+    from glassformer.observe.verify import tolerance, verify_all
+    from glassformer.opened import OpenedModel
+    from glassformer.views.verification import EngineVerdict
 
-    assert isinstance(model.opened, Opened)
-    best, *_ = known = levels()
+    assert isinstance(model.opened, OpenedModel)
+    best, *_ = all_levels = levels()
     exact, *coarser = ACTIVATIONS
-    ways = [(level, "f32", exact) for level in known]
-    ways += [(best, cache, exact) for cache in CACHES if cache != "f32"]
+    variants = [(level, "f32", exact) for level in all_levels]
+    variants += [(best, cache, exact) for cache in CACHES if cache != "f32"]
     ids = [model.tokenizer(text)["input_ids"][: model.config.context // 2] for text in TEXTS]
     starts = [] if model.start is None else [model.start]  # an encoder-decoder writes what it reads
-    prompts, sources = [[*starts, *some] for some in ids], ids if starts else None
-    tensors, made = model.opened.tensors, model.blueprint
-    packed = any(one.packed for one in tensors.values())
-    ways += [(best, "f32", activations) for activations in coarser if packed]
+    prompts, sources = [[*starts, *text_ids] for text_ids in ids], ids if starts else None
+    tensors, blueprint = model.opened.tensors, model.blueprint
+    packed = any(tensor.packed for tensor in tensors.values())
+    variants += [(best, "f32", activations) for activations in coarser if packed]
     engines = [
-        Cpu(model.config, made, tensors, cache=cache, activations=activations, engine=Engine(level))
-        for level, cache, activations in ways
+        CpuExecutor(model.config, blueprint, tensors, cache=cache, activations=activations, engine=Engine(level))
+        for level, cache, activations in variants
     ]
-    found = verify_all(model.executor, engines, prompts, made.blocks, made.encoder, sources)
-    return [Checked(*way, one, bound(packed, *way[1:])) for way, one in zip(ways, found, strict=True)]
+    verifications = verify_all(model.executor, engines, prompts, blueprint.blocks, blueprint.encoder_blocks, sources)
+    return [
+        EngineVerdict(*variant, verification, tolerance(packed, *variant[1:]))
+        for variant, verification in zip(variants, verifications, strict=True)
+    ]
 
 
 def examine() -> dict[str, Any]:
-    """The findings, as plain data."""
+    """What this machine has and what could be better, as plain data."""
     import platform
 
-    from glassformer.blueprints import known
+    from glassformer.blueprints import model_types
     from glassformer.checkpoint.catalogue import CATALOGUE
-    from glassformer.checkpoint.locate import held, home
+    from glassformer.checkpoint.locate import home, local_path
 
     executors, advice = _executors()
-    here = {name: str(path) for name in CATALOGUE if (path := held(name))}
+    here = {name: str(path) for name in CATALOGUE if (path := local_path(name))}
     return {
         "glassformer": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "cores": os.cpu_count() or 1,
         "libraries": {name: _version(name) for name in LIBRARIES},
         "executors": executors,
-        "families": list(known()),
+        "families": list(model_types()),
         "models": here or {"none yet:": "glass models pull smollm2"},
         "cache": str(home()),
         "hub_offline": bool(os.environ.get("HF_HUB_OFFLINE")),
-        "advice": advice or ["nothing to mend"],
+        "advice": advice or ["nothing to fix"],
     }
 
 
@@ -142,33 +145,33 @@ def _version(name: str) -> str:
 
 
 def _executors() -> tuple[list[str], list[str]]:
-    """A line for each executor, and what could be better about them."""
-    cpu, mend = _cpu()
-    plain, faster = _plain(alone=bool(mend))
-    return [plain, cpu], faster + mend
+    """A line for each executor, and advice about them."""
+    cpu, cpu_advice = _cpu()
+    plain, plain_advice = _plain(alone=bool(cpu_advice))
+    return [plain, cpu], plain_advice + cpu_advice
 
 
 def _plain(alone: bool) -> tuple[str, list[str]]:
-    """PyTorch; how it would be faster matters where it is alone."""
+    """PyTorch; advice on its speed matters only if it is the only executor."""
     try:
         import torch
     except ImportError as error:
         return "plain: cannot run", [f"torch cannot be imported ({error}): pip install torch"]
-    from glassformer.layers.linear import multiplies_well
+    from glassformer.layers.linear import has_fast_matmul
 
     devices = [f"cpu ({torch.get_num_threads()} threads)"]
     if torch.cuda.is_available():
         devices.append(torch.cuda.get_device_name())
     advice = []
-    if alone and not multiplies_well(torch.bfloat16):
-        advice.append("this CPU has no bfloat16 products, so bfloat16 checkpoints run faster with --dtype float32")
+    if alone and not has_fast_matmul(torch.bfloat16):
+        advice.append("this CPU has no bfloat16 arithmetic, so bfloat16 checkpoints run faster with --dtype float32")
     return f"plain: runs on {', '.join(devices)}", advice
 
 
 def _cpu() -> tuple[str, list[str]]:
     from glassformer.engine.cpu import build, library
 
-    common.listen()  # for what building it has to say
+    common.log_to_stderr()  # for the notes of a build
     try:
         before = build.held()
         about = library.describe()
@@ -180,10 +183,10 @@ def _cpu() -> tuple[str, list[str]]:
 
 
 def _library(new: bool) -> str:
-    """Where the native library lies, and how it came there."""
+    """Where the native library is, and how it got there."""
     from glassformer.engine.cpu import build
 
-    if given := os.environ.get("GLASS_LIBRARY"):
-        return f"named by GLASS_LIBRARY: {given}"
+    if override := os.environ.get("GLASS_LIBRARY"):
+        return f"set by GLASS_LIBRARY: {override}"
     path = build.held()
     return f"{'built just now' if new else 'prebuilt' if path == build.prebuilt() else 'cached'}: {path}"

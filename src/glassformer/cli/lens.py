@@ -1,4 +1,4 @@
-"""`glass lens`: what each layer would have said, and who wrote the answer."""
+"""`glass lens`: the logit lens of each layer, and the logit attribution of a token."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glassformer.cli import common
-from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
+from glassformer.cli import bars, common
+from glassformer.cli.options import (
+    CHANGEABLE_MODEL_GROUP,
+    OUTPUT_GROUP,
+    PROMPT_GROUP,
+    ChangeableModelGroup,
+    OutputGroup,
+    PromptGroup,
+    expand_groups,
+)
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,39 +26,39 @@ EXAMPLE = (
 )
 
 
-@bundled
+@expand_groups
 def lens(
     prompt: common.PromptArgument = None,
     token: Annotated[
-        list[str] | None, typer.Option("--token", "-t", help="After which token: its position or its text; several times.")
+        list[str] | None, typer.Option("--token", "-t", help="After this token: its position or its text; repeatable.")
     ] = None,
     wrote: Annotated[
         str | None,
         typer.Option(
-            "--wrote", metavar="TEXT", help="Who wrote this next token's score, by block and head; 'best': the best."
+            "--wrote", metavar="TEXT", help="Attribute this next token's logit to blocks and heads; 'best': the top token."
         ),
     ] = None,
     against: Annotated[
-        str | None, typer.Option("--against", metavar="TEXT", help="With --wrote: who wrote its lead over this token.")
+        str | None, typer.Option("--against", metavar="TEXT", help="With --wrote: attribute its lead over this token.")
     ] = None,
-    target: Annotated[str | None, typer.Option("--target", help="What an encoder-decoder is to write of the text.")] = None,
-    new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="First write so many tokens.")] = 0,
-    load: Changing = CHANGING,
-    word: Wording = WORDING,
-    shown: Showing = SHOWING,
+    target: Annotated[str | None, typer.Option("--target", help="An encoder-decoder's output text.")] = None,
+    new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="Generate this many tokens first.")] = 0,
+    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
+    prompt_options: PromptGroup = PROMPT_GROUP,
+    output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show what each layer would have said next, and when the answer came up; or which blocks and heads wrote it."""
+    """Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it."""
     text = common.read_prompt(prompt)
     if wrote is not None and len(token or ()) > 1:
-        raise InputError("--wrote is about one place. Give --token once.")
+        raise InputError("--wrote is about one position. Give --token once.")
     if against is not None and wrote is None:
-        raise InputError("--against is what a token's score is held against. Pass --wrote too.")
-    loaded = load.open()
-    reading = word.reading(loaded, text, target, new)
-    with common.counting(f"{load.model} reads") as progress:
-        found: View
+        raise InputError("--against is compared with the token of --wrote. Pass --wrote too.")
+    model = model_options.load()
+    reading = prompt_options.read(model, text, target, new)
+    with bars.counter_bar(f"{model_options.model} reads") as progress:
+        view: View
         if wrote is not None:
-            found = reading.attribution(token[0] if token else -1, None if wrote == "best" else wrote, against)
+            view = reading.attribution(token[0] if token else -1, None if wrote == "best" else wrote, against)
         else:
-            found = reading.lens(token or (range(len(reading)) if shown.everything else None), progress=progress)
-    shown.show(found)
+            view = reading.lens(token or (range(len(reading)) if output.everything else None), progress=progress)
+    output.show(view)

@@ -1,4 +1,4 @@
-"""`glass look`: the journey of a prompt to its next token; or what a config says of a model, without weights."""
+"""`glass look`: a prompt's journey to the next token; or a model's blueprint from its config, without weights."""
 
 from __future__ import annotations
 
@@ -10,80 +10,89 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli import common
-from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
+from glassformer.cli import bars, common
+from glassformer.cli.options import (
+    CHANGEABLE_MODEL_GROUP,
+    OUTPUT_GROUP,
+    PROMPT_GROUP,
+    ChangeableModelGroup,
+    OutputGroup,
+    PromptGroup,
+    expand_groups,
+)
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
-    from glassformer.checkpoint import Checkpoint, Stored
-    from glassformer.opened import Opened
+    from glassformer.checkpoint import Checkpoint, StoredTensor
+    from glassformer.opened import OpenedModel
 
 EXAMPLE = (
     'Example: glass look "how are you?"   ·   glass look --raw "Today" --json   ·   glass look --blueprint --length 100'
 )
 
 
-@bundled
+@expand_groups
 def look(
     prompt: common.PromptArgument = None,
     pair: Annotated[
-        str | None, typer.Option("--pair", help="A second text, for a model that reads two: the passage of a question, ….")
+        str | None, typer.Option("--pair", help="A second text, for a model that reads pairs, such as question and passage.")
     ] = None,
     blueprint: Annotated[
-        bool, typer.Option("--blueprint", help="Shapes, modules and counts from the config alone: nothing is loaded or run.")
+        bool, typer.Option("--blueprint", help="Shapes, modules and parameters from the config alone; nothing is run.")
     ] = False,
     length: Annotated[
-        int | None, typer.Option("--length", help="With --blueprint: for so many tokens (16), instead of a prompt's.", min=1)
+        int | None, typer.Option("--length", help="With --blueprint: the number of tokens, instead of a prompt's.", min=1)
     ] = None,
-    load: Changing = CHANGING,
-    word: Wording = WORDING,
-    shown: Showing = SHOWING,
+    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
+    prompt_options: PromptGroup = PROMPT_GROUP,
+    output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show how a text becomes the next token: prompt, ids, every shape, scores, choice, and what it took."""
+    """Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost."""
     if blueprint:
-        planned(load.model, prompt, length, shown)
+        show_plan(model_options.model, prompt, length, output)
         return
     if length is not None:
-        raise SettingError("--length is for --blueprint: a prompt has the length that it has. Leave it out.")
+        raise SettingError("--length is for --blueprint: a prompt has its own length. Leave it out.")
     text = common.read_prompt(prompt)
-    loaded = load.open()
-    with common.waiting(f"loading {load.model} and reading the prompt"):
-        found = loaded.look(text, pair=pair, **word.how())
-    shown.show(found)
+    model = model_options.load()
+    with bars.spinner(f"loading {model_options.model} and reading the prompt"):
+        journey = model.look(text, pair=pair, **prompt_options.keywords())
+    output.show(journey)
 
 
-def planned(model: str, prompt: str | None, length: int | None, shown: Showing) -> None:
-    """What a config says of a model; for a prompt's tokens, if one is given and its tokenizer is here."""
+def show_plan(model: str, prompt: str | None, length: int | None, output: OutputGroup) -> None:
+    """Show a model's blueprint, for as many tokens as the prompt has."""
     from glassformer.observe.plan import LENGTH, plan
 
     if prompt is not None and length is not None:
-        raise SettingError("a prompt and --length both say how many tokens there are. Leave one out.")
-    found = configured(model)
+        raise SettingError("a prompt and --length both set the number of tokens. Leave one out.")
+    opened = open_config(model)
     if prompt is not None:
-        length = len(found.tokenizer(common.read_prompt(prompt))["input_ids"])
-    shown.show(plan(found.blueprint(), length or LENGTH, name=model))
+        length = len(opened.tokenizer(common.read_prompt(prompt))["input_ids"])
+    output.show(plan(opened.blueprint(), length or LENGTH, name=model))
 
 
-def configured(name: str) -> Opened:
-    """A model of which only the config is needed; of one from the hub, no weights are fetched."""
+def open_config(name: str) -> OpenedModel:
+    """A model whose config alone is needed: no weights are fetched."""
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.catalogue import CATALOGUE, Hub
-    from glassformer.checkpoint.locate import held, locate
-    from glassformer.opened import Opened
+    from glassformer.checkpoint.locate import local_path, locate
+    from glassformer.opened import OpenedModel
 
-    common.listen()
-    wanted = name
-    if name in CATALOGUE and not Path(name).exists() and held(name) is None:
-        wanted = next((one.repository for one in CATALOGUE[name].sources if isinstance(one, Hub) and not one.file), name)
-    with common.progress_bar() as progress:
-        path = locate(wanted, "config", progress)
-    made: Checkpoint = Alone(path) if path.suffix == ".json" else open_at(path)
-    return Opened(name, made)
+    common.log_to_stderr()
+    source = name
+    if name in CATALOGUE and not Path(name).exists() and local_path(name) is None:
+        hubs = (hub for hub in CATALOGUE[name].sources if isinstance(hub, Hub) and not hub.file)
+        source = next((hub.repository for hub in hubs), name)
+    with bars.download_bar() as progress:
+        path = locate(source, "config", progress)
+    checkpoint: Checkpoint = ConfigOnly(path) if path.suffix == ".json" else open_at(path)
+    return OpenedModel(name, checkpoint)
 
 
 @dataclass
-class Alone:
-    """A config.json by itself, where a checkpoint would be."""
+class ConfigOnly:
+    """A checkpoint that is only a config.json."""
 
     path: Path
 
@@ -98,5 +107,5 @@ class Alone:
         return {}
 
     @property
-    def tensors(self) -> Mapping[str, Stored]:
+    def tensors(self) -> Mapping[str, StoredTensor]:
         return {}

@@ -1,7 +1,7 @@
-"""Options that several verbs share, bundled: a verb names the bundle, and the command line has each of its options.
+"""Groups of options that several verbs share: a verb has the group as a parameter, its command line each of the options.
 
-@bundled
-def lens(prompt: common.PromptArgument = None, load: Loading = LOADING, shown: Showing = SHOWING) -> None: ...
+@expand_groups
+def lens(prompt: common.PromptArgument = None, output: OutputGroup = OUTPUT_GROUP) -> None: ...
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 
 import typer
 
-from glassformer.cli import common
+from glassformer.cli import bars, common
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.observe.reading import Reading
     from glassformer.runtime.model import Model
+    from glassformer.runtime.prompt import PromptKeywords
     from glassformer.sites import Change
     from glassformer.views.view import View
 
 
-def _form(path: Path | None) -> Path | None:
-    """Refuse a file whose name does not say what to write, before anything runs."""
+def _check_save_path(path: Path | None) -> Path | None:
+    """Refuse a file of unknown format, or in a folder that is not there, before anything runs."""
     if path is not None:
         from glassformer.views.view import form_of
 
@@ -37,29 +38,29 @@ def _form(path: Path | None) -> Path | None:
     return path
 
 
-AllOption = Annotated[bool, typer.Option("--all", help="Show all of it, however long.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Show everything, however long.")]
 SaveOption = Annotated[
     Path | None,
-    typer.Option("--save", metavar="FILE", callback=_form, help="Write it instead: .html for a browser, .json, or .txt."),
+    typer.Option("--save", metavar="FILE", callback=_check_save_path, help="Write a file instead: .html, .json or .txt."),
 ]
-KeepOption = Annotated[
+SaveRunOption = Annotated[
     Path | None,
-    typer.Option("--save", metavar="FILE", callback=_form, help="Also keep the run: .json to replay it, .html to look at."),
+    typer.Option("--save", metavar="FILE", callback=_check_save_path, help="Save the run: .json to replay, .html to view."),
 ]
 
 
 @dataclass(frozen=True)
-class Bundle:
-    """Options that go together, as a class's fields."""
+class OptionGroup:
+    """Options that belong together, as fields."""
 
-    PANEL: ClassVar[str]  # under which the help lists them
+    PANEL: ClassVar[str]  # their heading in the help
 
 
 @dataclass(frozen=True)
-class Loading(Bundle):
+class ModelGroup(OptionGroup):
     """Which model, and how it runs."""
 
-    PANEL = "Which model, and how it runs"
+    PANEL = "Model"
 
     model: common.ModelOption = common.DEFAULT_MODEL
     executor: common.ExecutorOption = "auto"
@@ -68,113 +69,117 @@ class Loading(Bundle):
     activations: common.ActivationsOption = None
     dtype: common.DtypeOption = None
 
-    def open(self, name: str | None = None, **other: Any) -> Model:
-        """The model; another one, or this one loaded otherwise, where it is said."""
-        how = {one: getattr(self, one) for one in ("executor", "weights", "cache", "activations", "dtype")}
-        return common.open_model(name or self.model, **how | other)
+    def load(self, name: str | None = None, **overrides: Any) -> Model:
+        """The model, or the one called `name`, loaded with these options and `overrides`."""
+        options = {option: getattr(self, option) for option in ("executor", "weights", "cache", "activations", "dtype")}
+        return common.load_model(name or self.model, **options | overrides)
 
 
 @dataclass(frozen=True)
-class Changing(Loading):
-    """The same, with a look at what would be if something inside were not as it is."""
+class ChangeableModelGroup(ModelGroup):
+    """The same, with changes inside the model."""
 
     change: Annotated[
         list[str] | None,
-        typer.Option("--change", metavar="SITE[:HEADS]=FACTOR", help="What if? Scale a site, or heads of it; 0 zeroes."),
+        typer.Option("--change", metavar="SITE[:HEADS]=FACTOR", help="Scale a site, or some of its heads; 0 ablates."),
     ] = None
 
-    def open(self, name: str | None = None, **other: Any) -> Model:
-        found, wanted = super().open(name, **other), changes(self.change)
-        return found.changed(wanted) if wanted else found
+    def load(self, name: str | None = None, **overrides: Any) -> Model:
+        model, changes = super().load(name, **overrides), parse_changes(self.change)
+        return model.changed(changes) if changes else model
 
 
 @dataclass(frozen=True)
-class Wording(Bundle):
+class PromptGroup(OptionGroup):
     """How a text becomes a prompt."""
 
-    PANEL = "How the text becomes a prompt"
+    PANEL = "Prompt"
 
     raw: common.RawOption = False
     system: common.SystemOption = None
     template: common.TemplateOption = None
 
-    def how(self) -> dict[str, Any]:
-        """As a model's calls take it."""
-        return {"raw": self.raw, "system": self.system, "template": common.variables(self.template)}
+    def keywords(self) -> PromptKeywords:
+        """As a model's methods take them."""
+        return {"raw": self.raw, "system": self.system, "template": common.template_variables(self.template)}
 
-    def reading(self, model: Model, text: str, target: str | None, new: int) -> Reading:
-        """A text under the glass, with so many tokens that the model wrote after it."""
+    def read(self, model: Model, text: str, target: str | None, new: int) -> Reading:
+        """A text under the glass, followed by `new` tokens that the model generates."""
         if not new:
-            return model.read(text, target, **self.how())
+            return model.read(text, target, **self.keywords())
         if target is not None:
-            raise SettingError("--target is what is to be written; -n lets the model write. Leave one out.")
-        with common.waiting(f"writing {new} tokens"):
-            return model.watch(text, max_new_tokens=new, **self.how()).reading
+            raise SettingError("--target is the text to score; -n lets the model generate one. Leave one out.")
+        with bars.spinner(f"generating {new} tokens"):
+            return model.watch(text, max_new_tokens=new, **self.keywords()).reading
 
 
 @dataclass(frozen=True)
-class Showing(Bundle):
-    """In which form a view is given."""
+class OutputGroup(OptionGroup):
+    """How a view is printed or saved."""
 
-    PANEL = "How it is shown"
+    PANEL = "Output"
 
     everything: AllOption = False
     as_json: common.JsonOption = False
     save: SaveOption = None
 
-    def show(self, found: View) -> None:
-        common.show(found, as_json=self.as_json, everything=self.everything, save=self.save)
+    def show(self, view: View) -> None:
+        common.show(view, as_json=self.as_json, everything=self.everything, save=self.save)
 
 
-def _under(panel: str, option: Any) -> Any:
-    """An option, in a panel of the help."""
-    kind, info = get_args(option)
+def _in_panel(panel: str, option: Any) -> Any:
+    """An option, under a heading of the help."""
+    hint, info = get_args(option)
     info = copy(info)
     info.rich_help_panel = panel
-    return Annotated[kind, info]
+    return Annotated[hint, info]
 
 
-LOADING, CHANGING, WORDING, SHOWING = Loading(), Changing(), Wording(), Showing()
+MODEL_GROUP, CHANGEABLE_MODEL_GROUP = ModelGroup(), ChangeableModelGroup()
+PROMPT_GROUP, OUTPUT_GROUP = PromptGroup(), OutputGroup()
 
 
-def changes(given: list[str] | None) -> dict[str, Change]:
-    """What to change, as it is written: SITE[:HEADS]=FACTOR."""
+def parse_changes(arguments: list[str] | None) -> dict[str, Change]:
+    """The values of --change, SITE[:HEADS]=FACTOR."""
     from glassformer.sites import Change
 
-    found: dict[str, Change] = {}
-    for one in given or []:
-        where, equals, factor = one.rpartition("=")
+    changes: dict[str, Change] = {}
+    for argument in arguments or []:
+        where, equals, factor = argument.rpartition("=")
         site, _, heads = where.partition(":")
         try:
             numbers = [int(head) for head in heads.split(",")] if heads else None
-            found[site] = Change(scale=float(factor), heads=numbers)
+            changes[site] = Change(scale=float(factor), heads=numbers)
         except ValueError:
             equals = ""
         if not equals or not site:
-            raise SettingError(f"--change {one!r} is not SITE[:HEADS]=FACTOR, such as blocks.5.attention.heads:2=0.")
-    return found
+            raise SettingError(f"--change {argument!r} is not SITE[:HEADS]=FACTOR, such as blocks.5.attention.heads:2=0.")
+    return changes
 
 
-def bundled(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb, with the options of its bundles spelt out."""
+def expand_groups(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with its option groups replaced by their options."""
     hints = get_type_hints(verb, include_extras=True)
-    parameters, bundles = [], {}
-    for one in inspect.signature(verb).parameters.values():
-        kind = hints[one.name]
-        if not (isinstance(kind, type) and issubclass(kind, Bundle)):
-            parameters.append(one.replace(annotation=kind))
+    parameters, groups = [], {}
+    for parameter in inspect.signature(verb).parameters.values():
+        hint = hints[parameter.name]
+        if not (isinstance(hint, type) and issubclass(hint, OptionGroup)):
+            parameters.append(parameter.replace(annotation=hint))
             continue
-        bundles[one.name] = kind
-        inside = get_type_hints(kind, include_extras=True)
-        for each in fields(kind):
-            under = _under(kind.PANEL, inside[each.name])
-            parameters.append(one.replace(name=each.name, annotation=under, default=each.default))
+        groups[parameter.name] = hint
+        options = get_type_hints(hint, include_extras=True)
+        for option in fields(hint):
+            annotation = _in_panel(hint.PANEL, options[option.name])
+            parameters.append(parameter.replace(name=option.name, annotation=annotation, default=option.default))
 
     @functools.wraps(verb)
-    def called(**given: Any) -> None:
-        made = {name: kind(**{one.name: given.pop(one.name) for one in fields(kind)}) for name, kind in bundles.items()}
-        verb(**given, **made)
+    def expanded(**values: Any) -> None:
+        grouped = {
+            name: group(**{option.name: values.pop(option.name) for option in fields(group)})
+            for name, group in groups.items()
+        }
+        verb(**values, **grouped)
 
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
-    return called
+    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded

@@ -1,4 +1,4 @@
-"""`glass patch`: which places inside make one text lead elsewhere than another."""
+"""`glass patch`: activation patching between two texts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from glassformer.cli import common
-from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
+from glassformer.cli import bars
+from glassformer.cli.options import (
+    CHANGEABLE_MODEL_GROUP,
+    OUTPUT_GROUP,
+    PROMPT_GROUP,
+    ChangeableModelGroup,
+    OutputGroup,
+    PromptGroup,
+    expand_groups,
+)
 
 PARTS = ("residual", "attention", "mlp", "heads", "query", "key", "value", "pattern")
 EXAMPLE = (
@@ -16,31 +24,31 @@ EXAMPLE = (
 )
 
 
-@bundled
+@expand_groups
 def patch(
-    first: Annotated[str, typer.Argument(help="The text that the patches come from.", show_default=False)],
-    second: Annotated[str, typer.Argument(help="The text that they are put into: as many tokens.", show_default=False)],
+    first: Annotated[str, typer.Argument(help="The text whose activations are patched in.", show_default=False)],
+    second: Annotated[str, typer.Argument(help="The text they are patched into, of equal length.", show_default=False)],
     part: Annotated[
-        str, typer.Option("--part", help=f"What is carried over: {', '.join(PARTS[:-1])} or {PARTS[-1]}.")
+        str, typer.Option("--part", help=f"What is patched: {', '.join(PARTS[:-1])} or {PARTS[-1]}.")
     ] = "residual",
     token: Annotated[
         list[str] | None,
-        typer.Option("--token", "-t", help="Only here: a position, or a token of the second text; several times."),
+        typer.Option("--token", "-t", help="Only at this position, or token of the second text; repeatable."),
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(help="The token to bring back, by text or #id; else what the first text leads to.")
+        str | None, typer.Option(help="The token to restore, by text or #id; by default the first text's best.")
     ] = None,
     against: Annotated[
-        str | None, typer.Option(help="The one it is held against; else what the second text leads to.")
+        str | None, typer.Option(help="The token it is compared with; by default the second text's best.")
     ] = None,
-    target: Annotated[str | None, typer.Option("--target", help="What an encoder-decoder has written already.")] = None,
-    load: Changing = CHANGING,
-    word: Wording = WORDING,
-    shown: Showing = SHOWING,
+    target: Annotated[str | None, typer.Option("--target", help="An encoder-decoder's output so far.")] = None,
+    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
+    prompt_options: PromptGroup = PROMPT_GROUP,
+    output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Carry one text's inner values into another's pass, place by place, and see which of them bring its answer back."""
-    loaded = load.open()
-    asked: dict[str, Any] = {"answer": answer, "against": against, "target": target, **word.how()}
-    with common.counting(f"{load.model} is patched") as progress:
-        found = loaded.patch(first, second, cast(Any, part), token, **asked, progress=progress)
-    shown.show(found)
+    """Patch one text's activations into another's forward pass, place by place, and see which restore its answer."""
+    model = model_options.load()
+    tokens: dict[str, Any] = {"answer": answer, "against": against, "target": target}
+    with bars.counter_bar(f"patching {model_options.model}") as progress:
+        view = model.patch(first, second, cast(Any, part), token, **tokens, **prompt_options.keywords(), progress=progress)
+    output.show(view)

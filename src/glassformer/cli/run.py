@@ -1,4 +1,4 @@
-"""`glass run`: one prompt, one answer, streamed."""
+"""`glass run`: the answer to one prompt, streamed."""
 
 from __future__ import annotations
 
@@ -11,96 +11,110 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from glassformer.cli import common, settings
-from glassformer.cli.options import CHANGING, WORDING, Changing, KeepOption, Wording, bundled
-from glassformer.cli.settings import WRITING, Writing
+from glassformer.cli import bars, common, settings
+from glassformer.cli.options import (
+    CHANGEABLE_MODEL_GROUP,
+    PROMPT_GROUP,
+    ChangeableModelGroup,
+    PromptGroup,
+    SaveRunOption,
+    expand_groups,
+)
+from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.errors import SettingError
+from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
     from glassformer.decoding import Step
     from glassformer.engine.protocol import Description
     from glassformer.runtime.run import Run
 
+REPLAY_ONLY = "--replay takes the model and all settings from the file. Leave the other options out."
 EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40'
 
 
-@bundled
+@expand_groups
 def run(
     prompt: common.PromptArgument = None,
-    write: Writing = WRITING,
-    stop: Annotated[list[str] | None, typer.Option(help="End before this text; may be given several times.")] = None,
-    schema: Annotated[str | None, typer.Option(help="Answer in JSON that this schema allows: a file, or the JSON.")] = None,
-    regex: Annotated[str | None, typer.Option(help="Answer with a text that matches this as a whole.")] = None,
-    choice: Annotated[list[str] | None, typer.Option(help="Answer with one of these; given several times.")] = None,
-    why: Annotated[bool, typer.Option("--why", help="Show for each token what the rules did to its candidates.")] = False,
-    load: Changing = CHANGING,
-    word: Wording = WORDING,
+    generation: GenerationGroup = GENERATION_GROUP,
+    stop: Annotated[list[str] | None, typer.Option(help="A stop string; repeatable.")] = None,
+    schema: Annotated[
+        str | None, typer.Option(help="Answer in JSON that fits this JSON schema: a file, or the schema itself.")
+    ] = None,
+    regex: Annotated[str | None, typer.Option(help="Answer with a text that this matches as a whole.")] = None,
+    choice: Annotated[list[str] | None, typer.Option(help="Answer with one of these texts; repeatable.")] = None,
+    why: Annotated[bool, typer.Option("--why", help="Show what the rules did to each token's candidates.")] = False,
+    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
+    prompt_options: PromptGroup = PROMPT_GROUP,
     as_json: common.JsonOption = False,
-    save: KeepOption = None,
+    save: SaveRunOption = None,
     replay: Annotated[
-        Path | None, typer.Option("--replay", metavar="FILE", help="Write a saved run's text again, and compare it.")
+        Path | None, typer.Option("--replay", metavar="FILE", help="Generate a saved run again, and compare the tokens.")
     ] = None,
 ) -> None:
-    """Answer one prompt, word by word."""
+    """Answer a prompt, streaming the answer."""
     if replay is not None:
-        others = settings.given(stop=stop, schema=schema, regex=regex, choice=choice, change=load.change)
-        again(replay, prompt, load, as_json, vain=bool(others or settings.given(**asdict(write))))
+        constraints = {"stop": stop, "schema": schema, "regex": regex, "choice": choice, "change": model_options.change}
+        if prompt is not None:
+            raise SettingError("--replay takes its prompt from the file. Leave the prompt out.")
+        if settings.drop_unset(**asdict(generation), **constraints):
+            raise SettingError(REPLAY_ONLY)
+        replay_saved(replay, model_options, as_json)
         return
     text = common.read_prompt(prompt)
-    allowed = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
-    wanted = write.settings(as_json=as_json, stop_strings=stop, **allowed)
-    loaded = load.open()
-    begun = loaded.prepare(text, **word.how(), **wanted)
-    with common.waiting(f"loading {load.model}"):
-        about = loaded.executor.describe()
+    constraints = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
+    chosen = generation.settings(as_json=as_json, stop_strings=stop, **constraints)
+    model = model_options.load()
+    prepared = model.prepare(text, **prompt_options.keywords(), **chosen)
+    with bars.spinner(f"loading {model_options.model}"):
+        about = model.executor.describe()
     interrupted = False
     try:
-        pieces = loaded.generate(begun, look=10 if why or save else 0)
-        with common.waiting(f"reading {len(begun.ids)} tokens"):
+        pieces = model.generate(prepared, look=10 if why or save else 0)
+        with bars.spinner(f"reading {len(prepared.ids)} tokens"):
             first = next(pieces, "")
         for piece in chain([first], pieces):
             if not as_json:
-                common.say(piece)
+                common.write_piece(piece)
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
-        print(json.dumps({**summary(begun, why), **({"finish": "cancelled"} if interrupted else {})}, ensure_ascii=False))
+        print(
+            json.dumps({**run_data(prepared, why), **({"finish": "cancelled"} if interrupted else {})}, ensure_ascii=False)
+        )
     else:
-        common.say("\n")
+        common.write_piece("\n")
     if why and not as_json:
-        reasons(begun)
-    if save is not None and begun.steps:
-        with common.waiting(f"writing {save}"):
-            common.note(f"kept in {begun.save(save)}")
-    if begun.remedy is not None:
-        common.note(f"glass: {begun.remedy}")
-    common.note(told(begun, about, word.raw))
+        print_whys(prepared)
+    if save is not None and prepared.steps:
+        with bars.spinner(f"writing {save}"):
+            common.note(f"saved as {prepared.save(save)}")
+    if prepared.remedy is not None:
+        common.note(f"glass: {prepared.remedy}")
+    common.note(footer(prepared, about, prompt_options.raw))
     if interrupted:
         raise typer.Exit(130)
 
 
-def again(path: Path, prompt: str | None, load: Changing, as_json: bool, vain: bool) -> None:
-    """Replay a saved run; exit code 1 when a token is not the same."""
-    from glassformer.observe.receipt import options_of, read_receipt
+def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool) -> None:
+    """Replay a saved run; exit code 1 when a token differs."""
+    from glassformer.observe.receipt import executor_options, read_receipt
 
-    if prompt is not None:
-        raise SettingError("--replay takes its prompt from the file. Leave the other one out.")
-    found = read_receipt(path)
-    known = (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"), found["model"])
-    if vain or load.model not in known:
-        raise SettingError("--replay takes model and settings from the file, and nothing else. Leave the other ones out.")
-    options = {} if load.executor == "plain" else options_of(found)
-    asked = {name: options.get(name) for name in ("cache", "activations") if getattr(load, name) is None}
-    loaded = load.open(found["model"], **asked)
-    with common.waiting(f"replaying {len(found['steps'])} tokens"):
-        replayed = loaded.replay(found)
+    receipt = read_receipt(path)
+    if model_options.model not in (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"), receipt["model"]):
+        raise SettingError(REPLAY_ONLY)
+    saved = {} if model_options.executor == "plain" else executor_options(receipt)
+    overrides = {name: saved.get(name) for name in ("cache", "activations") if getattr(model_options, name) is None}
+    model = model_options.load(receipt["model"], **overrides)
+    with bars.spinner(f"replaying {len(receipt['steps'])} tokens"):
+        replayed = model.replay(receipt)
     common.show(replayed, as_json=as_json)
     if not replayed.identical:
         raise typer.Exit(1)
 
 
-def reasons(run: Run) -> None:
-    """Each token's candidates and rules, one picture after the other."""
+def print_whys(run: Run) -> None:
+    """Print each token's candidates and what the rules did to them."""
     from rich.console import Console
 
     console = Console()
@@ -109,17 +123,16 @@ def reasons(run: Run) -> None:
         console.print(run.why(number))
 
 
-def told(run: Run, about: Description, raw: bool) -> str:
+def footer(run: Run, about: Description, raw: bool) -> str:
     """One line: model, template, strategy, executor, speed."""
-    how = settings.manner(run.model, run.settings, about, raw=raw, seed=run.seed)
+    setup = settings.status_line(run.model, run.settings, about, raw=raw, seed=run.seed)
     speed = f" · {run.tokens_per_second:.1f} tokens/s" if run.tokens_per_second else ""
-    return (
-        f"{how} · {len(run.ids)} → {len(run.steps)} token{'' if len(run.steps) == 1 else 's'}, {settings.ending(run)}{speed}"
-    )
+    return f"{setup} · {len(run.ids)} → {pluralize(len(run.steps), 'token')}, {settings.finish_text(run)}{speed}"
 
 
-def summary(run: Run, why: bool = False) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def run_data(run: Run, why: bool = False) -> dict[str, Any]:
+    """A run as --json prints it."""
+    data: dict[str, Any] = {
         "model": run.model.name,
         "prompt": run.prompt,
         "prompt_ids": list(run.ids),
@@ -129,7 +142,7 @@ def summary(run: Run, why: bool = False) -> dict[str, Any]:
         "stop": run.stop,
         "seed": run.seed,
         "settings": {
-            name: {"value": _data(value), "origin": where} for name, (value, where) in run.settings.in_force.items()
+            name: {"value": _json_value(value), "origin": where} for name, (value, where) in run.settings.in_force.items()
         },
         "remedy": run.remedy,
         "seconds_to_first": round(run.seconds_to_first, 4),
@@ -137,23 +150,23 @@ def summary(run: Run, why: bool = False) -> dict[str, Any]:
         "executor": asdict(run.model.executor.describe()),
     }
     if run.settings.logprobs is not None:
-        found["logprobs"] = [likelihoods(step) for step in run.steps]
+        data["logprobs"] = [logprob_data(step) for step in run.steps]
     if run.settings.prompt_logprobs is not None:
-        found["prompt_logprobs"] = [likelihoods(step) for step in run.prompt_steps]
+        data["prompt_logprobs"] = [logprob_data(step) for step in run.prompt_steps]
     if why:
-        found["why"] = [run.why(number).to_dict() for number in range(len(run.steps))]
-    return found
+        data["why"] = [run.why(number).to_dict() for number in range(len(run.steps))]
+    return data
 
 
-def likelihoods(step: Step) -> dict[str, Any]:
-    """A token's log-probability, and those of the model's best."""
+def logprob_data(step: Step) -> dict[str, Any]:
+    """A token's log-probability, and those of the model's best candidates."""
     best = step.candidates
     pairs = [] if best is None else zip(best.ids.tolist(), best.logprobs.tolist(), strict=True)
-    return {"id": step.id, "logprob": step.logprob, "best": [{"id": one, "logprob": value} for one, value in pairs]}
+    return {"id": step.id, "logprob": step.logprob, "best": [{"id": id_, "logprob": logprob} for id_, logprob in pairs]}
 
 
-def _data(value: Any) -> Any:
-    """A setting's value as JSON can hold it."""
+def _json_value(value: Any) -> Any:
+    """A setting's value as JSON can represent it."""
     try:
         json.dumps(value)
     except TypeError:

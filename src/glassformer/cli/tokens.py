@@ -1,4 +1,4 @@
-"""`glass tokens`: a text as its model's tokens, or several as a padded batch. Only the tokenizer and the config are read."""
+"""`glass tokens`: a text as a model's tokens, or several as a padded batch. Only the tokenizer and the config are read."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glassformer.cli import common
-from glassformer.cli.options import SHOWING, Showing, bundled
+from glassformer.cli import bars, common
+from glassformer.cli.options import OUTPUT_GROUP, OutputGroup, expand_groups
 from glassformer.errors import ConfigError, InputError, SettingError
 
 if TYPE_CHECKING:
@@ -21,54 +21,54 @@ EXAMPLE = (
 )
 
 
-@bundled
+@expand_groups
 def tokens(
     texts: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="TEXT",
-            help="The text, or several for a batch; '-' or nothing reads one from stdin.",
+            help="The text, or several as a batch; '-' or nothing reads one from stdin.",
             show_default=False,
         ),
     ] = None,
     model: common.ModelOption = common.DEFAULT_MODEL,
-    pair: Annotated[str | None, typer.Option("--pair", help="A second text, as some models take two.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a text of a batch.")] = False,
+    pair: Annotated[str | None, typer.Option("--pair", help="A second text, for models that read pairs.")] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a text of the batch.")] = False,
     left: Annotated[
         bool | None,
-        typer.Option("--left/--right", help="Where a batch's shorter texts are filled up.", show_default="the tokenizer's"),
+        typer.Option("--left/--right", help="The side on which a batch is padded.", show_default="the tokenizer's"),
     ] = None,
     special: Annotated[
-        bool, typer.Option("--special/--no-special", help="With the tokens around a text that the model was trained with.")
+        bool, typer.Option("--special/--no-special", help="Add the special tokens that the model was trained with.")
     ] = True,
-    shown: Showing = SHOWING,
+    output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show the tokens of a text: ids, spelling, what each stands for, where it stands; or of several, as a padded batch."""
+    """Show the tokens of a text: id, piece, text and offsets of each; or several texts as a padded batch."""
     from glassformer.observe.tokens import batch, tokenized
     from glassformer.views.view import View
 
-    given = read(texts or [], lines)
-    several = lines or len(given) > 1
+    batch_texts = read_texts(texts or [], lines)
+    several = lines or len(batch_texts) > 1
     if several and pair is not None:
-        raise SettingError("--pair is a second text beside one, not beside several. Leave it out, or give one text.")
+        raise SettingError("--pair goes with one text, not with several. Leave it out, or give one text.")
     if not several and left is not None:
         raise SettingError(
-            f"--{'left' if left else 'right'} says where a batch is filled up. Give several texts, or leave it out."
+            f"--{'left' if left else 'right'} says where a batch is padded. Give several texts, or leave it out."
         )
-    if not several and not given[0]:  # blanks are tokens too
+    if not several and not batch_texts[0]:  # blanks are tokens too
         raise InputError("the text is empty. Give at least one character.")
-    tokenizer, blueprint = opened(model)
-    found: View
+    tokenizer, blueprint = open_tokenizer(model)
+    view: View
     if several:
         side = None if left is None else "left" if left else "right"
-        found = batch(tokenizer, given, side=side, special=special, name=model, blueprint=blueprint)
+        view = batch(tokenizer, batch_texts, side=side, special=special, name=model, blueprint=blueprint)
     else:
-        found = tokenized(tokenizer, given[0], pair, special=special, name=model, blueprint=blueprint)
-    shown.show(found)
+        view = tokenized(tokenizer, batch_texts[0], pair, special=special, name=model, blueprint=blueprint)
+    output.show(view)
 
 
-def read(texts: Sequence[str], lines: bool) -> list[str]:
-    """The texts that were given, or what stdin holds: one text, or one on each line that is not empty."""
+def read_texts(texts: Sequence[str], lines: bool) -> list[str]:
+    """The arguments; or stdin, as one text or one per non-empty line."""
     if not lines:
         return [common.read_text(text, "TEXT") for text in texts or (None,)]
     if texts and list(texts) != ["-"]:
@@ -76,23 +76,23 @@ def read(texts: Sequence[str], lines: bool) -> list[str]:
     return [line for line in common.read_text("-", "TEXT").splitlines() if line]
 
 
-def opened(name: str) -> tuple[Tokenizer, Blueprint | None]:
-    """A model's tokenizer, and its blueprint where there is a model that is known."""
+def open_tokenizer(name: str) -> tuple[Tokenizer, Blueprint | None]:
+    """A model's tokenizer; and its blueprint, if there is a model of a known family."""
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.locate import locate
-    from glassformer.opened import Opened
+    from glassformer.opened import OpenedModel
     from glassformer.text import Tokenizer
 
-    common.listen()
-    with common.progress_bar() as progress:
+    common.log_to_stderr()
+    with bars.download_bar() as progress:
         path = locate(name, "tokenizer", progress)
     if path.suffix == ".tiktoken":
         return Tokenizer.from_tiktoken(path), None
-    found = Opened(name, open_at(path))
+    opened = OpenedModel(name, open_at(path))
     if path.is_dir() and not (path / "config.json").exists():  # a tokenizer by itself
-        return found.tokenizer, None
+        return opened.tokenizer, None
     try:
-        return found.tokenizer, found.blueprint()
+        return opened.tokenizer, opened.blueprint()
     except ConfigError as error:
         common.note(f"glass: {error}")
-        return found.tokenizer, None
+        return opened.tokenizer, None

@@ -1,4 +1,4 @@
-"""`glass tree`: the likeliest ways on from a prompt, and how likely each is."""
+"""`glass tree`: the likeliest continuations of a prompt, and how likely each is."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from typing import Annotated
 
 import typer
 
-from glassformer.cli import common
-from glassformer.cli.options import CHANGING, SHOWING, WORDING, Changing, Showing, Wording, bundled
+from glassformer.cli import bars, common
+from glassformer.cli.options import (
+    CHANGEABLE_MODEL_GROUP,
+    OUTPUT_GROUP,
+    PROMPT_GROUP,
+    ChangeableModelGroup,
+    OutputGroup,
+    PromptGroup,
+    expand_groups,
+)
 from glassformer.errors import InputError
 
 EXAMPLE = (
@@ -16,40 +24,39 @@ EXAMPLE = (
 )
 
 
-@bundled
+@expand_groups
 def tree(
     prompt: common.PromptArgument = None,
-    width: Annotated[int, typer.Option("--width", "-w", help="How many tokens follow each one: the likeliest.")] = 3,
+    width: Annotated[int, typer.Option("--width", "-w", help="How many tokens follow each token.")] = 3,
     depth: Annotated[int, typer.Option("--depth", "-d", help="How many tokens a path has.")] = 3,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="N.N", help="Grow on from this node, by as many levels: 0.2 is the third "
-                                                             "child of the first.")
+        str | None, typer.Option("--at", metavar="N.N", help="Grow this node further: 0.2 is the third child of the first.")
     ] = None,
     force: Annotated[
-        str | None, typer.Option("--force", metavar="TEXT", help="Let this text follow, at the node of --at or at the root, "
-                                                                 "and grow on from it.")
+        str | None,
+        typer.Option("--force", metavar="TEXT", help="Append this text at the node of --at or at the root, and grow it."),
     ] = None,
-    load: Changing = CHANGING,
-    word: Wording = WORDING,
-    shown: Showing = SHOWING,
-) -> None:  # fmt: skip
-    """Show what could follow a text: the likeliest tokens, what could follow each of these, and how likely each path is."""
+    model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
+    prompt_options: PromptGroup = PROMPT_GROUP,
+    output: OutputGroup = OUTPUT_GROUP,
+) -> None:
+    """Show what could follow a text: the likeliest tokens, what could follow each of them, and how likely each path is."""
     text = common.read_prompt(prompt)
-    place = numbers(at)
-    loaded = load.open()
-    with common.counting(f"{load.model} grows") as progress:
-        found = loaded.tree(text, width=width, depth=depth, progress=progress, **word.how())
+    path = parse_path(at)
+    model = model_options.load()
+    with bars.counter_bar(f"growing the tree of {model_options.model}") as progress:
+        view = model.tree(text, width=width, depth=depth, progress=progress, **prompt_options.keywords())
         if force is not None:
-            found = found.forced(place, force)
-            found = found if found.at(*found.focus).finish else found.grown(found.focus, progress=progress)
+            view = view.forced(path, force)
+            view = view if view.at(*view.focus).finish else view.grown(view.focus, progress=progress)
         elif at is not None:
-            found = found.grown(place, progress=progress)
-    shown.show(found)
+            view = view.grown(path, progress=progress)
+    output.show(view)
 
 
-def numbers(at: str | None) -> list[int]:
-    """A path as it is written."""
-    parts = at.split(".") if at else []
-    if not all(part.isascii() and part.isdigit() for part in parts):
+def parse_path(at: str | None) -> list[int]:
+    """The value of --at, such as 0.2."""
+    numbers = at.split(".") if at else []
+    if not all(number.isascii() and number.isdigit() for number in numbers):
         raise InputError(f"--at {at!r} is not the numbers of children, joined by dots, such as 0.2.")
-    return [int(part) for part in parts]
+    return [int(number) for number in numbers]

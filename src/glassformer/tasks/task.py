@@ -1,4 +1,4 @@
-"""What all tasks share: one input or many, options, answers in the order of the questions."""
+"""What all tasks share: one input or many, options, answers in the order of the inputs."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from glassformer.blueprints import Head
 from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, nearest
-from glassformer.text.inputs import explain
+from glassformer.text.inputs import check_inputs
 from glassformer.typecheck import fits, words
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
     from glassformer.text import Tokenizer
 
-FIRST, MOST = 32, 1024  # inputs that are read before the first of them is answered, so that batches are of like length
+FIRST_CHUNK, LARGEST_CHUNK = 32, 1024  # inputs read ahead of the first answer, so that a batch's lengths are similar
 
 
 @dataclass(frozen=True)
-class Options:
-    """What can be asked of a task; each task adds its own."""
+class TaskOptions:
+    """The options of every task; each task adds its own."""
 
-    batch_size: int | None = None  # at most so many rows in one pass; by default as many as make a good load
+    batch_size: int | None = None  # rows in one pass, at most; by default as many as keep the machine busy
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
-        for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
-            if not fits(value, hints[one.name]):
-                raise SettingError(f"{one.name} is {value!r}; it must be {words(hints[one.name])}.")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not fits(value, hints[field.name]):
+                raise SettingError(f"{field.name} is {value!r}; it must be {words(hints[field.name])}.")
         check_positive(self, "batch_size")
 
 
@@ -42,14 +42,14 @@ class Task(ABC):
     name: ClassVar[str]
     about: ClassVar[str]
     heads: ClassVar[tuple[Head, ...]]  # that the model may have
-    model_name: ClassVar[str | None] = None  # used when no model is named; it can be had without a hub
+    model_name: ClassVar[str | None] = None  # the default model, which needs no hub
     suggested: ClassVar[str]  # one that fits, from the hub
-    example: ClassVar[str]  # of what `glass task` is given
-    Options: ClassVar[type[Any]]
+    example: ClassVar[str]  # an input, as `glass task` takes it
+    options_type: ClassVar[type[Any]]
 
     def __init__(self, model: Model, **options: Any) -> None:
         self.model = model
-        self.options = self._given(options)
+        self.options = self._merge_options(options)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -65,106 +65,110 @@ class Task(ABC):
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
         """The answer to one input, a list of answers to a list, or an iterator over the answers to any other iterable."""
-        chosen = self._given(options)
-        if isinstance(inputs, Sequence) and not self.single(inputs, chosen):
-            return self.shaped([_raised(one, f"input {at}: ") for at, one in enumerate(self._each(inputs, chosen))], chosen)
+        merged = self._merge_options(options)
+        if isinstance(inputs, Sequence) and not self.is_single(inputs, merged):
+            return self.collect(list(self._raising_answers(inputs, merged)), merged)
         if not isinstance(inputs, (Iterable, Mapping)) and hasattr(inputs, "__getitem__") and hasattr(inputs, "__len__"):
-            inputs = map(inputs.__getitem__, range(len(inputs)))  # a torch Dataset, or its like
+            inputs = map(inputs.__getitem__, range(len(inputs)))  # such as a torch Dataset
         if isinstance(inputs, Iterable) and not isinstance(inputs, (Mapping, Sequence)):
-            return (_raised(one, f"input {at}: ") for at, one in enumerate(self._each(inputs, chosen)))
-        return _raised(next(self._each([inputs], chosen)))
+            return self._raising_answers(inputs, merged)
+        return _raise_error(next(self._answers([inputs], merged)))
 
     def stream(self, inputs: Iterable[Any], **options: Any) -> Iterator[Any]:
         """Answers one by one, in the order of the inputs, which may be endless.
 
-        What cannot be answered gives its error in place of an answer, so that one bad line does not end a long job.
+        An input without an answer yields its error, so that one bad line does not end a long job.
         """
-        return self._each(inputs, self._given(options))
+        return self._answers(inputs, self._merge_options(options))
 
-    def _each(self, inputs: Iterable[Any], options: Any) -> Iterator[Any]:
-        waiting, ahead = iter(inputs), options.batch_size or FIRST
-        while chunk := list(islice(waiting, ahead)):
+    def _answers(self, inputs: Iterable[Any], options: Any) -> Iterator[Any]:
+        remaining, size = iter(inputs), options.batch_size or FIRST_CHUNK
+        while chunk := list(islice(remaining, size)):
             if options.batch_size is None:
-                ahead = min(2 * ahead, MOST)  # the first answers come soon, the later ones in better batches
-            checked = [self._checked(one, options) for one in chunk]
-            good = [one for one in checked if not isinstance(one, GlassError)]
-            answers = iter(self.answer(good, options)) if good else iter(())
-            yield from (one if isinstance(one, GlassError) else next(answers) for one in checked)
+                size = min(2 * size, LARGEST_CHUNK)  # the first answers come soon, the later ones in better batches
+            items = [self._parse_or_error(value, options) for value in chunk]
+            valid = [item for item in items if not isinstance(item, GlassError)]
+            answers = iter(self.answer(valid, options)) if valid else iter(())
+            yield from (item if isinstance(item, GlassError) else next(answers) for item in items)
 
-    def _checked(self, given: Any, options: Any) -> Any:
-        if isinstance(given, GlassError):  # it could not even be read
-            return given
+    def _raising_answers(self, inputs: Iterable[Any], options: Any) -> Iterator[Any]:
+        return (_raise_error(answer, f"input {number}: ") for number, answer in enumerate(self._answers(inputs, options)))
+
+    def _parse_or_error(self, value: Any, options: Any) -> Any:
+        if isinstance(value, GlassError):  # it could not even be read
+            return value
         try:
-            return self.check(given, options)
+            return self.parse_input(value, options)
         except GlassError as error:
             return error
 
-    def _given(self, options: Mapping[str, Any]) -> Any:
-        """The task's options with a call's own on top."""
-        known = [field.name for field in dataclasses.fields(self.Options)]
+    def _merge_options(self, options: Mapping[str, Any]) -> Any:
+        """The task's options, overridden by a call's."""
+        known = [field.name for field in dataclasses.fields(self.options_type)]
         for name in options:
             if name not in known:
                 raise UnknownArgument(
                     f"the task {self.name} has no option {name!r}.{nearest(name, known)} It takes: {', '.join(known)}."
                 )
-        before = getattr(self, "options", None)
-        return self.Options(**options) if before is None else dataclasses.replace(before, **options)
+        defaults = getattr(self, "options", None)
+        return self.options_type(**options) if defaults is None else dataclasses.replace(defaults, **options)
 
-    def single(self, inputs: Any, options: Any) -> bool:
+    def is_single(self, inputs: Any, options: Any) -> bool:
         """Whether a sequence is one input, as a text is, and not a list of them."""
         return isinstance(inputs, (str, bytes))
 
-    def shaped(self, found: list[Any], options: Any) -> Any:
-        """What a list of inputs gives."""
-        return found
+    def collect(self, answers: list[Any], options: Any) -> Any:
+        """The result for a list of inputs."""
+        return answers
 
-    def check(self, given: Any, options: Any) -> Any:
+    def parse_input(self, value: Any, options: Any) -> Any:
         """An input as this task takes it, or an error that says what it takes."""
-        return checked_text(given)
+        return parse_text(value)
 
     @abstractmethod
     def answer(self, items: Sequence[Any], options: Any) -> Iterable[Any]:
-        """The answers to checked inputs, in their order; what has none gives its error."""
+        """The answers to parsed inputs, in their order; an error in place of an answer."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model.name!r})"
 
 
-def _raised(found: Any, where: str = "") -> Any:
+def _raise_error(answer: Any, prefix: str = "") -> Any:
     """An answer; an error in its place is raised."""
-    if isinstance(found, GlassError):
-        raise type(found)(f"{where}{found}") from found
-    return found
+    if isinstance(answer, GlassError):
+        raise type(answer)(f"{prefix}{answer}") from answer
+    return answer
 
 
-def checked_text(given: Any) -> str:
-    """A text with something in it, by itself or as `{"text": "…"}`, where it may have other things beside it."""
-    if isinstance(given, Mapping):
-        if "text" not in given:
-            raise InputError(f"an object needs a 'text'; this one has {', '.join(map(repr, given)) or 'nothing'}.")
-        given = given["text"]
-    if not isinstance(given, str):
-        raise InputTypeError(f"a task takes text, not {type(given).__name__}.")
-    if not given.strip():
+def parse_text(value: Any) -> str:
+    """A non-empty text, by itself or as `{"text": "…"}`; other keys are ignored."""
+    text = value
+    if isinstance(value, Mapping):
+        if "text" not in value:
+            raise InputError(f"an object needs a 'text'; this one has {', '.join(map(repr, value)) or 'nothing'}.")
+        text = value["text"]
+    if not isinstance(text, str):
+        raise InputTypeError(f"a task takes text, not {type(text).__name__}.")
+    if not text.strip():
         raise InputError("the text is empty. Give it at least one word.")
     try:
-        given.encode()
+        text.encode()
     except UnicodeEncodeError:
-        explain([given], single=True, words=False)
-    return given
+        check_inputs([text], single=True, words=False)
+    return text
 
 
-def paired(given: Any) -> tuple[str, str | None]:
+def parse_pair(value: Any) -> tuple[str, str | None]:
     """A text, alone or with a second one: "…", ("…", "…") or {"text": "…", "text_pair": "…"}."""
-    if isinstance(given, Mapping) and given.get("text_pair") is not None:
-        return checked_text(given), checked_text(given["text_pair"])
-    if isinstance(given, (tuple, list)) and len(given) == 2:
-        return checked_text(given[0]), checked_text(given[1])
-    return checked_text(given), None
+    if isinstance(value, Mapping) and value.get("text_pair") is not None:
+        return parse_text(value), parse_text(value["text_pair"])
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        return parse_text(value[0]), parse_text(value[1])
+    return parse_text(value), None
 
 
 def check_positive(options: object, *names: str) -> None:
-    """Refuse counts that are none; None is no count, and fine."""
+    """Refuse counts below 1; None is allowed."""
     for name in names:
         value = getattr(options, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -172,7 +176,7 @@ def check_positive(options: object, *names: str) -> None:
 
 
 def check_choice(options: object, name: str, known: Iterable[str]) -> None:
-    """Refuse what is not among the known; None leaves the choice to the model."""
+    """Refuse a value that is not among the known ones; None leaves the choice to the model."""
     value = getattr(options, name)
     if value is not None and str(value).lower() not in known:
         raise SettingError(f"{name} is {value!r}.{nearest(str(value), known)} It is one of: {', '.join(known)}.")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glassformer.cli import common, settings
-from glassformer.cli.options import LOADING, Loading, bundled
-from glassformer.cli.settings import WRITING, Writing
+from glassformer.cli import bars, common, settings
+from glassformer.cli.options import MODEL_GROUP, ModelGroup, expand_groups
+from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.errors import GlassError
 
 if TYPE_CHECKING:
@@ -19,83 +19,82 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: glass chat --system 'You answer in rhymes.'   ·   printf 'Hi!\\nAnd you?\\n' | glass chat"
 
 
-@bundled
+@expand_groups
 def chat(
     context: typer.Context,
     system: common.SystemOption = None,
-    write: Writing = WRITING,
+    generation: GenerationGroup = GENERATION_GROUP,
     template: common.TemplateOption = None,
-    saved: Annotated[str | None, typer.Option("--load", help="Go on with a conversation that /save wrote as .json.")] = None,
-    load: Loading = LOADING,
+    file: Annotated[str | None, typer.Option("--load", help="Continue a conversation that /save wrote as .json.")] = None,
+    model_options: ModelGroup = MODEL_GROUP,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Talk with a model. Lines are messages; /help lists the commands, Ctrl-D leaves."""
-    wanted = write.settings(as_json=as_json)
-    variables = common.variables(template)
+    """Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves."""
+    chosen = generation.settings(as_json=as_json)
+    variables = common.template_variables(template)
     from glassformer.cli.chat.conversation import Conversation, Message
     from glassformer.cli.chat.session import Session
 
-    past = None if saved is None else Conversation.load(saved)
+    saved = None if file is None else Conversation.load(file)
     source = context.get_parameter_source("model")
-    own = past is not None and source is not None and source.name == "DEFAULT"
-    loaded = load.open(past.model if own and past is not None else None)
-    with common.waiting(f"loading {loaded.name}"):
-        loaded = loaded.with_prefix_cache()
-        about = loaded.executor.describe()
-    first = () if system is None else (Message("system", system),)
-    session = Session(loaded, Conversation(loaded.name), terminal=sys.stdin.isatty(), as_json=as_json)
-    if past is not None:
-        session.take_up(past)
-    begun = session.conversation
+    default_model = source is not None and source.name == "DEFAULT"
+    model = model_options.load(saved.model if saved is not None and default_model else None)
+    with bars.spinner(f"loading {model.name}"):
+        model = model.with_prefix_cache()
+        about = model.executor.describe()
+    session = Session(model, Conversation(model.name), terminal=sys.stdin.isatty(), as_json=as_json)
+    if saved is not None:
+        session.resume(saved)
+    conversation = session.conversation
     session.change(
-        settings={**begun.settings, **wanted},
-        template={**begun.template, **variables},
-        messages=(*first, *begun.said) if first else begun.messages,
+        settings={**conversation.settings, **chosen},
+        template={**conversation.template, **variables},
+        messages=conversation.messages if system is None else (Message("system", system), *conversation.dialogue),
     )
     if session.terminal:
-        common.note(settings.manner(loaded, session.check(session.conversation), about, raw=False))
+        common.note(settings.status_line(model, session.check(session.conversation), about, raw=False))
         common.note("/help lists the commands, Ctrl-D leaves.")
-    if session.manner:
-        common.note(session.manner)
-    raise typer.Exit(typed(session) if session.terminal else piped(session))
+    if session.no_template_note:
+        common.note(session.no_template_note)
+    raise typer.Exit(chat_in_terminal(session) if session.terminal else chat_from_pipe(session))
 
 
-def typed(session: Session) -> int:
-    """Talk with somebody at a terminal, whom no error sends away; the exit code."""
+def chat_in_terminal(session: Session) -> int:
+    """Chat with somebody at a terminal; errors do not end it. The exit code."""
     from glassformer.checkpoint.locate import home
-    from glassformer.cli.chat.commands import completed
-    from glassformer.cli.chat.lines import Typed, message
+    from glassformer.cli.chat.commands import complete
+    from glassformer.cli.chat.line_input import TerminalLines, read_message
 
-    lines = Typed(home() / "chat-history.jsonl", completed)
-    interrupted, told = False, False
+    lines = TerminalLines(home() / "chat-history.jsonl", complete)
+    interrupted, hint_shown = False, False
     while not session.over:
         try:
             if interrupted:
-                common.note("" if told else "\nCtrl-D or /quit leaves.")
-                interrupted, told = False, True
+                common.note("" if hint_shown else "\nCtrl-D or /quit leaves.")
+                interrupted, hint_shown = False, True
             common.note("")
-            text = message(lines)
+            text = read_message(lines)
             if text is None:
                 break
             if text.strip():
                 lines.remember(text)
-                heard(session, text)
+                handle(session, text)
         except KeyboardInterrupt:
-            interrupted = True  # no more than this, for the next one may follow at once
+            interrupted = True  # nothing more here: the next one may follow at once
         except GlassError as error:
             common.note(f"glass: {error}")
     return 0
 
 
-def piped(session: Session) -> int:
+def chat_from_pipe(session: Session) -> int:
     """Answer line by line; the exit code says whether there was an answer to each."""
-    from glassformer.cli.chat.lines import Piped, message
+    from glassformer.cli.chat.line_input import PipedLines, read_message
 
-    code, lines = 0, Piped()
-    while not session.over and (text := message(lines)) is not None:
+    code, lines = 0, PipedLines()
+    while not session.over and (text := read_message(lines)) is not None:
         try:
             if text.strip():
-                heard(session, text)
+                handle(session, text)
         except GlassError as error:
             common.note(f"glass: {error}")
             if session.as_json:
@@ -104,11 +103,11 @@ def piped(session: Session) -> int:
     return code
 
 
-def heard(session: Session, text: str) -> None:
-    """A command is obeyed, a message answered."""
-    from glassformer.cli.chat.commands import obey
+def handle(session: Session, text: str) -> None:
+    """Run a command, or answer a message."""
+    from glassformer.cli.chat.commands import run_command
 
     if text.startswith("/"):
-        obey(session, text)
+        run_command(session, text)
     else:
-        session.say(text[1:] if text.startswith(" /") else text)
+        session.send(text[1:] if text.startswith(" /") else text)

@@ -1,4 +1,4 @@
-"""A conversation as it goes on: what is asked goes through the chat template with all before it, and the answer streams."""
+"""A conversation in progress: each message goes through the chat template with all before it, and the answer is streamed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from itertools import chain
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli import common, settings
+from glassformer.cli import bars, common, settings
 from glassformer.cli.chat.conversation import Conversation, Message
-from glassformer.cli.chat.wrapping import Wrapping
+from glassformer.cli.chat.word_wrap import WordWrapper
 from glassformer.errors import InputError, SettingError, TemplateError
-from glassformer.page.format import many, tame
+from glassformer.page.format import escape_control, pluralize
 
 if TYPE_CHECKING:
     from glassformer.decoding import GenerationConfig
     from glassformer.runtime.model import Model
     from glassformer.runtime.run import Run
 
-LOOK = 10  # candidates of each token of which an account is kept, for /why
-PROBE = Message("user", "Hi")  # what settings are tried on
-SHORT = 50  # characters that are told of a message
-TAKE_BACK = "/undo takes the last exchange back, /clear all of them."
+LOOK = 10  # candidates of each token that are kept for /why
+PROBE = Message("user", "Hi")  # the message that settings are tried on
+EXCERPT_LENGTH = 50  # characters
+HOW_TO_SHORTEN = "/undo takes the last exchange back, /clear all of them."
 
 
 class Session:
@@ -33,160 +33,165 @@ class Session:
 
     def __init__(self, model: Model, conversation: Conversation, *, terminal: bool, as_json: bool = False) -> None:
         self.model = model
-        self.terminal = terminal  # whether somebody sits there
+        self.terminal = terminal  # whether stdin is a terminal
         self.as_json = as_json
         self.over = False
         self.check(conversation)
         self.conversation = conversation
 
-    # What the model is given ------------------------------------------------------------------------------------
+    # Prompt and settings ----------------------------------------------------------------------------------------
 
     @property
     def templated(self) -> bool:
         return self.model.tokenizer.chat_template is not None
 
-    def begin(self, conversation: Conversation) -> Run:
+    def prepare(self, conversation: Conversation) -> Run:
         """The run that answers a conversation's last message."""
         prompt, raw = self._prompt(conversation)
         try:
-            return self.model.prepare(prompt, raw=raw, template=conversation.template, **implied(conversation.settings))
+            return self.model.prepare(
+                prompt, raw=raw, template=conversation.template, **with_implied_sampling(conversation.settings)
+            )
         except InputError as error:
-            length, context = len(self.model.encode(prompt, raw=raw, **conversation.template)[1]), self.model.config.context
-            if length < context:
+            _, ids = self.model.encode(prompt, raw=raw, template=conversation.template)
+            context = self.model.config.context
+            if len(ids) < context:
                 raise
-            said = f"the conversation has {length:,} tokens, and the model's context holds {context:,}. {TAKE_BACK}"
-            raise InputError(said) from error
+            raise InputError(
+                f"the conversation has {len(ids):,} tokens, and the model's context holds {context:,}. {HOW_TO_SHORTEN}"
+            ) from error
 
     def _prompt(self, conversation: Conversation) -> tuple[str | Sequence[Mapping[str, Any]], bool]:
-        """What is to be read, and whether as it is."""
+        """The prompt, and whether it is raw."""
         if self.templated:
-            return [{"role": one.role, "content": one.content} for one in conversation.messages], False
-        for what, there in (("a system message", conversation.system is not None), ("--template", conversation.template)):
-            if there:
+            return [{"role": message.role, "content": message.content} for message in conversation.messages], False
+        for what, present in (("a system message", conversation.system is not None), ("--template", conversation.template)):
+            if present:
                 raise TemplateError(f"{self.model.name} has no chat template, so {what} has no place. Leave it out.")
-        alone = self.model.start is not None  # an encoder reads one text, and the answer goes nowhere
-        return (conversation.said[-1].content if alone else continued(conversation.said)), True
+        if self.model.start is not None:  # an encoder reads one text
+            return conversation.dialogue[-1].content, True
+        return join_messages(conversation.dialogue), True
 
     @property
-    def manner(self) -> str:
-        """What a model without a chat template makes of a conversation; nothing for others."""
+    def no_template_note(self) -> str:
+        """How a model without a chat template answers; empty for others."""
         if self.templated:
             return ""
-        does = "reads each message by itself" if self.model.start is not None else "goes on with the text, yours and its own"
+        does = "reads each message by itself" if self.model.start is not None else "continues the text, yours and its own"
         return f"This model has no chat template: it {does}."
 
     def check(self, conversation: Conversation) -> GenerationConfig:
-        """Refuse what could not be honoured at the next message; the settings that would be in force then."""
-        if not self.as_json and (vain := {"logprobs", "prompt_logprobs"} & conversation.settings.keys()):
-            raise SettingError(f"{min(vain)} is told as JSON only. Start with --json for that.")
+        """Refuse what the next message could not use; the settings that would be in force then."""
+        if not self.as_json and (unseen := {"logprobs", "prompt_logprobs"} & conversation.settings.keys()):
+            raise SettingError(f"{min(unseen)} is printed as JSON only. Start with --json for that.")
         system = conversation.messages[: conversation.system is not None]
-        begun = self.begin(replace(conversation, messages=(*system, PROBE)))
-        self.model.generate(begun)
-        return begun.settings
+        run = self.prepare(replace(conversation, messages=(*system, PROBE)))
+        self.model.generate(run)  # which refuses settings too; nothing is generated yet
+        return run.settings
 
     def change(self, **changes: Any) -> GenerationConfig:
-        """Go on otherwise, if that can be."""
-        other = replace(self.conversation, **changes)
-        found = self.check(other)
-        self.conversation = other
-        return found
+        """Change parts of the conversation, if the model allows it; the settings then in force."""
+        conversation = replace(self.conversation, **changes)
+        settings = self.check(conversation)
+        self.conversation = conversation
+        return settings
 
-    def take_up(self, other: Conversation) -> None:
-        """Go on with a conversation out of a file."""
+    def resume(self, saved: Conversation) -> None:
+        """Continue a saved conversation."""
         name = self.model.name
-        named = "" if other.model == name else f" It was held with {other.model}, and goes on with {name}."
-        self.change(**{part: getattr(other, part) for part in ("settings", "template", "messages")})
-        last = f" The last one: {opening(other.said[-1])}" if other.said else ""
-        unanswered = " /retry answers it." if other.said and other.answer is None else ""
-        common.note(f"{many(len(other.said), 'message')}.{named}{last}{unanswered}")
+        models = "" if saved.model == name else f" It was held with {saved.model}, and continues with {name}."
+        self.change(settings=saved.settings, template=saved.template, messages=saved.messages)
+        last = f" The last one: {excerpt(saved.dialogue[-1])}" if saved.dialogue else ""
+        unanswered = " /retry answers it." if saved.dialogue and saved.last_answer is None else ""
+        common.note(f"{pluralize(len(saved.dialogue), 'message')}.{models}{last}{unanswered}")
 
-    # What it gives ----------------------------------------------------------------------------------------------
+    # Answers ----------------------------------------------------------------------------------------------------
 
-    def say(self, text: str) -> None:
-        """A message, and its answer."""
+    def send(self, text: str) -> None:
+        """Answer a new message."""
         self.answer((*self.conversation.messages, Message("user", text)))
 
     def answer(self, messages: tuple[Message, ...]) -> None:
-        """Answer the last of these; the conversation is then these and the answer. An error leaves it as it was."""
-        asked = replace(self.conversation, messages=messages)
-        run = self.begin(asked)
-        last = self.conversation.answer
-        if last is not None and last.run is not None and last.finish != "cancelled" and _same(last.run, run):
-            raise SettingError(f"the answer would be the same again: {_cause(run)}")
-        with stopping(run) if self.terminal else nullcontext():
+        """Answer the last of these, which with the answer become the conversation. An error leaves it as it was."""
+        conversation = replace(self.conversation, messages=messages)
+        run = self.prepare(conversation)
+        last = self.conversation.last_answer
+        if last is not None and last.run is not None and last.finish != "cancelled" and _same_input(last.run, run):
+            raise SettingError(f"the answer would be the same again: {_why_same(run)}")
+        with cancel_on_interrupt(run) if self.terminal else nullcontext():
             self._stream(run)
             if run.steps:
-                self.conversation = replace(asked, messages=(*messages, Message.of(run)))
+                self.conversation = replace(conversation, messages=(*messages, Message.of(run)))
         if run.steps:
-            self._tell(run)
+            self._report(run)
         else:
-            common.note("\nstopped before the first word; the message was taken back.")
+            common.note("\nstopped before the first token; the message was taken back.")
 
     def _stream(self, run: Run) -> None:
         pieces = self.model.generate(run, look=LOOK)
-        fresh = len(run.ids) - self.model.cached_prefix(run.ids)
-        lay = Wrapping.here()
+        uncached = len(run.ids) - self.model.cached_prefix(run.ids)
+        wrap = WordWrapper.for_terminal()
         try:
-            with common.waiting(f"reading {many(fresh, 'token')}"):
+            with bars.spinner(f"reading {pluralize(uncached, 'token')}"):
                 first = next(pieces, "")
             for piece in chain([first], pieces):
                 if not self.as_json:
-                    common.say(piece, lay)
+                    common.write_piece(piece, wrap)
         except KeyboardInterrupt:
             if not self.terminal:
                 raise
         finally:
             if not self.as_json and run.steps:
-                common.say("\n")
+                common.write_piece("\n")
 
-    def _tell(self, run: Run) -> None:
-        """The numbers of an answer, beside it."""
+    def _report(self, run: Run) -> None:
+        """Print an answer's statistics; with --json, the answer too."""
         if self.as_json:
-            from glassformer.cli.run import summary
+            from glassformer.cli.run import run_data
 
-            print(json.dumps({**summary(run), "finish": Message.of(run).finish}, ensure_ascii=False), flush=True)
+            print(json.dumps({**run_data(run), "finish": Message.of(run).finish}, ensure_ascii=False), flush=True)
         if run.remedy is not None:
             common.note(f"glass: {run.remedy}")
-        dim(counted(run))
+        dim_note(stats_line(run))
         if self.model.start is None and len(run.ids) + len(run.steps) >= self.model.config.context:
-            common.note(f"glass: the model's context is full. {TAKE_BACK}")
+            common.note(f"glass: the model's context is full. {HOW_TO_SHORTEN}")
 
 
-def implied(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, and what they imply: whoever shapes the draws wants draws, as the options of the command do."""
-    return {**({"do_sample": True} if any(map(shapes_draws, settings)) else {}), **settings}
+def with_implied_sampling(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with do_sample where one of them is about sampling, as the command's options imply it."""
+    return {**({"do_sample": True} if any(map(is_sampling_setting, settings)) else {}), **settings}
 
 
-def shapes_draws(name: str) -> bool:
-    """Whether a setting has an effect on draws only."""
+def is_sampling_setting(name: str) -> bool:
+    """Whether a setting has an effect only when sampling."""
     from glassformer.decoding import GenerationConfig
 
-    needs = GenerationConfig.about(name).needs if name in GenerationConfig.names() else None
-    return needs == "do_sample" or (needs is not None and shapes_draws(needs))
+    needs = GenerationConfig.info(name).needs if name in GenerationConfig.names() else None
+    return needs == "do_sample" or (needs is not None and is_sampling_setting(needs))
 
 
-def continued(messages: Sequence[Message]) -> str:
-    """A conversation as one text: answers go on where a message ends, and a message begins a line.
+def join_messages(messages: Sequence[Message]) -> str:
+    """A conversation as one text: an answer continues a message's line, and a message begins a new one.
 
     >>> continued([Message("user", "Once"), Message("assistant", " upon a time."), Message("user", "The end")])
     'Once upon a time.\\nThe end'
     """
     text = ""
-    for one in messages:
-        text += ("\n" if text and one.role == "user" else "") + one.content
+    for message in messages:
+        text += ("\n" if text and message.role == "user" else "") + message.content
     return text
 
 
-def opening(message: Message) -> str:
-    """How a message begins, on one line."""
-    line = tame(" ".join(message.content.split()))
-    return line if len(line) <= SHORT else f"{line[: SHORT - 1]}…"
+def excerpt(message: Message) -> str:
+    """The beginning of a message, on one line."""
+    line = escape_control(" ".join(message.content.split()))
+    return line if len(line) <= EXCERPT_LENGTH else f"{line[: EXCERPT_LENGTH - 1]}…"
 
 
-def counted(run: Run) -> str:
+def stats_line(run: Run) -> str:
     """Tokens, speed, seed, and how full the context is."""
-    end = settings.ending(run)
-    parts = [many(len(run.steps), "token") + (f", {end}" if end != "finished" else "")]
+    end = settings.finish_text(run)
+    parts = [pluralize(len(run.steps), "token") + (f", {end}" if end != "finished" else "")]
     if run.tokens_per_second:
         parts.append(f"{run.tokens_per_second:.1f} tokens/s")
     if run.seed is not None:
@@ -197,38 +202,38 @@ def counted(run: Run) -> str:
     return " · ".join(parts)
 
 
-def dim(text: str) -> None:
-    """A note that is no more than a note."""
+def dim_note(text: str) -> None:
+    """A note in a dim color."""
     from rich.console import Console
     from rich.text import Text
 
     Console(stderr=True).print(Text(text, "dim"), soft_wrap=True)
 
 
-def _same(one: Run, other: Run) -> bool:
-    """Whether two runs cannot differ."""
-    return one.ids == other.ids and one.settings == other.settings
+def _same_input(first: Run, second: Run) -> bool:
+    """Whether two runs must give the same answer."""
+    return first.ids == second.ids and first.settings == second.settings
 
 
-def _cause(run: Run) -> str:
+def _why_same(run: Run) -> str:
     if run.settings.do_sample:
-        return f"its seed is fixed. /seed {(run.seed or 0) + 1} fixes another, /seed - none."
-    return "the best token is taken each time. /set temperature=0.8 draws instead."
+        return f"its seed is fixed. /seed {(run.seed or 0) + 1} sets another, /seed - none."
+    return "decoding is greedy. /set temperature=0.8 samples instead."
 
 
 @contextmanager
-def stopping(run: Run) -> Iterator[None]:
-    """Ctrl-C ends the answer, after the token that is being made; before the first one, and pressed again, at once."""
+def cancel_on_interrupt(run: Run) -> Iterator[None]:
+    """Ctrl-C ends the answer after the current token; at once before the first one, and when pressed again."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def cancel(number: int, frame: FrameType | None) -> None:
         if run.steps and not run.cancelling.is_set():
             run.cancel()
-        elif callable(before):
-            before(number, frame)
+        elif callable(previous):
+            previous(number, frame)
 
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, stop)
+    previous = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, cancel)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)

@@ -1,13 +1,13 @@
-"""`glass models`: what can be run, fetching it, looking at its parameters, packing its weights, and removing it."""
+"""`glass models`: list, fetch, inspect, quantize and remove models."""
 
 from __future__ import annotations
 
 import typer
 
-from glassformer.cli.models import listing, params, pull, quantize, rm
+from glassformer.cli.models import list_models, params, pull, quantize, rm
 
-app = typer.Typer(help="List, fetch, look into, pack and remove models.", no_args_is_help=True)
-app.command("list", epilog=listing.EXAMPLE)(listing.list_models)
+app = typer.Typer(help="List, fetch, inspect, quantize and remove models.", no_args_is_help=True)
+app.command("list", epilog=list_models.EXAMPLE)(list_models.list_models)
 app.command("pull", epilog=pull.EXAMPLE)(pull.pull)
 app.command("params", epilog=params.EXAMPLE)(params.params)
 app.command("quantize", epilog=quantize.EXAMPLE)(quantize.quantize)

@@ -1,4 +1,4 @@
-"""`glass models params`: what a model has learnt, tensor by tensor. Headers alone are read, unless statistics are wanted."""
+"""`glass models params`: a model's parameters, tensor by tensor. Only headers are read, unless statistics are asked for."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from glassformer.cli import common
-from glassformer.cli.models.working import working
-from glassformer.cli.options import SHOWING, Showing, bundled
+from glassformer.cli import bars, common
+from glassformer.cli.options import OUTPUT_GROUP, OutputGroup, expand_groups
 
 if TYPE_CHECKING:
-    from glassformer.opened import Opened
+    from glassformer.opened import OpenedModel
 
 EXAMPLE = "Example: glass models params smollm2   ·   glass models params --only '*.q_proj.weight' --histogram"
 
 
-@bundled
+@expand_groups
 def params(
     model: Annotated[
         str, typer.Argument(envvar="GLASS_MODEL", help="A catalogue name, a hub id, or a path.", show_default=True)
@@ -27,38 +26,38 @@ def params(
         typer.Option("--only", metavar="PATTERN", help="A name, a module, or a pattern such as '*.q_proj.weight'."),
     ] = None,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Read the numbers: mean, spread, least, most, zeros, and what lies far out.")
+        bool, typer.Option("--stats", help="Read the values: mean, deviation, extremes, zeros and outliers.")
     ] = False,
-    histogram: Annotated[bool, typer.Option("--histogram", help="The same, with a picture of 21 bins.")] = False,
-    shown: Showing = SHOWING,
+    histogram: Annotated[bool, typer.Option("--histogram", help="The same, with a histogram of 21 bins.")] = False,
+    output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show a model's parameters: shapes, counts, bytes and kinds, summed up by module.
+    """Show a model's parameters: shapes, counts, bytes and data types, summed up by module.
 
-    Weights that are not here are not fetched for that: a config is enough.
+    Weights that are not here are not fetched: the config is enough.
     """
     from glassformer.observe.parameters import parameters
 
     if stats or histogram:
         opened = open_for(model, weights=True)
-        with working(f"reading {model}", sizes=False) as progress:
-            found = parameters(opened, only=only, stats=stats, histogram=histogram, progress=progress)
+        with bars.work_bar(f"reading {model}", in_bytes=False) as progress:
+            view = parameters(opened, only=only, stats=stats, histogram=histogram, progress=progress)
     else:
-        found = parameters(open_for(model, weights=False), only=only)
-    shown.show(found)
+        view = parameters(open_for(model, weights=False), only=only)
+    output.show(view)
 
 
-def open_for(name: str, weights: bool) -> Opened:
-    """A model; with its weights only where they are here, or wanted."""
+def open_for(name: str, weights: bool) -> OpenedModel:
+    """A model; its weights are fetched only if `weights` is set."""
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.catalogue import CATALOGUE, Hub
-    from glassformer.checkpoint.locate import held, locate
-    from glassformer.opened import Opened
+    from glassformer.checkpoint.locate import local_path, locate
+    from glassformer.opened import OpenedModel
 
-    common.listen()
-    asked = name
-    if not weights and name in CATALOGUE and not Path(name).exists() and held(name) is None:
+    common.log_to_stderr()
+    source_name = name
+    if not weights and name in CATALOGUE and not Path(name).exists() and local_path(name) is None:
         source = CATALOGUE[name].sources[0]
-        asked = source.repository if isinstance(source, Hub) else name  # a repository gives its config by itself
-    with common.progress_bar() as progress:
-        path = locate(asked, "model" if weights else "config", progress)
-    return Opened(name, open_at(path))
+        source_name = source.repository if isinstance(source, Hub) else name  # a repository gives its config by itself
+    with bars.download_bar() as progress:
+        path = locate(source_name, "model" if weights else "config", progress)
+    return OpenedModel(name, open_at(path))

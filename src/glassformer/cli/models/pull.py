@@ -1,4 +1,4 @@
-"""`glass models pull`: fetch a model, or check the one that is here."""
+"""`glass models pull`: fetch a model, or verify the local copy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from glassformer.cli import common
+from glassformer.cli import bars, common
 
 EXAMPLE = "Example: glass models pull smollm2"
 
@@ -15,13 +15,13 @@ EXAMPLE = "Example: glass models pull smollm2"
 def pull(
     name: Annotated[str, typer.Argument(help="A catalogue name or a hub id.")], as_json: common.JsonOption = False
 ) -> None:
-    """Fetch a model into the cache, or check the one that is there, and say where it lies."""
-    from glassformer.checkpoint import ranks
+    """Fetch a model into the cache, or verify the one that is there, and print its path."""
+    from glassformer.checkpoint import tiktoken_ranks
     from glassformer.checkpoint.locate import pull
 
-    common.listen()
-    with common.progress_bar() as progress:
+    common.log_to_stderr()
+    with bars.download_bar() as progress:
         path = pull(name, progress)
-    if name == ranks.NAME and (copy := ranks.place()):
+    if name == tiktoken_ranks.NAME and (copy := tiktoken_ranks.copy_to_tiktoken_cache()):
         common.note(f"tiktoken finds it as {copy}")
     print(json.dumps({"name": name, "path": str(path)}) if as_json else path)

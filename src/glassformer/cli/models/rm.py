@@ -1,4 +1,4 @@
-"""`glass models rm`: remove a model that was fetched, and what was packed from it."""
+"""`glass models rm`: remove a fetched model, and the weights packed from it."""
 
 from __future__ import annotations
 
@@ -13,74 +13,74 @@ from glassformer.cli import common
 from glassformer.errors import GlassError, InputError
 
 if TYPE_CHECKING:
-    from glassformer.checkpoint.kept import Kept
+    from glassformer.checkpoint.local_cache import CachedItem
 
 EXAMPLE = "Example: glass models rm smollm2   ·   glass models rm --packed --yes"
-SHOWN = 10  # things that are listed before they go
+LISTED_FILES = 10  # before a question
 
 
 def rm(
     name: Annotated[
-        str | None, typer.Argument(help="A catalogue name or a hub id, as 'glass models list' has it.", show_default=False)
+        str | None, typer.Argument(help="A catalogue name or a hub id, as in 'glass models list'.", show_default=False)
     ] = None,
     packed: Annotated[
-        bool, typer.Option("--packed", help="Only what was packed from models, all of it; it is made again when needed.")
+        bool, typer.Option("--packed", help="Only the packed weights of all models; they are made again when needed.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
-    """Remove a model from the cache, with what was packed from it. It can be fetched again."""
-    from glassformer.checkpoint import kept
-    from glassformer.page.format import storage
+    """Remove a model and its packed weights from the cache. It can be fetched again."""
+    from glassformer.checkpoint import local_cache
+    from glassformer.page.format import format_bytes
 
     if (name is None) == (not packed):
-        raise InputError("say what to remove: a model's name, or --packed for what was packed from all models.")
-    found = kept.packed() if name is None else (*kept.kept(name), *_packed_from(name))
-    if not found:
-        common.note("Nothing is packed, so there is nothing to remove.")
+        raise InputError("name what to remove: a model, or --packed for the packed weights of all models.")
+    files = local_cache.packed() if name is None else (*local_cache.cached_items(name), *_packed_from(name))
+    if not files:
+        common.note("There are no packed weights to remove.")
     else:
-        room = storage(sum(one.bytes for one in found)) or "0 B"
+        size = format_bytes(sum(file.bytes for file in files)) or "0 B"
         if not yes:
-            _ask(found, f"Remove {room}?")
-        kept.remove(found)
-        common.note(f"{room} removed.")
-        if name is not None and (left := kept.packed()):
-            room = storage(sum(one.bytes for one in left))
-            common.note(f"What was packed from models, this one or others, takes {room}: glass models rm --packed")
+            _confirm(files, f"Remove {size}?")
+        local_cache.remove(files)
+        common.note(f"{size} removed.")
+        if name is not None and (left := local_cache.packed()):
+            size = format_bytes(sum(file.bytes for file in left))
+            common.note(f"Packed weights of this and other models still take {size}: glass models rm --packed")
     if as_json:
-        print(json.dumps([{"name": o.name, "kind": o.where, "path": str(o.path), "bytes": o.bytes} for o in found]))
+        print(json.dumps([{"name": f.name, "kind": f.where, "path": str(f.path), "bytes": f.bytes} for f in files]))
         return
-    for one in found:
-        print(one.path)
+    for file in files:
+        print(file.path)
 
 
-def _ask(found: Sequence[Kept], question: str) -> None:
-    """Show what will go, and go on only after a yes."""
-    from glassformer.page.format import storage
+def _confirm(files: Sequence[CachedItem], question: str) -> None:
+    """List what will be removed, and raise unless the answer is yes."""
+    from glassformer.page.format import format_bytes
 
     if not sys.stdin.isatty():
-        raise InputError("removing asks first, and here is no terminal to ask on. Say --yes.")
-    for one in found[:SHOWN]:
-        common.note(f"{storage(one.bytes) or '0 B':>9}  {one.path}")
-    if len(found) > SHOWN:
-        common.note(f"{storage(sum(one.bytes for one in found[SHOWN:])):>9}  in {len(found) - SHOWN} more files")
+        raise InputError("removing asks first, and there is no terminal to ask on. Pass --yes.")
+    for file in files[:LISTED_FILES]:
+        common.note(f"{format_bytes(file.bytes) or '0 B':>9}  {file.path}")
+    if more := files[LISTED_FILES:]:
+        common.note(f"{format_bytes(sum(file.bytes for file in more)):>9}  in {len(more)} more files")
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise InputError("nothing was removed.")
 
 
-def _packed_from(name: str) -> tuple[Kept, ...]:
-    """What was packed from a model in another kind, as far as it can be opened."""
-    from glassformer.checkpoint import kept, open_at
-    from glassformer.checkpoint.locate import held
-    from glassformer.opened import Opened
-    from glassformer.quantize.kinds import stored_roles
+def _packed_from(name: str) -> tuple[CachedItem, ...]:
+    """The packed weights of a model, if it can be opened."""
+    from glassformer.checkpoint import local_cache, open_at
+    from glassformer.checkpoint.locate import local_path
+    from glassformer.opened import OpenedModel
+    from glassformer.quantize.tensor_kinds import stored_roles
 
-    if not kept.packed() or (path := held(name)) is None:
+    if not local_cache.packed() or (path := local_path(name)) is None:
         return ()
     try:
-        opened = Opened(name, open_at(path))
-        known = stored_roles(opened)
-        return kept.packed_from(one.file.path for one in opened.tensors.values() if id(one) in known)
-    except GlassError:  # what cannot be opened was not packed either
+        opened = OpenedModel(name, open_at(path))
+        roles = stored_roles(opened)
+        return local_cache.packed_from(tensor.file.path for tensor in opened.tensors.values() if id(tensor) in roles)
+    except GlassError:  # a model that cannot be opened was not packed either
         return ()

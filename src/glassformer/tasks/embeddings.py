@@ -1,4 +1,4 @@
-"""embed and similarity: a text as one vector, and how alike two texts are. feature-extraction: every token's state."""
+"""embed and similarity: a text as one vector, and how similar two texts are. feature-extraction: every token's state."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.sentence import SIMILARITIES, Dense, Sentence
+from glassformer.checkpoint.sentence_settings import SIMILARITIES, DenseLayer, SentenceSettings
 from glassformer.errors import InputError, SettingError, nearest
-from glassformer.tasks.reading import CutOptions, Reading, Row, cut, encode_pairs, rows_of
-from glassformer.tasks.task import Options, check_choice, check_positive, paired
+from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs, input_rows, unpad
+from glassformer.tasks.task import TaskOptions, check_choice, check_positive, parse_pair
 
 Floats = npt.NDArray[np.float32]
 note = logging.getLogger("glassformer").warning
@@ -27,7 +27,7 @@ POOLING: Mapping[str, Callable[[Floats], Floats]] = {  # (tokens, hidden) to (hi
     "weightedmean": lambda states: np.average(states, axis=0, weights=np.arange(1, len(states) + 1)),
     "lasttoken": lambda states: states[-1],
 }
-ACTIVATION: Mapping[str, Callable[[Floats], Floats]] = {
+ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "Identity": lambda x: x,
     "Tanh": np.tanh,
     "ReLU": lambda x: np.maximum(x, 0),
@@ -35,12 +35,12 @@ ACTIVATION: Mapping[str, Callable[[Floats], Floats]] = {
 
 
 @dataclass(frozen=True)
-class EmbedOptions(Options):
+class EmbedOptions(TaskOptions):
     pooling: str | None = None  # how states become one vector: cls, max, mean, …; by default as the model says
     normalize: bool | None = None  # to length 1; by default as the model says
     prompt_name: str | None = None  # one of the model's own prompts, put before each text
-    prompt: str | None = None  # another one
-    truncate_dim: int | None = None  # keep the first so many numbers, for models trained to allow it
+    prompt: str | None = None  # a prompt of your own instead
+    truncate_dim: int | None = None  # keep only the first dimensions, for models trained to allow it
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,37 +48,37 @@ class EmbedOptions(Options):
         check_choice(self, "pooling", POOLING)
 
 
-class Encoding(Reading):
+class HiddenStatesTask(ForwardTask):
     """Tasks over a model's states, whichever head it has."""
 
     heads = ("base", "masked", "sequence", "token", "question", "causal")
     model_name = "minilm"
     suggested = "minilm"
 
-    def run(self, rows: Sequence[Row], options: Any) -> list[Any]:
+    def run_rows(self, rows: Sequence[InputRow], options: Any) -> list[Any]:
         """The states of each row: by the CPU engine, which needs neither PyTorch nor padding, or by the module."""
         reader = self.model.reader
         if reader is None:
-            return super().run(rows, options)
+            return super().run_rows(rows, options)
         typed = rows and "token_type_ids" in rows[0].columns
         types = [row.columns["token_type_ids"] for row in rows] if typed else None
-        found: list[Any] = reader.read([row.columns["input_ids"] for row in rows], types)
-        return found
+        states: list[Any] = reader.read([row.columns["input_ids"] for row in rows], types)
+        return states
 
     def forward(self, **inputs: Any) -> Any:
         return self.model.module.base_model(**inputs)
 
 
-class Embed(Encoding):
+class EmbedTask(HiddenStatesTask):
     """One vector per text, (hidden,); (texts, hidden) for a list."""
 
     name = "embed"
     about = "a text as a vector"
     example = "How old are you?"
-    Options = EmbedOptions
+    options_type = EmbedOptions
 
     @cached_property
-    def sentence(self) -> Sentence:
+    def sentence(self) -> SentenceSettings:
         """How the model's states become one vector."""
         return self.model.sentence
 
@@ -86,35 +86,33 @@ class Embed(Encoding):
     def limit(self) -> int:
         return min(super().limit, self.sentence.limit or super().limit)
 
-    def rows(self, items: Sequence[str], options: EmbedOptions) -> list[Row]:
+    def preprocess(self, items: Sequence[str], options: EmbedOptions) -> list[InputRow]:
         prompt = self._prompt(options)
         texts = [prompt + item for item in items]
-        rows = rows_of(self.tokenizer(texts))
+        rows = input_rows(self.tokenizer(texts))
         if long := [row.owner for row in rows if len(row) > self.limit]:
-            note(
-                f"{len(long)} of {len(rows)} texts have more than the {self.limit} tokens that {self.model.name} reads; cut."
-            )
-            short = self.tokenizer([texts[owner] for owner in long], truncation=True, max_length=self.limit)
-            for owner, row in zip(long, rows_of(short), strict=True):
-                rows[owner] = Row(owner, row.columns)
+            note(f"{len(long)} of {len(rows)} texts were cut to the {self.limit} tokens that {self.model.name} reads.")
+            truncated = self.tokenizer([texts[owner] for owner in long], truncation=True, max_length=self.limit)
+            for owner, row in zip(long, input_rows(truncated), strict=True):
+                rows[owner] = InputRow(owner, row.columns)
         return rows
 
-    def take(self, output: Any, rows: Sequence[Row]) -> list[Any]:
-        return cut(output.last_hidden_state, rows)
+    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
+        return unpad(output.last_hidden_state, rows)
 
-    def conclude(self, item: str, rows: Sequence[Row], found: Sequence[Floats], options: EmbedOptions) -> Floats:
-        states = found[0][self._skipped(options) :]
-        ways = self.sentence.pooling if options.pooling is None else (options.pooling,)
-        vector = np.concatenate([POOLING[way](states) for way in ways])
+    def postprocess(self, item: str, rows: Sequence[InputRow], outputs: Sequence[Floats], options: EmbedOptions) -> Floats:
+        states = outputs[0][self._skipped_tokens(options) :]
+        poolings = self.sentence.pooling if options.pooling is None else (options.pooling,)
+        vector = np.concatenate([POOLING[name](states) for name in poolings])
         for layer in self.sentence.dense:
-            vector = _through(layer, vector)
+            vector = _apply_dense(layer, vector)
         vector = vector[: options.truncate_dim]
         if self.sentence.normalize if options.normalize is None else options.normalize:
             vector = vector / max(float(np.linalg.norm(vector)), 1e-12)
         return vector.astype(np.float32)
 
-    def shaped(self, found: list[Any], options: Any) -> Any:
-        return np.stack(found) if found else np.zeros((0, self.model.config.hidden_size), np.float32)
+    def collect(self, answers: list[Any], options: Any) -> Any:
+        return np.stack(answers) if answers else np.zeros((0, self.model.config.hidden_size), np.float32)
 
     def _prompt(self, options: EmbedOptions) -> str:
         if options.prompt is not None:
@@ -127,13 +125,13 @@ class Embed(Encoding):
             )
         return "" if name is None else self.sentence.prompts[name]
 
-    def _skipped(self, options: EmbedOptions) -> int:
-        """The tokens that are left out of the pooling: a prompt's, for models that were trained so."""
+    def _skipped_tokens(self, options: EmbedOptions) -> int:
+        """How many tokens are left out of the pooling: a prompt's, for models trained that way."""
         prompt = self._prompt(options)
         if self.sentence.pool_prompt or not prompt:
             return 0
-        around = self.tokenizer.num_special_tokens_to_add()
-        return len(self.tokenizer(prompt)["input_ids"]) - (1 if around else 0)
+        special = self.tokenizer.num_special_tokens_to_add()
+        return len(self.tokenizer(prompt)["input_ids"]) - (1 if special else 0)
 
 
 @dataclass(frozen=True)
@@ -145,89 +143,91 @@ class SimilarityOptions(EmbedOptions):
         check_choice(self, "function", SIMILARITIES)
 
 
-class Similarity(Embed):
-    """How alike two texts are: a number for a pair; numbers for a text and a list; a table for two lists."""
+class SimilarityTask(EmbedTask):
+    """How similar two texts are: a number for a pair; numbers for a text and a list; a matrix for two lists."""
 
     name = "similarity"
-    about = "how alike texts are"
+    about = "how similar texts are"
     example = "'How old are you?' 'What is your age?'"
-    Options = SimilarityOptions
+    options_type = SimilarityOptions
 
     def __call__(self, inputs: Any, others: Any = None, **options: Any) -> Any:
         if others is None:
             return super().__call__(inputs, **options)
-        chosen = self._given(options)
-        sides = [[one] if isinstance(one, str) else list(one) for one in (inputs, others)]
-        if not all(sides):
-            return np.zeros((len(sides[0]), len(sides[1])), np.float32)
-        vectors = self.vectors([paired(text)[0] for side in sides for text in side], chosen)
-        table = self._compare(vectors[: len(sides[0]), None], vectors[None, len(sides[0]) :], chosen)
-        table = table if not isinstance(inputs, str) else table[0]
-        return table if not isinstance(others, str) else table[..., 0]
+        merged = self._merge_options(options)
+        left, right = ([texts] if isinstance(texts, str) else list(texts) for texts in (inputs, others))
+        if not left or not right:
+            return np.zeros((len(left), len(right)), np.float32)
+        vectors = self.vectors([parse_pair(text)[0] for text in (*left, *right)], merged)
+        matrix = self._compare(vectors[: len(left), None], vectors[None, len(left) :], merged)
+        matrix = matrix if not isinstance(inputs, str) else matrix[0]
+        return matrix if not isinstance(others, str) else matrix[..., 0]
 
-    def single(self, inputs: Any, options: Any) -> bool:
+    def is_single(self, inputs: Any, options: Any) -> bool:
         return isinstance(inputs, tuple) and len(inputs) == 2 and isinstance(inputs[0], str)
 
-    def check(self, given: Any, options: Any) -> tuple[str, str]:
-        first, second = paired(given)
+    def parse_input(self, value: Any, options: Any) -> tuple[str, str]:
+        first, second = parse_pair(value)
         if second is None:
             raise InputError("similarity compares two texts: ('…', '…').")
         return first, second
 
     def answer(self, items: Sequence[Any], options: Any) -> list[float]:
         vectors = self.vectors([text for pair in items for text in pair], options)
-        return [float(one) for one in self._compare(vectors[::2], vectors[1::2], options)]
+        return [float(value) for value in self._compare(vectors[::2], vectors[1::2], options)]
 
     def vectors(self, texts: Sequence[str], options: Any) -> Floats:
-        """Each text's vector; one that stands there twice is read once."""
-        once = list(dict.fromkeys(texts))
-        found = dict(zip(once, super().answer(once, options), strict=True))
-        return np.stack([found[text] for text in texts])
+        """Each text's vector; equal texts are read once."""
+        distinct = list(dict.fromkeys(texts))
+        vectors = dict(zip(distinct, super().answer(distinct, options), strict=True))
+        return np.stack([vectors[text] for text in texts])
 
-    def shaped(self, found: list[Any], options: Any) -> Any:
-        return found
+    def collect(self, answers: list[Any], options: Any) -> Any:
+        return answers
 
     def _compare(self, left: Floats, right: Floats, options: SimilarityOptions) -> Floats:
         match options.function or self.sentence.similarity:
             case "dot":
-                found = (left * right).sum(-1)
+                similarity = (left * right).sum(-1)
             case "euclidean":
-                found = -np.linalg.norm(left - right, axis=-1)
+                similarity = -np.linalg.norm(left - right, axis=-1)
             case "manhattan":
-                found = -np.abs(left - right).sum(-1)
+                similarity = -np.abs(left - right).sum(-1)
             case _:
                 lengths = np.linalg.norm(left, axis=-1) * np.linalg.norm(right, axis=-1)
-                found = (left * right).sum(-1) / np.maximum(lengths, 1e-12)
-        return np.asarray(found, np.float32)
+                similarity = (left * right).sum(-1) / np.maximum(lengths, 1e-12)
+        return np.asarray(similarity, np.float32)
 
 
 @dataclass(frozen=True)
-class FeatureOptions(CutOptions):
-    return_tensors: bool = False  # give a torch tensor instead of lists
+class FeatureExtractionOptions(TruncationOptions):
+    return_tensors: bool = False  # a torch tensor instead of lists
 
 
-class FeatureExtraction(Encoding):
+class FeatureExtractionTask(HiddenStatesTask):
     """Every token's last state, (1, tokens, hidden), as nested lists or a tensor."""
 
     name = "feature-extraction"
     about = "every token's state"
     example = "Hello world"
-    Options = FeatureOptions
+    options_type = FeatureExtractionOptions
 
-    def rows(self, items: Sequence[Any], options: FeatureOptions) -> list[Row]:
+    def preprocess(self, items: Sequence[Any], options: FeatureExtractionOptions) -> list[InputRow]:
         return encode_pairs(self, [(item, None) for item in items], options)
 
-    def take(self, output: Any, rows: Sequence[Row]) -> list[Any]:
-        return cut(output.last_hidden_state, rows)
+    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
+        return unpad(output.last_hidden_state, rows)
 
-    def conclude(self, item: Any, rows: Sequence[Row], found: Sequence[Floats], options: FeatureOptions) -> Any:
+    def postprocess(
+        self, item: Any, rows: Sequence[InputRow], outputs: Sequence[Floats], options: FeatureExtractionOptions
+    ) -> Any:
         if not options.return_tensors:
-            return found[0][None].tolist()
+            return outputs[0][None].tolist()
         import torch
 
-        return torch.from_numpy(found[0][None].copy())
+        return torch.from_numpy(outputs[0][None].copy())
 
 
-def _through(layer: Dense, vector: Floats) -> Floats:
+def _apply_dense(layer: DenseLayer, vector: Floats) -> Floats:
     out = layer.weight @ vector
-    return ACTIVATION[layer.activation](out if layer.bias is None else out + layer.bias)
+    return ACTIVATIONS[layer.activation](out if layer.bias is None else out + layer.bias)

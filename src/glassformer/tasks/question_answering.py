@@ -1,7 +1,7 @@
 """question-answering: the passage of a text that answers a question.
 
-A text that does not fit beside its question is read in overlapping windows. In each, every token has a score for an
-answer's beginning and one for its end; a passage's score is the product of the two probabilities.
+A text that does not fit with its question into one window is read in overlapping ones. In each, every token has a score for
+an answer's start and one for its end; a passage's score is the product of the two probabilities.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import numpy as np
 
 from glassformer.candidates import top
 from glassformer.errors import InputError, InputTypeError, SettingError
-from glassformer.tasks.reading import Reading, Row, cut, rows_of, softmax
-from glassformer.tasks.task import Options, check_positive, checked_text
+from glassformer.tasks.forward import ForwardTask, InputRow, input_rows, softmax, unpad
+from glassformer.tasks.task import TaskOptions, check_positive, parse_text
 
 
 @dataclass(frozen=True)
-class QuestionOptions(Options):
-    top_k: int = 1  # the best so many answers; more than one gives a list
+class QuestionOptions(TaskOptions):
+    top_k: int = 1  # how many answers; more than one gives a list
     max_answer_len: int = 15  # tokens
-    doc_stride: int = 128  # how many tokens the windows of a long text share
+    doc_stride: int = 128  # tokens that neighboring windows of a long text share
     max_seq_len: int = 384  # tokens of a window, question included
     handle_impossible_answer: bool = False  # an empty answer may win
     align_to_words: bool = True  # an answer is made of whole words
@@ -35,13 +35,13 @@ class QuestionOptions(Options):
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionInput:
     question: str
     context: str
-    room: int  # tokens of the context that fit beside the question
+    room: int  # tokens of the context that fit into a window with the question
 
 
-class QuestionAnswering(Reading):
+class QuestionAnsweringTask(ForwardTask):
     """The best passage, `{"score", "start", "end", "answer"}`; a list of them with `top_k` above 1."""
 
     name = "question-answering"
@@ -49,7 +49,7 @@ class QuestionAnswering(Reading):
     heads = ("question",)
     suggested = "distilbert-squad"
     example = "Where does Ada live? --context 'Ada lives in London.'"
-    Options = QuestionOptions
+    options_type = QuestionOptions
 
     def __call__(
         self, inputs: Any = None, context: str | Sequence[str] | None = None, *, question: Any = None, **options: Any
@@ -68,27 +68,27 @@ class QuestionAnswering(Reading):
                 inputs = [{"question": q, "context": c} for q, c in zip(question, contexts, strict=True)]
         return super().__call__(inputs, **options)
 
-    def check(self, given: Any, options: QuestionOptions) -> Asked:
-        if not isinstance(given, Mapping) or not given.keys() >= {"question", "context"}:
+    def parse_input(self, value: Any, options: QuestionOptions) -> QuestionInput:
+        if not isinstance(value, Mapping) or not value.keys() >= {"question", "context"}:
             raise InputTypeError("a question is {'question': '…', 'context': '…'}.")
-        question, context = checked_text(given["question"]), checked_text(given["context"])
+        question, context = parse_text(value["question"]), parse_text(value["context"])
         tokens = len(self.tokenizer(question, add_special_tokens=False)["input_ids"])
         limit = self._window(options)
         room = limit - self.tokenizer.num_special_tokens_to_add(pair=True) - tokens
-        if room < 1:  # the text is read in windows, but the question stands in each of them whole
+        if room < 1:  # every window has the whole question
             raise InputError(
                 f"the question has {tokens} tokens, which leaves no room for its text in a window of {limit}. Shorten it."
             )
-        return Asked(question, context, room)
+        return QuestionInput(question, context, room)
 
     def _window(self, options: QuestionOptions) -> int:
         return min(self.limit, options.max_seq_len)
 
-    def rows(self, items: Sequence[Asked], options: QuestionOptions) -> list[Row]:
-        """Windows of the context beside the question."""
-        rows: list[Row] = []
+    def preprocess(self, items: Sequence[QuestionInput], options: QuestionOptions) -> list[InputRow]:
+        """Windows of the context, each after the question."""
+        rows: list[InputRow] = []
         for number, item in enumerate(items):
-            encoded = self.tokenizer(
+            encoding = self.tokenizer(
                 [item.question],
                 [item.context],
                 truncation="only_second",
@@ -98,25 +98,27 @@ class QuestionAnswering(Reading):
                 return_offsets_mapping=True,
             )
             rows += [
-                Row(number, {**row.columns, "owners": encoded.sequence_ids(at), "words": encoded.word_ids(at)})
-                for at, row in enumerate(rows_of(encoded))
+                InputRow(number, {**row.columns, "owners": encoding.sequence_ids(at), "words": encoding.word_ids(at)})
+                for at, row in enumerate(input_rows(encoding))
             ]
         return rows
 
-    def take(self, output: Any, rows: Sequence[Row]) -> list[Any]:
-        return list(zip(cut(output.start_logits, rows), cut(output.end_logits, rows), strict=True))
+    def split_output(self, output: Any, rows: Sequence[InputRow]) -> list[Any]:
+        return list(zip(unpad(output.start_logits, rows), unpad(output.end_logits, rows), strict=True))
 
-    def conclude(self, item: Asked, rows: Sequence[Row], found: Sequence[Any], options: QuestionOptions) -> Any:
+    def postprocess(
+        self, item: QuestionInput, rows: Sequence[InputRow], outputs: Sequence[Any], options: QuestionOptions
+    ) -> Any:
         passages: list[tuple[float, int, int]] = []
-        empty = 1.0  # the least that any window gives to "the answer is not here"
-        for row, (starts, ends) in zip(rows, found, strict=True):
-            spans, none = self._spans(row, starts, ends, options)
+        no_answer = 1.0  # the lowest score that any window gives to "the answer is not here"
+        for row, (starts, ends) in zip(rows, outputs, strict=True):
+            spans, window_no_answer = self._spans(row, starts, ends, options)
             passages += spans
-            empty = min(empty, none)
+            no_answer = min(no_answer, window_no_answer)
         if options.handle_impossible_answer:
-            passages.append((empty, 0, 0))
-        best: dict[tuple[int, int], float] = {}  # windows overlap: one passage may come out of two
-        for score, start, end in sorted(passages, key=lambda one: -one[0]):
+            passages.append((no_answer, 0, 0))
+        best: dict[tuple[int, int], float] = {}  # windows overlap, so two may give the same passage
+        for score, start, end in sorted(passages, key=lambda passage: -passage[0]):
             best.setdefault((start, end), score)
         answers = [
             {"score": score, "start": start, "end": end, "answer": item.context[start:end]}
@@ -127,28 +129,28 @@ class QuestionAnswering(Reading):
         return answers[0] if options.top_k == 1 else answers
 
     def _spans(
-        self, row: Row, starts: Any, ends: Any, options: QuestionOptions
+        self, row: InputRow, starts: Any, ends: Any, options: QuestionOptions
     ) -> tuple[list[tuple[float, int, int]], float]:
-        """One window's best passages as (score, start, end), and the score of no passage."""
-        mine = np.array([owner == 1 for owner in row.columns["owners"]])
-        first = mine.copy()
-        first[0] |= options.handle_impossible_answer  # the state of the first token stands for "not here"
-        begin, stop = (softmax(np.where(first, scores, -1e4)) for scores in (starts, ends))
-        none = float(begin[0] * stop[0])
-        begin, stop = np.where(mine, begin, 0), np.where(mine, stop, 0)
-        scores = np.tril(np.triu(np.outer(begin, stop)), options.max_answer_len - 1)  # ends at or behind its beginning
+        """One window's best passages as (score, start, end), and the score of no answer."""
+        in_context = np.array([owner == 1 for owner in row.columns["owners"]])
+        allowed = in_context.copy()
+        allowed[0] |= options.handle_impossible_answer  # the first token means "not here"
+        start, end = (softmax(np.where(allowed, scores, -1e4)) for scores in (starts, ends))
+        no_answer = float(start[0] * end[0])
+        start, end = np.where(in_context, start, 0), np.where(in_context, end, 0)
+        scores = np.tril(np.triu(np.outer(start, end)), options.max_answer_len - 1)  # the end is not before the start
         best = top(scores.ravel(), options.top_k)
         spans = [
             (score, *self._characters(row, *divmod(at, len(row)), options.align_to_words))
             for at, score, _ in best
             if score > 0
         ]
-        return spans, none
+        return spans, no_answer
 
-    def _characters(self, row: Row, first: int, last: int, whole: bool) -> tuple[int, int]:
-        """Where a passage of tokens begins and ends in the context, widened to whole words if asked for."""
+    def _characters(self, row: InputRow, first: int, last: int, whole_words: bool) -> tuple[int, int]:
+        """Where a passage of tokens starts and ends in the context, widened to whole words if asked for."""
         words, owners, offsets = (row.columns[name] for name in ("words", "owners", "offset_mapping"))
-        if whole and words[first] is not None and words[last] is not None:
+        if whole_words and words[first] is not None and words[last] is not None:
             while first > 0 and owners[first - 1] == 1 and words[first - 1] == words[first]:
                 first -= 1
             while last + 1 < len(row) and owners[last + 1] == 1 and words[last + 1] == words[last]:

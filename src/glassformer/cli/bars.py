@@ -1,0 +1,76 @@
+"""Progress on stderr: a spinner, and bars for what is counted, fetched or worked through."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glassformer.progress import NamedProgress, Progress
+
+
+@contextmanager
+def spinner(what: str) -> Iterator[None]:
+    """A spinner on a terminal while nothing else can be shown yet."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what}…"):
+        yield
+
+
+@contextmanager
+def counter_bar(what: str) -> Iterator[Progress]:
+    """A bar that counts, on a terminal; it disappears at the end."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    with progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def download_bar() -> Iterator[NamedProgress]:
+    """A bar for each thing that is fetched or packed, once it begins; off a terminal, a line each."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    tasks: dict[str, Any] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what not in tasks:
+            if not console.is_terminal:
+                print(f"{what} ({total // 1_000_000} MB)", file=sys.stderr)
+            bar.start()
+            tasks[what] = bar.add_task(what, total=total)
+        bar.update(tasks[what], completed=min(done, total))
+
+    try:
+        yield progress
+    finally:
+        if tasks:
+            bar.stop()
+
+
+@contextmanager
+def work_bar(what: str, *, in_bytes: bool = True) -> Iterator[NamedProgress]:
+    """One bar for a job of many parts, on a terminal: how many bytes are done, or how many percent."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    amount = DownloadColumn() if in_bytes else TaskProgressColumn()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=not in_bytes) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda _, done, total: bar.update(task, completed=done, total=total)

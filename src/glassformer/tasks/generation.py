@@ -1,0 +1,244 @@
+"""Tasks that generate text: text-generation; and from one text to another: translation, summarization."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassformer.decoding import GenerationConfig, Policy, Recipe
+from glassformer.decoding.remedies import remedies
+from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, NEW_TOKENS
+from glassformer.errors import GlassError, InputError, SettingError
+from glassformer.tasks.forward import batches
+from glassformer.tasks.task import Task, TaskOptions, parse_text
+from glassformer.text.chat.template import validated_messages
+
+note = logging.getLogger("glassformer").warning
+ROWS = 16  # texts generated together, by default
+
+
+@dataclass(frozen=True)
+class GenerationTaskOptions(TaskOptions):
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of GenerationConfig; a call passes each by its own name
+    skip_special_tokens: bool = True
+    truncation: bool = False  # cut a prompt that leaves no room for an answer
+
+
+class GenerationTask(Task):
+    """A task over a model that generates."""
+
+    options_type = GenerationTaskOptions
+
+    def _merge_options(self, options: Mapping[str, Any]) -> Any:
+        """Generation settings are passed among the task's own options."""
+        known = {option.name for option in dataclasses.fields(self.options_type)} - {"settings"}
+        own = {name: value for name, value in options.items() if name in known}
+        defaults = getattr(self, "options", None)
+        settings = dict(defaults.settings) if defaults else {}
+        settings |= {name: value for name, value in options.items() if name not in known}
+        if unused := [name for name in (*GENERATE_ONLY, *LOGPROB_SETTINGS) if settings.get(name)]:
+            raise SettingError(f"{unused[0]} is for generate(); a task gives texts. Leave it out.")
+        self.model.settings.merged(settings)  # refuses an unknown setting now
+        return super()._merge_options({**own, "settings": settings})
+
+    @abstractmethod
+    def prompt_ids(self, item: Any, options: Any) -> Sequence[int]:
+        """An input's token ids."""
+
+    @abstractmethod
+    def postprocess(self, item: Any, text: str, options: Any) -> Any:
+        """The answer for a generated text."""
+
+    def answer(self, items: Sequence[Any], options: Any) -> Iterable[Any]:
+        settings = self.model.settings.merged(options.settings)
+        prompts = [self._prompt_or_error(item, settings, options) for item in items]
+        valid = [number for number, prompt in enumerate(prompts) if not isinstance(prompt, GlassError)]
+        answers: list[Any] = list(prompts)
+        settings.draw_seed()
+        recipe = self.model.recipe(settings)
+        finished: list[Policy] = []
+        for rows in batches(
+            [len(prompts[number]) for number in valid], options.batch_size or ROWS, padded=True, max_tokens=0
+        ):
+            batch = [valid[row] for row in rows]
+            for number, policies in zip(batch, self.generate([prompts[number] for number in batch], recipe), strict=True):
+                texts = [self.tokenizer.decode(policy.chosen, options.skip_special_tokens) for policy in policies]
+                answers[number] = [answer for text in texts for answer in self.postprocess(items[number], text, options)]
+                finished += policies
+        if (advice := remedies(finished)) is not None:
+            note(advice)
+        return answers
+
+    def truncation(self, options: Any) -> dict[str, Any]:
+        """The tokenizer's arguments: an encoder reads all that fits, a decoder leaves room for the answer."""
+        if not options.truncation:
+            return {}
+        context: int = self.model.config.context
+        new_tokens = options.settings.get("max_new_tokens") or self.model.settings.max_new_tokens or NEW_TOKENS
+        room = 0 if self.model.head == "seq2seq" else min(new_tokens, context // 2)
+        return {"truncation": True, "max_length": context - room}
+
+    def _prompt_or_error(self, item: Any, settings: GenerationConfig, options: Any) -> Any:
+        try:
+            ids = self.prompt_ids(item, options)
+            self.model.check_room(settings, ids)
+        except GlassError as error:
+            return error
+        return ids
+
+    def generate(self, prompts: Sequence[Sequence[int]], recipe: Recipe) -> list[list[Policy]]:
+        """The finished policies of each prompt, all generated together; several per prompt, if the settings ask for them."""
+        groups = [self.model.policies(recipe, prompt) for prompt in prompts]
+        steps = self.model.steps([policy for group in groups for policy in group])
+        outcomes = {number: step.outcome for number, step in steps if step.outcome is not None}
+        finished = iter([outcomes[number].policy for number in sorted(outcomes)])
+        return [[next(finished) for _ in group] for group in groups]
+
+
+@dataclass(frozen=True)
+class TextGenerationOptions(GenerationTaskOptions):
+    return_full_text: bool = True  # the prompt too, or only what follows it
+    continue_final_message: bool | None = None  # continue the last message; by default if it is the assistant's
+    tools: Sequence[Any] | None = None  # for the chat template
+    documents: Sequence[Mapping[str, Any]] | None = None
+    prefix: str = ""  # put before a text; not part of the answer
+    add_special_tokens: bool = True
+
+
+class TextGenerationTask(GenerationTask):
+    """The continuation of a text, or the reply to a conversation: `[{"generated_text": …}]`."""
+
+    name = "text-generation"
+    about = "the continuation of a text, or a reply"
+    heads = ("causal",)
+    model_name = "smollm2"
+    suggested = "qwen3-0.6b"
+    example = "Once upon a time"
+    options_type = TextGenerationOptions
+
+    def is_single(self, inputs: Any, options: Any) -> bool:
+        return super().is_single(inputs, options) or (
+            len(inputs) > 0 and isinstance(inputs[0], Mapping) and "role" in inputs[0]
+        )
+
+    def parse_input(self, value: Any, options: TextGenerationOptions) -> Any:
+        value = value["messages"] if isinstance(value, Mapping) and "messages" in value else value
+        return parse_text(value) if isinstance(value, (str, Mapping)) else validated_messages(value)
+
+    def prompt_ids(self, item: Any, options: TextGenerationOptions) -> Sequence[int]:
+        if isinstance(item, str):
+            truncation = self.truncation(options)
+            encoding = self.tokenizer(options.prefix + item, add_special_tokens=options.add_special_tokens, **truncation)
+        else:
+            continues = self._continues(item, options)
+            encoding = self.tokenizer.apply_chat_template(
+                item,
+                tools=options.tools,
+                documents=options.documents,
+                add_generation_prompt=not continues,
+                continue_final_message=continues,
+                **self.truncation(options),
+            )
+        ids: Sequence[int] = encoding["input_ids"]
+        if not ids:
+            raise InputError("the prompt has no tokens. Say something.")
+        return ids
+
+    def _continues(self, messages: Sequence[Mapping[str, Any]], options: TextGenerationOptions) -> bool:
+        """Whether the answer continues the last message."""
+        if options.continue_final_message is not None:
+            return options.continue_final_message
+        return bool(messages[-1]["role"] == "assistant")
+
+    def postprocess(self, item: Any, text: str, options: TextGenerationOptions) -> list[dict[str, Any]]:
+        if not options.return_full_text:
+            return [{"generated_text": text}]
+        if isinstance(item, str):
+            return [{"generated_text": item + text}]
+        if self._continues(item, options):
+            last = {**item[-1], "content": item[-1]["content"] + text}
+            return [{"generated_text": [*item[:-1], last]}]
+        return [{"generated_text": [*item, {"role": "assistant", "content": text}]}]
+
+
+@dataclass(frozen=True)
+class TextToTextOptions(GenerationTaskOptions):
+    prefix: str | None = None  # the instruction before the text; by default the model's own for the task
+    src_lang: str | None = None  # a translation's language, such as en
+    tgt_lang: str | None = None
+
+
+LANGUAGES = {"en": "English", "de": "German", "fr": "French", "ro": "Romanian"}  # that the original T5 was trained on
+
+
+class TextToTextTask(GenerationTask):
+    """One text rewritten as another: `[{"generated_text": …}]`."""
+
+    name = "text2text-generation"
+    about = "a text rewritten as another"
+    heads = ("seq2seq",)
+    suggested = "t5-small"
+    example = "translate English to German: How old are you?"
+    options_type = TextToTextOptions
+    result_key = "generated_text"
+
+    def prompt_ids(self, item: str, options: TextToTextOptions) -> Sequence[int]:
+        prefix = self.prefix(options) if options.prefix is None else options.prefix
+        ids: Sequence[int] = self.tokenizer(prefix + item, **self.truncation(options))["input_ids"]
+        return ids
+
+    def prefix(self, options: TextToTextOptions) -> str:
+        """The model's own instruction for this task, if it has one."""
+        return self._config_prefix(self.name) or ""
+
+    def _config_prefix(self, task: str) -> str | None:
+        """The prefix that a config names for a task."""
+        params = self.model.config.extra_fields.get("task_specific_params")
+        entry = params.get(task) if isinstance(params, Mapping) else None
+        prefix = entry.get("prefix") if isinstance(entry, Mapping) else None
+        return prefix if isinstance(prefix, str) else None
+
+    def postprocess(self, item: str, text: str, options: TextToTextOptions) -> list[dict[str, str]]:
+        return [{self.result_key: text}]
+
+
+class SummarizationTask(TextToTextTask):
+    """A summary: `[{"summary_text": …}]`."""
+
+    name = "summarization"
+    about = "a summary of a text"
+    example = "A long story …"
+    result_key = "summary_text"
+
+    def prefix(self, options: TextToTextOptions) -> str:
+        return self._config_prefix(self.name) or ("summarize: " if self.model.config.model_type == "t5" else "")
+
+
+class TranslationTask(TextToTextTask):
+    """A translation, `[{"translation_text": …}]`; the task's name may say the languages: translation_en_to_de."""
+
+    name = "translation"
+    about = "a text in another language"
+    example = "How old are you?"
+    result_key = "translation_text"
+
+    def prefix(self, options: TextToTextOptions) -> str:
+        if options.src_lang is None or options.tgt_lang is None:
+            if self.model.config.model_type == "t5":
+                raise InputError("T5 needs to know the languages: use a task such as translation_en_to_de.")
+            return ""
+        if (own := self._config_prefix(f"translation_{options.src_lang}_to_{options.tgt_lang}")) is not None:
+            return own
+        if self.model.config.model_type != "t5":
+            return ""  # a model for one pair of languages needs no instruction
+        for code in (options.src_lang, options.tgt_lang):
+            if code not in LANGUAGES:
+                raise InputError(
+                    f"T5 was not trained on the language {code!r}; it knows {', '.join(LANGUAGES)}. "
+                    "Pass prefix=… for a model that was trained further."
+                )
+        return f"translate {LANGUAGES[options.src_lang]} to {LANGUAGES[options.tgt_lang]}: "
