@@ -14,11 +14,11 @@ import torch
 
 import glassformer
 from glassformer.errors import GlassError, InputError, SiteError, TemplateError
-from glassformer.observe import activations as passes
+from glassformer.observe import activations
 from glassformer.page.document import Grid
-from glassformer.page.terminal import Drawn, plain
+from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.sites import Change
-from glassformer.views.attention import Attention
+from glassformer.views.attention import AttentionMap
 from glassformer.views.attribution import Attribution
 from glassformer.views.schema import schema
 from glassformer.views.view import View
@@ -42,7 +42,7 @@ def valid(view: View) -> dict[str, Any]:
 
 def fits(view: View) -> str:
     for width in (80, 120):
-        shown = plain(Drawn(view.page()), width)
+        shown = plain_text(TerminalPage(view.page()), width)
         assert max(map(len, shown.splitlines())) <= width
     return shown
 
@@ -121,7 +121,7 @@ class TestAttention:
         weights = np.zeros((60, 60), np.float32)
         weights[np.arange(60), np.arange(60)] = 0.2
         weights[:, 3] += 0.8  # which is not among those that are shown
-        map_ = Attention("tiny", "self", 0, 0, False, ("x",) * 60, ("x",) * 60, weights)
+        map_ = AttentionMap("tiny", "self", 0, 0, False, ("x",) * 60, ("x",) * 60, weights)
         page = map_.page()
         (grid,) = (part for part in page.parts if isinstance(part, Grid))
         assert grid.values[-1][-1] == pytest.approx(0.5)
@@ -188,7 +188,7 @@ class TestAttention:
     def test_a_rollout_that_would_not_fit(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from glassformer.observe import attention
 
-        monkeypatch.setattr(attention, "MOST", 1000)
+        monkeypatch.setattr(attention, "MAX_BYTES", 1000)
         with pytest.raises(InputError, match="a rollout over .* tokens would hold"):
             both("qwen3").reading().attention(rollout=True)
 
@@ -202,7 +202,7 @@ class TestLens:
         end = found.logits[0].log_softmax(-1)
         for number, layer in enumerate(states[:-1]):
             logs = pair.unembedded(layer)[0].log_softmax(-1)
-            for said, here, last in zip(lens.said[number], logs, end, strict=True):
+            for said, here, last in zip(lens.predictions[number], logs, end, strict=True):
                 best = int(last.argmax())
                 assert said.probability == pytest.approx(float(here.max().exp()), abs=2e-3)
                 assert said.final == pytest.approx(float(here[best].exp()), abs=2e-3)
@@ -352,7 +352,7 @@ class TestTrace:
     def test_a_run_is_told_by_its_steps(self, pair: Both) -> None:
         run = pair.model.watch(TEXT, max_new_tokens=5, do_sample=True, seed=3, eos_token_id=None)
         again = run.reading.trace(best=10)
-        for place, step, other in zip(run.trace.places, run.steps, again.places[run.reading.given - 1 :], strict=False):
+        for place, step, other in zip(run.trace.places, run.steps, again.places[run.reading.prompt_length - 1 :], strict=False):
             assert (place.id, place.draw) == (step.id, step.draw)
             assert place.written
             assert other.id == place.id
@@ -392,7 +392,7 @@ class TestPasses:
     def test_small_chunks_give_the_same(self, pair: Both, monkeypatch: pytest.MonkeyPatch) -> None:
         reading = pair.reading()
         whole = reading.at("blocks.1.attention.pattern"), reading.trace(), reading.heads()
-        monkeypatch.setattr(passes, "HELD", 2000)
+        monkeypatch.setattr(activations, "CHUNK_BYTES", 2000)
         assert max(chunk.count for chunk in reading.chunks("blocks.*.residual", scored=True)) < len(reading)
         same(reading.at("blocks.1.attention.pattern"), whole[0], 1e-5)
         for one, other in zip(reading.trace().places, whole[1].places, strict=True):
@@ -402,7 +402,7 @@ class TestPasses:
             assert one.induction == pytest.approx(other.induction, abs=1e-4)
 
     def test_what_is_held_does_not_grow_with_the_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(passes, "HELD", 20_000)
+        monkeypatch.setattr(activations, "CHUNK_BYTES", 20_000)
         reading = both("gpt2").reading("x" * 60)
         for pattern in ("blocks.0.attention.pattern", "blocks.*.attention.pattern", "*"):
             sizes = [sum(value.nbytes for value in chunk.sites.values()) for chunk in reading.chunks(pattern)]
@@ -411,7 +411,7 @@ class TestPasses:
     def test_an_encoder_goes_through_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         reading = encoder().model.read(TEXT)
         whole = {site: value for chunk in reading.chunks("blocks.*.residual") for site, value in chunk.sites.items()}
-        monkeypatch.setattr(passes, "HELD", 1000)
+        monkeypatch.setattr(activations, "CHUNK_BYTES", 1000)
         parts = list(reading.chunks("blocks.*.residual"))
         assert len(parts) > 1
         for part in parts:
@@ -422,7 +422,7 @@ class TestPasses:
     def test_recording(self, pair: Both, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reading = pair.reading()
         told: list[tuple[int, int]] = []
-        monkeypatch.setattr(passes, "HELD", 4000)
+        monkeypatch.setattr(activations, "CHUNK_BYTES", 4000)
         cost = reading.cost("*blocks.*.pattern", "embedding")
         files = reading.record("*blocks.*.pattern", "embedding", folder=tmp_path, progress=lambda *one: told.append(one))
         assert [file.stem for file in files] == list(cost.sites)
@@ -431,7 +431,7 @@ class TestPasses:
             same(np.load(file), reading.at(file.stem), 1e-5)
         assert told[-1] == (len(reading), len(reading))
         said: list[str] = []
-        monkeypatch.setattr(passes, "note", said.append)
+        monkeypatch.setattr(activations, "warn", said.append)
         reading.record("*blocks.*.pattern", "embedding", folder=tmp_path)
         assert said == [f"recording {len(files)} sites of {len(reading)} tokens: 0.0 MB in {tmp_path}"]
 
@@ -444,7 +444,7 @@ class TestPasses:
         (tmp_path / "file").write_text("")
         with pytest.raises(InputError, match="cannot be written"):
             reading.record("embedding", folder=tmp_path / "file" / "inside")
-        monkeypatch.setattr(type(reading), "cost", lambda self, *patterns: passes.Cost(("embedding",), 10**18))
+        monkeypatch.setattr(type(reading), "cost", lambda self, *patterns: activations.Cost(("embedding",), 10**18))
         with pytest.raises(InputError, match="recording takes 1000000000.0 GB, and .* has .* GB free"):
             reading.record("embedding", folder=tmp_path)
 

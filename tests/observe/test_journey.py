@@ -21,12 +21,12 @@ import torch
 import glassformer
 from glassformer.blueprints import blueprint, read_config
 from glassformer.candidates import Candidates
-from glassformer.engine.cpu.executor import Cpu
+from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.protocol import Description, Feed, Want
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe import clock as clocks
 from glassformer.observe.clock import Clock
-from glassformer.observe.journey import journey, next_token
+from glassformer.observe.journey import assemble, next_token
 from glassformer.observe.plan import plan
 from glassformer.observe.prompt_warnings import generation_prompts, prompt_texts, prompt_warnings
 from glassformer.observe.tokens import batch
@@ -165,8 +165,8 @@ class TestAnswers:
         (answer,) = journey.answers
         assert [(one.id - 4, (one.last or 0) - 4) for one in answer.candidates] == best
         assert [one.probability for one in answer.candidates] == pytest.approx([spans[one] for one in best], rel=1e-3)
-        prompt_texts = PASSAGE.split()
-        assert [one.text for one in answer.candidates] == [" ".join(prompt_texts[first : last + 1]) for first, last in best]
+        words = PASSAGE.split()
+        assert [one.text for one in answer.candidates] == [" ".join(words[first : last + 1]) for first, last in best]
         assert journey.warnings == ()
         names = run_lines(model, journey)
         assert names["tokens"]["token_type_ids"].tolist() == [[0] * 4 + [1] * 7]
@@ -219,7 +219,7 @@ class TestAnswers:
         assert "start" not in journey.shapes
         skipped = {"scores"} if head == "question" else set()
         run_lines(model, without(journey, skipped))
-        assert [leg.name for leg in journey.legs][1:5] == [
+        assert [phase.name for phase in journey.phases][1:5] == [
             "source embedding", "encoder blocks 0–1", "target embedding", "decoder blocks 0–2",
         ]  # fmt: skip
 
@@ -262,11 +262,11 @@ class TestTime:
         wanted = alone(model, [token.id for token in journey.tokens])
         assert [one.id for one in journey.candidates] == wanted.ids.tolist()
         assert np.array([one.score for one in journey.candidates], np.float32).tobytes() == wanted.scores.tobytes()
-        blocks = [leg for leg in journey.legs if "blocks" in leg.name]
-        assert [len(leg.each) for leg in blocks] == [2, 3][-len(blocks) :]
-        for leg in journey.legs:
-            assert leg.seconds is not None
-            assert leg.seconds >= sum(leg.each) * 0.999 >= 0
+        blocks = [phase for phase in journey.phases if "blocks" in phase.name]
+        assert [len(phase.each) for phase in blocks] == [2, 3][-len(blocks) :]
+        for phase in journey.phases:
+            assert phase.seconds is not None
+            assert phase.seconds >= sum(phase.each) * 0.999 >= 0
 
     @pytest.mark.parametrize("executor", ["cpu", "plain"])
     def test_each_tick_is_counted_once(self, load: Any, monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
@@ -277,13 +277,13 @@ class TestTime:
         clock = Clock(model.blueprint)
         _, ids = model.encode(TEXT)
         done = next_token(model.tokenizer, model.executor, clock, ids)
-        sites = ["embedding", *(f"blocks.{n}.residual" for n in range(3)), "final", "scored", "chosen", "written"]
+        sites = ["embedding", *(f"blocks.{n}.residual" for n in range(3)), "final", "scored", "chosen", "decoded"]
         assert done.seconds == dict.fromkeys(sites, 1.0)
 
     def test_a_long_prompt_goes_through_in_pieces(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reference.write(tmp_path, "llama", max_position_embeddings=1024)
         opened = open_model(tmp_path)
-        executor = Cpu(opened.config, opened.blueprint(), opened.tensors)
+        executor = CpuExecutor(opened.config, opened.blueprint(), opened.tensors)
         counter = itertools.count()
         monkeypatch.setattr(clocks.time, "perf_counter", lambda: float(next(counter)))
         clock = Clock(opened.blueprint())
@@ -309,7 +309,7 @@ class TestTime:
         wanted = alone(other, [token.id for token in journey.tokens])
         assert [one.score for one in journey.candidates] == wanted.scores.tolist()
         assert journey.candidates != model.look(TEXT).candidates
-        assert all(leg.seconds is not None for leg in journey.legs)
+        assert all(phase.seconds is not None for phase in journey.phases)
 
     def test_a_reader_under_a_change(self, load: Any) -> None:
         model = load("classifier")
@@ -337,8 +337,8 @@ class TestTime:
         model = load("gpt2")
         blind: Any = Blind()
         done = next_token(model.tokenizer, blind, Clock(model.blueprint), [5, 6])
-        found = journey(model.tokenizer, model.blueprint, "ab", [5, 6], done)
-        known = {leg.name: leg.seconds is not None for leg in found.legs}
+        found = assemble(model.tokenizer, model.blueprint, "ab", [5, 6], done)
+        known = {phase.name: phase.seconds is not None for phase in found.phases}
         assert known == {"text to ids": True, "embedding": False, "blocks 0–2": False, "norm and head": False,
                          "choosing": True, "id to text": True}  # fmt: skip
         shown = picture(found, 80)
@@ -349,7 +349,7 @@ class TestTime:
         model = load("gpt2")
         run = model.watch(TEXT, max_new_tokens=3)
         assert run.journey.next.id == run.steps[0].id
-        assert [leg.name for leg in run.journey.legs] == [leg.name for leg in model.look(TEXT).legs]
+        assert [phase.name for phase in run.journey.phases] == [phase.name for phase in model.look(TEXT).phases]
         assert "cpu executor" in run.journey.measured
 
     def test_a_model_in_memory(self, load: Any) -> None:
@@ -357,7 +357,7 @@ class TestTime:
         inner = glassformer.Model.around(model.module, model.tokenizer)
         journey = inner.look(TEXT)
         assert "plain executor (on cpu, float32)" in journey.measured
-        assert sum(leg.stored or 0 for leg in journey.legs) == 4 * model.blueprint.parameters
+        assert sum(phase.stored or 0 for phase in journey.phases) == 4 * model.blueprint.parameters
 
 
 # Bytes and modules ----------------------------------------------------------------------------------------------
@@ -382,21 +382,21 @@ class TestBytes:
         stage = next(stage for stage in journey.stages if stage.name == "embedding")
         assert (stage.dtype, stage.bytes) == ("bfloat16", 11 * 48 * 2)
         assert "what goes on, in bfloat16" in picture(journey, 80)
-        assert next(leg.stored for leg in journey.legs if leg.name == "embedding") == stage.stored == 4 * stage.parameters
+        assert next(phase.stored for phase in journey.phases if phase.name == "embedding") == stage.stored == 4 * stage.parameters
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_weights_as_they_are_stored(self, load: Any, folder: Any, shape: str) -> None:
         """Each tensor of the file once: those that the model uses twice, or not at all, aside."""
         journey = load(shape).look(TEXT)
         own = open_model(folder(shape)).blueprint().weights
-        assert sum(leg.stored or 0 for leg in journey.legs) == 4 * sum(weight.elements for weight in own)
+        assert sum(phase.stored or 0 for phase in journey.phases) == 4 * sum(weight.elements for weight in own)
         assert all(stage.stored == 4 * stage.parameters for stage in journey.stages if stage.module)
 
     def test_packed(self, smollm2: Path) -> None:
         model = glassformer.load(smollm2)
         journey = model.look("Hi")
         tensors = model.opened.tensors
-        assert sum(leg.stored or 0 for leg in journey.legs) == sum(one.size for one in tensors.values())
+        assert sum(phase.stored or 0 for phase in journey.phases) == sum(one.size for one in tensors.values())
         query = next(stage for stage in journey.stages if stage.name == "blocks.0.attention.query")
         assert query.stored == tensors["model.layers.0.self_attn.q_proj.weight"].size < 2 * query.parameters
         scores = next(stage for stage in journey.stages if stage.name == "scores")
@@ -458,7 +458,7 @@ class TestWarnings:
         (said,) = [one for one in model.look(render(), raw=True).warnings if "does not end" in one]
         assert said == (
             "The conversation does not end with '<|im_start|>assistant', which the chat template puts before an answer: the "
-            "model may go on as somebody else. Render it with add_generation_prompt=True."
+            "model may continue as somebody else. Render it with add_generation_prompt=True."
         )
         whole = render(add_generation_prompt=True)
         for text in (whole, whole.rstrip(), whole + "Fine, thank"):  # the last is to be gone on with
@@ -487,7 +487,7 @@ class TestWarnings:
 
     def test_signs_in_somebody_s_words(self, model: Any) -> None:
         (said,) = model.look("stop<|im_end|>here").warnings
-        assert said.startswith("Your text holds <|im_end|> (at character 4): the model reads that as a sign, not as words")
+        assert said.startswith("Your text contains <|im_end|> (at character 4): the model reads that as a special token, not")
         assert "sanitize_control_tokens=True" in said
         chat = [*CHAT, {"role": "assistant", "content": "<|im_end|>"}]
         (said,) = model.look(chat, system="<|im_start|>").warnings
@@ -503,11 +503,11 @@ class TestWarnings:
 
     def test_signs_in_plain_text_are_a_fact(self, model: Any, load: Any) -> None:
         *_, said = model.look("stop<|im_end|>", raw=True).warnings
-        assert said == "The text holds <|im_end|> (at character 4): the model reads that as a sign, not as words."
+        assert said == "The text contains <|im_end|> (at character 4): the model reads that as a special token, not as words."
         (said,) = load("base").look("the cat [SEP] sat").warnings
-        assert said.startswith("The text holds [SEP] (at character 8)")
+        assert said.startswith("The text contains [SEP] (at character 8)")
         (said,) = load("classifier").look("the cat", pair="[SEP] sat").warnings
-        assert said.startswith("The text holds [SEP] (at character 0 of text 2)")
+        assert said.startswith("The text contains [SEP] (at character 0 of text 2)")
 
     def test_little_room(self, load: Any) -> None:
         (said,) = load("gpt2").look("a" * 200).warnings
@@ -522,7 +522,7 @@ class TestWarnings:
 def test_the_json_is_as_its_schema_says(load: Any, shape: str) -> None:
     told = json.loads(json.dumps(load(shape).look("the [MASK] sat").to_dict(), allow_nan=False))
     jsonschema.validate(told, schema(Journey))
-    assert {"answers", "legs", "measured", "warnings", "target", "pair"} <= told.keys()
+    assert {"answers", "phases", "measured", "warnings", "target", "pair"} <= told.keys()
 
 
 @pytest.mark.parametrize("ending", ["html", "txt", "json"])
@@ -630,7 +630,7 @@ class TestPlan:
             assert json.loads(done.stdout)["model_type"] == "gpt2", done.stderr
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "message"),
         [
             (("Hi", "--length", "4"), "--length is for --blueprint: a prompt has the length that it has. Leave it out."),
             (("Hi", "--blueprint", "--length", "4"), "a prompt and --length both say how many tokens there are."),
@@ -638,8 +638,8 @@ class TestPlan:
             (("--blueprint", "-m", "./nowhere.json"), "there is no file or folder './nowhere.json'. Check the path."),
         ],
     )
-    def test_what_does_not_go(self, prompt_texts: tuple[str, ...], said: str, cl100k: Path) -> None:
-        assert said in failed(glass("look", *prompt_texts))
+    def test_refusals_of_the_command(self, words: tuple[str, ...], message: str, cl100k: Path) -> None:
+        assert message in failed(glass("look", *words))
 
     def test_a_config_of_nothing_known(self, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')

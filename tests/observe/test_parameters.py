@@ -21,16 +21,16 @@ from rich.cells import cell_len
 from safetensors.torch import load_file, save_file
 
 import glassformer
-from glassformer.checkpoint.stored import Stored
+from glassformer.checkpoint.stored_tensors import StoredTensor
 from glassformer.errors import CheckpointError, ConfigError, InputError
 from glassformer.observe import weights
 from glassformer.observe.parameters import parameters
 from glassformer.observe.statistics import BINS, statistics
 from glassformer.opened import open_model
-from glassformer.page.html import document
-from glassformer.page.terminal import Drawn, plain
-from glassformer.quantize import quantise
-from glassformer.views.parameters import Histogram, Parameters, Statistics, bars, number
+from glassformer.page.html import html_document
+from glassformer.page.terminal import TerminalPage, plain_text
+from glassformer.quantize import quantize
+from glassformer.views.parameters import Histogram, Parameters, Statistics, format_number, histogram_bars
 from glassformer.views.schema import schema
 from tests.compat.test_scratch import H_PARAMS, ckpt
 from tests.parity import reference
@@ -138,7 +138,7 @@ def test_a_config_alone(tmp_path: Path) -> None:
     assert (found.bytes, found.kinds, found.missing, found.unused) == (None, (), (), ())
     assert {(one.kind, one.bytes, one.bits) for one in found.flat} == {(None, None, None)}
     assert [one.name for one in found.tied] == ["cls.predictions.decoder.weight"]
-    shown = plain(Drawn(found.page()), 80)
+    shown = plain_text(TerminalPage(found.page()), 80)
     assert "There are no weights here" in shown
     assert "In 16 bits each they would take 130.6 kB." in shown
     with pytest.raises(InputError, match="its weights are not here, and a config has no numbers to look at. Fetch them."):
@@ -156,10 +156,10 @@ def test_only_headers_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     reference.write(tmp_path, "llama")
     expected = seen(tmp_path)
 
-    def read(self: Stored) -> Any:
+    def read(self: StoredTensor) -> Any:
         raise AssertionError(f"{self.name} was read")
 
-    monkeypatch.setattr(Stored, "bytes", property(read))
+    monkeypatch.setattr(StoredTensor, "bytes", property(read))
     assert seen(tmp_path) == expected
 
 
@@ -188,7 +188,7 @@ def test_a_base_without_its_prefix_and_with_masks(tmp_path: Path) -> None:
     assert set(found.shapes) == set(once(model.state_dict()))
     assert [one.name for one in found.unused] == [f"h.{number}.attn.bias" for number in range(3)]
     assert {one.name: one.written for one in found.flat}["transformer.wpe.weight"] == "wpe.weight"
-    shown = plain(Drawn(found.page()), 120)
+    shown = plain_text(TerminalPage(found.page()), 120)
     assert "not used, and not counted: h.0.attn.bias, h.1.attn.bias, h.2.attn.bias (768" in shown
     assert f"the file calls {found.tensors} tensors by other names: transformer.wte.weight is wte.weight there" in shown
     agree(parameters(open_model(tmp_path), stats=True, only="*.wpe.*").flat[0].statistics, model.transformer.wpe.weight)
@@ -217,7 +217,7 @@ def test_a_head_that_is_stored_once_more(tmp_path: Path) -> None:
     (tied,) = found.tied
     assert (tied.name, tied.same) == ("lm_head.weight", "model.embed_tokens.weight")
     assert tied.bytes == 4 * model.lm_head.weight.numel()
-    assert "The file holds it once more (30.7 kB)." in plain(Drawn(found.page()), 200)
+    assert "The file holds it once more (30.7 kB)." in plain_text(TerminalPage(found.page()), 200)
     with pytest.raises(InputError, match="'lm_head.weight' is tied: it is 'model.embed_tokens.weight'. Ask for that."):
         seen(tmp_path, only="lm_head.weight")
 
@@ -243,7 +243,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     rewrite(tmp_path, lambda state: {name: one for name, one in state.items() if name != "model.norm.weight"})
     found = seen(tmp_path)
     assert found.missing == ("model.norm.weight",)
-    assert "not in the file: model.norm.weight" in plain(Drawn(found.page()), 80)
+    assert "not in the file: model.norm.weight" in plain_text(TerminalPage(found.page()), 80)
 
 
 @pytest.mark.parametrize("config", ['{"model_type": "unheard_of"}', None])
@@ -256,9 +256,9 @@ def test_a_model_that_nobody_knows(config: str | None, tmp_path: Path) -> None:
     found = seen(tmp_path)
     assert (found.family, found.elements) == (None, 72)
     assert list(found.shapes) == [f"layers.{number}.weight" for number in range(12)]
-    shown = plain(Drawn(found.page()), 80)
+    shown = plain_text(TerminalPage(found.page()), 80)
     assert "0–11, each" in shown
-    assert "no family that is known here: every tensor of its files is counted" in shown
+    assert "not a known family: every tensor of its files is counted" in shown
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_packed_kinds_as_the_gguf_library_expands_them(
 ) -> None:
     model = models.write(tmp_path / "tiny", family)
     path = tmp_path / "tiny.gguf"
-    quantise(open_model(tmp_path / "tiny"), path, kind)
+    quantize(open_model(tmp_path / "tiny"), path, kind)
     monkeypatch.setattr(weights, "PIECE", 3000)
     found, stored = seen(path, histogram=True), {one.name: one for one in GGUFReader(path).tensors}
     own = open_model(path).checkpoint.raw  # type: ignore[attr-defined]
@@ -332,7 +332,7 @@ def test_a_model_from_scratch(tmp_path: Path) -> None:
     assert found.bytes == sum(one.nbytes for one in learnt.values())
     for one in found.flat:
         agree(one.statistics, learnt[one.name])
-    shown = plain(Drawn(seen(path).page()), 80)
+    shown = plain_text(TerminalPage(seen(path).page()), 80)
     assert "0–1, each" in shown  # blocks
     assert "0–2, each" in shown  # heads in them
 
@@ -366,7 +366,7 @@ def test_what_is_no_number_is_pointed_out(tmp_path: Path) -> None:
     assert sum(a.histogram.counts) == 1596
     assert (b.mean, b.deviation, b.least, b.most, b.histogram) == (None,) * 5
     assert (c.mean, c.deviation, c.zeros, c.outliers) == (0.0, None, 1.0, 0.0)  # a single number has no deviation
-    shown = plain(Drawn(found.page()), 100)
+    shown = plain_text(TerminalPage(found.page()), 100)
     assert "a.weight: of 1,600 values, 2 not a number (NaN) and 2 infinite. The statistics are of the others." in shown
     assert "b.weight: of 6 values, 6 not a number (NaN)." in shown
     assert "c.weight: of" not in shown
@@ -450,7 +450,7 @@ def test_only(tmp_path: Path) -> None:
     assert found.tree.elements == 3 * 48 * 48
     assert len(seen(tmp_path, only="model.layers.1").flat) == 9  # a module
     assert len(seen(tmp_path, only="model.norm.weight").flat) == 1
-    assert "*.q_proj.weight: 3 tensors with 6,912 parameters" in plain(Drawn(found.page()), 80)
+    assert "*.q_proj.weight: 3 tensors with 6,912 parameters" in plain_text(TerminalPage(found.page()), 80)
 
 
 @pytest.mark.parametrize(
@@ -475,10 +475,10 @@ def test_a_pattern_that_finds_nothing(only: str, near: str, tmp_path: Path) -> N
 
 def test_equal_blocks_are_shown_once(tmp_path: Path) -> None:
     reference.write(tmp_path, "llama", num_hidden_layers=6)
-    lines = plain(Drawn(seen(tmp_path).page()), 80).splitlines()
+    lines = plain_text(TerminalPage(seen(tmp_path).page()), 80).splitlines()
     assert [line.strip().split("  ")[0] for line in lines if "each" in line and "bits" not in line] == ["0–5, each"]
     assert sum("q_proj.weight" in line for line in lines) == 1
-    everything = plain(Drawn(seen(tmp_path).page(everything=True)), 100).splitlines()
+    everything = plain_text(TerminalPage(seen(tmp_path).page(everything=True)), 100).splitlines()
     assert sum(".q_proj.weight" in line for line in everything) == 6
     assert any(line.split()[:3] == ["model.layers.5.self_attn.q_proj.weight", "[48,", "48]"] for line in everything)
 
@@ -491,7 +491,7 @@ def test_blocks_that_differ_stand_apart(tmp_path: Path) -> None:
             name: one.bfloat16() if ".layers.2." in name or ".layers.4." in name else one for name, one in state.items()
         },
     )
-    lines = plain(Drawn(seen(tmp_path).page()), 80).splitlines()
+    lines = plain_text(TerminalPage(seen(tmp_path).page()), 80).splitlines()
     assert [line.strip().split("  ")[0] for line in lines if ", each" in line] == ["0–1, 3, 5, each", "2, 4, each"]
 
 
@@ -501,16 +501,16 @@ def test_it_fits(width: int, how: dict[str, Any], tmp_path: Path) -> None:
     reference.write(tmp_path, "qwen3", tie_word_embeddings=True)
     found = seen(tmp_path, **how)
     for everything in (False, True):
-        lines = plain(Drawn(found.page(everything)), width).splitlines()
+        lines = plain_text(TerminalPage(found.page(everything)), width).splitlines()
         assert max(map(cell_len, lines)) <= width
 
 
 def test_many_statistics_are_cut_in_the_middle(tmp_path: Path) -> None:
     reference.write(tmp_path, "llama", num_hidden_layers=8)
     found = seen(tmp_path, stats=True)
-    lines = plain(Drawn(found.page()), 80).splitlines()
+    lines = plain_text(TerminalPage(found.page()), 80).splitlines()
     assert f"… {found.tensors - 48} more (--all)" in lines
-    whole = plain(Drawn(found.page(everything=True)), 80)
+    whole = plain_text(TerminalPage(found.page(everything=True)), 80)
     assert "more (--all)" not in whole
     assert whole.count("q_proj.weight") == 8
 
@@ -518,8 +518,8 @@ def test_many_statistics_are_cut_in_the_middle(tmp_path: Path) -> None:
 def test_every_form_has_the_same_numbers(tmp_path: Path) -> None:
     reference.write(tmp_path, "qwen3", tie_word_embeddings=True)
     found = seen(tmp_path, only="*.mlp.*", histogram=True)
-    html = document(found.page(everything=True))
-    for line in plain(Drawn(found.page(everything=True)), 200).splitlines():
+    html = html_document(found.page(everything=True))
+    for line in plain_text(TerminalPage(found.page(everything=True)), 200).splitlines():
         for word in line.split():
             assert word in html
     written = json.loads(found.save(tmp_path / "seen.json").read_text())
@@ -530,10 +530,10 @@ def test_every_form_has_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_bars() -> None:
-    assert bars(Histogram((0.0,) * 9, (0, 1, 2, 3, 4, 6, 7, 8))) == " ▁▂▃▄▆▇█"
-    assert bars(Histogram((0.0,) * 4, (1, 10**6, 1))) == "▁█▁"  # wherever a number is, there is a bar
-    assert bars(None) == ""
-    assert [number(one) for one in (None, 0.0, -0.00123, 12345.0)] == ["", "0", "-0.0012", "1.23e+04"]
+    assert histogram_bars(Histogram((0.0,) * 9, (0, 1, 2, 3, 4, 6, 7, 8))) == " ▁▂▃▄▆▇█"
+    assert histogram_bars(Histogram((0.0,) * 4, (1, 10**6, 1))) == "▁█▁"  # wherever a number is, there is a bar
+    assert histogram_bars(None) == ""
+    assert [format_number(one) for one in (None, 0.0, -0.00123, 12345.0)] == ["", "0", "-0.0012", "1.23e+04"]
 
 
 def test_no_torch(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ import torch
 from glassformer.errors import InputError, SettingError
 from glassformer.observe import patching as module
 from glassformer.observe.patching import patching
-from glassformer.page.terminal import Drawn, plain
+from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.sites import Change
-from glassformer.views.patching import Patching
+from glassformer.views.patching import PatchedPart, Patching
 from glassformer.views.schema import schema
 from tests.observe.models import EXECUTORS, WRITERS, Both, both, encoder
 
@@ -96,8 +96,8 @@ def test_each_cell_of_the_stream_is_the_references(pair: Both) -> None:
             assert found.values[layer + 1][column] == pytest.approx(expected, abs=2e-3)
 
 
-@pytest.mark.parametrize("part", [part for part in get_args(module.Part) if part != "residual"])
-def test_the_other_parts_one_change_at_a_time(pair: Both, part: module.Part) -> None:
+@pytest.mark.parametrize("part", [part for part in get_args(PatchedPart) if part != "residual"])
+def test_the_other_parts_one_change_at_a_time(pair: Both, part: PatchedPart) -> None:
     """Against the same change made by hand, in a pass of its own."""
     asked = answers(pair)
     first, second = readings(pair)
@@ -112,7 +112,7 @@ def test_the_other_parts_one_change_at_a_time(pair: Both, part: module.Part) -> 
             spots = list(found.positions) if part in module.BY_HEAD else [found.positions[column]]
             shift = value[column][None, begins:] if part in module.BY_HEAD else value[spots[0]]
             change = {site: Change(0.0, shift, spots, [column] if part in module.BY_HEAD else None)}
-            changed = type(second)(pair.model.changed(change), second.ids, second.source, second.given)
+            changed = type(second)(pair.model.changed(change), second.ids, second.source, second.prompt_length)
             scores = np.concatenate([chunk.scores for chunk in changed.chunks(scored=True)])[-1]
             lead = float(scores[asked["answer"]] - scores[asked["against"]])
             assert cell == pytest.approx((lead - dirty) / (clean - dirty), abs=2e-3)
@@ -140,7 +140,7 @@ def test_a_position_by_either_text_s_token() -> None:
 def test_the_command_knows_every_part() -> None:
     from glassformer.cli.patch import PARTS
 
-    assert get_args(module.Part) == PARTS == tuple(module.SITES)
+    assert get_args(PatchedPart) == PARTS == tuple(module.SITES)
 
 
 def test_a_word_exchanged_at_the_bottom_is_the_other_text(pair: Both) -> None:
@@ -174,7 +174,7 @@ def test_positions_are_named_by_number_or_token(pair: Both) -> None:
 def test_one_pass_or_many_it_is_the_same(monkeypatch: pytest.MonkeyPatch, pair: Both) -> None:
     asked = answers(pair)
     together = patching(*readings(pair), "heads", **asked)
-    monkeypatch.setattr(module, "TOGETHER", 1)
+    monkeypatch.setattr(module, "BATCH_TOKENS", 1)
     told: list[tuple[int, int]] = []
     alone = patching(*readings(pair), "heads", **asked, progress=lambda done, every: told.append((done, every)))
     assert np.allclose(alone.values, together.values, atol=1e-5)
@@ -216,7 +216,7 @@ def test_what_is_shown_and_kept(pair: Both) -> None:
         found = patching(*readings(pair), part, **answers(pair))
         jsonschema.validate(json.loads(json.dumps(found.to_dict(), allow_nan=False)), schema(Patching))
         for width in (80, 120):
-            shown = plain(Drawn(found.page(everything=True)), width)
+            shown = plain_text(TerminalPage(found.page(everything=True)), width)
             assert max(map(len, shown.splitlines())) <= width
         assert f"from: {found.texts[0]}" in shown
         every = sorted((abs(value) for row in found.values for value in row), reverse=True)
@@ -274,16 +274,16 @@ def test_what_the_picture_says_of_the_answers() -> None:
     pair = both("qwen3")
     asked = answers(pair)
     found = pair.model.patch(FIRST, SECOND, **asked)
-    shown = plain(Drawn(found.page()), 200)
+    shown = plain_text(TerminalPage(found.page()), 200)
     assert "which places move" in shown  # for these are not what the texts lead to
     own = replace(found, best=(asked["answer"], asked["against"]))
-    assert "which places make it" in plain(Drawn(own.page()), 200)
+    assert "which places make it" in plain_text(TerminalPage(own.page()), 200)
     behind = replace(found, differences=(2.5, -3.25))
-    shown = plain(Drawn(behind.page()), 200)
+    shown = plain_text(TerminalPage(behind.page()), 200)
     assert "is 3.25 behind" in shown
     assert "is 2.50 ahead of" in shown
     assert "move this little" not in shown
-    assert "move this little" in plain(Drawn(replace(found, differences=(0.2, -0.1)).page()), 200)
+    assert "move this little" in plain_text(TerminalPage(replace(found, differences=(0.2, -0.1)).page()), 200)
 
 
 def test_where_it_is_carried() -> None:
@@ -292,7 +292,7 @@ def test_where_it_is_carried() -> None:
     found = pair.model.patch(FIRST, SECOND, positions=[-2, -1], **answers(pair))
     first, second = found.positions
     spread = replace(found, values=((0.9, 0.1), (0.7, 0.2), (0.4, 0.4), (-0.2, 1.1)))
-    lines = plain(Drawn(spread.page()), 100).split("where it is carried")[1].splitlines()[2:]
+    lines = plain_text(TerminalPage(spread.page()), 100).split("where it is carried")[1].splitlines()[2:]
     assert [line.split("  ")[0] for line in lines] == ["embedding to layer 0", "layer 1", "layer 2"]
     assert [f" {first} " in lines[0], "no one place" in lines[1], f" {second} " in lines[2]] == [True] * 3
     assert "70.0%" in lines[0]
@@ -303,7 +303,7 @@ def test_a_change_all_the_while_is_told() -> None:
     changed = pair.model.changed({"blocks.1.mlp.update": Change(scale=0.5)})
     found = changed.patch(FIRST, SECOND, **answers(pair))
     assert found.changes == ("blocks.1.mlp.update",)
-    assert "under a change of blocks.1.mlp.update" in plain(Drawn(found.page()), 100)
+    assert "under a change of blocks.1.mlp.update" in plain_text(TerminalPage(found.page()), 100)
 
 
 def test_a_cell_that_is_not_there() -> None:
@@ -321,7 +321,7 @@ def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = model.changed({"final": Change(scale=0)})
     with pytest.raises(InputError, match="alike, so nothing can be told"):
         silent.patch(FIRST, SECOND, answer=4, against=5)
-    monkeypatch.setattr(module, "MOST", 10)
+    monkeypatch.setattr(module, "MAX_TOKENS", 10)
     with pytest.raises(InputError, match="places of this text reads .* tokens. Name a few positions"):
         model.patch(FIRST, SECOND, **answers(both("qwen3")))
     t5 = both("t5").model

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from glassformer.engine.plain.executor import Plain
+from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError
 from glassformer.observe import perplexity
-from glassformer.observe.perplexity import HELD_OUT, begins_with, compare, likelihood
+from glassformer.observe.perplexity import HELD_OUT, added_bos, compare_likelihoods, likelihood
 from glassformer.opened import open_model
 from tests.parity.compare import load
 from tests.quantize import models
@@ -24,7 +24,7 @@ from tests.quantize import models
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class Row:
+class TableRow:
     def __init__(self) -> None:
         self.seen: list[int] = []
 
@@ -33,40 +33,40 @@ class Row:
         return len(self.seen)
 
 
-class Known:
+class TableExecutor:
     """Scores each next token by a table; notes what it was fed."""
 
     def __init__(self, table: npt.NDArray[np.float32], context: int = 1000) -> None:
         self.table = table
         self.context = context
-        self.rows: list[Row] = []
+        self.rows: list[TableRow] = []
         self.chunks: list[int] = []
         self.closed = 0
 
-    def open(self, source: Any = None) -> Row:
-        self.rows.append(Row())
+    def open(self, source: Any = None) -> TableRow:
+        self.rows.append(TableRow())
         return self.rows[-1]
 
-    def run(self, feeds: Sequence[Feed]) -> list[Scored]:
+    def run(self, feeds: Sequence[Feed]) -> list[TableScores]:
         (feed,) = feeds
         assert feed.want is Want.ALL
-        assert isinstance(feed.row, Row)
+        assert isinstance(feed.row, TableRow)
         feed.row.seen += feed.ids
         self.chunks.append(len(feed.ids))
-        return [Scored(self.table[list(feed.ids)])]
+        return [TableScores(self.table[list(feed.ids)])]
 
     def close(self, row: Any) -> None:
         self.closed += 1
 
 
-class Scored:
+class TableScores:
     sites: Mapping[str, Any] = {}
 
-    def __init__(self, found: npt.NDArray[np.float32]) -> None:
-        self._found = found
+    def __init__(self, scores: npt.NDArray[np.float32]) -> None:
+        self._scores = scores
 
     def host(self, index: int = -1) -> npt.NDArray[np.float32]:
-        return self._found[index].copy()
+        return self._scores[index].copy()
 
 
 UNIFORM = np.zeros((10, 10), np.float32)
@@ -74,59 +74,59 @@ SKEWED = np.random.default_rng(0).standard_normal((10, 10)).astype(np.float32)
 IDS = np.random.default_rng(1).integers(0, 10, 100).tolist()
 
 
-def test_who_knows_nothing_is_as_puzzled_as_there_are_tokens() -> None:
-    found = likelihood(Known(UNIFORM), IDS)  # type: ignore[arg-type]
+def test_uniform_scores_have_the_vocabulary_size_as_perplexity() -> None:
+    found = likelihood(TableExecutor(UNIFORM), IDS)  # type: ignore[arg-type]
     assert found.tokens == 99
     assert found.perplexity == pytest.approx(10)
     assert found.nats == pytest.approx(99 * math.log(10))
 
 
-@pytest.mark.parametrize("begin", [None, 7])
-def test_windows(begin: int | None) -> None:
+@pytest.mark.parametrize("bos", [None, 7])
+def test_each_window_begins_anew(bos: int | None) -> None:
     """Each begins anew; its first token is scored only where a token stands before it."""
-    executor, told = Known(UNIFORM), list[tuple[int, int]]()
-    found = likelihood(executor, IDS, begin=begin, window=41, progress=lambda *said: told.append(said))  # type: ignore[arg-type]
-    starts = [[] if begin is None else [begin]] * 3
+    executor, calls = TableExecutor(UNIFORM), list[tuple[int, int]]()
+    found = likelihood(executor, IDS, bos=bos, window=41, progress=lambda *call: calls.append(call))  # type: ignore[arg-type]
+    starts = [[] if bos is None else [bos]] * 3
     step = 41 - len(starts[0])
     assert [row.seen for row in executor.rows] == [
         (start + IDS[at : at + step])[:-1] for start, at in zip(starts, range(0, 100, step), strict=True)
     ]
-    assert found.tokens == (97 if begin is None else 100)
+    assert found.tokens == (97 if bos is None else 100)
     assert executor.closed == 3
     assert max(executor.chunks) <= perplexity.CHUNK
-    assert told[-1] == (found.tokens, 100)
+    assert calls[-1] == (found.tokens, 100)
 
 
-def test_the_context_is_the_widest_window() -> None:
-    executor = Known(UNIFORM, context=8)
+def test_a_window_is_no_wider_than_the_context() -> None:
+    executor = TableExecutor(UNIFORM, context=8)
     likelihood(executor, IDS)  # type: ignore[arg-type]
-    assert max(row.length for row in executor.rows) == 7  # the last one is only foretold
+    assert max(row.length for row in executor.rows) == 7  # the last one is only predicted
 
 
-def test_chunks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = likelihood(Known(SKEWED), IDS)  # type: ignore[arg-type]
+def test_the_chunk_size_changes_no_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = likelihood(TableExecutor(SKEWED), IDS)  # type: ignore[arg-type]
     monkeypatch.setattr(perplexity, "CHUNK", 7)
-    assert likelihood(Known(SKEWED), IDS).nats == pytest.approx(wanted.nats)  # type: ignore[arg-type]
+    assert likelihood(TableExecutor(SKEWED), IDS).nats == pytest.approx(wanted.nats)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("ids", "begin"), [([], None), ([3], None), ([], 1)])
-def test_too_short_a_text(ids: list[int], begin: int | None) -> None:
+@pytest.mark.parametrize(("ids", "bos"), [([], None), ([3], None), ([], 1)])
+def test_a_text_of_one_token_is_refused(ids: list[int], bos: int | None) -> None:
     with pytest.raises(InputError, match="needs at least two tokens"):
-        likelihood(Known(UNIFORM), ids, begin=begin)  # type: ignore[arg-type]
+        likelihood(TableExecutor(UNIFORM), ids, bos=bos)  # type: ignore[arg-type]
 
 
-class TestComparison:
-    def test_of_one_with_itself(self) -> None:
-        same = Known(SKEWED)
-        found = compare(same, same, IDS, window=9)  # type: ignore[arg-type]
+class TestCompareLikelihoods:
+    def test_an_executor_with_itself(self) -> None:
+        same = TableExecutor(SKEWED)
+        found = compare_likelihoods(same, same, IDS, window=9)  # type: ignore[arg-type]
         assert found.first == found.second
         assert found.divergence == pytest.approx(0, abs=1e-7)
         assert found.agreement == 1.0
 
-    def test_of_two(self) -> None:
+    def test_two_executors_by_hand(self) -> None:
         """By hand, in double precision."""
         other = SKEWED + np.random.default_rng(2).standard_normal((10, 10)).astype(np.float32)
-        found = compare(Known(SKEWED), Known(other, context=50), IDS)  # type: ignore[arg-type]
+        found = compare_likelihoods(TableExecutor(SKEWED), TableExecutor(other, context=50), IDS)  # type: ignore[arg-type]
         logs = [torch.from_numpy(table).double().log_softmax(-1).numpy() for table in (SKEWED, other)]
         places = [(IDS[at], IDS[at + 1]) for start in (0, 50) for at in range(start, start + 49)]
         p, q = (np.array([one[before] for before, _ in places]) for one in logs)
@@ -145,22 +145,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @torch.no_grad()
-def test_a_model(folder: Path) -> None:
+def test_perplexity_is_torchs_cross_entropy(folder: Path) -> None:
     model = load(folder, "causal")
     ids = torch.randint(3, 400, (1, 90), generator=torch.Generator().manual_seed(0))
     logits = model(input_ids=ids).logits[0, :-1]
     wanted = torch.nn.functional.cross_entropy(logits, ids[0, 1:])
-    found = likelihood(Plain(model), ids[0].tolist())
+    found = likelihood(PlainExecutor(model), ids[0].tolist())
     assert found.tokens == 89
     assert found.perplexity == pytest.approx(float(wanted.exp()), rel=1e-4)
 
 
-def test_what_a_text_begins_with(folder: Path, qwen3_tokenizer: Path) -> None:
-    assert begins_with(open_model(folder).tokenizer) == 1
-    assert begins_with(open_model(qwen3_tokenizer).tokenizer) is None
+def test_added_bos(folder: Path, qwen3_tokenizer: Path) -> None:
+    assert added_bos(open_model(folder).tokenizer) == 1
+    assert added_bos(open_model(qwen3_tokenizer).tokenizer) is None
 
 
-def test_the_text_that_is_held_out() -> None:
+def test_the_held_out_text() -> None:
     text = HELD_OUT.read_text("utf-8")
     assert text.startswith("CHAPTER 86. The Tail.")
     assert 9_000 < len(text.encode()) < 12_000

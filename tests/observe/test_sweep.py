@@ -24,7 +24,7 @@ def pair(request: pytest.FixtureRequest) -> Both:
 
 def scores(run: Any, step: int) -> Any:
     found = np.concatenate([chunk.scores for chunk in run.reading.chunks(scored=True)])
-    return found[run.reading.given + step - 1].astype(np.float64)
+    return found[run.reading.prompt_length + step - 1].astype(np.float64)
 
 
 def test_temperature_by_hand(pair: Both) -> None:

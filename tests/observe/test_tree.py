@@ -17,11 +17,11 @@ from rich.cells import cell_len
 import glassformer
 from glassformer.errors import InputError, InputTypeError, NotNumbers
 from glassformer.observe import tree as growing
-from glassformer.observe.tree import size
-from glassformer.page.html import document
-from glassformer.page.terminal import Drawn, plain
+from glassformer.observe.tree import node_count
+from glassformer.page.html import html_document
+from glassformer.page.terminal import TerminalPage, plain_text
 from glassformer.views.schema import schema
-from glassformer.views.tree import LEVELS, MOST, Node, Tree, chance, walk
+from glassformer.views.tree import MAX_LEVELS, MAX_NODES, Node, Tree, format_probability, walk
 from tests.views.test_page import parsed
 from tests.views.test_views import SHAPES, make
 
@@ -221,7 +221,7 @@ class TestRows:
     def test_large_levels_go_through_in_parts(self, loaded: Any, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
         model = loaded("gpt2", executor)
         whole = model.tree(TEXT, width=4, depth=4)
-        monkeypatch.setattr(growing, "ROWS", 5)
+        monkeypatch.setattr(growing, "BATCH_ROWS", 5)
         spy = Spy(model.executor, monkeypatch)
         parts = model.tree(TEXT, width=4, depth=4)
         assert max(map(len, spy.passes)) == 5
@@ -233,7 +233,7 @@ class TestRows:
 
     def test_long_rows_go_through_one_by_one(self, loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         model = loaded("gpt2")
-        monkeypatch.setattr(growing, "TOKENS", 1)
+        monkeypatch.setattr(growing, "BATCH_TOKENS", 1)
         spy = Spy(model.executor, monkeypatch)
         model.tree(TEXT, width=3, depth=3)
         assert max(map(len, spy.passes)) == 1
@@ -365,7 +365,7 @@ class TestForcing:
         assert not forced.at(*place).forced
         assert held_against(model, forced) == forced.nodes
         more = forced.grown(forced.focus, width=2, depth=2)
-        assert held_against(model, more) == more.nodes == forced.nodes + size(2, 2)
+        assert held_against(model, more) == more.nodes == forced.nodes + node_count(2, 2)
         assert tree.nodes == len(list(walk(tree.root))) - 1  # as it was
 
     def test_what_is_there_already(self, loaded: Any) -> None:
@@ -481,7 +481,7 @@ class TestLimits:
         with pytest.raises(InputError, match="a text of 257 tokens does not fit into the model's context of 256"):
             model.tree("a" * 257)
         assert (spy.passes, spy.open) == ([], [])
-        assert model.tree("a" * 253, depth=3, width=2).nodes == size(2, 3)  # to the last place
+        assert model.tree("a" * 253, depth=3, width=2).nodes == node_count(2, 3)  # to the last place
 
     def test_a_long_source(self, tmp_path: Path) -> None:
         """Has the encoder to itself; the target begins anew."""
@@ -494,7 +494,7 @@ class TestLimits:
 
     def test_what_has_grown_counts(self, loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         tree = loaded("gpt2").tree(TEXT, width=3, depth=2)
-        monkeypatch.setattr(growing, "MOST", 15)
+        monkeypatch.setattr(growing, "MAX_NODES", 15)
         with pytest.raises(InputError, match="with width 3 and depth 2 the tree has 24 nodes; 15 is the most"):
             tree.grown([0, 0])
         assert tree.grown([0, 0], width=3, depth=1).nodes == 15
@@ -521,7 +521,7 @@ class TestLimits:
 
 
 def lines(tree: Tree, width: int = 80, everything: bool = False) -> list[str]:
-    return plain(Drawn(tree.page(everything)), width).splitlines()
+    return plain_text(TerminalPage(tree.page(everything)), width).splitlines()
 
 
 class TestPicture:
@@ -532,17 +532,17 @@ class TestPicture:
         assert max(map(cell_len, shown)) <= 80
         assert shown[0] == f'{tree.nodes} nodes after "{TEXT}"'
         assert shown[1] == "2 ways on at each of 2 levels"
-        assert shown[2] == f"The {tree.leaves} leaves cover {chance(tree.covered)} of all that could follow."
+        assert shown[2] == f"The {tree.leaves} leaves cover {format_probability(tree.covered)} of all that could follow."
         first = tree.at(0)
-        assert f"├─ ● {first.text.replace(' ', '␣')}  {chance(first.probability)} · at 0" in shown
+        assert f"├─ ● {first.text.replace(' ', '␣')}  {format_probability(first.probability)} · at 0" in shown
         second = tree.at(0, 1)
-        begin = f"│  └─ ○ {second.text.replace(' ', '␣') or '∅'}  {chance(second.probability)} · path "
+        begin = f"│  └─ ○ {second.text.replace(' ', '␣') or '∅'}  {format_probability(second.probability)} · path "
         (line,) = [line for line in shown if line.startswith(begin)]
         assert line.endswith("ends" if second.finish else "at 0.1")
         assert sum("●" in line for line in shown if "─" in line) == len(tree.greedy.at)
         assert f"{TEXT} ▶ <pad>" in shown
         assert shown[-1] == "to grow on from a node: --at 0.0, or tree.grown([0, 0]) in Python"
-        assert str(tree) == plain(Drawn(tree.page()))
+        assert str(tree) == plain_text(TerminalPage(tree.page()))
         assert repr(tree).startswith(f"Tree({tree.nodes} nodes, covering ")
         assert repr(first) == f"Node({first.text!r}, {first.probability:.1%}, {len(first.children)} children)"
 
@@ -573,7 +573,7 @@ class TestPicture:
         for line in short:
             if "· at " in line:
                 assert line.split("─ ")[1] in "\n".join(whole)
-        assert sum("· at " in line for line in short) < 2 * MOST + 20
+        assert sum("· at " in line for line in short) < 2 * MAX_NODES + 20
         assert sum("○ " in line or "● " in line for line in whole if "─ " in line) == tree.nodes
         assert not any("--all" in line for line in whole)
         assert any("at 4.4.4.0.0" in line for line in short)  # what was asked for last
@@ -584,12 +584,12 @@ class TestPicture:
         model = loaded("qwen3")
         tree = model.tree(TEXT, width=1, depth=40, raw=True)
         count = len(tree.greedy.at)
-        assert count > 3 * LEVELS
+        assert count > 3 * MAX_LEVELS
         shown = lines(tree, everything=everything)
         assert max(map(cell_len, shown)) <= 80
         assert sum("─ ●" in line for line in shown) == count
-        assert sum("goes on below" in line for line in shown) == (count - 1) // LEVELS
-        assert f"on from {'.'.join('0' * LEVELS)}:" in shown
+        assert sum("goes on below" in line for line in shown) == (count - 1) // MAX_LEVELS
+        assert f"on from {'.'.join('0' * MAX_LEVELS)}:" in shown
         assert "1 way on at each of 40 levels" in shown
         assert shown[2].startswith("The leaf covers ")
 
@@ -604,16 +604,16 @@ class TestPicture:
     def test_html(self, loaded: Any) -> None:
         """Every byte is among the tokens, so all that HTML could stumble over."""
         tree = loaded("gpt2").tree('<script>alert("x")</script>&', width=256, depth=1)
-        found = parsed(document(tree.page(everything=True)))
+        found = parsed(html_document(tree.page(everything=True)))
         assert "script" not in found.tags
         assert {"○ <", "○ >", "○ &", '○ "'} - {f"● {tree.at(0).text}".replace("●", "○")} <= {
-            line.strip() for line in tag_texts(document(tree.page(everything=True)))
+            line.strip() for line in tag_texts(html_document(tree.page(everything=True)))
         }
         assert 'class="chosen"' in tree._repr_html_()
         assert '<script>alert("x")</script>&' in found.text
 
     def test_chances(self) -> None:
-        said = [chance(0.25), chance(0.00012), chance(0.00000012), chance(0.0, -1000.0), chance(0.0), chance(1.0)]
+        said = [format_probability(0.25), format_probability(0.00012), format_probability(0.00000012), format_probability(0.0, -1000.0), format_probability(0.0), format_probability(1.0)]
         assert said == ["25.0%", "0.012%", "1.2e-07", "5.1e-435", "0.0e+00", "100.0%"]
 
 

@@ -46,7 +46,8 @@ def test_a_run_patched_with_itself_changes_nothing(pair: Both) -> None:
     before = pair.model.watch(TEXT, **settings)
     for site in ("blocks.0.residual", "blocks.1.attention.update", "blocks.2.mlp.update"):
         value = before.reading.at(site)
-        patch = {site: Change(scale=0, shift=value[: before.reading.given], positions=range(before.reading.given))}
+        length = before.reading.prompt_length
+        patch = {site: Change(scale=0, shift=value[:length], positions=range(length))}
         after = pair.model.watch(TEXT, change=patch, **settings)
         assert written(after) == written(before)
         assert np.abs(scores(after.reading) - scores(before.reading)).max() < 1e-4
@@ -58,7 +59,7 @@ def test_another_runs_state_brings_its_answer_along(pair: Both) -> None:
     one, other = pair.reading(), pair.reading("on the mat the dog", "the mat")
     value = other.at(last)[-1:]
     patched = pair.model.changed({last: Change(scale=0, shift=value, positions=[len(one) - 1])})
-    reading = type(one)(patched, one.ids, one.source, one.given)
+    reading = type(one)(patched, one.ids, one.source, one.prompt_length)
     assert np.abs(scores(reading)[-1] - scores(other)[-1]).max() < 1e-3
     assert np.abs(scores(reading)[:-1] - scores(one)[:-1]).max() < 1e-4
 
@@ -119,7 +120,7 @@ def test_a_forced_token(pair: Both) -> None:
     assert why.counts[-1] == 1
     assert all(one.removed_by == "forced_tokens" for one in why.candidates if not one.chosen)
     reading = run.reading
-    assert written(run)[2] == int(scores(reading)[reading.given + 1].argmax())
+    assert written(run)[2] == int(scores(reading)[reading.prompt_length + 1].argmax())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from glassformer.text import Tokenizer
 from glassformer.views.answers import Answer, Candidate
 
 TOP = 10  # candidates of an answer
-LONGEST_PASSAGE = 15  # tokens
+MAX_PASSAGE = 15  # tokens
 
 
 def candidates(tokenizer: Tokenizer, best: Candidates) -> tuple[Candidate, ...]:
@@ -62,7 +62,7 @@ def passage(own: Sequence[bool], starts: Floats, ends: Floats, text: Callable[[i
     """
     inside = np.array(own)
     begin, end = (_softmax(np.where(inside, scores, -np.inf)) for scores in (starts, ends))
-    shares = np.tril(np.triu(np.outer(begin, end)), LONGEST_PASSAGE - 1)  # ends at or after its beginning
+    shares = np.tril(np.triu(np.outer(begin, end)), MAX_PASSAGE - 1)  # ends at or after its beginning
     places = np.argsort(-shares.ravel(), kind="stable")[:TOP].tolist()
     spans = [divmod(at, len(inside)) for at in places if shares.ravel()[at] > 0]
     return Answer(

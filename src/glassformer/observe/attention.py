@@ -28,9 +28,9 @@ SITES = {
     "cross": "blocks.{}.cross.pattern",
     "encoder": ENCODER + "blocks.{}.attention.pattern",
 }
-MOST_DRAWN = 96  # tokens of a text whose maps are drawn
+MAX_DRAWN = 96  # tokens of a text whose maps are drawn
 ROLLOUT_NOTE = " Rollout tends to end at the first token, where most heads of a decoder rest when they have nothing to do."
-MOST_BYTES = 2_000_000_000  # of a rollout
+MAX_BYTES = 2_000_000_000  # of a rollout
 
 
 def attention(
@@ -62,7 +62,7 @@ def _across_layers(
     """All layers' means over heads, averaged, or rolled out."""
     queries, keys = (len(tokens) for tokens in queries_and_keys(reading, kind))
     count = layers if rollout else 1
-    if (size := count * queries * keys * 4) > MOST_BYTES:
+    if (size := count * queries * keys * 4) > MAX_BYTES:
         raise InputError(
             f"a rollout over {queries:,} tokens would hold {size / 1e9:.1f} GB. Shorten the text, or name a layer."
         )
@@ -88,7 +88,7 @@ def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progr
     sums, counts = np.zeros((layers, count, 6)), np.zeros(6)
     queries, keys = queries_and_keys(reading, kind)
     ids = np.array([token.id for token in queries])
-    small = max(len(queries), len(keys)) <= MOST_DRAWN
+    small = max(len(queries), len(keys)) <= MAX_DRAWN
     maps = np.zeros((layers, count, len(queries), len(keys)), np.uint8) if small else None
     for chunk in reading.chunks(*(SITES[kind].format(number) for number in range(layers)), progress=progress):
         start = 0 if kind == "encoder" else chunk.start

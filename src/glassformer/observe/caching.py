@@ -32,7 +32,7 @@ def caching(run: RunLike, progress: Progress | None = None) -> CacheComparison:
     return CacheComparison(
         model.name, len(run.ids), texts[0] == texts[1], ("".join(texts[0]), "".join(texts[1])), steps,
         (sum(seconds for _, seconds in timings[0]), sum(seconds for _, seconds in timings[1])), fed,
-        in_cache * model.executor.describe().remembers,
+        in_cache * model.executor.describe().cache_bytes_per_token,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from glassformer.decoding import Step
-from glassformer.engine.protocol import alike
+from glassformer.engine.protocol import common_prefix
 from glassformer.errors import InputError
 from glassformer.observe.answers import candidates
 from glassformer.observe.protocols import RunLike
@@ -23,7 +23,7 @@ def compare_runs(first: RunLike, second: RunLike, names: tuple[str, str] = ("fir
     ids = [[step.id for step in run.steps] for run in runs]
     if not ids[0] or not ids[1] or first.steps[0].waterfall is None or second.steps[0].waterfall is None:
         raise InputError("these runs kept no account of their candidates. Get both with watch(…).")
-    same = alike(*ids)
+    same = common_prefix(*ids)
     step = None if ids[0] == ids[1] else same
     shown = same if same < min(map(len, ids)) else 0
     steps = first.steps[shown], second.steps[shown]
@@ -33,7 +33,7 @@ def compare_runs(first: RunLike, second: RunLike, names: tuple[str, str] = ("fir
     return RunComparison(
         names,
         (first.prompt, second.prompt),
-        alike(first.ids, second.ids),
+        common_prefix(first.ids, second.ids),
         (first.text, second.text),
         (texts[0], texts[1]),
         _setting_pairs(first, second),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from glassformer.candidates import kl_divergence, log_softmax, top
-from glassformer.engine.protocol import alike
+from glassformer.engine.protocol import common_prefix
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.answers import candidates
@@ -39,7 +39,7 @@ def compare_texts(first: Activations, second: Activations, token: int | str | No
         model.name,
         (model.tokenizer.decode(first.ids), model.tokenizer.decode(second.ids)),
         (first.texts, second.texts),
-        alike(first.ids, second.ids),
+        common_prefix(first.ids, second.ids),
         first.texts[positions[0]],
         positions,
         layers,

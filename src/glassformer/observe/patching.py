@@ -20,7 +20,7 @@ from typing import get_args
 import numpy as np
 
 from glassformer.candidates import log_softmax
-from glassformer.engine.protocol import Feed, Row, Want, alike
+from glassformer.engine.protocol import Feed, Row, Want, common_prefix
 from glassformer.errors import InputError, SettingError, nearest
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id
@@ -44,7 +44,7 @@ SITES: dict[str, str] = {
 BY_HEAD = frozenset({"heads", "query", "key", "value", "pattern"})
 BATCH_TOKENS = 2048  # of the patches that go through in one pass, about
 LIKELY = 10  # tokens of each text among which a better pair is looked for
-MOST_TOKENS = 1_000_000  # that all patches read
+MAX_TOKENS = 1_000_000  # that all patches read
 
 
 def patching(
@@ -143,7 +143,7 @@ class TextPair:
         if ids == other_ids:
             raise InputError("the two texts are the same, so there is nothing to carry over.")
         self.causal = model.writes and not self.in_encoder
-        shared = alike(ids, other_ids) if self.causal else 0  # where nothing can differ
+        shared = common_prefix(ids, other_ids) if self.causal else 0  # where nothing can differ
         self.positions = list(range(shared, len(ids)))
         if positions is not None:
             named = [positions] if isinstance(positions, (int, str)) else positions
@@ -218,7 +218,7 @@ class TextPair:
         length = len(self.ids(self.second))
         starts = [min(self.positions)] * self.heads if part in BY_HEAD else self.positions
         tokens = layers * sum(length - start if self.causal else length for start in starts)
-        if tokens > MOST_TOKENS:
+        if tokens > MAX_TOKENS:
             raise InputError(
                 f"patching {len(starts)} × {layers} places of this text reads {tokens:,} tokens. Name a few positions."
             )

@@ -12,7 +12,7 @@ from glassformer.decoding.settings import NEW_TOKENS
 from glassformer.errors import TemplateError
 from glassformer.text import Tokenizer
 
-MOST = 3  # special tokens that are named
+MAX_NAMED = 3  # special tokens that are named
 
 
 def prompt_warnings(
@@ -122,8 +122,8 @@ def _special_tokens_in(texts: Sequence[str], tokenizer: Tokenizer, rendered: boo
                 places.append(f"{tokenizer.convert_ids_to_tokens(token)} (at character {start}{where})")
     if not places:
         return
-    more = f" and {len(places) - MOST} more" if len(places) > MOST else ""
-    named = ", ".join(places[:MOST]) + more
+    more = f" and {len(places) - MAX_NAMED} more" if len(places) > MAX_NAMED else ""
+    named = ", ".join(places[:MAX_NAMED]) + more
     if rendered:
         yield (
             f"Your text contains {named}: the model reads that as a special token, not as words, and may take it for the "

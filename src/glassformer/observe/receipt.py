@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.engine.protocol import alike
+from glassformer.engine.protocol import common_prefix
 from glassformer.errors import InputError
 from glassformer.observe.protocols import ModelLike, RunLike
 from glassformer.observe.tokens import token_text
@@ -167,7 +167,7 @@ def receipt_changes(data: Mapping[str, Any]) -> dict[str, Change]:
 def compare_with_receipt(data: Mapping[str, Any], run: RunLike) -> Replay:
     """A receipt, and its replay."""
     recorded, replayed = [step["id"] for step in data["steps"]], [step.id for step in run.steps]
-    step = None if recorded == replayed else alike(recorded, replayed)
+    step = None if recorded == replayed else common_prefix(recorded, replayed)
     tokenizer = run.model.tokenizer
     texts: list[str | None] = [None, None]
     logprobs: list[float | None] = [None, None]

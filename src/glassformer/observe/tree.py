@@ -33,8 +33,8 @@ from glassformer.progress import Progress
 from glassformer.text import Tokenizer
 from glassformer.views.tree import Node, Tree
 
-MOST_NODES = 100_000  # of a tree
-MOST_LEVELS = 100  # of a tree: files and pages nest as deep
+MAX_NODES = 100_000  # of a tree
+MAX_LEVELS = 100  # of a tree: files and pages nest as deep
 BATCH_ROWS = 64  # that go through together
 BATCH_TOKENS = 2**14  # in these rows at the most: with PyTorch, each has a copy of all that stands before it
 
@@ -46,11 +46,11 @@ def grow_tree(
     check_growth(model, ids, width, depth)
     root = GrowingNode(ids[-1] if model.start is None else model.start, None, 0.0, 0.0)
     Growth(model, width, depth, progress).grow(ids, [], root)
-    return Tree(model.name, text, tuple(ids), width, depth, to_node(model.tokenizer, root), (), TreeGrower(model))
+    return Tree(model.name, text, tuple(ids), width, depth, to_node(model.tokenizer, root), (), ModelTreeGrower(model))
 
 
 @dataclass(frozen=True)
-class TreeGrower:
+class ModelTreeGrower:
     """Grows a finished tree further."""
 
     model: ModelLike
@@ -98,12 +98,12 @@ def check_growth(model: ModelLike, ids: Sequence[int], width: int, depth: int, l
             f"{pluralize(before, 'token')} and {pluralize(depth, 'level')} do not fit into the model's context of "
             f"{context}. Shorten the prompt, or grow fewer levels."
         )
-    if level + depth > MOST_LEVELS:
-        raise InputError(f"a tree of {level + depth} levels is too tall; {MOST_LEVELS} is the most. Grow fewer levels.")
-    if (total := nodes + node_count(width, depth)) > MOST_NODES:
+    if level + depth > MAX_LEVELS:
+        raise InputError(f"a tree of {level + depth} levels is too tall; {MAX_LEVELS} is the most. Grow fewer levels.")
+    if (total := nodes + node_count(width, depth)) > MAX_NODES:
         count = f"{total:,}" if total < 10**15 else f"about 10^{len(str(total)) - 1}"
         raise InputError(
-            f"with width {width} and depth {depth} the tree has {count} nodes; {MOST_NODES:,} is the most. "
+            f"with width {width} and depth {depth} the tree has {count} nodes; {MAX_NODES:,} is the most. "
             "Take a smaller width or depth."
         )
 

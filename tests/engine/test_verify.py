@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.candidates import kl_divergence, log_softmax
 from glassformer.engine.protocol import CACHES, Feed
 from glassformer.errors import InputError
-from glassformer.observe.verify import bound, difference, divergence, verify, verify_all
-from glassformer.page.terminal import plain
+from glassformer.observe.verify import difference, tolerance, verify, verify_all
+from glassformer.page.terminal import plain_text
 from glassformer.sites import every
-from glassformer.views.verification import Checked, Difference, Verdict, verdicts
+from glassformer.views.verification import EngineVerdict, SiteDifference, Verdict, verdicts_table
 from tests.engine.executors import Subject
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,7 +101,7 @@ class TestVerify:
     def test_what_is_missing_or_no_number(self, spoil: Callable[[Any], Any], tiny: Tiny) -> None:
         subject = tiny("llama")
         found = verify(subject.plain(), Spoilt(subject.cpu(), "blocks.0.residual", spoil), PROMPTS, 3)
-        assert found.worst == Difference("blocks.0.residual", math.inf, math.inf)
+        assert found.worst == SiteDifference("blocks.0.residual", math.inf, math.inf)
         assert not found.agrees(1e9)
 
     def test_several_at_once(self, tiny: Tiny) -> None:
@@ -148,31 +149,32 @@ class TestMeasures:
         assert difference("final", {"final": value * 0}, {"final": value * 0}).error == 0
         assert difference("final", {"final": value * 0}, {"final": value}).error == math.inf
 
-    def test_divergence(self) -> None:
-        one, other = np.log(np.array([0.5, 0.5], np.float32)), np.log(np.array([0.9, 0.1], np.float32))
-        assert divergence(one, one + 3) == pytest.approx(0, abs=1e-6)
-        assert divergence(one, other) == pytest.approx(0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1), rel=1e-5)
-        assert divergence(one, other * np.float32(math.nan)) == math.inf
+    def test_kl_divergence(self) -> None:
+        even, skewed = (log_softmax(np.log(np.array(shares, np.float32))) for shares in ([0.5, 0.5], [0.9, 0.1]))
+        assert kl_divergence(even, log_softmax(np.float32(even + 3))) == pytest.approx(0, abs=1e-6)
+        expected = 0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1)
+        assert kl_divergence(even, skewed) == pytest.approx(expected, rel=1e-5)
+        assert kl_divergence(even, skewed * math.nan) == math.inf
 
-    def test_bounds(self) -> None:
-        assert bound(packed=False, cache="f32") == 1e-4
-        assert [bound(packed=True, cache=cache) for cache in CACHES] == [1e-2, 1e-2, 8e-2, 4e-1]
-        assert [bound(packed, "f32", "q8") for packed in (False, True)] == [1e-4, 5e-1]
+    def test_tolerances(self) -> None:
+        assert tolerance(packed=False, cache="f32") == 1e-4
+        assert [tolerance(packed=True, cache=cache) for cache in CACHES] == [1e-2, 1e-2, 8e-2, 4e-1]
+        assert [tolerance(packed, "f32", "q8") for packed in (False, True)] == [1e-4, 5e-1]
 
 
 FOUND = Verdict(
     (
-        Difference("embedding", 0.0, 0.0),
-        Difference("blocks.0.residual", 1e-4, 2e-4),
-        Difference("blocks.13.residual", 0.0024, 0.01),
-        Difference("scores", math.inf, math.inf),
+        SiteDifference("embedding", 0.0, 0.0),
+        SiteDifference("blocks.0.residual", 1e-4, 2e-4),
+        SiteDifference("blocks.13.residual", 0.0024, 0.01),
+        SiteDifference("scores", math.inf, math.inf),
     ),
     66, 0.985, 7.8e-4, 2e-3,
 )  # fmt: skip
 
 
-class TestLooks:
-    def test_one(self) -> None:
+class TestPictures:
+    def test_a_verdict(self) -> None:
         shown = str(FOUND)
         assert "66 positions: the same best token at 98.5%, divergence 7.8e-4 nats, worst site scores (∞)" in " ".join(
             shown.split()
@@ -180,12 +182,12 @@ class TestLooks:
         lines = [line.split() for line in shown.splitlines()]
         assert ["embedding", "0", "0"] in lines
         assert ["residual", "block", "13", "2.4e-3", "1e-2"] in lines
-        assert max(map(len, plain(FOUND, 80).splitlines())) <= 80
+        assert max(map(len, plain_text(FOUND, 80).splitlines())) <= 80
 
     def test_several_fit_eighty_columns(self) -> None:
         good = Verdict(FOUND.sites[:3], 66, 1.0, 1e-6, 1e-5)
-        rows = [Checked("avx512vnni", "bf16", "q14", good, 1e-2), Checked("portable", "f32", "q8", FOUND, 1e-4)]
-        lines = plain(verdicts(rows), 80).splitlines()
+        rows = [EngineVerdict("avx512vnni", "bf16", "q14", good, 1e-2), EngineVerdict("portable", "f32", "q8", FOUND, 1e-4)]
+        lines = plain_text(verdicts_table(rows), 80).splitlines()
         assert max(map(len, lines)) <= 80
         assert lines[3].split() == [
             "avx512vnni", "bf16", "q14", "100.0%", "1e-6", "13", "residual", "2.4e-3", "1e-2", "agrees",
@@ -193,7 +195,7 @@ class TestLooks:
         assert lines[4].split() == ["portable", "f32", "q8", "98.5%", "7.8e-4", "scores", "∞", "1e-4", "differs"]
 
     def test_as_data(self) -> None:
-        found = Checked("portable", "f32", "q8", FOUND, 1e-4).to_dict()
+        found = EngineVerdict("portable", "f32", "q8", FOUND, 1e-4).to_dict()
         assert found["worst"] == {"site": "scores", "error": None, "largest": None}  # JSON has no infinity
         assert (found["level"], found["activations"]) == ("portable", "q8")
         assert (found["agrees"], found["positions"]) == (False, 66)
