@@ -1,4 +1,7 @@
-"""An executor without a model: its scores follow from all that a row remembers, so nothing can be mixed up unseen."""
+"""An executor without a model: its scores follow from all that a row remembers, so nothing can be mixed up unseen.
+
+And one with a model that counts its rows.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from glassformer.candidates import Candidates, top
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, policies
 from glassformer.decoding.rules.guidance import log_softmax
 from glassformer.decoding.shortlist import Shortlist
+from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Description, Feed, Want
 
 
@@ -27,7 +31,27 @@ class Line:
         return len(self.ids)
 
 
-class Found:
+class CountedExecutor(PlainExecutor):
+    """A model's executor that says which rows are open."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.rows: list[Any] = []
+
+    def open(self, source: Sequence[int] | None = None) -> Any:
+        self.rows.append(super().open(source))
+        return self.rows[-1]
+
+    def fork(self, row: Any, length: int | None = None) -> Any:
+        self.rows.append(super().fork(row, length))
+        return self.rows[-1]
+
+    def close(self, row: Any) -> None:
+        super().close(row)
+        self.rows = [other for other in self.rows if other is not row]
+
+
+class OracleScores:
     def __init__(self, scores: list[Any]) -> None:
         self.sites: dict[str, Any] = {}
         self._scores = scores
@@ -72,7 +96,7 @@ class Oracle:
         self.passes.append([len(feed.ids) for feed in feeds])
         return [self._one(feed) for feed in feeds]
 
-    def _one(self, feed: Feed) -> Found:
+    def _one(self, feed: Feed) -> OracleScores:
         row: Any = feed.row
         assert row in self.rows
         assert len(feed.ids) > 0
@@ -80,7 +104,7 @@ class Oracle:
         assert row.length <= self.context
         ends = range(before + 1, row.length + 1)
         wanted = {Want.NONE: (), Want.LAST: ends[-1:], Want.ALL: ends}[feed.want]
-        return Found([self.after(row.ids[:end], row.source) for end in wanted])
+        return OracleScores([self.after(row.ids[:end], row.source) for end in wanted])
 
     def fork(self, row: Any, length: int | None = None) -> Line:
         self.rows.append(Line(row.source, row.ids[:length]))

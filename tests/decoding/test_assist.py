@@ -166,12 +166,14 @@ def test_a_source_goes_to_both_models() -> None:
 
 def test_the_prompts_logprobs_are_the_models_own() -> None:
     mirror = Oracle(9, seed=4)
-    policies = group([5, 6, 7], max_new_tokens=6, prompt_logprobs=0)
-    written(Oracle(9), policies, ModelDrafter(mirror))
-    (other,) = group([5, 6, 7], max_new_tokens=6, prompt_logprobs=0)
-    written(Oracle(9), [other])
-    assert policies[0].behind == other.behind
-    assert len(other.behind) == 3
+    assisted, unassisted = (
+        written(Oracle(9), group([5, 6, 7], max_new_tokens=6, prompt_logprobs=0), drafter)[0][-1].outcome
+        for drafter in (ModelDrafter(mirror), None)
+    )
+    assert assisted is not None
+    assert unassisted is not None
+    assert assisted.prompt_steps == unassisted.prompt_steps
+    assert len(unassisted.prompt_steps) == 3
     assert mirror.passes[0] == [3]
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
-from glassformer.decoding import Finish, Look, Policy
+from glassformer.decoding import Finish, Look, Outcome, Policy
 from glassformer.decoding.beams import beams, highest
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
@@ -25,18 +25,23 @@ from tests.decoding.oracle import Oracle, group, logprobs, only, recipe
 END = 0
 
 
-def search(oracle: Any, policies: list[Policy]) -> list[list[int]]:
-    """The texts, as the steps have them; all rows must have been given back."""
+def outcomes(oracle: Any, policies: list[Policy]) -> list[Outcome]:
+    """What came of each text; only its last step may say it, and all rows must have been given back."""
     texts: list[list[int]] = [[] for _ in policies]
+    found: dict[int, Outcome] = {}
     for number, step in beams(oracle, policies):
         texts[number].append(step.id)
-    assert texts == [policy.chosen for policy in policies]
+        assert (step.finish is None) == (step.outcome is None)
+        if step.outcome is not None:
+            found[number] = step.outcome
+    assert texts == [found[number].policy.chosen for number in range(len(policies))]
+    assert all(not policy.chosen for policy in policies)  # forks of them wrote the texts
     assert not oracle.rows
-    return texts
+    return [found[number] for number in range(len(policies))]
 
 
-def scores_of(policies: list[Policy]) -> list[float]:
-    return [policy.score for policy in policies if policy.score is not None]
+def search(oracle: Any, policies: list[Policy]) -> list[list[int]]:
+    return [outcome.policy.chosen for outcome in outcomes(oracle, policies)]
 
 
 def all_texts(size: int, room: int) -> Iterator[tuple[int, ...]]:
@@ -60,8 +65,9 @@ def test_with_beams_for_all_texts_the_best_of_all_are_found(seed: int, penalty: 
     policies = group(prompt, made)
     scores = {text: sum(logprobs(oracle, prompt, text)) / len(text) ** penalty for text in texts}
     best = sorted(texts, key=lambda text: -scores[text])[:5]
-    assert search(oracle, policies) == [list(text) for text in best]
-    assert [policy.score for policy in policies] == pytest.approx([scores[text] for text in best], abs=1e-4)
+    found = outcomes(oracle, policies)
+    assert [outcome.policy.chosen for outcome in found] == [list(text) for text in best]
+    assert [outcome.score for outcome in found] == pytest.approx([scores[text] for text in best], abs=1e-4)
 
 
 @effort(max_examples=50, deadline=None)
@@ -74,17 +80,20 @@ def test_a_score_is_the_sum_of_its_tokens(seed: int, width: int, sampled: bool) 
         prompt, look=Look(raw=True, scores=True), num_beams=width, num_return_sequences=width, eos_token_id=END,
         max_new_tokens=6, length_penalty=1.5, **sampling,
     )  # fmt: skip
-    texts = search(oracle, policies)
-    kept = policies[0].beam_scores
-    assert len({tuple(text) for text in texts}) == width
-    assert all(scores.shape == (width, 9) for scores in (*kept, *policies[0].beam_logits))
-    assert scores_of(policies) == sorted(scores_of(policies), reverse=True)
-    for policy, text in zip(policies, texts, strict=True):
-        found = [float(kept[n][beam, token]) for n, (beam, token) in enumerate(zip(policy.beams, text, strict=True))]
-        assert found == pytest.approx(logprobs(oracle, prompt, text), abs=1e-5)
-        assert policy.score == pytest.approx(sum(found) / len(text) ** 1.5, abs=1e-5)
-        raw = [policies[0].beam_logits[n][beam] for n, beam in enumerate(policy.beams)]
-        assert all(np.array_equal(one, oracle.after((*prompt, *text[:n]))) for n, one in enumerate(raw))
+    found = outcomes(oracle, policies)
+    beam_scores, beam_logits = found[0].beam_scores, found[0].beam_logits
+    assert len({tuple(outcome.policy.chosen) for outcome in found}) == width
+    assert all(scores.shape == (width, 9) for scores in (*beam_scores, *beam_logits))
+    scores = [outcome.score for outcome in found if outcome.score is not None]
+    assert scores == sorted(scores, reverse=True)
+    for outcome, score in zip(found, scores, strict=True):
+        text = outcome.policy.chosen
+        chosen = zip(outcome.beams, text, strict=True)
+        sums = [float(beam_scores[n][beam, token]) for n, (beam, token) in enumerate(chosen)]
+        assert sums == pytest.approx(logprobs(oracle, prompt, text), abs=1e-5)
+        assert score == pytest.approx(sum(sums) / len(text) ** 1.5, abs=1e-5)
+        raw = [beam_logits[n][beam] for n, beam in enumerate(outcome.beams)]
+        assert all(np.array_equal(logits, oracle.after((*prompt, *text[:n]))) for n, logits in enumerate(raw))
 
 
 @effort(max_examples=20, deadline=None)
@@ -154,12 +163,11 @@ class TestEnds:
 
     def test_when_a_function_says_so(self) -> None:
         made = recipe(num_beams=3, num_return_sequences=3, max_new_tokens=9, stop_when=lambda ids: ids[-1] % 2 == 1)
-        policies = group([3], made)
-        finishes = [step.finish for _, step in beams(Oracle(), policies) if step.finish]
+        steps = list(beams(Oracle(), group([3], made)))
+        finishes = [step.finish for _, step in steps if step.finish]
         assert set(finishes) <= {Finish.CRITERION, Finish.LENGTH}
         assert Finish.CRITERION in finishes
-        for policy in policies:
-            assert all(token % 2 == 0 for token in policy.chosen[:-1])
+        assert all(step.id % 2 == 0 for _, step in steps if not step.finish)
 
     def test_when_it_is_cancelled(self) -> None:
         event = threading.Event()
@@ -220,8 +228,8 @@ def test_a_grammars_texts_are_compared_and_nothing_else(seed: int, width: int) -
     asked = min(width, len(TEXTS))
     made = guided(*TEXTS, num_beams=width, num_return_sequences=asked, early_stopping="never", length_penalty=0.0)
     oracle = Oracle(12, seed)
-    policies = group([3], made)
-    found = search(oracle, policies)
+    policies = [outcome.policy for outcome in outcomes(oracle, group([3], made))]
+    found = [policy.chosen for policy in policies]
     assert all(text in TEXTS for text in found)
     assert len({tuple(text) for text in found}) == asked
     if width > 4:
@@ -294,10 +302,9 @@ def test_a_source_and_the_prompts_logprobs_go_along() -> None:
     oracle = Oracle()
     made = recipe(num_beams=2, num_return_sequences=2, max_new_tokens=3, prompt_logprobs=1)
     policies = [Policy(made, [4, 5, 6], context=64, index=index, source=[7, 8]) for index in range(2)]
-    list(beams(oracle, policies))
-    assert [step.id for step in policies[1].behind] == [4, 5, 6]
-    assert policies[1].behind[2].logprob == pytest.approx(sourced(oracle, [7, 8], [4, 5, 6]), abs=1e-6)
-    assert not oracle.rows
+    prompt_steps = outcomes(oracle, policies)[1].prompt_steps
+    assert [step.id for step in prompt_steps] == [4, 5, 6]
+    assert prompt_steps[2].logprob == pytest.approx(sourced(oracle, [7, 8], [4, 5, 6]), abs=1e-6)
 
 
 def sourced(oracle: Oracle, source: list[int], ids: list[int]) -> float:
@@ -310,6 +317,7 @@ def test_steps_explain_themselves() -> None:
     look = Look(candidates=3, waterfall=True, raw=True, scores=True)
     policies = group([3], look=look, num_beams=3, num_return_sequences=2, max_new_tokens=4, suppress_tokens=[7])
     steps = [step for _, step in beams(oracle, policies)]
+    policies = [step.outcome.policy for step in steps if step.outcome is not None]
     befores = [(3, *policy.chosen[:place]) for policy in policies for place in range(4)]
     lost = []
     for before, step in zip(befores, steps, strict=True):

@@ -32,8 +32,8 @@ from glassformer.errors import SettingError
 from glassformer.text import Tokenizer
 from tests.decoding.schemas import ROOM, SCHEMAS
 from tests.text.models import GEMMA, LLAMA, T5, trained
-from tests.text.test_gguf_kinds import pieces, t5
-from tests.text.test_vocabulary import of, write
+from tests.text.test_gguf_tokenizers import pieces, t5
+from tests.text.test_legacy_vocabulary import of, write
 
 some = settings(max_examples=30, deadline=None)
 seeds = st.integers(0, 2**32 - 1)

@@ -16,6 +16,7 @@ from glassformer.decoding.lane import CHUNK
 from glassformer.decoding.loop import loop
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.errors import ExecutorError, InputError, SettingError
+from tests.decoding.oracle import CountedExecutor
 from tests.parity import reference
 
 PROMPTS = ([5, 9, 14, 3], [77, 21], [5, 9, 14, 3, 8, 60])
@@ -130,16 +131,17 @@ class TestGuidance:
 def test_log_probabilities_of_the_prompt(model: Any) -> None:
     long = [5 + n % 50 for n in range(CHUNK + 9)][:60]
     (policy,) = begun(model, long, prompt_logprobs=2, max_new_tokens=2)
-    for _ in generate(PlainExecutor(model), [policy]):
-        pass
+    *_, (_, last) = generate(PlainExecutor(model), [policy])
+    assert last.outcome is not None
+    prompt_steps = last.outcome.prompt_steps
     if model.config.model_type == "t5":
-        assert [step.id for step in policy.behind] == [0]
+        assert [step.id for step in prompt_steps] == [0]
         return
     with torch.no_grad():
         expected = model(torch.tensor([long])).logits[0].log_softmax(-1)
-    assert [step.id for step in policy.behind] == long
-    assert policy.behind[0].logprob is None
-    for position, step in enumerate(policy.behind[1:]):
+    assert [step.id for step in prompt_steps] == long
+    assert prompt_steps[0].logprob is None
+    for position, step in enumerate(prompt_steps[1:]):
         assert step.logprob == pytest.approx(float(expected[position, step.id]), abs=1e-4)
         assert step.candidates is not None
         assert step.candidates.logprobs == pytest.approx(expected[position].topk(2).values.numpy(), abs=1e-4)
@@ -150,14 +152,14 @@ def test_log_probabilities_of_the_prompt(model: Any) -> None:
 
 
 def test_a_lane_that_cannot_begin_leaves_no_row_behind(llama: Any) -> None:
-    executor = PlainExecutor(llama)
+    executor = CountedExecutor(llama)
     recipe = Recipe.of(GenerationConfig(guidance_scale=2.0))
     with pytest.raises(InputError, match="token id 999 is outside the vocabulary"):
         list(loop(executor, [Policy(recipe, [5], context=64, negative=[999])]))
     t5_like = Recipe.of(GenerationConfig(guidance_scale=2.0, prompt_logprobs=1))
     with pytest.raises(InputError, match="outside the vocabulary"):
         list(loop(executor, [Policy(t5_like, [5, 999, 6], context=64, negative=[5])]))
-    assert not executor._memory.rows
+    assert not executor.rows
 
 
 class TestNotNumbers:

@@ -100,8 +100,8 @@ def test_cancelling() -> None:
 
 def test_cancel_from_another_thread() -> None:
     model = glassformer.load("smollm2")
-    run = model.begin("Count to a thousand.", max_new_tokens=300)
-    pieces = model.follow(run)
+    run = model.prepare("Count to a thousand.", max_new_tokens=300)
+    pieces = model.generate(run)
     next(pieces)
     thread = threading.Thread(target=run.cancel)
     thread.start()

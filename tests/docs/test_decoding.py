@@ -25,9 +25,11 @@ from tests.test_docs import ROOT
 PAGE = ROOT / "docs" / "decoding.md"
 TEXT = PAGE.read_text("utf-8")
 GROUPS = {  # what the settings are about, and the first of each group
-    "How long": "max_new_tokens", "Which strategy": "do_sample", "Which texts are allowed": "json_schema",
-    "Which tokens": "sequence_bias", "Against repetition": "repetition_penalty", "How to draw": "temperature",
-    "The rules themselves": "rules", "What comes back": "return_dict_in_generate", "The model's own": "bos_token_id",
+    "How long": "max_new_tokens", "Which strategy": "do_sample", "Guidance": "guidance_scale",
+    "Favored tokens": "sequence_bias", "Against repetition": "repetition_penalty", "What may not come": "bad_words_ids",
+    "Which texts are allowed": "json_schema", "Which tokens are allowed": "allowed_tokens",
+    "Your own rules, and the order of all": "logits_processor", "How to draw": "temperature",
+    "What comes back": "return_dict_in_generate", "The model's own": "bos_token_id",
 }  # fmt: skip
 PHASES = {  # what the rules do, and the first of each kind
     "lead away from the negative prompt": "guidance_scale", "favour and penalise": "sequence_bias",
@@ -60,9 +62,9 @@ def settings_table() -> str:
     for title, names in grouped(SETTINGS, GROUPS).items():
         lines.append(f"| **{title}** | | | |")
         for name in names:
-            about = SETTINGS[name]
-            needs = f"`{about.needs}`" if about.needs else ""
-            lines.append(f"| `{name}` | {about.text} | {code(getattr(defaults, name))} | {needs} |")
+            info = SETTINGS[name]
+            needs = f"`{info.needs}`" if info.needs else ""
+            lines.append(f"| `{name}` | {info.summary} | {code(getattr(defaults, name))} | {needs} |")
     return "\n".join(lines)
 
 

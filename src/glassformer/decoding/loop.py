@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import Executor
+from glassformer.engine.protocol import Executor, Scores
 
 
 def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
@@ -37,6 +37,7 @@ class Loop:
         self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
+        self._scores: dict[int, list[Scores]] = {}  # of the last pass, where no token was chosen by them yet
 
     @property
     def policies(self) -> list[Policy]:
@@ -45,32 +46,43 @@ class Loop:
 
     def admit(self, policies: Sequence[Policy]) -> None:
         """Let texts join: their prompts go through with the next pass. A prompt that several of them share is read once."""
-        for policy in policies:
-            self._policies[id(policy)] = policy
-        for first, *others in shared_prompts(policies):
-            self._lanes[id(first)] = Lane(self.executor, first)
-            self._waiting.update({id(other): id(first) for other in others})
+        groups = shared_prompts(policies)
+        lanes: dict[int, Lane] = {}
+        try:
+            for first, *_ in groups:
+                lanes[id(first)] = Lane(self.executor, first)
+        except BaseException:
+            close_all(lanes.values())
+            raise
+        self._lanes.update(lanes)
+        self._policies.update({id(policy): policy for policy in policies})
+        self._waiting.update({id(other): id(first) for first, *others in groups for other in others})
 
     def remove(self, policy: Policy) -> None:
         """Take a text out before its end, and give its rows' memory back."""
-        self._policies.pop(id(policy), None)
-        self._waiting.pop(id(policy), None)
+        for entries in (self._policies, self._waiting, self._scores):
+            entries.pop(id(policy), None)
         if (lane := self._lanes.pop(id(policy), None)) is not None:
             lane.close()
-        if left := [self._policies[key] for key, first in self._waiting.items() if first == id(policy)]:
+        if orphans := [self._policies[key] for key, first in self._waiting.items() if first == id(policy)]:
             self._waiting = {key: first for key, first in self._waiting.items() if first != id(policy)}
-            self.admit(left)  # the first of them reads the prompt now
+            self.admit(orphans)  # the first of them reads the prompt now
 
     def step(self) -> Iterator[tuple[Policy, Step]]:
-        """One pass: (policy, step) for each text in it. Those that end leave."""
-        scores = dict(zip(self._lanes, run_lanes(self.executor, list(self._lanes.values())), strict=True))
-        for key, first in self._waiting.items():
-            self._lanes[key], scores[key] = self._lanes[first].fork(self._policies[key]), scores[first]
-        self._waiting = {}
+        """One pass: (policy, step) for each text in it. A text that ends leaves, as does one whose choice raises.
+
+        Where somebody stops in the middle of it, or a choice raises, the next call goes on with the same pass.
+        """
+        if not self._scores:
+            self._run()
         for key, policy in list(self._policies.items()):
-            if key not in scores or key not in self._lanes:  # it joined or left since the pass began
+            if (scores := self._scores.pop(key, None)) is None:  # it joined or left since the pass began
                 continue
-            step = self._lanes[key].choose(scores[key])
+            try:
+                step = self._lanes[key].choose(scores)
+            except BaseException:
+                self.remove(policy)
+                raise
             if step.finish:
                 self.remove(policy)
             else:
@@ -80,7 +92,15 @@ class Loop:
     def close(self) -> None:
         """Take all texts out."""
         close_all(self._lanes.values())
-        self._policies, self._lanes, self._waiting = {}, {}, {}
+        self._policies, self._lanes, self._waiting, self._scores = {}, {}, {}, {}
+
+    def _run(self) -> None:
+        """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
+        self._scores = dict(zip(self._lanes, run_lanes(self.executor, list(self._lanes.values())), strict=True))
+        for key, first in self._waiting.items():
+            self._lanes[key] = self._lanes[first].fork(self._policies[key])
+            self._scores[key] = self._scores[first]
+        self._waiting = {}
 
 
 def shared_prompts(policies: Sequence[Policy]) -> list[list[Policy]]:

@@ -4,8 +4,8 @@ Most of them keep what scores above a cut. So they find the cut first and compar
 a softmax. Where a softmax is needed, weights relative to the best, `exp(score − best)`, stand for probabilities with one
 total for all of them.
 
-`min_keep` is how many stay whatever the rule says. A shortlist with nothing in play passes through untouched: whoever asked for
-the rules reports it. Scores are numbers or minus infinity; NaN and plus infinity are the caller's to refuse.
+`min_keep` is how many stay whatever the rule says. A shortlist with nothing in play passes through untouched; the policy
+reports it. Scores are numbers or minus infinity; NaN and plus infinity are the caller's to refuse.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rules about named tokens: favour them, ban them, or allow nothing else.
 
-An id that is not in the vocabulary, or not on the list any more, is ignored. A ban may leave nothing in play; whoever asked
-for the rules reports it.
+An id that is not in the vocabulary, or not on the list any more, is ignored. A ban may leave nothing in play; the policy
+reports it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def by_grammar(shortlist: Shortlist, past: Past) -> Shortlist:
 
 
 def added(shortlist: Shortlist, tokens: Ids | Sequence[int], amounts: npt.ArrayLike) -> Shortlist:
-    """Add to these tokens' scores; where a token is named twice, its last amount. The shortlist itself when nothing changes."""
+    """Add to these tokens' scores; where a token is named twice, its last amount. The same object if nothing changes."""
     places, there = shortlist.places(tokens)
     before = shortlist.scores[places]
     after = before + np.broadcast_to(np.asarray(amounts, np.float32), there.shape)[there]
