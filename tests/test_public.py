@@ -17,7 +17,7 @@ def test_all_is_sorted_and_complete() -> None:
 
 
 @pytest.mark.parametrize("name", glassformer.__all__)
-def test_every_name_is_there(name: str) -> None:
+def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(glassformer, name) is not None
 
 
@@ -35,13 +35,13 @@ def test_type_checkers_see_every_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2LMHeadModel", "T5ForConditionalGeneration", "Gemma3TextModel"])
-def test_families_by_name(name: str) -> None:
-    found = getattr(glassformer, name)
-    assert found.__name__ == name
-    assert getattr(glassformer, name) is found
+def test_family_classes_by_name(name: str) -> None:
+    result = getattr(glassformer, name)
+    assert result.__name__ == name
+    assert getattr(glassformer, name) is result
 
 
 @pytest.mark.parametrize("name", ["AutoModelForNothing", "BertForCausalLM", "T5ForMaskedLM", "nothing"])
-def test_unknown_name(name: str) -> None:
+def test_an_unknown_name_is_refused(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
         getattr(glassformer, name)

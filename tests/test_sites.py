@@ -12,7 +12,7 @@ import torch
 import glassformer
 from glassformer import sites
 from glassformer.blueprints import blueprint
-from glassformer.engine.plain.executor import Plain
+from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import SiteError
 from glassformer.sites import Change, Watch
@@ -29,7 +29,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 100, 42, 6, 7]])
 
 
-def test_the_vocabulary() -> None:
+def test_every_site_and_its_axes() -> None:
     known = list(sites.every(2))
     assert known[0] == "embedding"
     assert known[-1] == "scores"
@@ -39,7 +39,7 @@ def test_the_vocabulary() -> None:
 
 
 @pytest.mark.parametrize("name", ["blocks.0.resdual", "blocks.x.residual", "blocks", "score"])
-def test_an_unknown_site(name: str) -> None:
+def test_an_unknown_site_is_refused(name: str) -> None:
     with pytest.raises(SiteError, match="there is no site"):
         sites.axes(name)
     with pytest.raises(SiteError, match="no site matches .* in a model of 2 blocks"):
@@ -53,13 +53,13 @@ def test_the_nearest_site_is_suggested(model: Any) -> None:
         model(IDS, watch="blocks.7.residual")
 
 
-def test_the_blueprint_tells_every_sites_shape(model: Any) -> None:
-    found = model(IDS, watch="*").sites
-    told = blueprint(model.config).sites
+def test_the_blueprint_has_every_site_and_its_shape(model: Any) -> None:
+    result = model(IDS, watch="*").sites
+    described = blueprint(model.config).sites
     sizes = {"batch": 2, "length": 6, "keys": 6}
-    assert found.keys() == told.keys() == set(sites.every(3))
-    for site, shape in told.items():
-        assert found[site].shape == tuple(sizes.get(size, size) for size in shape), site
+    assert result.keys() == described.keys() == set(sites.every(3))
+    for site, shape in described.items():
+        assert result[site].shape == tuple(sizes.get(size, size) for size in shape), site
 
 
 def test_the_blueprint_lists_exactly_the_checkpoints_weights(model: Any) -> None:
@@ -84,7 +84,7 @@ def test_executor_rows_are_watched_one_by_one(model: Any) -> None:
     """One watched row among three of different lengths: all scores stay the same, and its sites are its own."""
     rows = [[5, 9, 14, 3], [8, 8, 100, 42, 6, 7, 31], [70, 2]]
     watch = Watch.of("*", blocks=3)
-    unwatched, watched = Plain(model), Plain(model)
+    unwatched, watched = PlainExecutor(model), PlainExecutor(model)
     before = unwatched.run([Feed(unwatched.open(), ids, Want.ALL) for ids in rows])
     after = watched.run([Feed(watched.open(), ids, Want.ALL, watch=watch if n == 0 else None) for n, ids in enumerate(rows)])
     for one, other, ids in zip(before, after, rows, strict=True):
@@ -98,7 +98,7 @@ def test_executor_rows_are_watched_one_by_one(model: Any) -> None:
     assert not after[1].sites
 
 
-def test_nobody_looking_leaves_nothing_behind(model: Any) -> None:
+def test_without_a_watch_there_is_no_tap_and_no_hook(model: Any) -> None:
     """No hooks, and no tap in the pass."""
     seen: list[Any] = []
     original = type(model.base_model).compute
@@ -118,16 +118,16 @@ def test_nobody_looking_leaves_nothing_behind(model: Any) -> None:
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
 
 
-def test_no_allocations_when_nobody_looks(model: Any) -> None:
-    """The same number of torch operations, whether sites exist or not: `touch` returns its argument itself."""
+def test_without_a_watch_a_site_returns_its_value_itself(model: Any) -> None:
+    """The same number of torch operations, whether sites exist or not: `at_site` returns its argument itself."""
     block = model.model.layers[0]
     x = torch.randn(1, 2, 48)
     p = model.model.prepare(IDS[:1, :2], None, None, None, None, False, None)
     assert p.tap is None
-    assert block.apply("residual", x, p) is x
+    assert block.at_site("residual", x, p) is x
 
 
-def test_users_own_hooks_fire(model: Any) -> None:
+def test_torch_hooks_of_the_user_fire(model: Any) -> None:
     fired: list[str] = []
     names = {"": model, "base": model.model, "attention": model.model.layers[1].self_attn, "head": model.lm_head}
     hooks = [m.register_forward_hook(lambda *_, name=name: fired.append(name)) for name, m in names.items()]
@@ -137,8 +137,8 @@ def test_users_own_hooks_fire(model: Any) -> None:
     assert sorted(fired) == sorted(names)
 
 
-class TestWaysOfSaying:
-    def test_sites_with_their_changes(self, model: Any) -> None:
+class TestWatchArgument:
+    def test_a_mapping_of_sites_to_changes(self, model: Any) -> None:
         site = "blocks.1.residual"
         short = model(IDS, watch={site: Change(scale=0.0)})
         long = model(IDS, watch=Watch(frozenset({site}), {site: Change(scale=0.0)}))
@@ -150,16 +150,16 @@ class TestWaysOfSaying:
             f"blocks.{n}.middle" for n in range(3)
         }
 
-    def test_nothing_is_silently_dropped(self, model: Any) -> None:
+    def test_unknown_sites_and_wrong_changes_are_refused(self, model: Any) -> None:
         nowhere = Watch(changes={"blocks.99.residual": Change(scale=0.0)})
         with pytest.raises(SiteError, match=r"no site matches 'blocks\.99\.residual'"):
             model(IDS, watch=nowhere)
-        executor = Plain(model)
+        executor = PlainExecutor(model)
         with pytest.raises(SiteError, match="blocks.99"):
             executor.run([Feed(executor.open(), [1], watch=nowhere)])
         pattern = Watch(frozenset({"blocks.*.middle"}))
-        (found,) = executor.run([Feed(executor.open(), [1], watch=pattern)])
-        assert set(found.sites) == {f"blocks.{n}.middle" for n in range(3)}
+        (result,) = executor.run([Feed(executor.open(), [1], watch=pattern)])
+        assert set(result.sites) == {f"blocks.{n}.middle" for n in range(3)}
         with pytest.raises(SiteError, match="it must be a Change"):
             model(IDS, watch={"blocks.0.residual": 0.0})
         with pytest.raises(SiteError, match=r"Did you mean 'blocks\.\*\.residual'"):
@@ -178,18 +178,18 @@ class TestChanges:
         assert not torch.allclose(changed.logits, model(IDS).logits, atol=1e-3)
 
     def test_patching_with_itself_changes_nothing(self, model: Any) -> None:
-        found = model(IDS, watch="*")
+        result = model(IDS, watch="*")
         for site in ("embedding", "blocks.0.residual", "blocks.2.mlp.hidden", "blocks.1.attention.value", "scores"):
-            same = Change(scale=0.0, shift=found.sites[site])
+            same = Change(scale=0.0, shift=result.sites[site])
             patched = model(IDS, watch=Watch.of("scores", blocks=3, changes={site: same}))
-            assert torch.equal(patched.logits, found.logits), site
+            assert torch.equal(patched.logits, result.logits), site
 
     def test_a_changed_pattern_goes_into_the_output(self, model: Any) -> None:
         site = "blocks.0.attention.pattern"
-        found = model(IDS, watch=[site, "blocks.0.attention.heads"])
-        same = Change(scale=0.0, shift=found.sites[site])
+        result = model(IDS, watch=[site, "blocks.0.attention.heads"])
+        same = Change(scale=0.0, shift=result.sites[site])
         patched = model(IDS, watch=Watch.of("blocks.0.attention.heads", blocks=3, changes={site: same}))
-        assert torch.allclose(patched.logits, found.logits, atol=1e-4)
+        assert torch.allclose(patched.logits, result.logits, atol=1e-4)
         flat = Change(scale=0.0, shift=torch.full((6,), 1 / 6), heads=frozenset({0}))
         uniform = model(
             IDS, watch=Watch.of("blocks.0.attention.heads", "blocks.0.attention.value", blocks=3, changes={site: flat})
@@ -200,12 +200,12 @@ class TestChanges:
     def test_positions_count_from_the_start_of_the_sequence(self, model: Any) -> None:
         site = "blocks.0.residual"
         change = Watch.of(site, blocks=3, changes={site: Change(scale=0.0, positions=frozenset({4}))})
-        whole = model(IDS, watch=change)
-        assert float(whole.sites[site][:, 4].abs().max()) == 0.0
-        assert float(whole.sites[site][:, 3].abs().min()) > 0.0
+        output = model(IDS, watch=change)
+        assert float(output.sites[site][:, 4].abs().max()) == 0.0
+        assert float(output.sites[site][:, 3].abs().min()) > 0.0
         first = model(IDS[:, :3])
         rest = model(IDS[:, 3:], past_key_values=first.past_key_values, watch=change)
-        assert torch.allclose(rest.logits, whole.logits[:, 3:], atol=1e-4)
+        assert torch.allclose(rest.logits, output.logits[:, 3:], atol=1e-4)
 
     def test_heads_and_positions_together(self, model: Any) -> None:
         site = "blocks.0.attention.query"
@@ -215,36 +215,36 @@ class TestChanges:
         assert zero.nonzero().tolist() == [[0, 1], [0, 4], [3, 1], [3, 4]]
 
     def test_only_the_watched_row_is_changed(self, model: Any) -> None:
-        executor = Plain(model)
+        executor = PlainExecutor(model)
         zero = Watch.of(blocks=3, changes={"blocks.0.residual": Change(scale=0.0), "scores": Change(shift=1.0)})
         rows = [[5, 9, 14, 3], [8, 8, 100]]
         changed = executor.run([Feed(executor.open(), ids, watch=zero if n else None) for n, ids in enumerate(rows)])
-        untouched = Plain(model)
+        untouched = PlainExecutor(model)
         plain = untouched.run([Feed(untouched.open(), ids) for ids in rows])
         assert np.array_equal(changed[0].host(), plain[0].host())
         assert not np.allclose(changed[1].host(), plain[1].host(), atol=1e-2)
 
-    def test_rows_of_a_shift_go_with_their_positions(self) -> None:
+    def test_rows_of_a_shift_follow_their_positions(self) -> None:
         value, shift = np.zeros((1, 4, 2), np.float32), np.array([[3.0, 3.0], [1.0, 1.0]], np.float32)
         changed = Change(shift=shift, positions=[3, 1]).apply(value, sites.STREAM, 0)
         assert changed[0, :, 0].tolist() == [0, 1, 0, 3]
         assert Change(shift=shift, positions={3, 1}).apply(value, sites.STREAM, 0)[0, :, 0].tolist() == [0, 3, 0, 1]
 
-    def test_a_text_that_goes_through_in_pieces_is_changed_as_a_whole(self) -> None:
+    def test_a_text_run_in_chunks_is_changed_as_a_whole(self) -> None:
         """Each piece takes the rows of the shift that are meant for it."""
-        whole, shift = np.ones((1, 6, 2), np.float32), np.arange(8, dtype=np.float32).reshape(4, 2)
+        output, shift = np.ones((1, 6, 2), np.float32), np.arange(8, dtype=np.float32).reshape(4, 2)
         change = Change(0.0, shift, positions=[1, 2, 3, 4])
-        pieces = [change.apply(whole[:, at : at + 2], sites.STREAM, at) for at in (0, 2, 4)]
-        assert np.array_equal(np.concatenate(pieces, 1), change.apply(whole, sites.STREAM, 0))
+        pieces = [change.apply(output[:, at : at + 2], sites.STREAM, at) for at in (0, 2, 4)]
+        assert np.array_equal(np.concatenate(pieces, 1), change.apply(output, sites.STREAM, 0))
         heads, by_head = np.ones((1, 3, 6, 2), np.float32), np.arange(16, dtype=np.float32).reshape(2, 4, 2)
         change = Change(0.0, by_head, positions=[1, 2, 3, 4], heads=[2, 0])
         pieces = [change.apply(heads[:, :, at : at + 2], sites.HEADS, at) for at in (0, 2, 4)]
-        found = change.apply(heads, sites.HEADS, 0)
-        assert np.array_equal(np.concatenate(pieces, 2), found)
-        assert np.array_equal(found[0, 2, 1:5], by_head[0])
-        assert np.array_equal(found[0, 0, 1:5], by_head[1])
+        result = change.apply(heads, sites.HEADS, 0)
+        assert np.array_equal(np.concatenate(pieces, 2), result)
+        assert np.array_equal(result[0, 2, 1:5], by_head[0])
+        assert np.array_equal(result[0, 0, 1:5], by_head[1])
 
-    def test_numpy_values_too(self) -> None:
+    def test_changes_apply_to_numpy_values(self) -> None:
         value = np.ones((1, 3, 4), np.float32)
         changed = Change(scale=2.0, shift=1.0, positions=frozenset({1, 9})).apply(value, sites.STREAM, 0)
         assert changed[0, :, 0].tolist() == [1, 3, 1]
@@ -254,7 +254,7 @@ class TestChanges:
 
 class TestUnusableChanges:
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("arguments", "message"),
         [
             ({"scale": "0"}, "scale is a number, not '0'"),
             ({"heads": 1}, "heads are numbers from 0 on, such as heads=.0, 3., not 1"),
@@ -263,31 +263,31 @@ class TestUnusableChanges:
             ({"positions": "12"}, "positions are numbers from 0 on"),
         ],
     )
-    def test_said_when_they_are_made(self, given: dict[str, Any], said: str) -> None:
-        with pytest.raises(SiteError, match=said):
-            Change(**given)
+    def test_refused_when_the_change_is_created(self, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(SiteError, match=message):
+            Change(**arguments)
 
-    def test_said_when_they_are_asked_for(self, model: Any) -> None:
+    def test_refused_when_the_pass_begins(self, model: Any) -> None:
         with pytest.raises(SiteError, match=r"there are no heads at 'blocks.0.residual', which has batch, length, hidden"):
             model(IDS, watch={"blocks.0.residual": Change(scale=0, heads=[1])})
         with pytest.raises(SiteError, match="a watch names sites, as text or a list, or maps them to changes; it is not 3"):
             model(IDS, watch=3)
 
-    def test_said_when_they_do_not_fit(self, model: Any) -> None:
+    def test_refused_when_the_shapes_do_not_fit(self, model: Any) -> None:
         with pytest.raises(SiteError, match="does not fit what it changes, {.batch.: 2, .heads.: 4, .length.: 6, "):
             model(IDS, watch={"blocks.0.attention.heads": Change(shift=torch.ones(5))})
         with pytest.raises(SiteError, match="there is no head 99 to change: there are 4, 0 to 3"):
             model(IDS, watch={"blocks.0.attention.heads": Change(scale=0, heads=[99])})
 
 
-def test_a_row_is_patched_with_its_own_value_beside_a_longer_one(model: Any) -> None:
+def test_a_row_is_patched_with_its_own_value_next_to_a_longer_row(model: Any) -> None:
     """A change meets the row's own part, not the room that a longer row makes for it."""
-    executor = Plain(model)
+    executor = PlainExecutor(model)
     site = "blocks.0.residual"
     rows = [executor.open(), executor.open()]
     alone = executor.run([Feed(rows[0], [5, 9, 14], watch=Watch(frozenset({site})))])[0]
-    wanted, seen = alone.host().copy(), alone.sites[site].clone()
+    expected, seen = alone.host().copy(), alone.sites[site].clone()
     executor.rewind(rows[0], 0)
     patch = Watch(changes={site: Change(scale=0.0, shift=seen)})
-    found = executor.run([Feed(rows[0], [5, 9, 14], watch=patch), Feed(rows[1], [8, 8, 100, 42, 6, 7])])
-    assert np.allclose(found[0].host(), wanted, atol=1e-4)
+    result = executor.run([Feed(rows[0], [5, 9, 14], watch=patch), Feed(rows[1], [8, 8, 100, 42, 6, 7])])
+    assert np.allclose(result[0].host(), expected, atol=1e-4)

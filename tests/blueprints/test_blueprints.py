@@ -15,12 +15,12 @@ QWEN3: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_known_families() -> None:
+def test_model_types_are_found_by_file_name() -> None:
     assert {"llama", "mistral", "qwen2", "qwen3"} <= set(blueprints.model_types())
     assert blueprints.module_for("qwen3").Config.model_type == "qwen3"
 
 
-def test_qwen3_is_as_large_as_it_says() -> None:
+def test_qwen3_has_its_published_parameter_count() -> None:
     drawn = blueprint(read_config(QWEN3))
     assert drawn.parameters == 596_049_920
     assert len(drawn.weights) == 310
@@ -30,7 +30,7 @@ def test_qwen3_is_as_large_as_it_says() -> None:
     assert untied.weights[-1].name == "lm_head.weight"
 
 
-def test_ops_form_a_chain() -> None:
+def test_every_op_reads_earlier_ops() -> None:
     """Each op reads only what came before, and everything but the end is read."""
     drawn = blueprint(read_config(QWEN3), "sequence")
     read = {number for op in drawn.ops for number in op.inputs}
@@ -53,7 +53,7 @@ def test_windows_are_options_of_attention() -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3", "llama"])
-def test_configs_survive_being_written(name: str) -> None:
+def test_a_config_is_read_back_from_its_dict(name: str) -> None:
     config = read_config({**QWEN3, "model_type": name, "id2label": {"0": "no", "1": "yes"}, "odd": 3})
     again = read_config(config.to_dict())
     assert again == config

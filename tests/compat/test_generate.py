@@ -28,13 +28,13 @@ def test_rows_end_at_different_times(model: Any) -> None:
     free = model.generate(ids, max_new_tokens=12, eos_token_id=None)
     end = int(free[1, 8])
     found = model.generate(ids, max_new_tokens=12, eos_token_id=end, pad_token_id=0)
-    for row, whole in zip(found[:, 6:].tolist(), free[:, 6:].tolist(), strict=True):
-        stop = whole.index(end) + 1 if end in whole else 12
-        assert row[:stop] == whole[:stop]
+    for row, output in zip(found[:, 6:].tolist(), free[:, 6:].tolist(), strict=True):
+        stop = output.index(end) + 1 if end in output else 12
+        assert row[:stop] == output[:stop]
         assert set(row[stop:]) <= {0}
 
 
-def test_padding_comes_from_the_eos_when_nothing_else_says(model: Any) -> None:
+def test_padding_defaults_to_the_eos_token(model: Any) -> None:
     ids = torch.stack([IDS[0], IDS[0].flip(0)])
     free = model.generate(ids, max_new_tokens=8, eos_token_id=None)
     ends = [int(free[0, 7]), 159]
@@ -63,14 +63,14 @@ def test_a_sampled_row_is_the_same_in_a_batch(model: Any) -> None:
     assert together[1].tolist() == together[2].tolist() == alone[0].tolist()
 
 
-def test_steps_as_they_come(model: Any) -> None:
+def test_steps_yields_each_row_and_step(model: Any) -> None:
     steps = list(model.steps(IDS, max_new_tokens=5, eos_token_id=None, look=3))
     assert [row for row, _ in steps] == [0] * 5
     assert [step.id for _, step in steps] == model.generate(IDS, max_new_tokens=5, eos_token_id=None)[0, 6:].tolist()
     assert all(step.candidates.ids[0] == step.id for _, step in steps)
 
 
-def test_streamer(model: Any, capsys: pytest.CaptureFixture[str], qwen3_tokenizer: Path) -> None:
+def test_text_streamer_prints_the_text(model: Any, capsys: pytest.CaptureFixture[str], qwen3_tokenizer: Path) -> None:
     tokenizer = glassformer.AutoTokenizer.from_pretrained(qwen3_tokenizer)
     result = model.generate(IDS, max_new_tokens=6, eos_token_id=None, streamer=TextStreamer(tokenizer))
     assert capsys.readouterr().out == tokenizer.decode(result[0]) + "\n"
@@ -80,7 +80,7 @@ def test_streamer(model: Any, capsys: pytest.CaptureFixture[str], qwen3_tokenize
         model.generate(torch.cat((IDS, IDS)), streamer=TextStreamer(tokenizer))
 
 
-def test_the_cache_by_hand(model: Any) -> None:
+def test_a_kv_cache_by_hand_gives_the_same_ids(model: Any) -> None:
     cache = DynamicCache()
     assert cache
     assert len(cache) == 0
@@ -105,10 +105,10 @@ def test_the_cache_by_hand(model: Any) -> None:
 def test_gradients_through_the_cache(model: Any) -> None:
     """In pieces with gradients, the loss's gradient equals the whole's: nothing needed is overwritten."""
     weight = model.model.layers[0].self_attn.k_proj.weight
-    whole = torch.autograd.grad(model(IDS).logits[:, -1].sum(), weight)[0]
+    output = torch.autograd.grad(model(IDS).logits[:, -1].sum(), weight)[0]
     first = model(IDS[:, :4])
     parts = model(IDS[:, 4:], past_key_values=first.past_key_values).logits[:, -1].sum()
-    assert torch.allclose(torch.autograd.grad(parts, weight)[0], whole, atol=1e-4)
+    assert torch.allclose(torch.autograd.grad(parts, weight)[0], output, atol=1e-4)
     with torch.no_grad():
         after = model(IDS[:, :1], past_key_values=first.past_key_values)
     assert after.past_key_values.get_seq_length() == 7
@@ -130,12 +130,12 @@ def test_generate_leaves_the_mode_as_it_was(model: Any) -> None:
     assert not model.training
 
 
-def test_another_generation_config(model: Any) -> None:
+def test_a_generation_config_for_one_call(model: Any) -> None:
     assert model.generate(IDS, generation_config=GenerationConfig(max_new_tokens=2)).shape == (1, 8)
     assert model.generate(IDS, max_length=9, eos_token_id=None).shape == (1, 9)
 
 
-def test_padding_without_its_mask_is_noticed(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_padding_without_a_mask_is_logged(model: Any, caplog: pytest.LogCaptureFixture) -> None:
     padded = torch.cat((IDS, torch.zeros(1, 6, dtype=torch.long)))
     model.generate(padded, max_new_tokens=1)
     assert caplog.messages == ["the batch holds the padding id 0 and no attention_mask was given; pass **tokens."]
@@ -157,12 +157,12 @@ class TestBadInput:
             (torch.tensor([[1, -2]]), InputError, "token id -2, outside"),
         ],
     )
-    def test_ids(self, model: Any, ids: Any, error: type[Exception], message: str) -> None:
+    def test_bad_ids_are_refused(self, model: Any, ids: Any, error: type[Exception], message: str) -> None:
         for call in (model, model.model, model.generate):
             with pytest.raises(error, match=message):
                 call(ids)
 
-    def test_a_prompt_longer_than_the_context(self, model: Any) -> None:
+    def test_a_prompt_longer_than_the_context_is_refused(self, model: Any) -> None:
         with pytest.raises(InputError, match="256 tokens leaves no room in the model's context of 256. Shorten it"):
             model.generate(torch.ones(1, 256, dtype=torch.long))
 
@@ -170,7 +170,7 @@ class TestBadInput:
         found = model.generate(torch.ones(1, 250, dtype=torch.long), max_new_tokens=50, eos_token_id=None)
         assert found.shape == (1, 256)
 
-    def test_masks(self, model: Any) -> None:
+    def test_bad_masks_are_refused(self, model: Any) -> None:
         with pytest.raises(InputError, match=r"attention_mask has shape \(1, 5\), the ids \(1, 6\)"):
             model.generate(IDS, attention_mask=torch.ones(1, 5))
         with pytest.raises(InputError, match=r"attention_mask has shape \(1, 5\); with 0 remembered tokens and 6 new ones"):
@@ -178,7 +178,7 @@ class TestBadInput:
         with pytest.raises(InputError, match="row 0 of the batch is all padding"):
             model.generate(IDS, attention_mask=torch.zeros(1, 6))
 
-    def test_arguments(self, model: Any) -> None:
+    def test_bad_arguments_are_refused(self, model: Any) -> None:
         with pytest.raises(
             UnknownArgument, match=r"forward\(\) has no argument 'atention_mask'. Did you mean 'attention_mask'"
         ):
@@ -203,11 +203,11 @@ class TestBadInput:
         with pytest.raises(InputError, match="labels have shape"):
             model(IDS, labels=IDS[:, :3])
 
-    def test_vectors_instead_of_ids(self, model: Any) -> None:
+    def test_inputs_embeds_are_refused(self, model: Any) -> None:
         vectors = model.model.embed_tokens(IDS)
         assert torch.equal(model(inputs_embeds=vectors).logits, model(IDS).logits)
 
-    def test_classification(self, tmp_path: Path) -> None:
+    def test_a_classifier_does_not_generate(self, tmp_path: Path) -> None:
         reference.write(tmp_path, "llama", pad_token_id=None)
         model = glassformer.AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
         with pytest.raises(InputError, match="a batch needs an attention_mask"):

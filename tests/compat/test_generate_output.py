@@ -35,7 +35,7 @@ def equal(ours: Any, theirs: Any) -> bool:
     return len(ours) == len(theirs) and all(torch.allclose(a, b, atol=1e-4) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_greedy(both: tuple[Any, Any]) -> None:
+def test_greedy_output_equals_the_reference(both: tuple[Any, Any]) -> None:
     ours, theirs = outputs(both, repetition_penalty=1.3)
     assert ours.sequences.tolist() == theirs.sequences.tolist()
     assert equal(ours.scores, theirs.scores)
@@ -48,85 +48,85 @@ def test_greedy(both: tuple[Any, Any]) -> None:
     assert ours[0] is ours.sequences
     assert "beam_indices" not in ours
     for normalize in (False, True):
-        found = both[0].compute_transition_scores(ours.sequences, ours.scores, normalize_logits=normalize)
+        result = both[0].compute_transition_scores(ours.sequences, ours.scores, normalize_logits=normalize)
         expected = both[1].compute_transition_scores(theirs.sequences, theirs.scores, normalize_logits=normalize)
-        assert torch.allclose(found, expected, atol=1e-4)
+        assert torch.allclose(result, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_beams(both: tuple[Any, Any], count: int) -> None:
+def test_beam_output_equals_the_reference(both: tuple[Any, Any], count: int) -> None:
     ours, theirs = outputs(both, num_beams=3, num_return_sequences=count, no_repeat_ngram_size=2)
     assert ours.sequences.tolist() == theirs.sequences.tolist()
     assert torch.allclose(ours.sequences_scores, theirs.sequences_scores, atol=1e-4)
     assert ours.beam_indices.tolist() == theirs.beam_indices.tolist()
     assert equal(ours.scores, theirs.scores)
     assert equal(ours.logits, theirs.logits)
-    found = both[0].compute_transition_scores(ours.sequences, ours.scores, ours.beam_indices)
+    result = both[0].compute_transition_scores(ours.sequences, ours.scores, ours.beam_indices)
     expected = both[1].compute_transition_scores(theirs.sequences, theirs.scores, theirs.beam_indices)
-    assert torch.allclose(found, expected, atol=1e-4)
-    assert torch.allclose(found.sum(1) / 6, ours.sequences_scores, atol=1e-4)
+    assert torch.allclose(result, expected, atol=1e-4)
+    assert torch.allclose(result.sum(1) / 6, ours.sequences_scores, atol=1e-4)
 
 
-def test_rows_that_end_apart(both: tuple[Any, Any]) -> None:
+def test_rows_of_different_lengths_are_padded(both: tuple[Any, Any]) -> None:
     free = both[0].generate(IDS, max_new_tokens=6, eos_token_id=None)
     at, end = next((at, token) for at, token in enumerate(free[0, 6:].tolist()) if token not in free[1, 6:].tolist())
-    found = both[0].generate(IDS, max_new_tokens=6, eos_token_id=end, pad_token_id=0, logprobs=2, **ALL)
-    assert found.finish == [Finish.EOS, Finish.LENGTH]
-    assert [len(row) for row in found.steps] == [at + 1, 6]
-    assert len(found.scores) == 6
-    assert found.scores[5][0].argmax() == 0
-    assert math.isinf(found.scores[5][0, 1])
-    assert found.logprobs.shape == (2, 6)
-    assert found.logprobs[0, at + 1 :].tolist() == [0.0] * (5 - at)
-    for at, step in enumerate(found.steps[1]):
-        expected = found.logits[at][1].log_softmax(-1)
-        assert float(found.logprobs[1, at]) == pytest.approx(float(expected[step.id]), abs=1e-4)
+    result = both[0].generate(IDS, max_new_tokens=6, eos_token_id=end, pad_token_id=0, logprobs=2, **ALL)
+    assert result.finish == [Finish.EOS, Finish.LENGTH]
+    assert [len(row) for row in result.steps] == [at + 1, 6]
+    assert len(result.scores) == 6
+    assert result.scores[5][0].argmax() == 0
+    assert math.isinf(result.scores[5][0, 1])
+    assert result.logprobs.shape == (2, 6)
+    assert result.logprobs[0, at + 1 :].tolist() == [0.0] * (5 - at)
+    for at, step in enumerate(result.steps[1]):
+        expected = result.logits[at][1].log_softmax(-1)
+        assert float(result.logprobs[1, at]) == pytest.approx(float(expected[step.id]), abs=1e-4)
         assert step.candidates.logprobs == pytest.approx(expected.topk(2).values.numpy(), abs=1e-4)
 
 
-def test_the_prompts_log_probabilities(both: tuple[Any, Any]) -> None:
-    found = both[0].generate(IDS, max_new_tokens=1, prompt_logprobs=0, return_dict_in_generate=True)
+def test_prompt_logprobs_equal_the_log_softmax(both: tuple[Any, Any]) -> None:
+    result = both[0].generate(IDS, max_new_tokens=1, prompt_logprobs=0, return_dict_in_generate=True)
     expected = both[0](IDS).logits.log_softmax(-1)
     for row in range(2):
-        assert found.prompt_logprobs[row][0] is None
+        assert result.prompt_logprobs[row][0] is None
         picked = [float(expected[row, at, IDS[row, at + 1]]) for at in range(5)]
-        assert found.prompt_logprobs[row][1:] == pytest.approx(picked, abs=1e-4)
-        assert all(step.candidates is None for step in found.prompt_steps[row])
+        assert result.prompt_logprobs[row][1:] == pytest.approx(picked, abs=1e-4)
+        assert all(step.candidates is None for step in result.prompt_steps[row])
 
 
-def test_steps_have_a_place_for_log_probabilities(both: tuple[Any, Any]) -> None:
-    found = [step for _, step in both[0].steps(IDS[:1], max_new_tokens=2, logprobs=3)]
-    assert all(len(step.candidates) == 3 and step.logprob < 0 for step in found)
+def test_steps_carry_logprobs(both: tuple[Any, Any]) -> None:
+    result = [step for _, step in both[0].steps(IDS[:1], max_new_tokens=2, logprobs=3)]
+    assert all(len(step.candidates) == 3 and step.logprob < 0 for step in result)
 
 
-def test_several_texts(both: tuple[Any, Any]) -> None:
+def test_num_return_sequences(both: tuple[Any, Any]) -> None:
     settings = {"do_sample": True, "seed": 5, "max_new_tokens": 6, "eos_token_id": None}
-    found = both[0].generate(IDS, num_return_sequences=3, return_dict_in_generate=True, **settings)
-    assert found.sequences.shape == (6, 12)
-    assert found.seed == 5
-    assert found.sequences[:, :6].tolist() == IDS.repeat_interleave(3, 0).tolist()
-    assert len({tuple(row) for row in found.sequences.tolist()}) == 6
-    assert found.sequences[0].tolist() == both[0].generate(IDS[:1], **settings)[0].tolist()
+    result = both[0].generate(IDS, num_return_sequences=3, return_dict_in_generate=True, **settings)
+    assert result.sequences.shape == (6, 12)
+    assert result.seed == 5
+    assert result.sequences[:, :6].tolist() == IDS.repeat_interleave(3, 0).tolist()
+    assert len({tuple(row) for row in result.sequences.tolist()}) == 6
+    assert result.sequences[0].tolist() == both[0].generate(IDS[:1], **settings)[0].tolist()
     more = both[0].generate(IDS, num_return_sequences=4, **settings)
-    assert more[:3].tolist() == found.sequences[:3].tolist()
+    assert more[:3].tolist() == result.sequences[:3].tolist()
 
 
 def test_settings_come_back_with_their_origins(both: tuple[Any, Any]) -> None:
-    found = both[0].generate(IDS, max_new_tokens=2, return_dict_in_generate=True)
-    assert found.settings.in_force["max_new_tokens"] == (2, "this call")
-    assert found.settings.origin("eos_token_id") == "generation_config.json"
+    result = both[0].generate(IDS, max_new_tokens=2, return_dict_in_generate=True)
+    assert result.settings.in_force["max_new_tokens"] == (2, "this call")
+    assert result.settings.origin("eos_token_id") == "generation_config.json"
 
 
-def test_a_config_of_ones_own_ends_where_the_model_does(both: tuple[Any, Any]) -> None:
+def test_a_new_generation_config_keeps_the_models_eos(both: tuple[Any, Any]) -> None:
     ours = both[0]
     free = ours.generate(IDS[:1], max_new_tokens=6, eos_token_id=None)
     ours.generation_config.eos_token_id, before = int(free[0, 8]), ours.generation_config.eos_token_id
     try:
         given = glassformer.GenerationConfig(max_new_tokens=6)
-        found = ours.generate(IDS[:1], generation_config=given, return_dict_in_generate=True)
+        result = ours.generate(IDS[:1], generation_config=given, return_dict_in_generate=True)
     finally:
         ours.generation_config.eos_token_id = before
-    assert found.finish == [Finish.EOS]
+    assert result.finish == [Finish.EOS]
     assert given.eos_token_id is None
 
 
@@ -137,10 +137,10 @@ class Blank:
         return []
 
 
-def test_an_empty_negative_prompt_is_the_begin_of_a_text(both: tuple[Any, Any]) -> None:
+def test_an_empty_negative_prompt_is_the_bos_token(both: tuple[Any, Any]) -> None:
     settings = {"guidance_scale": 2.0, "max_new_tokens": 4, "eos_token_id": None}
-    found = both[0].generate(IDS, negative_prompt="", tokenizer=Blank(), **settings)
-    assert found.tolist() == both[0].generate(IDS, negative_prompt_ids=[1], **settings).tolist()
+    result = both[0].generate(IDS, negative_prompt="", tokenizer=Blank(), **settings)
+    assert result.tolist() == both[0].generate(IDS, negative_prompt_ids=[1], **settings).tolist()
     with pytest.raises(SettingError, match="negative_prompt is empty, and the model has no token that begins a text"):
         both[0].generate(IDS, negative_prompt="", tokenizer=Blank(), bos_token_id=None, **settings)
 
@@ -154,14 +154,14 @@ def test_seeds_of_64_bits(both: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_hardly_any_temperature_is_greedy(both: tuple[Any, Any]) -> None:
+def test_a_tiny_temperature_is_greedy(both: tuple[Any, Any]) -> None:
     greedy = both[0].generate(IDS, max_new_tokens=5, eos_token_id=None)
     for value in (1e-39, 1e-300, 1e-9):
         cold = both[0].generate(IDS, max_new_tokens=5, eos_token_id=None, do_sample=True, temperature=value, seed=1)
         assert cold.tolist() == greedy.tolist()
 
 
-def test_a_config_of_another_library_on_the_model(both: tuple[Any, Any]) -> None:
+def test_a_generation_config_of_transformers_is_accepted(both: tuple[Any, Any]) -> None:
     from transformers import GenerationConfig
 
     before = both[0].generation_config
@@ -172,7 +172,7 @@ def test_a_config_of_another_library_on_the_model(both: tuple[Any, Any]) -> None
         both[0].generation_config = before
 
 
-def test_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
+def test_bad_outputs_streamers_and_assistants_are_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
     ours = both[0]
     with pytest.raises(SettingError, match="logprobs need a place to come back in. Pass return_dict_in_generate=True"):
         ours.generate(IDS, logprobs=3)
@@ -195,7 +195,7 @@ def test_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
         ours.generate(IDS, guidance_scale=2.0, negative_prompt="no")
 
 
-def test_a_loop_is_said_in_one_line(both: tuple[Any, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repetition_loop_is_logged_in_one_line(both: tuple[Any, Any], caplog: pytest.LogCaptureFixture) -> None:
     both[0].generate(IDS, max_new_tokens=40, eos_token_id=None, allowed_tokens=[7, 8])
     (line,) = caplog.messages
     assert "repeats itself" in line

@@ -44,22 +44,22 @@ def config(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-class TestNames:
+class TestTensorNames:
     def test_without_the_base_prefix(self, folder: Path, original: Path) -> None:
         rewrite(folder, lambda t: {name.removeprefix("model."): value for name, value in t.items()})
-        wanted = AutoModelForCausalLM.from_pretrained(original)(IDS).logits
-        assert torch.equal(AutoModelForCausalLM.from_pretrained(folder)(IDS).logits, wanted)
+        expected = AutoModelForCausalLM.from_pretrained(original)(IDS).logits
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(folder)(IDS).logits, expected)
         assert torch.equal(
             AutoModel.from_pretrained(folder)(IDS).last_hidden_state,
             AutoModel.from_pretrained(original)(IDS).last_hidden_state,
         )
 
-    def test_old_buffers_are_passed_over(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_old_buffers_are_ignored(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         rewrite(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}))
         AutoModelForCausalLM.from_pretrained(folder)
         assert not caplog.text
 
-    def test_unexpected_and_new_in_one_line(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_unexpected_and_new_tensors_are_logged_in_one_line(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         rewrite(folder, lambda t: t.update({f"extra.{n}": torch.ones(1) for n in range(5)}))
         AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3)
         (line,) = caplog.messages
@@ -72,35 +72,35 @@ class TestNames:
         ):
             AutoModelForCausalLM.from_pretrained(folder)
 
-    def test_a_wrong_shape(self, folder: Path) -> None:
+    def test_a_wrong_shape_is_refused(self, folder: Path) -> None:
         config(folder, intermediate_size=81)
         with pytest.raises(CheckpointError, match=r"'model.layers.0.mlp.gate_proj.weight' has shape \(80, 48\).*\(81, 48\)"):
             AutoModelForCausalLM.from_pretrained(folder)
 
 
-class TestSharing:
-    def test_tied_and_left_out(self, original: Path) -> None:
+class TestTiedWeights:
+    def test_a_tied_head_that_is_not_stored(self, original: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(original)
         assert model.lm_head.weight is model.model.embed_tokens.weight
         assert "lm_head.weight" not in load_file(original / "model.safetensors")
 
-    def test_tied_and_stored_twice(self, folder: Path, original: Path) -> None:
+    def test_a_tied_head_that_is_stored_too(self, folder: Path, original: Path) -> None:
         rewrite(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert model.lm_head.weight is model.model.embed_tokens.weight
         assert torch.equal(model(IDS).logits, AutoModelForCausalLM.from_pretrained(original)(IDS).logits)
 
-    def test_said_to_be_tied_but_stored_different(self, folder: Path) -> None:
+    def test_a_tied_head_stored_with_other_numbers(self, folder: Path) -> None:
         rewrite(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"] * 2}))
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert torch.equal(model.lm_head.weight, model.model.embed_tokens.weight * 2)
 
-    def test_tied_and_stored_under_the_heads_name(self, folder: Path, original: Path) -> None:
+    def test_a_tied_embedding_stored_under_the_heads_name(self, folder: Path, original: Path) -> None:
         rewrite(folder, lambda t: t.update({"lm_head.weight": t.pop("model.embed_tokens.weight")}))
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert torch.equal(model(IDS).logits, AutoModelForCausalLM.from_pretrained(original)(IDS).logits)
 
-    def test_saving_writes_a_shared_table_once(self, original: Path, tmp_path: Path) -> None:
+    def test_saving_writes_a_tied_embedding_once(self, original: Path, tmp_path: Path) -> None:
         AutoModelForCausalLM.from_pretrained(original).save_pretrained(tmp_path)
         assert load_file(tmp_path / "model.safetensors").keys() == load_file(original / "model.safetensors").keys()
         assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
@@ -122,12 +122,12 @@ class TestSharing:
 
     def test_saving_into_the_folder_it_came_from(self, folder: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(folder)
-        wanted = model(IDS).logits
+        expected = model(IDS).logits
         model.save_pretrained(folder)
-        assert torch.equal(model(IDS).logits, wanted)
-        assert torch.equal(AutoModelForCausalLM.from_pretrained(folder)(IDS).logits, wanted)
+        assert torch.equal(model(IDS).logits, expected)
+        assert torch.equal(AutoModelForCausalLM.from_pretrained(folder)(IDS).logits, expected)
 
-    def test_a_file_is_no_folder(self, original: Path, tmp_path: Path) -> None:
+    def test_saving_into_a_file_is_refused(self, original: Path, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match="is a file; a model is saved into a folder"):
             AutoModelForCausalLM.from_pretrained(original).save_pretrained(tmp_path / "file")
@@ -145,7 +145,7 @@ class TestSharing:
 
 class TestDtypes:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-    def test_as_stored(self, dtype: torch.dtype, tmp_path: Path) -> None:
+    def test_dtype_as_stored(self, dtype: torch.dtype, tmp_path: Path) -> None:
         reference.write(tmp_path, "qwen3", dtype=dtype)
         model = AutoModelForCausalLM.from_pretrained(tmp_path)
         assert model.dtype == dtype
@@ -153,26 +153,26 @@ class TestDtypes:
         config(tmp_path, dtype=None)
         assert AutoModelForCausalLM.from_pretrained(tmp_path).dtype == dtype
 
-    @pytest.mark.parametrize("asked", ["bfloat16", "torch.float16", torch.float64, "auto", None])
-    def test_as_chosen(self, original: Path, asked: Any) -> None:
-        model = AutoModelForCausalLM.from_pretrained(original, dtype=asked)
+    @pytest.mark.parametrize("dtype", ["bfloat16", "torch.float16", torch.float64, "auto", None])
+    def test_dtype_as_chosen(self, original: Path, dtype: Any) -> None:
+        model = AutoModelForCausalLM.from_pretrained(original, dtype=dtype)
         assert str(model.dtype).removeprefix("torch.") == {"auto": "float32", None: "float32"}.get(
-            asked, str(asked).removeprefix("torch.")
+            dtype, str(dtype).removeprefix("torch.")
         )
-        assert AutoModelForCausalLM.from_pretrained(original, torch_dtype=asked).dtype == model.dtype
+        assert AutoModelForCausalLM.from_pretrained(original, torch_dtype=dtype).dtype == model.dtype
 
-    @pytest.mark.parametrize("asked", ["float99", torch.int8, 7])
-    def test_impossible(self, original: Path, asked: Any) -> None:
+    @pytest.mark.parametrize("dtype", ["float99", torch.int8, 7])
+    def test_an_impossible_dtype_is_refused(self, original: Path, dtype: Any) -> None:
         with pytest.raises(InputError, match="is not one that a model can have. Use one of: float32"):
-            AutoModelForCausalLM.from_pretrained(original, dtype=asked)
+            AutoModelForCausalLM.from_pretrained(original, dtype=dtype)
 
-    def test_halves_generate_on_any_cpu(self, original: Path) -> None:
+    def test_half_precision_generates_on_any_cpu(self, original: Path) -> None:
         for dtype in ("bfloat16", "float16"):
             model = AutoModelForCausalLM.from_pretrained(original, dtype=dtype)
             assert model.generate(IDS, max_new_tokens=4, eos_token_id=None).shape == (1, 10)
 
 
-class TestClasses:
+class TestModelClasses:
     def test_named_classes(self, original: Path) -> None:
         model = glassformer.LlamaForCausalLM.from_pretrained(original)  # type: ignore[attr-defined]
         assert type(model) is glassformer.LlamaForCausalLM
@@ -189,13 +189,13 @@ class TestClasses:
         assert model.lm_head.weight is model.model.embed_tokens.weight
         assert 0.01 < float(model.model.layers[0].mlp.up_proj.weight.detach().std()) < 0.03
 
-    def test_labels_by_name(self, original: Path) -> None:
+    def test_id2label_sets_the_label_count(self, original: Path) -> None:
         labels = {0: "no", 1: "yes", 2: "maybe"}
         model = AutoModelForSequenceClassification.from_pretrained(original, id2label=labels)
         assert model(IDS).logits.shape == (1, 3)
         assert model.config.label2id == {"no": 0, "yes": 1, "maybe": 2}
 
-    def test_key_mapping_patterns(self, original: Path) -> None:
+    def test_a_bad_key_mapping_is_refused(self, original: Path) -> None:
         with pytest.raises(InputError, match="not a regular expression"):
             AutoModelForCausalLM.from_pretrained(original, key_mapping={"(": "x"})
 
@@ -204,15 +204,15 @@ class TestClasses:
         classifier = AutoModelForSequenceClassification.from_pretrained(
             tmp_path, num_labels=160, key_mapping={"lm_head.weight": "score.weight"}
         )
-        wanted = AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits[:, -1]
-        assert torch.allclose(classifier(IDS).logits, wanted, atol=1e-5)
+        expected = AutoModelForCausalLM.from_pretrained(tmp_path)(IDS).logits[:, -1]
+        assert torch.allclose(classifier(IDS).logits, expected, atol=1e-5)
 
     @pytest.mark.parametrize("auto", [AutoModelForCausalLM, glassformer.LlamaForCausalLM])
-    def test_no_code_is_ever_run(self, original: Path, auto: Any) -> None:
+    def test_trust_remote_code_is_refused(self, original: Path, auto: Any) -> None:
         with pytest.raises(UnknownArgument, match="no code from a checkpoint is ever run"):
             auto.from_pretrained(original, trust_remote_code=True)
 
-    def test_unknown_arguments(self, original: Path) -> None:
+    def test_unknown_arguments_are_refused(self, original: Path) -> None:
         with pytest.raises(
             UnknownArgument, match="'num_label' is no argument of from_pretrained.* Did you mean 'num_labels'"
         ):
@@ -220,7 +220,7 @@ class TestClasses:
         with pytest.raises(UnknownArgument, match=r"from_pretrained\(\) has no argument 'cache_dir'"):
             glassformer.AutoTokenizer.from_pretrained(original, cache_dir=".")
 
-    def test_familiar_flag(self, original: Path) -> None:
+    def test_loading_flags_of_transformers_are_accepted(self, original: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             original, attn_implementation="eager", device_map="auto", low_cpu_mem_usage=True, use_safetensors=True
         )
@@ -228,7 +228,7 @@ class TestClasses:
         assert AutoModelForCausalLM.from_pretrained(original, device_map="cpu").device.type == "cpu"
 
 
-def test_settings_that_cannot_be_honoured_are_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_generation_settings_are_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In one line, and only those that would change the text."""
     settings = {"penalty_alpha": 0.6, "num_beam_groups": 1, "top_h": None, "renormalize_logits": True, "some_version": "4"}
     (folder / "generation_config.json").write_text(json.dumps(settings))
@@ -263,12 +263,12 @@ class TestConfig:
             ({"eos_token_id": "two"}, "'eos_token_id' is 'two'"),
         ],
     )
-    def test_values_that_cannot_be_honoured(self, folder: Path, changes: dict[str, Any], message: str) -> None:
+    def test_unsupported_config_values_are_refused(self, folder: Path, changes: dict[str, Any], message: str) -> None:
         config(folder, **changes)
         with pytest.raises(ConfigError, match=rf"config.json: .*{message}"):
             AutoModelForCausalLM.from_pretrained(folder)
 
-    def test_missing_field(self, folder: Path) -> None:
+    def test_a_missing_config_field_is_refused(self, folder: Path) -> None:
         (folder / "config.json").write_text('{"model_type": "llama"}')
         with pytest.raises(ConfigError, match="config field 'vocab_size' is missing"):
             glassformer.AutoConfig.from_pretrained(folder)
@@ -281,20 +281,20 @@ class TestConfig:
             ({"mlp_bias": True}, "'mlp_bias' is True; in a qwen3 model it is False"),
         ],
     )
-    def test_qwen3(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    def test_unsupported_qwen3_values_are_refused(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
         reference.write(tmp_path, "qwen3")
         config(tmp_path, **changes)
         with pytest.raises(ConfigError, match=message):
             AutoModelForCausalLM.from_pretrained(tmp_path)
 
-    def test_stray_keys_are_listed_and_kept(self, folder: Path, tmp_path: Path) -> None:
+    def test_extra_config_fields_are_kept_and_saved(self, folder: Path, tmp_path: Path) -> None:
         config(folder, some_new_thing=[1, 2])
         model = AutoModelForCausalLM.from_pretrained(folder)
         assert model.config.extra_fields["some_new_thing"] == [1, 2]
         model.save_pretrained(tmp_path / "again")
         assert json.loads((tmp_path / "again" / "config.json").read_text())["some_new_thing"] == [1, 2]
 
-    def test_older_spellings(self, folder: Path) -> None:
+    def test_older_config_names(self, folder: Path) -> None:
         new = glassformer.AutoConfig.from_pretrained(folder)
         path = folder / "config.json"
         raw = json.loads(path.read_text())
@@ -309,21 +309,21 @@ class TestConfig:
         with pytest.raises(ConfigError, match="'rope_type' is 'yam'"):
             AutoModelForCausalLM.from_pretrained(folder)
         config(folder, rope_scaling={k: v for k, v in reference.LLAMA3_ROPE.items() if k != "rope_theta"})
-        found = glassformer.AutoConfig.from_pretrained(folder).rope  # type: ignore[attr-defined]
-        assert (found.kind, found.theta) == ("llama3", 77.0)
+        result = glassformer.AutoConfig.from_pretrained(folder).rope  # type: ignore[attr-defined]
+        assert (result.kind, result.theta) == ("llama3", 77.0)
 
-    def test_divisors_of_no_known_rule(self) -> None:
+    def test_rope_divisors_of_no_known_rule_are_refused(self) -> None:
         from glassformer.blueprints import Rope
 
         with pytest.raises(ConfigError, match="follow no known rule"):
             Rope.read({"rope_scaling": {"rope_type": "divisors", "divisors": [1.0, 9.0, 2.0, 5.0]}})
 
 
-class TestUntrained:
+class TestInitialization:
     """Where nothing was learnt, numbers begin as they do with the reference: neither too far apart nor too near."""
 
     @pytest.mark.parametrize("model_type", ["llama", "gpt2", "bert", "t5", "bart"])
-    def test_as_far_apart_as_the_references(self, model_type: str) -> None:
+    def test_standard_deviations_equal_the_references(self, model_type: str) -> None:
         head = {"bert": "MaskedLM", "t5": "Seq2SeqLM", "bart": "Seq2SeqLM"}.get(model_type, "CausalLM")
         shape = reference.config(model_type, **({"d_model": 64} if model_type == "t5" else {}))
         torch.manual_seed(0)
@@ -334,7 +334,7 @@ class TestUntrained:
         for name in compared:
             assert ours[name].std().item() == pytest.approx(theirs[name].std().item(), rel=0.12), name
 
-    def test_the_course_s_model_begins_as_torch_s_layers_do(self) -> None:
+    def test_the_scratch_model_is_initialized_as_torch_does(self) -> None:
         from glassformer.compat.scratch import Model
 
         torch.manual_seed(0)

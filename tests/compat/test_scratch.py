@@ -123,7 +123,7 @@ def state_of(h_params: Mapping[str, Any], dtype: torch.dtype = torch.float32, ti
     return state
 
 
-def in_the_repository_s_words(state: State) -> State:
+def repository_names(state: State) -> State:
     """The same tensors under the names of the public repository, which says ffn inside its feed-forward layer too."""
     theirs = {ours: name for name, ours in RENAMED.items()}
     spelt = {}
@@ -161,9 +161,9 @@ def trained(tmp_path: Path, cl100k: Path) -> Path:
 # The model ------------------------------------------------------------------------------------------------------
 
 
-class TestAgainstTheSlowStatement:
+class TestAgainstTheOracle:
     @pytest.mark.parametrize("length", [1, 4, 11])
-    def test_scores(self, length: int) -> None:
+    def test_logits_equal_the_oracles(self, length: int) -> None:
         state = state_of(H_PARAMS, torch.float64)
         model, ids = model_of(state, dtype=torch.float64), ids_of(3, length)
         with torch.no_grad():
@@ -181,9 +181,9 @@ class TestAgainstTheSlowStatement:
         leaves = {name: value.clone().requires_grad_() for name, value in state.items() if not name.endswith("mask")}
         if tied:
             leaves[OUTPUT] = leaves[TABLE]
-        wanted = F.cross_entropy(oracle({**state, **leaves}, H_PARAMS, ids).flatten(0, 1), targets.flatten())
-        wanted.backward()
-        assert abs(loss.item() - wanted.item()) < 1e-8
+        expected = F.cross_entropy(oracle({**state, **leaves}, H_PARAMS, ids).flatten(0, 1), targets.flatten())
+        expected.backward()
+        assert abs(loss.item() - expected.item()) < 1e-8
         found = dict(model.named_parameters(remove_duplicate=False))
         assert found.keys() == leaves.keys()
         for name, leaf in leaves.items():
@@ -193,17 +193,17 @@ class TestAgainstTheSlowStatement:
 
     @pytest.mark.parametrize("start", [1, 6, 11, 17])
     @pytest.mark.parametrize(("temperature", "top_k"), [(1.0, None), (0.5, None), (0.2, 5), (2.0, 1), (1.3, 60)])
-    def test_generation(self, start: int, temperature: float, top_k: int | None) -> None:
+    def test_generated_ids_equal_the_naive_loops(self, start: int, temperature: float, top_k: int | None) -> None:
         """The same random numbers give the same text, well past the context, wherever the prompt ends."""
         state = state_of(H_PARAMS, torch.float64)
         model, ids = model_of(state, dtype=torch.float64), ids_of(2, start)
         torch.manual_seed(21)
-        wanted = naive(lambda x: oracle(state, H_PARAMS, x), ids, 11, 30, temperature, top_k)
+        expected = naive(lambda x: oracle(state, H_PARAMS, x), ids, 11, 30, temperature, top_k)
         torch.manual_seed(21)
         found = model.generate(ids, max_new_tokens=30, temperature=temperature, top_k=top_k)
-        assert found.tolist() == wanted.tolist()
+        assert found.tolist() == expected.tolist()
 
-    def test_how_much_is_generated(self) -> None:
+    def test_max_new_tokens_are_generated(self) -> None:
         model, ids = model_of(state_of(H_PARAMS)), ids_of(1, 2)
         assert torch.equal(model.generate(ids, 0), ids)
         assert model.generate(ids).shape == (1, 102)
@@ -211,7 +211,7 @@ class TestAgainstTheSlowStatement:
         assert not model.generate(ids, 1).requires_grad
 
 
-def test_the_state_dict_is_the_chapter_s() -> None:
+def test_state_dict_names_are_the_chapters() -> None:
     """The names, shapes and order that it prints; the masks are among them."""
     found = {
         name: tuple(value.shape) for name, value in Model({**CL100K, "d_model": 80, "num_heads": 4}).state_dict().items()
@@ -251,20 +251,20 @@ def test_h_params_in_every_spelling(words: tuple[str, ...]) -> None:
     assert model.config.dropout == 0.1
 
 
-def test_the_vocabulary_is_cl100k_s_if_nothing_is_said() -> None:
+def test_the_default_vocabulary_is_cl100k() -> None:
     assert Model({name: value for name, value in H_PARAMS.items() if name != "vocab_size"}).config.vocab_size == 100256
 
 
 def test_tensor_names_in_both_spellings() -> None:
     state = state_of(H_PARAMS)
-    theirs = in_the_repository_s_words(state)
+    theirs = repository_names(state)
     assert "transformer_blocks.0.multi_head_attention_layer.heads.0.query_layer.weight" in theirs
     assert not theirs.keys() & {name for name in state if name.startswith("transformer_blocks.0")}
     ids = ids_of(2, 5)
     assert torch.equal(model_of(theirs)(ids)[0], model_of(state)(ids)[0])
 
 
-def test_a_state_dict_that_does_not_fit() -> None:
+def test_a_state_dict_that_does_not_fit_is_refused() -> None:
     state = state_of(H_PARAMS)
     with pytest.raises(RuntimeError, match="Missing key.*model_out_linear_layer.bias"):
         Model(H_PARAMS).load_state_dict({name: value for name, value in state.items() if "layer.bias" not in name})
@@ -288,14 +288,14 @@ def test_training_mode_drops_and_evaluation_mode_does_not() -> None:
     assert torch.equal(never(ids)[0], never(ids)[0])
 
 
-def test_parameters_are_counted() -> None:
+def test_parameter_count() -> None:
     model = Model(H_PARAMS)
     total_params = sum(p.numel() for p in model.parameters() if p.requires_grad)
     assert total_params == sum(value.numel() for name, value in state_of(H_PARAMS).items() if "mask" not in name)
     assert total_params == model.num_parameters() == blueprint(model.config).parameters
 
 
-def test_it_learns() -> None:
+def test_training_lowers_the_loss() -> None:
     """A few steps downhill on one batch."""
     model = Model({**H_PARAMS, "dropout": 0.0}).train()
     x, y = ids_of(4, 11), ids_of(4, 11, seed=9)
@@ -315,12 +315,12 @@ def test_it_learns() -> None:
 # One table for both ends ----------------------------------------------------------------------------------------
 
 
-class TestSharing:
+class TestTiedOutput:
     def shared(self, model: Any) -> bool:
         return model.model_out_linear_layer.weight is model.token_embedding_lookup_table.weight
 
     @pytest.mark.parametrize("assign", [False, True])
-    def test_what_the_file_shares_stays_shared(self, tmp_path: Path, assign: bool) -> None:
+    def test_shared_memory_stays_shared(self, tmp_path: Path, assign: bool) -> None:
         state = torch.load(ckpt(tmp_path, tied=True))["model_state_dict"]
         model = Model(H_PARAMS)
         model.load_state_dict(state, assign=assign)
@@ -333,7 +333,7 @@ class TestSharing:
         assert self.shared(again)
         assert torch.equal(again(ids_of(1, 5))[0], model(ids_of(1, 5))[0]) == (not model.training)
 
-    def test_equal_numbers_alone_share_nothing(self) -> None:
+    def test_equal_numbers_alone_are_not_tied(self) -> None:
         state = state_of(H_PARAMS, tied=True)
         model = model_of({**state, OUTPUT: state[OUTPUT].clone()})
         assert not self.shared(model)
@@ -349,7 +349,7 @@ class TestSharing:
         model.load_state_dict(state_of(H_PARAMS))
         assert [id(parameter) for parameter in model.parameters()] == before
 
-    def test_a_second_state_dict_ends_it(self) -> None:
+    def test_a_second_state_dict_unties(self) -> None:
         """Otherwise the output layer's numbers would end up in the table."""
         model = model_of(state_of(H_PARAMS, tied=True))
         state = state_of(H_PARAMS)
@@ -360,7 +360,7 @@ class TestSharing:
         model.load_state_dict(state_of(H_PARAMS, tied=True))
         assert self.shared(model)
 
-    def test_it_is_saved_and_loaded_again(self, tmp_path: Path) -> None:
+    def test_a_tied_model_is_saved_and_loaded(self, tmp_path: Path) -> None:
         model, ids = model_of(state_of(H_PARAMS, tied=True)), ids_of(2, 5)
         model.save_pretrained(tmp_path)
         again = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -368,7 +368,7 @@ class TestSharing:
         assert torch.equal(again(ids).logits, model(ids)[0])
 
     @pytest.mark.parametrize("tied", [False, True])
-    def test_in_a_file_opened_whole(self, tmp_path: Path, tied: bool) -> None:
+    def test_a_tied_ckpt_is_loaded_tied(self, tmp_path: Path, tied: bool) -> None:
         model = glassformer.AutoModelForCausalLM.from_pretrained(ckpt(tmp_path, tied=tied))
         assert self.shared(model) == tied
         state, ids = state_of(H_PARAMS, tied=tied), ids_of(2, 5)
@@ -384,14 +384,14 @@ def test_the_checkpoint_opens_like_any_other(tmp_path: Path, monkeypatch: pytest
     torch.save(state_of(H_PARAMS), tmp_path / "model.pt")
     monkeypatch.chdir(tmp_path)
     ids = ids_of(2, 7)
-    wanted = model_of(state_of(H_PARAMS))(ids)[0]
+    expected = model_of(state_of(H_PARAMS))(ids)[0]
     for name in ("model.ckpt", "model.pt"):
         model = glassformer.AutoModelForCausalLM.from_pretrained(name)
         assert type(model).__name__ == "ScratchForCausalLM"
-        assert torch.equal(model(ids).logits, wanted)
+        assert torch.equal(model(ids).logits, expected)
         model.save_pretrained(tmp_path / "folder")
         again = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path / "folder")
-        assert torch.equal(again(ids).logits, wanted)
+        assert torch.equal(again(ids).logits, expected)
         assert again.config.to_dict()["d_model"] == 24
         assert again.config.dropout == 0.1
         greedy = naive(lambda x, model=model: model(x).logits, ids[:1, :3], 11, 8, 1.0, 1)  # type: ignore[misc]
@@ -400,7 +400,7 @@ def test_the_checkpoint_opens_like_any_other(tmp_path: Path, monkeypatch: pytest
     assert made["h_params"] == H_PARAMS
 
 
-def test_the_short_face(trained: Path) -> None:
+def test_load_watch_and_look(trained: Path) -> None:
     model = glassformer.load(trained)
     text = "农夫山泉 "
     run = model.watch(text, max_new_tokens=5)
@@ -418,7 +418,7 @@ def test_the_short_face(trained: Path) -> None:
         model.chat(text * 8)
 
 
-def test_the_tokenizer_must_be_fetched_first(tmp_path: Path, empty_home: Path) -> None:
+def test_a_missing_tokenizer_is_refused(tmp_path: Path, empty_home: Path) -> None:
     model = glassformer.load(ckpt(tmp_path))
     with pytest.raises(GlassError, match="its tokenizer is cl100k_base. Fetch it: glass models pull cl100k_base"):
         model.chat("hi")
@@ -482,7 +482,7 @@ print(f"Traced: {x.shape}")
 """
 
 
-def test_the_chapter_s_calls(tmp_path: Path, cl100k: Path) -> None:
+def test_every_call_of_the_chapter(tmp_path: Path, cl100k: Path) -> None:
     """In a process of its own: no network, no cache of tiktoken's, and only the line that imports the model is ours."""
     (tmp_path / "model").mkdir()
     (tmp_path / "temporary").mkdir()
@@ -514,7 +514,7 @@ def test_the_chapter_s_calls(tmp_path: Path, cl100k: Path) -> None:
 
 
 class TestTrace:
-    def test_it_prints_what_the_chapter_prints(self, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_trace_prints_as_in_the_chapter(self, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
         model = model_of(torch.load(trained)["model_state_dict"], CL100K)
         text = glassformer.AutoTokenizer.from_pretrained(tiktoken_ranks.NAME)
         x = torch.tensor([text.encode("农夫山泉 ")])
@@ -523,24 +523,24 @@ class TestTrace:
         printed = capsys.readouterr().out
         torch.manual_seed(4)
         assert torch.equal(model.generate(x, max_new_tokens=12, temperature=0.7), found)
-        wanted = ["Initial prompt: 农夫山泉 ", "---"]
+        expected = ["Initial prompt: 农夫山泉 ", "---"]
         for step in range(12):
             so_far = found[:, : x.shape[1] + step]
             shares = (oracle(model.state_dict(), CL100K, so_far[:, -16:])[0, -1] / 0.7).softmax(-1)
             best = shares.topk(5)
-            wanted.append(f"Step {step + 1} candidates:")
-            wanted += [f"  '{text.decode([int(i)])}': {p:.3f}" for i, p in zip(best.indices, best.values, strict=True)]
+            expected.append(f"Step {step + 1} candidates:")
+            expected += [f"  '{text.decode([int(i)])}': {p:.3f}" for i, p in zip(best.indices, best.values, strict=True)]
             chosen = found[0, so_far.shape[1]]
-            wanted.append(f"  -> selected: '{text.decode([int(chosen)])}'")
-            wanted += [f"  current sequence: {text.decode(found[0, : so_far.shape[1] + 1].tolist())}", "---"]
-        assert printed == "\n".join(wanted) + "\n"
+            expected.append(f"  -> selected: '{text.decode([int(chosen)])}'")
+            expected += [f"  current sequence: {text.decode(found[0, : so_far.shape[1] + 1].tolist())}", "---"]
+        assert printed == "\n".join(expected) + "\n"
 
-    def test_a_vocabulary_smaller_than_its_list(self, cl100k: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_trace_with_a_tiny_vocabulary(self, cl100k: Path, capsys: pytest.CaptureFixture[str]) -> None:
         found = generate_with_trace(Model({**H_PARAMS, "vocab_size": 3}).eval(), torch.tensor([[1]]), 2)
         assert found.shape == (1, 3)
         assert len(capsys.readouterr().out.splitlines()) == 2 + 2 * (1 + 3 + 3)
 
-    def test_one_text_only(self) -> None:
+    def test_a_trace_of_a_batch_is_refused(self) -> None:
         with pytest.raises(InputError, match="a trace follows one text; give it a batch of one"):
             generate_with_trace(Model(H_PARAMS), ids_of(2, 3))
 
@@ -549,7 +549,7 @@ class TestTrace:
 
 
 @pytest.mark.parametrize("lacking", ["d_model", "context_length", "num_blocks", "num_heads"])
-def test_h_params_that_lack_something(lacking: str) -> None:
+def test_missing_h_params_are_refused(lacking: str) -> None:
     with pytest.raises(ConfigError, match=f"^h_params lack '{lacking}'.$"):
         Model({name: value for name, value in H_PARAMS.items() if name != lacking})
 
@@ -565,7 +565,7 @@ def test_h_params_that_lack_something(lacking: str) -> None:
         ({**H_PARAMS, "dropout": None}, "'dropout' is None; it must be float"),
     ],
 )
-def test_h_params_that_make_no_model(h_params: Any, message: str) -> None:
+def test_bad_h_params_are_refused(h_params: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Model(h_params)
 
@@ -579,7 +579,7 @@ def test_h_params_that_make_no_model(h_params: Any, message: str) -> None:
         ({"top_k": 0}, "top_k is 0; it must be at least 1, or None"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:
+def test_bad_generation_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         Model(H_PARAMS).generate(ids_of(1, 2), **settings)
     if "temperature" in settings:
@@ -600,14 +600,14 @@ def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None
         ("农夫山泉", InputTypeError, "takes token ids as a tensor, not str"),
     ],
 )
-def test_prompts_that_are_none(ids: Any, kind: type[Exception], message: str) -> None:
+def test_bad_prompts_are_refused(ids: Any, kind: type[Exception], message: str) -> None:
     model = Model(H_PARAMS)
     for call in (model, model.generate, lambda ids: generate_with_trace(model, ids)):
         with pytest.raises(kind, match=message):
             call(ids)
 
 
-def test_targets_that_do_not_fit() -> None:
+def test_bad_targets_are_refused() -> None:
     model = Model(H_PARAMS)
     with pytest.raises(InputError, match=r"labels have shape \(1, 3\); the scores are for \(1, 4\)"):
         model(ids_of(1, 4), ids_of(1, 3))
@@ -617,7 +617,7 @@ def test_targets_that_do_not_fit() -> None:
         model(ids_of(1, 12))
 
 
-def test_a_copy_is_a_model_of_its_own() -> None:
+def test_a_deep_copy_is_independent() -> None:
     model = model_of(state_of(H_PARAMS, tied=True))
     other, ids = copy.deepcopy(model), ids_of(1, 4)
     with torch.no_grad():

@@ -297,7 +297,7 @@ def published(folder: Path, name: str, kind: str = KINDS[0]) -> Path:
     return write(folder, CONFIGS[layout.config], layout.rewrite(dict(state)), kind)
 
 
-def truth(name: str) -> Any:
+def reference_model(name: str) -> Any:
     """The reference's model with the layout's own numbers."""
     layout = LAYOUTS[name]
     model = original(layout.config, layout.head)
@@ -321,22 +321,24 @@ def last_states(output: Any) -> Tensor:
     return (output.decoder_hidden_states if "decoder_hidden_states" in output else output.hidden_states)[-1]
 
 
-def spelt(line: str) -> tuple[set[str], int, set[str], int]:
+def parse_remarks(line: str) -> tuple[set[str], int, set[str], int]:
     """A remark's names, and how many it speaks of: new ones, unused ones."""
-    found: list[Any] = []
+    result: list[Any] = []
     for word in ("new, untrained: ", "not used: "):
         part = re.search(rf"{word}([^;]*?)(?: and (\d+) more)?(?:;|\.$)", line)
         names = part[1].split(", ") if part else []
-        found += [set(names), len(names) + int((part and part[2]) or 0)]
-    return tuple(found)  # type: ignore[return-value]
+        result += [set(names), len(names) + int((part and part[2]) or 0)]
+    return tuple(result)  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("name", "head"), CASES)
 @torch.no_grad()
-def test_as_published(name: str, head: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_published_checkpoints_give_the_references_numbers(
+    name: str, head: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The same states and scores as the reference's, one line about what did not fit, and saved so that it can read it."""
-    layout, theirs = LAYOUTS[name], truth(name)
+    layout, theirs = LAYOUTS[name], reference_model(name)
     changes = {"num_labels": 3} if head in ("sequence", "token") else {}
     ours = load(published(tmp_path / "old", name, kind), head, **changes)
     new, unused = layout.said[head]
@@ -344,37 +346,37 @@ def test_as_published(name: str, head: str, kind: str, tmp_path: Path, caplog: p
         unused = unused - {TIED[ours.config.model_type][0]}
     assert len(caplog.messages) == bool(new or unused)
     if new or unused:
-        named, count, left, more = spelt(caplog.messages[0])
+        named, count, left, more = parse_remarks(caplog.messages[0])
         assert (count, more) == (len(new), len(unused))
         assert named <= new
         assert left <= unused
     assert not ours.training
 
     given = inputs(theirs)
-    found = ours(**given, output_hidden_states=True)
-    wanted = theirs(**given, output_hidden_states=True)
-    close(last_states(found), last_states(wanted), 1e-5)
-    if head == "base" and not new and "pooler_output" in found:
-        close(found.pooler_output, theirs.base_model(**given).pooler_output, 1e-5)
+    result = ours(**given, output_hidden_states=True)
+    expected = theirs(**given, output_hidden_states=True)
+    close(last_states(result), last_states(expected), 1e-5)
+    if head == "base" and not new and "pooler_output" in result:
+        close(result.pooler_output, theirs.base_model(**given).pooler_output, 1e-5)
     if head == MAIN[ours.config.model_type]:
         weight, table = (ours.get_parameter(one) for one in TIED[ours.config.model_type])
         assert (weight is table) == layout.shared
         if not new:
-            close(found.logits, wanted["prediction_logits" if "prediction_logits" in wanted else "logits"], 1e-5)
+            close(result.logits, expected["prediction_logits" if "prediction_logits" in expected else "logits"], 1e-5)
     if changes:
-        assert found.logits.shape[-1] == 3
+        assert result.logits.shape[-1] == 3
 
     if kind == "pytorch_model.bin":
         return
     ours.save_pretrained(tmp_path / "new")
     again = reference.auto(head).from_pretrained(tmp_path / "new", attn_implementation="eager").eval()
     assert again.state_dict().keys() == ours.state_dict().keys()
-    close(found[0], again(**given)[0], 1e-5)
+    close(result[0], again(**given)[0], 1e-5)
     if layout.shared and head == MAIN[ours.config.model_type]:
         assert not {*TIED[ours.config.model_type]} <= load_file(tmp_path / "new" / "model.safetensors").keys()
 
 
-def test_a_new_head_leaves_the_table_alone(tmp_path: Path) -> None:
+def test_a_new_head_leaves_the_embedding_alone(tmp_path: Path) -> None:
     """Its weight is the table, and only its bias is new."""
     folder = published(tmp_path, "bert without a prefix")
     model = AutoModelForMaskedLM.from_pretrained(folder)
@@ -387,7 +389,7 @@ def test_a_new_head_leaves_the_table_alone(tmp_path: Path) -> None:
     assert 0.01 < float(head.transform.dense.weight.detach().std()) < 0.03
 
 
-def test_a_new_classifier_is_said_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_classifier_is_logged_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     load(published(tmp_path / "bert", "bert without a prefix"), "sequence", num_labels=3)
     assert caplog.messages == ["bert: new, untrained: classifier.weight, classifier.bias."]
 
@@ -395,7 +397,7 @@ def test_a_new_classifier_is_said_in_one_line(tmp_path: Path, caplog: pytest.Log
 # Tied weights -----------------------------------------------------------------------------------------------------
 
 
-def doubled(family: str, tied: bool, factor: float) -> tuple[dict[str, Any], Tensors, str]:
+def stored_twice(family: str, tied: bool, factor: float) -> tuple[dict[str, Any], Tensors, str]:
     """A file that holds a head's weight beside the table: the same numbers, or others."""
     head, table = TIED[family]
     tensors = dict(original(family, MAIN[family]).state_dict())
@@ -407,16 +409,16 @@ def doubled(family: str, tied: bool, factor: float) -> tuple[dict[str, Any], Ten
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", TIED)
-class TestTied:
-    def test_the_same_twice_is_one(self, family: str, kind: str, tmp_path: Path) -> None:
-        config, tensors, _ = doubled(family, tied=True, factor=1.0)
+class TestTiedWeights:
+    def test_equal_tensors_stored_twice_are_tied(self, family: str, kind: str, tmp_path: Path) -> None:
+        config, tensors, _ = stored_twice(family, tied=True, factor=1.0)
         model = load(write(tmp_path, config, tensors, kind), MAIN[family])
         one, other = (model.get_parameter(name) for name in TIED[family])
         assert one is other
 
     @torch.no_grad()
-    def test_two_that_differ_stay_two(self, family: str, kind: str, tmp_path: Path) -> None:
-        config, tensors, head = doubled(family, tied=True, factor=2.0)
+    def test_different_tensors_stay_separate(self, family: str, kind: str, tmp_path: Path) -> None:
+        config, tensors, head = stored_twice(family, tied=True, factor=2.0)
         model = load(write(tmp_path / "old", config, tensors, kind), MAIN[family])
         one, other = (model.get_parameter(name) for name in TIED[family])
         assert torch.equal(one, other * 2)
@@ -428,8 +430,8 @@ class TestTied:
         close(model(**given).logits, theirs(**given).logits, 1e-5)
 
     @torch.no_grad()
-    def test_untied_stays_untied(self, family: str, kind: str, tmp_path: Path) -> None:
-        config, tensors, _ = doubled(family, tied=False, factor=1.0)
+    def test_an_untied_config_stays_untied(self, family: str, kind: str, tmp_path: Path) -> None:
+        config, tensors, _ = stored_twice(family, tied=False, factor=1.0)
         model = load(write(tmp_path / "old", config, tensors, kind), MAIN[family])
         one, other = (model.get_parameter(name) for name in TIED[family])
         assert torch.equal(one, other)
@@ -467,12 +469,12 @@ def refuses(act: Callable[[], object], message: str, kind: type[GlassError] = In
 
 
 @pytest.mark.parametrize("name", FAMILY)
-class TestUnfit:
-    def test_an_unknown_family(self, name: str, tmp_path: Path) -> None:
+class TestUnusableCheckpoints:
+    def test_an_unknown_model_type_is_refused(self, name: str, tmp_path: Path) -> None:
         folder = change(published(tmp_path, name), model_type="bort")
         refuses(lambda: AutoModel.from_pretrained(folder), "'model_type' is 'bort'.* Did you mean 'bert'", ConfigError)
 
-    def test_an_unknown_activation(self, name: str, tmp_path: Path) -> None:
+    def test_an_unknown_activation_is_refused(self, name: str, tmp_path: Path) -> None:
         if name == "t5-small":
             folder = change(published(tmp_path, name), feed_forward_proj="gated-gello")
             message = "'feed_forward_proj' is 'gello', which is not a known activation.* Did you mean 'gelu'"
@@ -482,7 +484,7 @@ class TestUnfit:
             message = f"'{word}' is 'gello', which is not a known activation.* Did you mean 'gelu'"
         refuses(lambda: AutoModel.from_pretrained(folder), message, ConfigError)
 
-    def test_lacking_weights(self, name: str, tmp_path: Path) -> None:
+    def test_missing_weights_are_refused(self, name: str, tmp_path: Path) -> None:
         layout = FAMILY[name]
         kept = without(
             layout.rewrite(dict(original(layout.config, layout.head).state_dict())), r"(layer|layers|h|block)\.1\."
@@ -500,7 +502,7 @@ LABELLED = [(family, head) for family, heads in reference.HEADS.items() for head
 
 class TestLabels:
     @pytest.mark.parametrize(("family", "head"), LABELLED)
-    def test_other_labels_than_stored(self, family: str, head: str, tmp_path: Path) -> None:
+    def test_another_label_count_than_stored(self, family: str, head: str, tmp_path: Path) -> None:
         reference.write(tmp_path, family, head, num_labels=4)
         assert load(tmp_path, head).num_labels == 4
         refuses(
@@ -512,7 +514,7 @@ class TestLabels:
         assert anew.num_labels == 3
         assert all(bool(torch.isfinite(value).all()) for value in anew.parameters())
 
-    def test_a_number_of_labels(self, tmp_path: Path) -> None:
+    def test_num_labels(self, tmp_path: Path) -> None:
         """What the file says of two labels is not kept for three; saved and read again, it is the same model."""
         folder = change(published(tmp_path / "old", "bert-base-uncased"), id2label={"0": "no", "1": "yes"})
         model = load(folder, "sequence", num_labels=3)
@@ -524,7 +526,7 @@ class TestLabels:
         assert load(folder, "sequence").config.id2label == {0: "no", 1: "yes"}
         assert load(folder, "sequence", num_labels=2).config.id2label == {0: "no", 1: "yes"}
 
-    def test_names_of_labels(self, tmp_path: Path) -> None:
+    def test_id2label(self, tmp_path: Path) -> None:
         names = {0: "bad", 1: "good", 2: "neither"}
         model = load(published(tmp_path / "old", "bert-base-uncased"), "sequence", id2label=names)
         assert (model.num_labels, model.config.label2id) == (3, {"bad": 0, "good": 1, "neither": 2})
@@ -532,14 +534,14 @@ class TestLabels:
         assert load(tmp_path / "new", "sequence").config.id2label == names
         assert reference.auto("sequence").from_pretrained(tmp_path / "new").config.id2label == names
 
-    def test_names_both_ways(self, tmp_path: Path) -> None:
+    def test_id2label_and_label2id(self, tmp_path: Path) -> None:
         folder, numbers = published(tmp_path, "bert-base-uncased"), {"bad": 0, "good": 1, "neither": 2}
         names = {number: name for name, number in numbers.items()}
         for given in ({"label2id": numbers}, {"label2id": numbers, "id2label": names, "num_labels": 3}):
             model = load(folder, "sequence", **given)
             assert (model.num_labels, model.config.id2label, model.config.label2id) == (3, names, numbers)
 
-    def test_names_that_do_not_fit_their_number(self, tmp_path: Path) -> None:
+    def test_id2label_and_num_labels_must_agree(self, tmp_path: Path) -> None:
         folder = published(tmp_path, "bert-base-uncased")
         refuses(
             lambda: load(folder, "sequence", num_labels=3, id2label={0: "no", 1: "yes"}),
@@ -547,13 +549,13 @@ class TestLabels:
             ConfigError,
         )
 
-    def test_a_kind_of_problem(self, tmp_path: Path) -> None:
+    def test_problem_type(self, tmp_path: Path) -> None:
         folder = published(tmp_path / "old", "distilbert-base-uncased")
         model = load(folder, "sequence", num_labels=3, problem_type="multi_label_classification")
         ids, target = torch.tensor([[5, 6, 7]]), torch.tensor([[1.0, 0.0, 1.0]])
-        found = model(ids, labels=target)
-        wanted = torch.nn.functional.binary_cross_entropy_with_logits(found.logits, target)
-        assert torch.equal(found.loss, wanted)
+        result = model(ids, labels=target)
+        expected = torch.nn.functional.binary_cross_entropy_with_logits(result.logits, target)
+        assert torch.equal(result.loss, expected)
         refuses(lambda: model(ids, labels=torch.tensor([1])), r"labels have shape \(1,\); for many labels .* \(1, 3\)")
         model.save_pretrained(tmp_path / "new")
         assert load(tmp_path / "new", "sequence").config.problem_type == "multi_label_classification"
@@ -573,13 +575,13 @@ HEADLESS = [
      "AutoModelForMaskedLM or AutoModelForSequenceClassification or AutoModelForTokenClassification or "
      "AutoModelForQuestionAnswering."),
     ("t5-small", "causal", "a t5 model cannot be loaded as AutoModelForCausalLM. Use AutoModel, or AutoModelForSeq2SeqLM."),
-    ("bart-base", "masked", "a bart model cannot be loaded as AutoModelForMaskedLM. Use AutoModel, or AutoModelForSeq2SeqLM or "
-     "AutoModelForSequenceClassification or AutoModelForQuestionAnswering."),
+    ("bart-base", "masked", "a bart model cannot be loaded as AutoModelForMaskedLM. Use AutoModel, or AutoModelForSeq2SeqLM "
+     "or AutoModelForSequenceClassification or AutoModelForQuestionAnswering."),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "head", "message"), HEADLESS)
-def test_a_head_that_the_family_lacks(name: str, head: str, message: str, tmp_path: Path) -> None:
+def test_a_head_that_the_family_lacks_is_refused(name: str, head: str, message: str, tmp_path: Path) -> None:
     folder = published(tmp_path, name)
     refuses(lambda: load(folder, head), f"^{re.escape(message)}$", ConfigError)
 
@@ -593,7 +595,7 @@ def ours(name: str, head: str, tmp_path: Path, **changes: Any) -> Any:
 
 class TestInputs:
     @pytest.mark.parametrize("name", ["bert-base-uncased", "roberta-base", "distilbert-base-uncased", "gpt2", "bart-base"])
-    def test_positions_beyond_the_table(self, name: str, tmp_path: Path) -> None:
+    def test_positions_beyond_the_table_are_refused(self, name: str, tmp_path: Path) -> None:
         model = ours(name, "base", tmp_path)
         fits = torch.full((1, 32), 5)
         assert model(fits)[0].shape == (1, 32, 24)
@@ -606,17 +608,17 @@ class TestInputs:
             refuses(lambda: model(fits[:, :3], position_ids=far[:, :2]), r"position_ids have shape \(1, 2\).*\(1, 3\)")
 
     @pytest.mark.parametrize("stack", ["source", "target"])
-    def test_either_stack_of_bart(self, stack: str, tmp_path: Path) -> None:
+    def test_positions_beyond_either_stack_of_bart(self, stack: str, tmp_path: Path) -> None:
         model, long, short = ours("bart-base", "seq2seq", tmp_path), torch.full((1, 33), 5), torch.full((1, 3), 5)
         pair = (long, short) if stack == "source" else (short, long)
         refuses(lambda: model(pair[0], decoder_input_ids=pair[1]), "33 tokens do not fit")
 
-    def test_t5_knows_no_last_position(self, tmp_path: Path) -> None:
+    def test_t5_has_no_last_position(self, tmp_path: Path) -> None:
         model = ours("t5-small", "seq2seq", tmp_path)
-        found = model(torch.full((1, 700), 5), decoder_input_ids=torch.full((1, 600), 5))
-        assert found.logits.shape == (1, 600, 70)
+        result = model(torch.full((1, 700), 5), decoder_input_ids=torch.full((1, 600), 5))
+        assert result.logits.shape == (1, 600, 70)
 
-    def test_token_types(self, tmp_path: Path) -> None:
+    def test_bad_token_types_are_refused(self, tmp_path: Path) -> None:
         model, ids = ours("bert-base-uncased", "base", tmp_path), torch.full((2, 4), 5)
         for wrong in (2, -1):
             types = torch.zeros_like(ids)
@@ -631,7 +633,7 @@ class TestInputs:
         )
 
     @pytest.mark.parametrize("name", ["t5-small", "bart-base"])
-    def test_a_source_of_padding(self, name: str, tmp_path: Path) -> None:
+    def test_a_source_of_padding_alone_is_refused(self, name: str, tmp_path: Path) -> None:
         model = ours(name, "seq2seq", tmp_path)
         ids, there = torch.full((2, 4), 5), torch.tensor([[1, 1, 1, 0], [0, 0, 0, 0]])
         refuses(
@@ -640,7 +642,7 @@ class TestInputs:
         )
 
     @pytest.mark.parametrize("name", ["t5-small", "bart-base"])
-    def test_rows_that_do_not_pair(self, name: str, tmp_path: Path) -> None:
+    def test_different_row_counts_of_source_and_target_are_refused(self, name: str, tmp_path: Path) -> None:
         model = ours(name, "seq2seq", tmp_path)
         refuses(
             lambda: model(torch.full((2, 4), 5), decoder_input_ids=torch.full((3, 4), 5)),
@@ -652,7 +654,7 @@ class TestInputs:
         ("name", "head"),
         [("gpt2", "causal"), ("bert-base-uncased", "masked"), ("t5-small", "seq2seq"), ("bart-base", "seq2seq")],
     )
-    def test_labels_outside_the_vocabulary(self, name: str, head: str, wrong: int, tmp_path: Path) -> None:
+    def test_labels_outside_the_vocabulary_are_refused(self, name: str, head: str, wrong: int, tmp_path: Path) -> None:
         model, ids = ours(name, head, tmp_path), torch.full((1, 4), 5)
         labels = torch.tensor([[-100, 3, wrong, 1]])
         given = {"decoder_input_ids": ids} if head == "seq2seq" else {}
@@ -663,7 +665,7 @@ class TestInputs:
         refuses(lambda: model(ids, labels=labels[:, :3], **given), r"labels have shape \(1, 3\).*\(1, 4\)")
 
     @pytest.mark.parametrize("wrong", [3, -1])
-    def test_labels_outside_the_labels(self, wrong: int, tmp_path: Path) -> None:
+    def test_labels_outside_the_label_count_are_refused(self, wrong: int, tmp_path: Path) -> None:
         ids = torch.full((2, 4), 5)
         tagger = ours("bert-base-uncased", "token", tmp_path / "a", num_labels=3)
         labels = torch.tensor([[0, 1, 2, wrong]]).expand(2, 4)
@@ -683,7 +685,7 @@ class TestInputs:
                 "there are 2 texts",
             )
 
-    def test_targets_of_an_answer_may_lie_outside(self, tmp_path: Path) -> None:
+    def test_answer_positions_past_the_end_are_ignored(self, tmp_path: Path) -> None:
         """Behind the end they count for nothing, as with the reference; one alone is refused."""
         model, ids = ours("bert-base-uncased", "question", tmp_path), torch.full((2, 4), 5)
         some = model(ids, start_positions=torch.tensor([1, 9]), end_positions=torch.tensor([2, 9])).loss
@@ -691,21 +693,21 @@ class TestInputs:
         assert torch.allclose(some, one)
         refuses(lambda: model(ids, start_positions=torch.tensor([1, 2])), "give start_positions and end_positions together")
 
-    def test_the_classifier_of_bart_needs_an_end(self, tmp_path: Path) -> None:
+    def test_barts_classifier_needs_an_end_token(self, tmp_path: Path) -> None:
         model = ours("bart-base", "sequence", tmp_path)
         refuses(lambda: model(torch.full((1, 4), 5)), "every text must hold the end token 2, whose state is classified")
 
 
 def test_causal_from_an_old_pickle_generates(tmp_path: Path) -> None:
     """The whole way: GPT-2 as it was published, and the reference's greedy ids."""
-    theirs = truth("gpt2")
+    theirs = reference_model("gpt2")
     model = AutoModelForCausalLM.from_pretrained(published(tmp_path, "gpt2", KINDS[1]))
     ids = ids_for(theirs, 1, 5)
-    wanted = theirs.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=69)
-    assert model.generate(ids, max_new_tokens=12, do_sample=False).tolist() == wanted.tolist()
+    expected = theirs.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=69)
+    assert model.generate(ids, max_new_tokens=12, do_sample=False).tolist() == expected.tolist()
 
 
-def test_labels_that_are_no_tensor(tmp_path: Path) -> None:
+def test_labels_that_are_no_tensor_are_refused(tmp_path: Path) -> None:
     ids = torch.tensor([[5, 6, 7]])
     for family, head in (("bert", "sequence"), ("bert", "token"), ("gpt2", "causal"), ("t5", "seq2seq")):
         reference.write(tmp_path / family / head, family, head)
@@ -714,7 +716,7 @@ def test_labels_that_are_no_tensor(tmp_path: Path) -> None:
             refuses(lambda m=model, said=labels: m(ids, labels=said), "labels are a tensor, such as", InputTypeError)
 
 
-def test_a_decoder_without_a_target(tmp_path: Path) -> None:
+def test_a_decoder_without_a_target_is_refused(tmp_path: Path) -> None:
     reference.write(tmp_path, "t5", "seq2seq")
     model = load(tmp_path, "seq2seq")
     refuses(
@@ -726,7 +728,7 @@ def test_a_decoder_without_a_target(tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("family", ["t5", "bart", "bert", "gpt2"])
-def test_a_copy_is_a_model_of_its_own(family: str, tmp_path: Path) -> None:
+def test_a_deep_copy_is_independent(family: str, tmp_path: Path) -> None:
     """Also where the modules of base and head lie openly at the top; and a part that is replaced is the one that runs."""
     head = {"bert": "sequence", "gpt2": "causal"}.get(family, "seq2seq")
     reference.write(tmp_path, family, head)
@@ -734,15 +736,15 @@ def test_a_copy_is_a_model_of_its_own(family: str, tmp_path: Path) -> None:
     inputs = {"input_ids": torch.tensor([[5, 6, 2]])}
     if head == "seq2seq":
         inputs["decoder_input_ids"] = torch.tensor([[0, 3]])
-    wanted = model(**inputs).logits
+    expected = model(**inputs).logits
     other = deepcopy(model)
-    assert torch.equal(other(**inputs).logits, wanted)
+    assert torch.equal(other(**inputs).logits, expected)
     assert other.base_model is not model.base_model
     for value in other.parameters():
         value.zero_()
-    assert torch.equal(model(**inputs).logits, wanted)
-    assert not torch.equal(other(**inputs).logits, wanted)
+    assert torch.equal(model(**inputs).logits, expected)
+    assert not torch.equal(other(**inputs).logits, expected)
     name = {"bert": "classifier"}.get(family, "lm_head")
     old = getattr(model, name)
     setattr(model, name, torch.nn.Linear(old.in_features, old.out_features))
-    assert not torch.equal(model(**inputs).logits, wanted)
+    assert not torch.equal(model(**inputs).logits, expected)

@@ -23,34 +23,34 @@ COURSE = [  # the concepts of the course's own table, in its order
 ]  # fmt: skip
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     structure: str
     call: str
     shape: tuple[int, ...]
     look: str
 
 
-def read() -> list[Row]:
+def table_rows() -> list[TableRow]:
     """The page's table; of each cell the part in code counts, the rest is for people."""
     lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     code = re.compile(r"`([^`]+)`")
     return [
-        Row(name, code.findall(call)[0], ast.literal_eval(code.findall(back)[0]), code.findall(look)[0])
+        TableRow(name, code.findall(call)[0], ast.literal_eval(code.findall(back)[0]), code.findall(look)[0])
         for name, call, back, look in cells
     ]
 
 
-ROWS = {row.structure: row for row in read()}
+ROWS = {row.structure: row for row in table_rows()}
 
 
 @pytest.fixture(scope="module")
 def names(smollm2: Path, minilm: Path) -> dict[str, Any]:
     """What the page's own blocks define."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for block in blocks(PAGE, "python"):
-        exec(compile(block, str(PAGE), "exec"), found)
-    return found
+        exec(compile(block, str(PAGE), "exec"), result)
+    return result
 
 
 def shape(value: Any) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ def shape(value: Any) -> tuple[int, ...]:
     return (len(value), *(shape(first) if isinstance(first, torch.Tensor) else ()))
 
 
-def test_all_rows_of_the_course() -> None:
+def test_the_table_has_every_row_of_the_course() -> None:
     assert list(ROWS) == COURSE
 
 
@@ -72,7 +72,7 @@ def test_the_call_gives_the_shape(structure: str, names: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("structure", COURSE)
-def test_the_look_inside(structure: str, names: dict[str, Any]) -> None:
+def test_the_site_agrees_with_the_call(structure: str, names: dict[str, Any]) -> None:
     row = ROWS[structure]
     if row.look.startswith("glass "):
         done = CliRunner().invoke(app, shlex.split(row.look)[1:], env={"COLUMNS": "100"})
@@ -92,18 +92,18 @@ def test_the_look_inside(structure: str, names: dict[str, Any]) -> None:
             assert value.item() == pytest.approx(torch.nn.functional.cross_entropy(inside[0, :-1], ids[0, 1:]).item())
         case "hidden states at each layer":
             assert torch.equal(value[1], inside)
-            assert torch.equal(value[0], names["seen"]["embedding"])
-            assert torch.equal(value[-1], names["seen"]["final"])
+            assert torch.equal(value[0], names["decoder_sites"]["embedding"])
+            assert torch.equal(value[-1], names["decoder_sites"]["final"])
         case "attention weights" | "cross-attention weights":
             assert torch.equal(value[0], inside)
         case _:
             assert torch.equal(value, inside)
 
 
-def test_what_the_notes_say(names: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_the_notes_below_the_table_hold(names: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     names["AutoModelForSequenceClassification"].from_pretrained("minilm", num_labels=2)
     (note,) = [record.message for record in caplog.records]
     assert f"`{note}`" in PAGE.read_text("utf-8")
-    assert names["seen"]["blocks.29.residual"].shape == (1, 3, 576)
+    assert names["decoder_sites"]["blocks.29.residual"].shape == (1, 3, 576)
     eager = names["AutoModel"].from_pretrained("minilm", attn_implementation="eager")
     assert torch.equal(eager(**names["inputs"]).last_hidden_state, names["encoder"](**names["inputs"]).last_hidden_state)

@@ -58,15 +58,15 @@ def ragged(model: Any, lengths: Sequence[int], side: str = "right") -> tuple[lis
     return rows, padded, mask
 
 
-def same_fields(found: Any, wanted: Any, share: float = 1e-4, **masks: Tensor) -> None:
+def same_fields(result: Any, expected: Any, share: float = 1e-4, **masks: Tensor) -> None:
     """Every field that the reference gives is there under its name, and equal; and there is no other.
 
     `masks`: by a field's name, which of its tokens (batch, length) are compared; the rest is padding.
     """
-    there, given = ({n for n, v in one.items() if n != "past_key_values" and v != ()} for one in (found, wanted))
+    there, given = ({n for n, v in one.items() if n != "past_key_values" and v != ()} for one in (result, expected))
     assert there == given
     for name in sorted(given):
-        one, other = found[name], wanted[name]
+        one, other = result[name], expected[name]
         several = isinstance(other, tuple)
         assert isinstance(one, tuple) == several, name
         assert not several or len(one) == len(other) > 0, name

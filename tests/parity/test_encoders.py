@@ -49,11 +49,11 @@ def test_every_output_of_a_padded_batch(heads: dict[str, Pair], head: str) -> No
     models = heads[head]
     _, padded, mask = ragged(models.theirs, (13, 5, 9))
     inputs = {"input_ids": padded, "attention_mask": mask, **types_for(models, padded)}
-    wanted, found = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
+    expected, result = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
     names = ["last_hidden_state", "hidden_states", "attentions", "start_logits", "end_logits"]
     names += ["logits"] if head in ("masked", "token") else []
-    same_fields(found, wanted, **dict.fromkeys(names, mask))
-    for pattern in found.attentions:
+    same_fields(result, expected, **dict.fromkeys(names, mask))
+    for pattern in result.attentions:
         unseen = (mask[:, None, :, None] == 1) & (mask[:, None, None] == 0)  # what real tokens must not look at
         assert float(pattern.masked_select(unseen).abs().max()) == 0.0
 
@@ -162,9 +162,9 @@ def test_a_head_takes_the_base_of_another(family: str, tmp_path: Path) -> None:
     """A masked model's file opened as a base, and a base's as a classifier: the same states."""
     models = pair(tmp_path, family, "masked")
     ids = ids_for(models.theirs, 2, 7)
-    wanted = models.theirs.base_model(ids).last_hidden_state
-    close(load(tmp_path, "base")(ids).last_hidden_state, wanted)
+    expected = models.theirs.base_model(ids).last_hidden_state
+    close(load(tmp_path, "base")(ids).last_hidden_state, expected)
     tagger = load(tmp_path, "token", num_labels=7)
     assert tagger(ids).logits.shape == (2, 7, 7)
-    close(tagger(ids, output_hidden_states=True).hidden_states[-1], wanted)
+    close(tagger(ids, output_hidden_states=True).hidden_states[-1], expected)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [type(models.theirs).__name__]

@@ -100,20 +100,20 @@ def exact(ours: Tensor, theirs: Tensor, name: str) -> None:
 
 
 @pytest.mark.parametrize(("family", "head", "changes"), CASES)
-def test_float64(family: str, head: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_gradients_equal_the_reference_in_float64(family: str, head: str, changes: dict[str, Any], tmp_path: Path) -> None:
     reference.write(tmp_path, family, head, **changes)
     auto = reference.auto(head)
     theirs = auto.from_pretrained(tmp_path, dtype=torch.float64, attn_implementation="sdpa").eval()
     ours = load(tmp_path, head, dtype=torch.float64)
     assert {value.dtype for value in ours.parameters()} == {torch.float64}
     share_frequencies(theirs, ours)
-    wanted, found = (model(**inputs(theirs, family, head)) for model in (theirs, ours))
-    for name in ("logits",) if "logits" in wanted else ("start_logits", "end_logits"):
-        exact(found[name], wanted[name], name)
+    expected, result = (model(**inputs(theirs, family, head)) for model in (theirs, ours))
+    for name in ("logits",) if "logits" in expected else ("start_logits", "end_logits"):
+        exact(result[name], expected[name], name)
     right, mine = (dict(model.named_parameters()) for model in (theirs, ours))
     assert mine.keys() == right.keys()
-    gradients = dict(zip(right, torch.autograd.grad(loss(wanted), list(right.values()), allow_unused=True), strict=True))
-    got = dict(zip(mine, torch.autograd.grad(loss(found), list(mine.values()), allow_unused=True), strict=True))
+    gradients = dict(zip(right, torch.autograd.grad(loss(expected), list(right.values()), allow_unused=True), strict=True))
+    got = dict(zip(mine, torch.autograd.grad(loss(result), list(mine.values()), allow_unused=True), strict=True))
     for name, gradient in gradients.items():
         if gradient is None:
             assert got[name] is None, name

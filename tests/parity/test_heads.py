@@ -46,7 +46,7 @@ def inputs(models: Pair) -> dict[str, Tensor]:
     if models.family not in reference.PAIRS:
         return {"input_ids": ids_for(models.theirs, 2, LENGTH)}
     source = ids_for(models.theirs, 2, SOURCE)
-    if models.head == "sequence":  # the decoder reads the source itself, and the last end sign's state is classified
+    if models.head == "sequence":  # the decoder reads the source itself, and the last end token's state is classified
         source[0, [1, 4]] = source[1, [2, -1]] = models.theirs.config.eos_token_id
         return {"input_ids": source}
     return {"input_ids": source, "decoder_input_ids": ids_for(models.theirs, 2, LENGTH, seed=2)}
@@ -59,51 +59,51 @@ def labels(models: Pair) -> dict[str, Tensor]:
     if models.head == "question":  # one of them lies behind the end
         return {"start_positions": torch.tensor([3, 99]), "end_positions": torch.tensor([5, 2])}
     count = models.theirs.num_labels if models.head == "token" else models.theirs.config.vocab_size
-    wanted = torch.randint(0, count, (2, LENGTH), generator=torch.Generator().manual_seed(3))
-    wanted[0, 2:5] = wanted[1, -1] = -100
-    return {"labels": wanted}
+    expected = torch.randint(0, count, (2, LENGTH), generator=torch.Generator().manual_seed(3))
+    expected[0, 2:5] = expected[1, -1] = -100
+    return {"labels": expected}
 
 
 def paths(shown: str) -> set[str]:
     """The module paths in a printed model; `(0-2): 3 x Layer(` means three."""
-    levels, found = [[""]], {""}
+    levels, result = [[""]], {""}
     for line in shown.splitlines():
         if named := re.match(r"( *)\(([^)]+)\): ", line):
             depth, name = len(named[1]) // 2, named[2]
             first, _, last = name.partition("-")
             names = [str(n) for n in range(int(first), int(last) + 1)] if last else [name]
             levels[depth:] = [[f"{parent}.{one}".lstrip(".") for parent in levels[depth - 1] for one in names]]
-            found.update(levels[depth])
-    return found
+            result.update(levels[depth])
+    return result
 
 
-def test_names(models: Pair) -> None:
+def test_parameter_and_module_names_equal_the_references(models: Pair) -> None:
     theirs, ours = models.theirs, models.ours
     assert type(ours).__name__ == type(theirs).__name__
-    wanted, found = theirs.state_dict(), ours.state_dict()
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-    assert {name.rpartition(".")[0] for name in wanted} <= paths(repr(ours))
+    expected, result = theirs.state_dict(), ours.state_dict()
+    assert result.keys() == expected.keys()
+    assert all(torch.equal(result[name], expected[name]) for name in expected)
+    assert {name.rpartition(".")[0] for name in expected} <= paths(repr(ours))
     assert ours.num_parameters() == sum(parameter.numel() for parameter in theirs.parameters())
 
 
 @torch.no_grad()
-def test_every_output(models: Pair) -> None:
+def test_every_output_field_equals_the_reference(models: Pair) -> None:
     options = {"output_hidden_states": True, "output_attentions": True}
-    wanted = models.theirs(**inputs(models), **options)
-    found = models.ours(**inputs(models), **options)
-    same_fields(found, wanted)
+    expected = models.theirs(**inputs(models), **options)
+    result = models.ours(**inputs(models), **options)
+    same_fields(result, expected)
 
 
 @torch.no_grad()
-def test_loss(models: Pair) -> None:
+def test_loss_equals_the_reference(models: Pair) -> None:
     if models.head == "base":
         with pytest.raises(TypeError, match="labels"):
             models.ours(**inputs(models), labels=torch.zeros(2, dtype=torch.long))
         return
-    wanted = models.theirs(**inputs(models), **labels(models)).loss
-    found = models.ours(**inputs(models), **labels(models)).loss
-    assert abs(float(found) - float(wanted)) <= 1e-5 * abs(float(wanted))
+    expected = models.theirs(**inputs(models), **labels(models)).loss
+    result = models.ours(**inputs(models), **labels(models)).loss
+    assert abs(float(result) - float(expected)) <= 1e-5 * abs(float(expected))
 
 
 @torch.no_grad()
@@ -111,9 +111,9 @@ def test_saved_is_read_back_by_the_reference(models: Pair, tmp_path: Path) -> No
     models.ours.save_pretrained(tmp_path)
     again = reference.auto(models.head).from_pretrained(tmp_path, attn_implementation="eager").eval()
     assert type(again) is type(models.theirs)
-    wanted, found = models.theirs.state_dict(), again.state_dict()
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    expected, result = models.theirs.state_dict(), again.state_dict()
+    assert result.keys() == expected.keys()
+    assert all(torch.equal(result[name], expected[name]) for name in expected)
     for one, other in zip(again(**inputs(models))[:1], models.theirs(**inputs(models))[:1], strict=True):
         assert torch.equal(one, other)
     mine = load(tmp_path, models.head)
@@ -123,23 +123,23 @@ def test_saved_is_read_back_by_the_reference(models: Pair, tmp_path: Path) -> No
 def test_the_blueprint_lists_exactly_the_weights(models: Pair) -> None:
     ours = models.ours
     held = {name: tuple(value.shape) for name, value in (*ours.named_parameters(), *ours.named_buffers())}
-    told = blueprint(ours.config, models.head)
+    described = blueprint(ours.config, models.head)
     idle = set() if ours.config.tie_word_embeddings else {"cls.predictions.bias", "lm_head.bias"}  # stored, and not read
-    assert {weight.name: weight.shape for weight in told.weights} == {n: s for n, s in held.items() if n not in idle}
-    assert told.parameters == sum(math.prod(shape) for name, shape in held.items() if name not in idle)
+    assert {weight.name: weight.shape for weight in described.weights} == {n: s for n, s in held.items() if n not in idle}
+    assert described.parameters == sum(math.prod(shape) for name, shape in held.items() if name not in idle)
 
 
 @torch.no_grad()
-def test_the_blueprint_tells_every_sites_shape(models: Pair) -> None:
-    found = models.ours(**inputs(models), watch="*").sites
-    told = blueprint(models.ours.config, models.head).sites
+def test_the_blueprint_has_every_site_and_its_shape(models: Pair) -> None:
+    result = models.ours(**inputs(models), watch="*").sites
+    described = blueprint(models.ours.config, models.head).sites
     length = LENGTH if "decoder_input_ids" in inputs(models) or models.family not in reference.PAIRS else SOURCE
     sizes = {"batch": 2, "length": length, "keys": length, "source": SOURCE}
     config = models.ours.config
     every = set(sites.every(config.num_hidden_layers, config.encoder_layers))
-    assert told.keys() == found.keys() == every - ({"scores"} if models.head == "base" else set())
-    for site, shape in told.items():
-        assert tuple(found[site].shape) == tuple(sizes.get(size, size) for size in shape), site
+    assert described.keys() == result.keys() == every - ({"scores"} if models.head == "base" else set())
+    for site, shape in described.items():
+        assert tuple(result[site].shape) == tuple(sizes.get(size, size) for size in shape), site
         assert len(shape) == len(sites.axes(site)), site
 
 
@@ -154,7 +154,7 @@ def test_watching_changes_no_bit(models: Pair) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("family", [family for family, heads in reference.HEADS.items() if "sequence" in heads])
 @pytest.mark.parametrize("count", [1, 3])
-def test_kinds_of_labels(family: str, count: int, tmp_path: Path) -> None:
+def test_losses_by_problem_type(family: str, count: int, tmp_path: Path) -> None:
     """The kind is said in the config, or guessed from the labels."""
     models = pair(tmp_path, family, "sequence", num_labels=count)
     numbers = torch.tensor([0.5, -1.0]) if count == 1 else torch.tensor([[0.5, -1.0, 2.0], [0.1, 0.0, 1.0]])
@@ -167,9 +167,9 @@ def test_kinds_of_labels(family: str, count: int, tmp_path: Path) -> None:
     for kind, target in [("regression", numbers), *(several if count > 1 else [(None, numbers)])]:
         models.theirs.config.problem_type = kind
         ours = load(tmp_path, "sequence", problem_type=kind)
-        wanted, found = (model(**inputs(models), labels=target) for model in (models.theirs, ours))
-        close(found.logits, wanted.logits)
-        assert abs(float(found.loss) - float(wanted.loss)) <= 1e-5 * abs(float(wanted.loss)), kind
+        expected, result = (model(**inputs(models), labels=target) for model in (models.theirs, ours))
+        close(result.logits, expected.logits)
+        assert abs(float(result.loss) - float(expected.loss)) <= 1e-5 * abs(float(expected.loss)), kind
 
 
 FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be gone through
@@ -179,7 +179,7 @@ FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be 
 
 
 @pytest.fixture(scope="module", params=[*NEW, "qwen3"])
-def few(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def small_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     family = request.param
     changes = FEW.get(family, {"num_hidden_layers": 2})
     return pair(tmp_path_factory.mktemp("few"), family, MAIN[family], **changes)
@@ -187,64 +187,66 @@ def few(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 class TestChanges:
     @torch.no_grad()
-    def test_at_every_site(self, few: Pair) -> None:
+    def test_a_change_at_every_site_shows_in_the_scores(self, small_pair: Pair) -> None:
         """A change shows in the scores; one that changes nothing does not."""
-        plain = few.ours(**inputs(few), watch="*")
+        plain = small_pair.ours(**inputs(small_pair), watch="*")
         generator = torch.Generator().manual_seed(5)
         for site, value in plain.sites.items():
             shift = torch.randn(value.shape[-1], generator=generator)
-            changed = few.ours(**inputs(few), watch={site: Change(scale=0.5, shift=shift)})
+            changed = small_pair.ours(**inputs(small_pair), watch={site: Change(scale=0.5, shift=shift)})
             assert not torch.allclose(changed.logits, plain.logits, atol=1e-3), site
             close(changed.sites[site], value * 0.5 + shift, 1e-6)
         patterns = {site: Change() for site in plain.sites if site.endswith("pattern")}
         others = {site: Change() for site in plain.sites if site not in patterns}
-        assert torch.equal(few.ours(**inputs(few), watch=others).logits, plain.logits)
-        same = few.ours(**inputs(few), watch=patterns)  # then the output is the plain product, not the fast kernel's
+        assert torch.equal(small_pair.ours(**inputs(small_pair), watch=others).logits, plain.logits)
+        same = small_pair.ours(
+            **inputs(small_pair), watch=patterns
+        )  # then the output is the plain product, not the fast kernel's
         close(same.logits, plain.logits, 1e-5)
 
     @torch.no_grad()
-    def test_a_zeroed_head(self, few: Pair) -> None:
-        changed = few.ours(**inputs(few), watch={"blocks.0.attention.heads": Change(scale=0.0, heads=[1])})
+    def test_only_the_named_head_is_zeroed(self, small_pair: Pair) -> None:
+        changed = small_pair.ours(**inputs(small_pair), watch={"blocks.0.attention.heads": Change(scale=0.0, heads=[1])})
         zero = changed.sites["blocks.0.attention.heads"].abs().amax((0, 2, 3)) == 0
         assert zero.tolist() == [number == 1 for number in range(len(zero))]
-        assert not torch.allclose(changed.logits, few.ours(**inputs(few)).logits, atol=1e-3)
+        assert not torch.allclose(changed.logits, small_pair.ours(**inputs(small_pair)).logits, atol=1e-3)
 
 
 @pytest.fixture(scope="module", params=reference.PAIRS)
-def crossing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def cross_pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return pair(tmp_path_factory.mktemp("crossing"), request.param, "seq2seq")
 
 
-class TestChangesAcross:
+class TestCrossAttentionChanges:
     """Where the decoder looks at the encoder."""
 
     @torch.no_grad()
-    def test_a_flat_pattern_takes_the_mean(self, crossing: Pair) -> None:
+    def test_a_uniform_pattern_takes_the_mean_of_the_values(self, cross_pair: Pair) -> None:
         site = "blocks.1.cross.pattern"
         flat = {site: Change(scale=0.0, shift=torch.full((SOURCE,), 1 / SOURCE), heads=[2])}
         reads = {"blocks.1.cross.value": Change(), "blocks.1.cross.heads": Change()}
-        found = crossing.ours(**inputs(crossing), watch={**flat, **reads}).sites
-        mean = found["blocks.1.cross.value"][:, 2].mean(1, keepdim=True).expand(-1, LENGTH, -1)
-        close(found["blocks.1.cross.heads"][:, 2], mean, 1e-5)
+        result = cross_pair.ours(**inputs(cross_pair), watch={**flat, **reads}).sites
+        mean = result["blocks.1.cross.value"][:, 2].mean(1, keepdim=True).expand(-1, LENGTH, -1)
+        close(result["blocks.1.cross.heads"][:, 2], mean, 1e-5)
 
     @torch.no_grad()
-    def test_positions_of_the_source(self, crossing: Pair) -> None:
+    def test_positions_of_the_source(self, cross_pair: Pair) -> None:
         site = "encoder.blocks.0.residual"
-        found = crossing.ours(**inputs(crossing), watch={site: Change(scale=0.0, positions=[2, 5])})
-        zero = found.sites[site].abs().amax((0, 2)) == 0
+        result = cross_pair.ours(**inputs(cross_pair), watch={site: Change(scale=0.0, positions=[2, 5])})
+        zero = result.sites[site].abs().amax((0, 2)) == 0
         assert zero.nonzero().flatten().tolist() == [2, 5]
-        gone = crossing.ours(**inputs(crossing), watch={site: Change(scale=0.0)})
+        gone = cross_pair.ours(**inputs(cross_pair), watch={site: Change(scale=0.0)})
         assert float(gone.sites[site].abs().max()) == 0.0
-        plain = crossing.ours(**inputs(crossing))
+        plain = cross_pair.ours(**inputs(cross_pair))
         assert not torch.allclose(gone.logits, plain.logits, atol=1e-3)
-        assert not torch.allclose(gone.logits, found.logits, atol=1e-3)
+        assert not torch.allclose(gone.logits, result.logits, atol=1e-3)
 
     @torch.no_grad()
-    def test_a_zeroed_cross_head_equals_its_cut_weights(self, crossing: Pair) -> None:
-        changed = crossing.ours(**inputs(crossing), watch={"blocks.1.cross.heads": Change(scale=0.0, heads=[1])})
-        cut: Any = load(crossing.folder, "seq2seq")
-        mixes = cut.base_model.crossings[1]
+    def test_a_zeroed_cross_head_equals_its_cut_weights(self, cross_pair: Pair) -> None:
+        changed = cross_pair.ours(**inputs(cross_pair), watch={"blocks.1.cross.heads": Change(scale=0.0, heads=[1])})
+        cut: Any = load(cross_pair.folder, "seq2seq")
+        mixes = cut.base_model.cross_attention_modules[1]
         size, weight = mixes.size, getattr(mixes, mixes.names[3]).weight
         weight[:, size : 2 * size] = 0
-        close(changed.logits, cut(**inputs(crossing)).logits, 1e-5)
-        assert not torch.allclose(changed.logits, crossing.ours(**inputs(crossing)).logits, atol=1e-3)
+        close(changed.logits, cut(**inputs(cross_pair)).logits, 1e-5)
+        assert not torch.allclose(changed.logits, cross_pair.ours(**inputs(cross_pair)).logits, atol=1e-3)

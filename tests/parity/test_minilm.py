@@ -40,7 +40,7 @@ def both(minilm: Path) -> Both:
     )
 
 
-def test_everything_in_the_file_is_used(minilm: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_stored_tensor_is_used(minilm: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = glassformer.AutoModel.from_pretrained("minilm")
     assert not caplog.messages  # its position_ids are an old buffer
     assert (type(model).__name__, model.dtype) == ("BertModel", torch.float32)
@@ -48,31 +48,31 @@ def test_everything_in_the_file_is_used(minilm: Path, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("options", [{}, {"truncation": True, "max_length": 12}])
-def test_same_ids(both: Both, options: dict[str, Any]) -> None:
-    for given in ((list(TEXTS),), tuple(map(list, zip(*PAIRS, strict=True)))):
-        found = both.tokenizer(*given, padding=True, **options)
-        wanted = both.their_tokenizer(*given, padding=True, **options)
+def test_token_ids_equal_the_reference(both: Both, options: dict[str, Any]) -> None:
+    for texts in ((list(TEXTS),), tuple(map(list, zip(*PAIRS, strict=True)))):
+        result = both.tokenizer(*texts, padding=True, **options)
+        expected = both.their_tokenizer(*texts, padding=True, **options)
         for name in ("input_ids", "attention_mask", "token_type_ids"):
-            assert found[name] == wanted[name], name
-    assert any(1 in row for row in found["token_type_ids"])
+            assert result[name] == expected[name], name
+    assert any(1 in row for row in result["token_type_ids"])
 
 
-@pytest.mark.parametrize("given", [TEXTS, PAIRS], ids=["texts", "pairs"])
-def test_same_states(both: Both, given: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("texts", [TEXTS, PAIRS], ids=["texts", "pairs"])
+def test_states_equal_the_reference(both: Both, texts: tuple[Any, ...]) -> None:
     """Of a padded batch, at the real tokens."""
-    columns = tuple(map(list, zip(*given, strict=True))) if given is PAIRS else (list(given),)
+    columns = tuple(map(list, zip(*texts, strict=True))) if texts is PAIRS else (list(texts),)
     tokens = both.tokenizer(*columns, padding=True, return_tensors="pt")
     real = tokens["attention_mask"].bool()
     assert not bool(real.all())
-    wanted = both.theirs(**tokens, output_hidden_states=True, output_attentions=True)
-    found = both.ours(**tokens, output_hidden_states=True, output_attentions=True)
-    assert len(found.hidden_states) == len(wanted.hidden_states) == 7
-    for one, other in zip(found.hidden_states, wanted.hidden_states, strict=True):
+    expected = both.theirs(**tokens, output_hidden_states=True, output_attentions=True)
+    result = both.ours(**tokens, output_hidden_states=True, output_attentions=True)
+    assert len(result.hidden_states) == len(expected.hidden_states) == 7
+    for one, other in zip(result.hidden_states, expected.hidden_states, strict=True):
         torch.testing.assert_close(one[real], other[real], rtol=0, atol=1e-5)
-    for one, other in zip(found.attentions, wanted.attentions, strict=True):
+    for one, other in zip(result.attentions, expected.attentions, strict=True):
         torch.testing.assert_close(one.mT[real_pairs(real)], other.mT[real_pairs(real)], rtol=0, atol=1e-5)
-    torch.testing.assert_close(found.last_hidden_state[real], wanted.last_hidden_state[real], rtol=0, atol=1e-5)
-    torch.testing.assert_close(found.pooler_output, wanted.pooler_output, rtol=0, atol=1e-5)
+    torch.testing.assert_close(result.last_hidden_state[real], expected.last_hidden_state[real], rtol=0, atol=1e-5)
+    torch.testing.assert_close(result.pooler_output, expected.pooler_output, rtol=0, atol=1e-5)
 
 
 def real_pairs(real: Tensor) -> Tensor:

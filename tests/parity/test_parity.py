@@ -38,27 +38,27 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @torch.no_grad()
-def test_scores_states_and_attention(pair: tuple[Any, Any, Path]) -> None:
+def test_logits_states_and_attention_equal_the_reference(pair: tuple[Any, Any, Path]) -> None:
     theirs, ours, _ = pair
     ids = ids_for(theirs, 2, 21)
-    wanted = theirs(ids, output_hidden_states=True, output_attentions=True)
-    found = ours(ids, output_hidden_states=True, output_attentions=True)
-    close(found.logits, wanted.logits)
-    assert len(found.hidden_states) == len(wanted.hidden_states)
-    for one, other in zip(found.hidden_states, wanted.hidden_states, strict=True):
+    expected = theirs(ids, output_hidden_states=True, output_attentions=True)
+    result = ours(ids, output_hidden_states=True, output_attentions=True)
+    close(result.logits, expected.logits)
+    assert len(result.hidden_states) == len(expected.hidden_states)
+    for one, other in zip(result.hidden_states, expected.hidden_states, strict=True):
         close(one, other)
-    for one, other in zip(found.attentions, wanted.attentions, strict=True):
+    for one, other in zip(result.attentions, expected.attentions, strict=True):
         close(one, other)
 
 
-def test_loss_and_gradients(pair: tuple[Any, Any, Path]) -> None:
+def test_loss_and_gradients_equal_the_reference(pair: tuple[Any, Any, Path]) -> None:
     theirs, ours, _ = pair
     ids = ids_for(theirs, 2, 17)
     labels = ids.masked_fill(ids % 5 == 0, -100)
-    wanted, found = theirs(ids, labels=labels).loss, ours(ids, labels=labels).loss
-    close(found, wanted)
-    gradients = dict(zip(_names(theirs), torch.autograd.grad(wanted, list(theirs.parameters())), strict=True))
-    for name, gradient in zip(_names(ours), torch.autograd.grad(found, list(ours.parameters())), strict=True):
+    expected, result = theirs(ids, labels=labels).loss, ours(ids, labels=labels).loss
+    close(result, expected)
+    gradients = dict(zip(_names(theirs), torch.autograd.grad(expected, list(theirs.parameters())), strict=True))
+    for name, gradient in zip(_names(ours), torch.autograd.grad(result, list(ours.parameters())), strict=True):
         close(gradient, gradients[name], 1e-3)
 
 
@@ -67,12 +67,12 @@ def _names(model: Any) -> list[str]:
 
 
 @torch.no_grad()
-def test_greedy_ids(pair: tuple[Any, Any, Path]) -> None:
+def test_greedy_ids_equal_the_reference(pair: tuple[Any, Any, Path]) -> None:
     theirs, ours, _ = pair
     ids = ids_for(theirs, 1, 9)
-    wanted = theirs.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)
-    found = ours.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None)
-    assert found.tolist() == wanted.tolist()
+    expected = theirs.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)
+    result = ours.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None)
+    assert result.tolist() == expected.tolist()
 
 
 @torch.no_grad()
@@ -80,13 +80,13 @@ def test_cached_equals_uncached(pair: tuple[Any, Any, Path]) -> None:
     """By hand with past_key_values: in uneven chunks, then token by token."""
     theirs, ours, _ = pair
     ids = ids_for(theirs, 2, 19)
-    whole = theirs(ids).logits
+    output = theirs(ids).logits
     cache, parts, at = None, [], 0
     for size in (7, 1, 5, 1, 1, 4):
         out = ours(ids[:, at : at + size], past_key_values=cache)
         cache, at = out.past_key_values, at + size
         parts.append(out.logits)
-    close(torch.cat(parts, 1), whole)
+    close(torch.cat(parts, 1), output)
     assert cache.get_seq_length() == 19
 
 
@@ -101,18 +101,18 @@ def test_padded_equals_unpadded(pair: tuple[Any, Any, Path], side: str) -> None:
     for number, row in enumerate(rows):
         at = slice(13 - len(row), 13) if side == "left" else slice(0, len(row))
         padded[number, at], mask[number, at] = row, 1
-    found = ours(padded, attention_mask=mask).logits
+    result = ours(padded, attention_mask=mask).logits
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    wanted = theirs(padded, attention_mask=mask, position_ids=positions).logits
+    expected = theirs(padded, attention_mask=mask, position_ids=positions).logits
     real = mask.bool()
-    close(found[real], wanted[real])
+    close(result[real], expected[real])
     for number, row in enumerate(rows):
-        close(found[number][real[number]], ours(row[None]).logits[0])
-    assert bool(torch.isfinite(found).all())
+        close(result[number][real[number]], ours(row[None]).logits[0])
+    assert bool(torch.isfinite(result).all())
 
 
 @torch.no_grad()
-def test_batch_generates_as_alone(pair: tuple[Any, Any, Path]) -> None:
+def test_a_batch_generates_as_its_rows_alone(pair: tuple[Any, Any, Path]) -> None:
     theirs, ours, _ = pair
     rows = [ids_for(theirs, 1, n)[0] for n in (11, 4, 7)]
     padded = torch.zeros(3, 11, dtype=torch.long)
@@ -138,9 +138,9 @@ def test_saved_is_read_back_by_the_reference(pair: tuple[Any, Any, Path], tmp_pa
     theirs, ours, _ = pair
     ours.save_pretrained(tmp_path)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    wanted, found = theirs.state_dict(), again.state_dict()
-    assert wanted.keys() == found.keys()
-    assert all(torch.equal(wanted[name], found[name]) for name in wanted)
+    expected, result = theirs.state_dict(), again.state_dict()
+    assert expected.keys() == result.keys()
+    assert all(torch.equal(expected[name], result[name]) for name in expected)
     ids = ids_for(theirs, 1, 9)
     assert torch.equal(again(ids).logits, transformers.AutoModelForCausalLM.from_pretrained(pair[2]).eval()(ids).logits)
     mine = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -157,15 +157,15 @@ def test_sequence_classification(family: str, labels: int, tmp_path: Path) -> No
     ids = ids_for(theirs, 3, 10)
     ids[1, 6:] = 0
     mask = (ids != 0).long()
-    wanted = theirs(ids, attention_mask=mask)
-    found = ours(ids, attention_mask=mask)
-    close(found.logits, wanted.logits)
-    close(ours(ids).logits, wanted.logits)  # by the padding id alone
+    expected = theirs(ids, attention_mask=mask)
+    result = ours(ids, attention_mask=mask)
+    close(result.logits, expected.logits)
+    close(ours(ids).logits, expected.logits)  # by the padding id alone
     target = torch.tensor([0, labels - 1, 1])
     close(ours(ids, attention_mask=mask, labels=target).loss, theirs(ids, attention_mask=mask, labels=target).loss)
     ours.save_pretrained(tmp_path / "again")
     again = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "again").eval()
-    close(again(ids, attention_mask=mask).logits, wanted.logits, 1e-6)
+    close(again(ids, attention_mask=mask).logits, expected.logits, 1e-6)
     assert again.config.num_labels == labels
 
 
@@ -186,5 +186,5 @@ def test_sliding_windows(tmp_path: Path) -> None:
     ours = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
     ids = ids_for(theirs, 2, 23)
     close(ours(ids).logits, theirs(ids).logits)
-    found = ours.generate(ids, max_new_tokens=9, eos_token_id=None)
-    assert found.tolist() == theirs.generate(ids, max_new_tokens=9, do_sample=False, eos_token_id=None).tolist()
+    result = ours.generate(ids, max_new_tokens=9, eos_token_id=None)
+    assert result.tolist() == theirs.generate(ids, max_new_tokens=9, do_sample=False, eos_token_id=None).tolist()

@@ -39,8 +39,8 @@ def test_float32_ids_and_bfloat16_error(folder: Path) -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ours = glassformer.AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     settings: dict[str, Any] = {"max_new_tokens": 16, "do_sample": False, "eos_token_id": None}
-    wanted = theirs.generate(IDS, attention_mask=torch.ones_like(IDS), **settings)
-    assert ours.generate(IDS, **settings).tolist() == wanted.tolist()
+    expected = theirs.generate(IDS, attention_mask=torch.ones_like(IDS), **settings)
+    assert ours.generate(IDS, **settings).tolist() == expected.tolist()
     exact = theirs(IDS).logits
     assert float((ours(IDS).logits - exact).abs().max()) <= 1e-4 * float(exact.max() - exact.min())
     assert ours.num_parameters() == 596_049_920

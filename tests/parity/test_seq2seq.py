@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from glassformer.engine.plain.executor import Plain
+from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError
 from glassformer.sites import Watch
@@ -53,38 +53,38 @@ def test_every_output_of_padded_pairs(models: Pair) -> None:
     inputs = {
         "input_ids": source, "attention_mask": there, "decoder_input_ids": ids, "decoder_attention_mask": mask,
     }  # fmt: skip
-    wanted, found = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
+    expected, result = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
     encoder = ("encoder_last_hidden_state", "encoder_hidden_states", "encoder_attentions")
     decoder = ("logits", "decoder_hidden_states", "decoder_attentions", "cross_attentions")
-    same_fields(found, wanted, **dict.fromkeys(encoder, there), **dict.fromkeys(decoder, mask))
-    assert bool(torch.isfinite(found.logits).all())
+    same_fields(result, expected, **dict.fromkeys(encoder, there), **dict.fromkeys(decoder, mask))
+    assert bool(torch.isfinite(result.logits).all())
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_padded_pair_equals_itself_alone(models: Pair, side: str) -> None:
+def test_a_padded_row_equals_the_row_alone(models: Pair, side: str) -> None:
     """Positions come from the mask, so padding on either side, of source or target, changes nothing."""
     sources, source, there = ragged(models.theirs, (12, 5, 9), side)
     targets, ids, mask = ragged(models.theirs, (10, 7, 3), side)
-    found = models.ours(source, attention_mask=there, decoder_input_ids=ids, decoder_attention_mask=mask)
+    result = models.ours(source, attention_mask=there, decoder_input_ids=ids, decoder_attention_mask=mask)
     for number, (one, other) in enumerate(zip(sources, targets, strict=True)):
         alone = models.ours(one[None], decoder_input_ids=other[None])
-        close(found.logits[number][mask[number].bool()], alone.logits[0])
-        close(found.encoder_last_hidden_state[number][there[number].bool()], alone.encoder_last_hidden_state[0])
+        close(result.logits[number][mask[number].bool()], alone.logits[0])
+        close(result.encoder_last_hidden_state[number][there[number].bool()], alone.encoder_last_hidden_state[0])
 
 
 @torch.no_grad()
-def test_loss_without_a_decoders_input(models: Pair) -> None:
+def test_loss_without_decoder_input_ids(models: Pair) -> None:
     _, source, there = ragged(models.theirs, (9, 5))
     labels = ids_for(models.theirs, 2, 8, seed=6)
     labels[0, 3] = labels[1, 5:] = -100
-    wanted, found = (m(source, attention_mask=there, labels=labels) for m in (models.theirs, models.ours))
-    close(found.logits, wanted.logits)
-    assert abs(float(found.loss) - float(wanted.loss)) <= 1e-5 * float(wanted.loss)
+    expected, result = (m(source, attention_mask=there, labels=labels) for m in (models.theirs, models.ours))
+    close(result.logits, expected.logits)
+    assert abs(float(result.loss) - float(expected.loss)) <= 1e-5 * float(expected.loss)
 
 
 @torch.no_grad()
-def test_without_any_target(models: Pair) -> None:
+def test_no_target_at_all(models: Pair) -> None:
     """BART is given its source, one place later; T5 must be told."""
     source = ids_for(models.theirs, 2, 8)
     if models.family == "bart":
@@ -95,13 +95,13 @@ def test_without_any_target(models: Pair) -> None:
 
 
 @torch.no_grad()
-def test_vectors_instead_of_ids(models: Pair) -> None:
+def test_inputs_embeds_instead_of_ids(models: Pair) -> None:
     table = models.theirs.get_input_embeddings()
     source, ids = ids_for(models.theirs, 2, 8), target(models, 2, 6)
     inputs = {"inputs_embeds": table(source), "decoder_inputs_embeds": table(ids)}
-    wanted, found = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
-    same_fields(found, wanted)
-    close(found.logits, models.ours(source, decoder_input_ids=ids).logits, 1e-6)
+    expected, result = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
+    same_fields(result, expected)
+    close(result.logits, models.ours(source, decoder_input_ids=ids).logits, 1e-6)
 
 
 @torch.no_grad()
@@ -109,8 +109,8 @@ def test_cached_equals_uncached(models: Pair) -> None:
     """By hand with past_key_values, in uneven chunks, the source encoded once."""
     _, source, there = ragged(models.theirs, (11, 6))
     ids = target(models, 2, 14)
-    whole = models.theirs(source, attention_mask=there, decoder_input_ids=ids).logits
-    read = models.ours.base_model.read(source, attention_mask=there)
+    output = models.theirs(source, attention_mask=there, decoder_input_ids=ids).logits
+    read = models.ours.base_model.run_encoder(source, attention_mask=there)
     cache, parts, at = None, [], 0
     for size in (5, 1, 4, 1, 1, 2):
         out = models.ours(
@@ -118,89 +118,89 @@ def test_cached_equals_uncached(models: Pair) -> None:
         )
         cache, at = out.past_key_values, at + size
         parts.append(out.logits)
-    close(torch.cat(parts, 1), whole)
+    close(torch.cat(parts, 1), output)
     assert cache.get_seq_length() == 14
     assert cache.cross_attention_cache.get_seq_length() == 11
 
 
 @torch.no_grad()
-def test_encoder_outputs_given(models: Pair) -> None:
+def test_encoder_outputs_of_an_earlier_call(models: Pair) -> None:
     """Ours, a tuple, or the reference's: what was encoded earlier is not encoded again."""
     _, source, there = ragged(models.theirs, (10, 6))
     ids = target(models, 2, 5)
-    wanted = models.theirs(source, attention_mask=there, decoder_input_ids=ids)
+    expected = models.theirs(source, attention_mask=there, decoder_input_ids=ids)
     theirs = models.theirs.get_encoder()(source, attention_mask=there)
-    mine = models.ours.base_model.read(source, attention_mask=there, **ALL)
+    mine = models.ours.base_model.run_encoder(source, attention_mask=there, **ALL)
     close(mine.last_hidden_state[there.bool()], theirs.last_hidden_state[there.bool()])
     assert len(mine.hidden_states) == models.ours.config.encoder_layers + 1
     for given in (mine, (mine.last_hidden_state,), theirs):
-        found = models.ours(encoder_outputs=given, attention_mask=there, decoder_input_ids=ids)
-        close(found.logits, wanted.logits)
+        result = models.ours(encoder_outputs=given, attention_mask=there, decoder_input_ids=ids)
+        close(result.logits, expected.logits)
 
 
-class TestGreedy:
+class TestGreedyGeneration:
     LENGTHS = (9, 3, 12, 6)
 
     def both(self, models: Pair, **settings: Any) -> tuple[list[list[int]], list[list[int]]]:
         """What the reference and ours write for ragged sources."""
         _, source, there = ragged(models.theirs, self.LENGTHS)
-        wanted = models.theirs.generate(source, attention_mask=there, **GREEDY, **settings)
-        found = models.ours.generate(source, attention_mask=there, do_sample=False, **settings)
-        return wanted.tolist(), found.tolist()
+        expected = models.theirs.generate(source, attention_mask=there, **GREEDY, **settings)
+        result = models.ours.generate(source, attention_mask=there, do_sample=False, **settings)
+        return expected.tolist(), result.tolist()
 
     @torch.no_grad()
-    def test_as_the_model_says(self, models: Pair) -> None:
-        wanted, found = self.both(models, max_new_tokens=14)
-        assert found == wanted
+    def test_with_the_models_own_settings(self, models: Pair) -> None:
+        expected, result = self.both(models, max_new_tokens=14)
+        assert result == expected
 
     @torch.no_grad()
     def test_endless_and_row_by_row(self, models: Pair) -> None:
         settings: dict[str, Any] = {"max_new_tokens": 16, "eos_token_id": None, "forced_eos_token_id": None}
-        wanted, found = self.both(models, **settings)
-        assert found == wanted
-        assert {len(row) for row in found} == {17}
+        expected, result = self.both(models, **settings)
+        assert result == expected
+        assert {len(row) for row in result} == {17}
         rows, _, _ = ragged(models.theirs, self.LENGTHS)
-        for row, together in zip(rows, found, strict=True):
+        for row, together in zip(rows, result, strict=True):
             assert models.ours.generate(row[None], do_sample=False, **settings).tolist() == [together]
 
     @torch.no_grad()
-    def test_ends(self, models: Pair) -> None:
+    def test_rows_end_at_eos(self, models: Pair) -> None:
         """An end that one row reaches early: it is filled up, and the others go on."""
         endless = {"max_new_tokens": 12, "forced_eos_token_id": None}
         _, free = self.both(models, eos_token_id=None, **endless)
         end = free[1][3]
-        wanted, found = self.both(models, eos_token_id=end, **endless)
-        assert found == wanted
-        assert found[1][free[1].index(end, 1)] == end
+        expected, result = self.both(models, eos_token_id=end, **endless)
+        assert result == expected
+        assert result[1][free[1].index(end, 1)] == end
         several = sorted({end, free[0][5]})
-        wanted, found = self.both(models, eos_token_id=several, **endless)
-        assert found == wanted
+        expected, result = self.both(models, eos_token_id=several, **endless)
+        assert result == expected
 
     @torch.no_grad()
     @pytest.mark.parametrize("length", [1, 2, 7])
     def test_forced_tokens(self, models: Pair, length: int) -> None:
         settings = {"max_new_tokens": length, "forced_eos_token_id": 2, "eos_token_id": 2, "forced_bos_token_id": 5}
-        wanted, found = self.both(models, **settings)
-        assert found == wanted
+        expected, result = self.both(models, **settings)
+        assert result == expected
         if length > 1:
-            assert all(row[1] == 5 for row in found)
+            assert all(row[1] == 5 for row in result)
 
     @torch.no_grad()
-    def test_a_target_that_has_begun(self, models: Pair) -> None:
+    def test_decoder_input_ids_as_a_prefix(self, models: Pair) -> None:
         begun = target(models, len(self.LENGTHS), 4)
-        wanted, found = self.both(models, decoder_input_ids=begun, max_new_tokens=8, eos_token_id=None)
-        assert found == wanted
-        assert [row[:4] for row in found] == begun.tolist()
+        expected, result = self.both(models, decoder_input_ids=begun, max_new_tokens=8, eos_token_id=None)
+        assert result == expected
+        assert [row[:4] for row in result] == begun.tolist()
 
     @torch.no_grad()
     def test_max_length(self, models: Pair) -> None:
-        wanted, found = self.both(models, max_length=9, eos_token_id=None)
-        assert found == wanted
-        assert {len(row) for row in found} == {9}
+        expected, result = self.both(models, max_length=9, eos_token_id=None)
+        assert result == expected
+        assert {len(row) for row in result} == {9}
 
 
 @torch.no_grad()
-def test_sampling_is_the_same_alone_and_again(models: Pair) -> None:
+def test_sampling_is_repeatable_and_batch_invariant(models: Pair) -> None:
     rows, source, there = ragged(models.theirs, (9, 3, 12))
     settings: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "max_new_tokens": 10, "eos_token_id": None}
     together = models.ours.generate(source, attention_mask=there, seed=11, **settings)
@@ -219,7 +219,7 @@ def test_executor_rows_are_watched_one_by_one(models: Pair) -> None:
     watch = Watch.of("*", blocks=config.num_hidden_layers, encoder=config.encoder_layers)
 
     def run(watched: int | None) -> list[Any]:
-        executor = Plain(models.ours)
+        executor = PlainExecutor(models.ours)
         return executor.run([
             Feed(executor.open(source), ids, Want.ALL, watch=watch if number == watched else None)
             for number, (source, ids) in enumerate(zip(sources, starts, strict=True))
@@ -227,21 +227,21 @@ def test_executor_rows_are_watched_one_by_one(models: Pair) -> None:
 
     plain = run(None)
     for watched in (0, 2):
-        found = run(watched)
-        for one, other, ids in zip(plain, found, starts, strict=True):
+        result = run(watched)
+        for one, other, ids in zip(plain, result, starts, strict=True):
             assert all((one.host(at) == other.host(at)).all() for at in range(len(ids)))
         alone = models.ours(
             torch.tensor([sources[watched]]), decoder_input_ids=torch.tensor([starts[watched]]), watch="*"
         ).sites
-        assert found[watched].sites.keys() == alone.keys()
+        assert result[watched].sites.keys() == alone.keys()
         for site, value in alone.items():
-            close(found[watched].sites[site], value)
-        assert not found[1].sites
+            close(result[watched].sites[site], value)
+        assert not result[1].sites
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("scaled", [True, False])
-def test_t5_with_a_head_of_its_own(scaled: bool, tmp_path: Path) -> None:
+def test_t5_with_an_untied_head(scaled: bool, tmp_path: Path) -> None:
     """T5 1.1's files hold a head beside the table; whether scores are scaled is another matter."""
     reference.write(tmp_path, "t5", "seq2seq", tie_word_embeddings=scaled)
     file = tmp_path / "model.safetensors"
@@ -259,23 +259,23 @@ def test_t5_with_a_head_of_its_own(scaled: bool, tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_bart_with_tables_of_their_own(tmp_path: Path) -> None:
+def test_bart_with_untied_embeddings(tmp_path: Path) -> None:
     """Untied, its encoder, decoder and head have a table each."""
     models = pair(tmp_path, "bart", "seq2seq", tie_word_embeddings=False)
     stored = load_file(tmp_path / "model.safetensors")
     assert not torch.equal(stored["model.encoder.embed_tokens.weight"], stored["model.decoder.embed_tokens.weight"])
-    wanted, found = models.theirs.state_dict(), models.ours.state_dict()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    expected, result = models.theirs.state_dict(), models.ours.state_dict()
+    assert all(torch.equal(result[name], expected[name]) for name in expected)
     source, ids = ids_for(models.theirs, 2, 7), target(models, 2, 5)
     close(models.ours(source, decoder_input_ids=ids).logits, models.theirs(source, decoder_input_ids=ids).logits)
 
 
 @torch.no_grad()
-def test_generation_settings_travel(models: Pair, tmp_path: Path) -> None:
+def test_generation_settings_are_saved_and_loaded(models: Pair, tmp_path: Path) -> None:
     """Saved by us, the reference generates the same from it."""
     models.ours.save_pretrained(tmp_path)
     again = reference.auto("seq2seq").from_pretrained(tmp_path, attn_implementation="eager").eval()
     _, source, there = ragged(models.theirs, (5, 8))
-    wanted = models.theirs.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
-    found = again.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
-    assert found.tolist() == wanted.tolist()
+    expected = models.theirs.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
+    result = again.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
+    assert result.tolist() == expected.tolist()

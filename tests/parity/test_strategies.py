@@ -78,16 +78,16 @@ def both(models: Models, ids: Tensor, mask: Tensor | None = None, **settings: An
     drafting: list[dict[str, Any]] = [{}, {}]
     if "helper" in settings:
         drafting = [{"assistant_model": helper} for helper in models.helpers[settings.pop("helper")]]
-    wanted, found = (
+    expected, result = (
         model.generate(ids, **settings, **more) for model, more in zip((models.theirs, models.ours), drafting, strict=True)
     )
-    return wanted, found
+    return expected, result
 
 
 def same(models: Models, ids: Tensor, mask: Tensor | None = None, **settings: Any) -> list[list[int]]:
-    wanted, found = both(models, ids, mask, **settings)
-    assert found.tolist() == wanted.tolist()
-    texts: list[list[int]] = found.tolist()
+    expected, result = both(models, ids, mask, **settings)
+    assert result.tolist() == expected.tolist()
+    texts: list[list[int]] = result.tolist()
     return texts
 
 
@@ -121,7 +121,7 @@ class TestBeams:
 
     @torch.no_grad()
     @pytest.mark.parametrize("settings", [*QUICK, *WIDE], ids=str)
-    def test_texts(self, models: Models, settings: dict[str, Any]) -> None:
+    def test_beam_texts_equal_the_reference(self, models: Models, settings: dict[str, Any]) -> None:
         """Prompts of one length, so that the reference's rules see no padding."""
         same(models, ids_for(models.theirs, 3, 7), **settings)
 
@@ -133,23 +133,23 @@ class TestBeams:
         assert len(texts) == 8
 
     @torch.no_grad()
-    def test_all_that_comes_back(self, models: Models) -> None:
+    def test_beam_output_fields_equal_the_reference(self, models: Models) -> None:
         ids = ids_for(models.theirs, 1, 7)
         settings = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.7, "ends": 2}
-        told = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
-        wanted, found = both(models, ids, **settings, **told)
-        assert found.sequences.tolist() == wanted.sequences.tolist()
-        assert found.beam_indices.tolist() == wanted.beam_indices.tolist()
-        close(found.sequences_scores, wanted.sequences_scores)
-        assert len(found.scores) == len(wanted.scores)
-        for mine, yours in zip((*found.scores, *found.logits), (*wanted.scores, *wanted.logits), strict=True):
+        options = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+        expected, result = both(models, ids, **settings, **options)
+        assert result.sequences.tolist() == expected.sequences.tolist()
+        assert result.beam_indices.tolist() == expected.beam_indices.tolist()
+        close(result.sequences_scores, expected.sequences_scores)
+        assert len(result.scores) == len(expected.scores)
+        for mine, yours in zip((*result.scores, *result.logits), (*expected.scores, *expected.logits), strict=True):
             assert torch.equal(mine.isneginf(), yours.isneginf())
             close(mine.clamp(min=-1e4), yours.clamp(min=-1e4))
-        arguments = wanted.sequences, wanted.scores, wanted.beam_indices
+        arguments = expected.sequences, expected.scores, expected.beam_indices
         close(models.ours.compute_transition_scores(*arguments), models.theirs.compute_transition_scores(*arguments))
 
     @torch.no_grad()
-    def test_a_criterion_of_ones_own(self, models: Models) -> None:
+    def test_a_custom_stopping_criterion(self, models: Models) -> None:
         settings: dict[str, Any] = {"num_beams": 4, "num_return_sequences": 3, "ends": 1, "forced_eos_token_id": None}
         ids = ids_for(models.theirs, 1, 6)
         free = same(models, ids, **settings)
@@ -161,11 +161,11 @@ class TestBeams:
         assert same(models, ids, stopping_criteria=[stop], **settings) != free
 
 
-class TestOneByOne:
+class TestSingleSequence:
     """Strategies that give the greedy text."""
 
     @torch.no_grad()
-    def test_greedy(self, models: Models) -> None:
+    def test_greedy_equals_the_reference(self, models: Models) -> None:
         _, ids, mask = ragged(models.theirs, (9, 3, 12, 6), side(models))
         same(models, ids, mask, ends=8)
 
@@ -181,7 +181,7 @@ class TestOneByOne:
 
     @torch.no_grad()
     @pytest.mark.parametrize("settings", [{}, {"repetition_penalty": 1.2, "ends": 8}], ids=str)
-    def test_a_model_drafts(self, models: Models, settings: dict[str, Any]) -> None:
+    def test_assisted_generation_equals_the_reference(self, models: Models, settings: dict[str, Any]) -> None:
         ids = ids_for(models.theirs, 1, 7)
         greedy = same(models, ids, **settings)
         for helper in range(len(models.helpers)):
@@ -189,15 +189,15 @@ class TestOneByOne:
 
     @torch.no_grad()
     @pytest.mark.parametrize("sampled", [False, True])
-    def test_a_batch_with_drafts(self, models: Models, sampled: bool) -> None:
+    def test_assisted_generation_in_a_batch(self, models: Models, sampled: bool) -> None:
         """What the reference cannot do; each row is as it would be without."""
         _, ids, mask = ragged(models.theirs, (9, 3, 12, 6), side(models))
         settings = {**NEW, "attention_mask": mask, "eos_token_id": models.ends[:8], "do_sample": sampled}
         settings.update({"seed": 5, "temperature": 0.8, "num_return_sequences": 2} if sampled else {})
-        wanted = models.ours.generate(ids, **settings)
-        assert torch.equal(models.ours.generate(ids, **settings, prompt_lookup_num_tokens=3), wanted)
+        expected = models.ours.generate(ids, **settings)
+        assert torch.equal(models.ours.generate(ids, **settings, prompt_lookup_num_tokens=3), expected)
         for _, helper in models.helpers:
-            assert torch.equal(models.ours.generate(ids, **settings, assistant_model=helper), wanted)
+            assert torch.equal(models.ours.generate(ids, **settings, assistant_model=helper), expected)
 
 
 PROMPTS = ("What is the capital of France?", "List three fruits: an apple, a pear, and")
@@ -212,7 +212,7 @@ STRATEGIES: list[dict[str, Any]] = [
 
 @pytest.mark.sweep
 @torch.no_grad()
-def test_on_the_default_model(smollm2: Path) -> None:
+def test_strategies_on_smollm2(smollm2: Path) -> None:
     """Here the model drafts for itself."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         smollm2.parent, gguf_file=smollm2.name, dtype=torch.float32
@@ -221,11 +221,11 @@ def test_on_the_default_model(smollm2: Path) -> None:
     tokenizer = glassformer.AutoTokenizer.from_pretrained("smollm2")
     for prompt, strategy in product(PROMPTS, STRATEGIES):
         ids = tokenizer(prompt, return_tensors="pt")["input_ids"]
-        wanted, found = (
+        expected, result = (
             model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False, pad_token_id=2,
                 **{name: model if name == "assistant_model" else value for name, value in strategy.items()},
             )
             for model in (theirs, ours)
         )  # fmt: skip
-        assert found.tolist() == wanted.tolist(), strategy
+        assert result.tolist() == expected.tolist(), strategy

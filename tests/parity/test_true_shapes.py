@@ -34,7 +34,7 @@ SHAPES: dict[str, tuple[str, str, dict[str, Any]]] = {
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SHAPES)
 @torch.no_grad()
-def test_true_shape(name: str, tmp_path: Path) -> None:
+def test_published_shapes_with_random_weights(name: str, tmp_path: Path) -> None:
     model_type, head, changes = SHAPES[name]
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(model_type, **changes)
