@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.engine.cpu import weights
-from glassformer.quantize import cached
+from glassformer.quantize import weight_cache
 from tests.engine.cpu.packed import KEPT, RARE, packed_model
 from tests.engine.executors import Subject, written
 from tests.parity import reference
@@ -24,7 +24,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _packed_elsewhere(elsewhere: Path) -> Iterator[None]:
     """What is packed of tiny models is not worth a place in anybody's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (weights, cached):
+        for module in (weights, weight_cache):
             patch.setattr(module, "home", lambda: elsewhere)
         yield
 

@@ -15,13 +15,13 @@ import torch
 
 from glassformer.blueprints import Blueprint
 from glassformer.compat import auto
-from glassformer.engine.cpu.executor import Cpu
+from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.cpu.library import Engine
-from glassformer.engine.plain.executor import Plain
+from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Executor, Feed, Want
 from glassformer.observe.verify import verify_all
-from glassformer.opened import Opened, open_model
-from glassformer.quantize import requantised
+from glassformer.opened import OpenedModel, open_model
+from glassformer.quantize import requantize
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.sites import Watch
 from glassformer.views.verification import Verdict
@@ -39,7 +39,7 @@ class Subject:
     name: str = "plain"  # the executor that is looked at
 
     @cached_property
-    def opened(self) -> Opened:
+    def opened(self) -> OpenedModel:
         return open_model(self.folder)
 
     @cached_property
@@ -52,7 +52,7 @@ class Subject:
 
     @cached_property
     def model(self) -> Any:
-        ending = "Seq2SeqLM" if self.blueprint.encoder else "CausalLM"
+        ending = "Seq2SeqLM" if self.blueprint.encoder_blocks else "CausalLM"
         loaded = getattr(auto, f"AutoModelFor{ending}").from_pretrained(self.folder, dtype=torch.float32)
         return loaded.requires_grad_(False)
 
@@ -66,15 +66,15 @@ class Subject:
     def executor(self) -> Any:
         return self.plain() if self.name == "plain" else self.cpu()
 
-    def plain(self) -> Plain:
-        return Plain(self.model)
+    def plain(self) -> PlainExecutor:
+        return PlainExecutor(self.model)
 
     def cpu(
         self, cache: str | None = "f32", activations: str | None = None, level: str | None = None, threads: int | None = None
-    ) -> Cpu:
+    ) -> CpuExecutor:
         engine = Engine(level, threads)
         tensors = self.opened.tensors
-        return Cpu(self.config, self.blueprint, tensors, cache=cache, activations=activations, engine=engine)
+        return CpuExecutor(self.config, self.blueprint, tensors, cache=cache, activations=activations, engine=engine)
 
     def rows(self, lengths: Sequence[int] = LENGTHS, seed: int = 1) -> tuple[list[list[int]], list[list[int]] | None]:
         """Prompts of random ids of several lengths, and sources for them where the model has an encoder."""
@@ -84,10 +84,10 @@ class Subject:
             return [draw.randrange(3, self.config.vocab_size) for _ in range(min(length, room))]
 
         prompts = [ids(length) for length in lengths]
-        return prompts, [ids(length) for length in reversed(lengths)] if self.blueprint.encoder else None
+        return prompts, [ids(length) for length in reversed(lengths)] if self.blueprint.encoder_blocks else None
 
     def watch(self, *patterns: str, **changes: Any) -> Watch:
-        return Watch.of(*patterns, blocks=self.blueprint.blocks, encoder=self.blueprint.encoder, **changes)
+        return Watch.of(*patterns, blocks=self.blueprint.blocks, encoder=self.blueprint.encoder_blocks, **changes)
 
     def verdict(self, other: Executor, lengths: Sequence[int] = LENGTHS) -> Verdict:
         """Another executor beside the plain one in float32."""
@@ -95,7 +95,7 @@ class Subject:
 
     def verdicts(self, others: Sequence[Executor], lengths: Sequence[int] = LENGTHS) -> list[Verdict]:
         prompts, sources = self.rows(lengths)
-        return verify_all(self.plain(), others, prompts, self.blueprint.blocks, self.blueprint.encoder, sources)
+        return verify_all(self.plain(), others, prompts, self.blueprint.blocks, self.blueprint.encoder_blocks, sources)
 
 
 @dataclass
@@ -105,9 +105,9 @@ class Requantised(Subject):
     kind: str = "q8_0"
 
     @cached_property
-    def opened(self) -> Opened:
+    def opened(self) -> OpenedModel:
         opened = open_model(self.folder)
-        return replace(opened, given=requantised(opened, self.kind))
+        return replace(opened, replacement_tensors=requantize(opened, self.kind))
 
     @cached_property
     def model(self) -> Any:

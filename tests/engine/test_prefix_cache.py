@@ -48,10 +48,10 @@ def test_a_conversation_is_read_once(subject: Subject) -> None:
     for turn in range(5):
         text = [*text, *range(turn, turn + 6)]
         assert np.allclose(asked(keeping, text, more=3), asked(plain, text), atol=1e-4)
-    assert keeping.spared == 6 + 12 + 18 + 24
-    assert len(keeping._kept) == 1
-    keeping.forget()
-    assert keeping._kept == []
+    assert keeping.reused_tokens == 6 + 12 + 18 + 24
+    assert len(keeping._closed_rows) == 1
+    keeping.clear()
+    assert keeping._closed_rows == []
 
 
 def test_random_lives(subject: Subject) -> None:
@@ -78,7 +78,7 @@ def test_random_lives(subject: Subject) -> None:
                     one.select([rows[at]], [0])
         for one, row in zip((plain, keeping), rows, strict=True):
             one.close(row)
-    assert keeping.spared > 0
+    assert keeping.reused_tokens > 0
 
 
 def test_what_must_be_seen_whole_is_read_whole(subject: Subject) -> None:
@@ -96,14 +96,14 @@ def test_what_must_be_seen_whole_is_read_whole(subject: Subject) -> None:
     row = keeping.open()
     keeping.run([Feed(row, [7, 8], parents=[-1, -1])])
     keeping.close(row)
-    assert keeping.spared == 0
+    assert keeping.reused_tokens == 0
 
 
 def test_the_last_token_is_always_read(subject: Subject) -> None:
     keeping = PrefixCache(subject.executor())
     first = asked(keeping, [1, 2, 3])
     assert np.allclose(asked(keeping, [1, 2, 3]), first, atol=1e-5)
-    assert keeping.spared == 2
+    assert keeping.reused_tokens == 2
 
 
 def test_rows_that_are_not_there(subject: Subject) -> None:
@@ -166,7 +166,7 @@ def test_only_what_is_new_is_read(tmp_path: Path, family: str, which: str) -> No
     fed = []
     for ids in (text[:40], text, text[:50], other, text[:20], text[:20]):
         spy.fed.clear()
-        known = kept.known(ids)
+        known = kept.cached_length(ids)
         found = after(kept, ids)
         fed.append(sum(spy.fed))
         assert fed[-1] == len(ids) - known
@@ -187,7 +187,7 @@ def test_rows_that_others_follow(tmp_path: Path) -> None:
     assert other.ids == [3]
     kept.close(row)
     kept.close(other)
-    assert [one.ids for one in kept._kept] == [[3, 4, 9], [3]]
+    assert [one.ids for one in kept._closed_rows] == [[3, 4, 9], [3]]
     assert kept.context == spy.context
     assert kept.describe() == spy.describe()
 
@@ -196,7 +196,7 @@ def test_few_are_kept(tmp_path: Path) -> None:
     kept, spy = counting(tmp_path, "llama", "plain")
     for first in (3, 4, 5, 6):
         after(kept, [first, 7, 8])
-    assert len(kept._kept) == 2
+    assert len(kept._closed_rows) == 2
     assert spy.closed == 2
 
 
@@ -209,9 +209,9 @@ def test_what_does_not_follow_from_the_tokens_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         kept.run([Feed(broken, [3, 4, 10_000])])
     kept.close(broken)
-    assert (kept._kept, spy.closed) == ([], 3)
+    assert (kept._closed_rows, spy.closed) == ([], 3)
     after(kept, [3, 4, 5])
-    assert len(kept._kept) == 1
+    assert len(kept._closed_rows) == 1
     row = kept.open()
     assert len(kept.run([Feed(row, [3, 4, 5], Want.ALL)])[0].host(0)) == 160
     assert spy.fed[-1] == 3

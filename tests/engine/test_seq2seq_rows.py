@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from glassformer.decoding import GenerationConfig, Policy, Recipe
 from glassformer.decoding.loop import loop
-from glassformer.engine.cpu.executor import Cpu
+from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError, SiteError
 from glassformer.sites import Change, Watch
@@ -62,9 +62,9 @@ def counted(subject: Subject) -> Iterator[list[int]]:
     """Over how many rows the encoder was run, call by call."""
     calls: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        encode = Cpu._encode
+        encode = CpuExecutor._encode
         patch.setattr(
-            Cpu, "_encode", lambda self, fresh: (calls.extend([len(fresh)] if fresh else []), encode(self, fresh))[1]
+            CpuExecutor, "_encode", lambda self, fresh: (calls.extend([len(fresh)] if fresh else []), encode(self, fresh))[1]
         )
         hook = subject.model.base_model.encoder.register_forward_hook(lambda _, inputs, __: calls.append(len(inputs[0])))
         yield calls
@@ -142,7 +142,7 @@ class TestTheEncoderRunsOnce:
         assert calls == [2, 1]
 
     def test_and_so_do_its_keys(self, checkpoint: Subject) -> None:
-        crossing, calls = checkpoint.model.base_model.crossings[0], []
+        crossing, calls = checkpoint.model.base_model.cross_attention_modules[0], []
         project = getattr(crossing, crossing.names[1])
         hook = project.register_forward_hook(lambda _, inputs, __: calls.append(len(inputs[0])))
         executor = checkpoint.plain()
@@ -245,7 +245,7 @@ class TestMoves:
             executor.close(newcomer)
         executor.run([Feed(executor.open(source), [2]) for source in SOURCES[:3]])
         if subject.name == "plain":
-            assert executor._memory.own.both[0].shape[1] <= 4  # three rows and a newcomer were never more places than that
+            assert executor._cache.own.tensors[0].shape[1] <= 4  # three rows and a newcomer were never more places than that
 
     @pytest.mark.parametrize("ran", [[0], [1], [0, 1], []])
     def test_close_beside_rows_that_never_ran(self, subject: Subject, ran: list[int]) -> None:

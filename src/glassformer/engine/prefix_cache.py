@@ -1,7 +1,7 @@
-"""An executor that keeps what it has read: a text that begins like the last one is read from where they part.
+"""A prefix cache: a text is read from where it parts from a recent one.
 
-In a conversation each turn begins with all turns before it, so that only what is new goes through the model. Drivers open
-and close rows as ever: a closed row is kept for a while, and a new row's first tokens are looked for in those.
+In a conversation each turn begins with all turns before it, so that only the new tokens go through the model. Drivers open
+and close rows as usual: a few closed rows are kept, and a new row takes over the one with the longest common prefix.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.checks import STRANGE, in_turn
-from glassformer.engine.protocol import Description, Executor, Feed, Row, Scores, Want, alike
+from glassformer.engine.checks import ROW_NOT_OPEN, locked
+from glassformer.engine.protocol import Description, Executor, Feed, Row, Scores, Want, common_prefix
 from glassformer.errors import ExecutorError
 
 
@@ -22,9 +22,9 @@ from glassformer.errors import ExecutorError
 class CachedRow:
     """A row, and the tokens that are in it."""
 
-    inner: Row | None  # none before its first tokens come
+    inner: Row | None  # None before its first feed
     ids: list[int] = field(default_factory=list)
-    plain: bool = True  # one text, not a tree, and no encoder's: it can be found again
+    reusable: bool = True  # its cache follows from `ids` alone: no tree, no change, no encoder
     open: bool = True
 
     @property
@@ -36,90 +36,94 @@ class PrefixCache:
     """An `Executor` over another."""
 
     def __init__(self, executor: Executor, rows: int = 2) -> None:
-        """`rows`: closed ones that are kept; two are a text's, and that of the negative prompt where one guides it."""
+        """`rows`: closed ones that are kept; two, for a text and the negative prompt that guides it."""
         self.executor = executor
         self.context = executor.context
-        self.spared = 0  # tokens that did not have to be read again
+        self.reused_tokens = 0  # that were not computed again
         self._rows = rows
-        self._kept: list[CachedRow] = []  # closed, the last one last
-        self._turn = threading.Lock()
+        self._closed_rows: list[CachedRow] = []  # oldest first
+        self._lock = threading.Lock()
 
-    @in_turn
+    @locked
     def open(self, source: Sequence[int] | None = None) -> CachedRow:
-        return CachedRow(None) if source is None else CachedRow(self.executor.open(source), plain=False)
+        return CachedRow(None) if source is None else CachedRow(self.executor.open(source), reusable=False)
 
-    @in_turn
+    @locked
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
-        rows = [self._mine(feed.row) for feed in feeds]
-        inner = [self._begun(feed, row) if row.inner is None else feed for feed, row in zip(feeds, rows, strict=True)]
-        laid = [replace(feed, row=self._inner(row)) for feed, row in zip(inner, rows, strict=True)]
-        before = [row.plain for row in rows]
+        rows = [self._open_row(feed.row) for feed in feeds]
+        new = [
+            self._without_cached_prefix(feed, row) if row.inner is None else feed
+            for feed, row in zip(feeds, rows, strict=True)
+        ]
+        before = [row.reusable for row in rows]
         for row in rows:
-            row.plain = False  # should the pass break off, nobody knows what is in it
-        found = self.executor.run(laid)
-        for feed, row, plain in zip(inner, rows, before, strict=True):
+            row.reusable = False  # in case the pass fails half-way
+        scores = self.executor.run([replace(feed, row=self._inner(row)) for feed, row in zip(new, rows, strict=True)])
+        for feed, row, reusable in zip(new, rows, before, strict=True):
             row.ids.extend(feed.ids)
-            row.plain = plain and _follows(feed)
-        return found
+            row.reusable = reusable and _is_reusable(feed)
+        return scores
 
-    def known(self, ids: Sequence[int]) -> int:
-        """How many tokens of a prompt need not be read again; its last one is, for the scores after it."""
-        return max((alike(kept.ids, ids[:-1]) for kept in self._kept), default=0)
+    def cached_length(self, ids: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
+        return max((common_prefix(kept.ids, ids[:-1]) for kept in self._closed_rows), default=0)
 
-    def _begun(self, feed: Feed, row: CachedRow) -> Feed:
-        """A row's first feed, less what a kept row holds of it. Its last token is always read: it is to be scored."""
+    def _without_cached_prefix(self, feed: Feed, row: CachedRow) -> Feed:
+        """A row's first feed, less the prefix that a kept row has of it."""
         best, length = None, 0
-        if _follows(feed) and feed.watch is None and feed.want is not Want.ALL:
-            length = self.known(feed.ids)
-            best = next((kept for kept in self._kept if length and alike(kept.ids, feed.ids[:-1]) == length), None)
+        if _is_reusable(feed) and feed.watch is None and feed.want is not Want.ALL:
+            length = self.cached_length(feed.ids)
+            best = next(
+                (kept for kept in self._closed_rows if length and common_prefix(kept.ids, feed.ids[:-1]) == length), None
+            )
         if best is None or best.inner is None:
             row.inner = self.executor.open()
             return feed
-        self._kept.remove(best)
+        self._closed_rows.remove(best)
         row.inner, length = best.inner, self.executor.rewind(best.inner, length)
         row.ids = list(feed.ids[:length])
-        self.spared += length
+        self.reused_tokens += length
         return replace(feed, ids=feed.ids[length:])
 
-    @in_turn
+    @locked
     def fork(self, row: Row, length: int | None = None) -> CachedRow:
-        mine = self._mine(row)
-        inner = None if mine.inner is None else self.executor.fork(mine.inner, length)
-        return CachedRow(inner, mine.ids[:length], mine.plain)
+        parent = self._open_row(row)
+        inner = None if parent.inner is None else self.executor.fork(parent.inner, length)
+        return CachedRow(inner, parent.ids[:length], parent.reusable)
 
-    @in_turn
+    @locked
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
-        mine = [self._mine(row) for row in rows]
-        texts = [list(mine[parent].ids) for parent in parents]
-        self.executor.select([self._inner(row) for row in mine], parents)
-        for row, text in zip(mine, texts, strict=True):
-            row.ids = text
+        targets = [self._open_row(row) for row in rows]
+        states = [(list(targets[parent].ids), targets[parent].reusable) for parent in parents]
+        self.executor.select([self._inner(row) for row in targets], parents)
+        for row, state in zip(targets, states, strict=True):
+            row.ids, row.reusable = state
 
-    @in_turn
+    @locked
     def rewind(self, row: Row, length: int) -> int:
-        mine = self._mine(row)
-        kept = 0 if mine.inner is None else self.executor.rewind(mine.inner, length)
-        del mine.ids[kept:]
-        return kept
+        cached = self._open_row(row)
+        remaining = 0 if cached.inner is None else self.executor.rewind(cached.inner, length)
+        del cached.ids[remaining:]
+        return remaining
 
-    @in_turn
+    @locked
     def close(self, row: Row) -> None:
-        mine = self._mine(row)
-        mine.open = False
-        if mine.inner is None:
+        closing = self._open_row(row)
+        closing.open = False
+        if closing.inner is None:
             return
-        if not mine.plain or not mine.ids:
-            self.executor.close(mine.inner)
+        if not closing.reusable or not closing.ids:
+            self.executor.close(closing.inner)
             return
-        self._kept.append(mine)
-        while len(self._kept) > self._rows:
-            self.executor.close(self._inner(self._kept.pop(0)))
+        self._closed_rows.append(closing)
+        while len(self._closed_rows) > self._rows:
+            self.executor.close(self._inner(self._closed_rows.pop(0)))
 
-    @in_turn
-    def forget(self) -> None:
-        """Give all that is kept back."""
-        while self._kept:
-            self.executor.close(self._inner(self._kept.pop()))
+    @locked
+    def clear(self) -> None:
+        """Release all kept rows."""
+        while self._closed_rows:
+            self.executor.close(self._inner(self._closed_rows.pop()))
 
     def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return self.executor.unembed(states)
@@ -128,9 +132,9 @@ class PrefixCache:
         return self.executor.describe()
 
     @staticmethod
-    def _mine(row: Row) -> CachedRow:
+    def _open_row(row: Row) -> CachedRow:
         if not isinstance(row, CachedRow) or not row.open:
-            raise ExecutorError(STRANGE)
+            raise ExecutorError(ROW_NOT_OPEN)
         return row
 
     @staticmethod
@@ -139,6 +143,6 @@ class PrefixCache:
         return row.inner
 
 
-def _follows(feed: Feed) -> bool:
-    """Whether what a row remembers afterwards follows from its tokens alone."""
+def _is_reusable(feed: Feed) -> bool:
+    """Whether a row's cache afterwards follows from its tokens alone."""
     return feed.parents is None and (feed.watch is None or not feed.watch.changes)

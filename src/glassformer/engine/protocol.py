@@ -1,8 +1,7 @@
-"""What an executor is: it runs ragged rows of tokens, and owns what it remembers of them.
+"""What an executor is: it runs ragged rows of tokens, and owns their KV cache.
 
-A row is one sequence. Rows of different lengths, prompts and single tokens can run in one pass; there is no padding
-on this side. Drivers (the loop, beams, a scheduler, a tree) say what to feed; executors say what the scores are.
-Needs no torch.
+A row is one sequence. Rows of different lengths, prefill and decode can run in one pass; drivers never pad. Drivers (the
+loop, beams, a scheduler, a tree) decide what to feed; executors compute the scores. Needs no torch.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import numpy.typing as npt
 from glassformer.candidates import Candidates
 from glassformer.sites import Watch
 
-CACHES = ("f32", "f16", "bf16", "q8")  # what an engine may be asked to keep keys and values in
-ACTIVATIONS = ("q14", "q8")  # what it may be asked to round the inputs of packed matrices to
+CACHES = ("f32", "f16", "bf16", "q8")  # dtypes that an engine may store keys and values in
+ACTIVATIONS = ("q14", "q8")  # what an engine may round the inputs of packed matrices to
 
 
 class Row(Protocol):
@@ -27,7 +26,7 @@ class Row(Protocol):
 
     @property
     def length(self) -> int:
-        """How many tokens are remembered."""
+        """How many tokens are in its cache."""
 
 
 class Want(Enum):
@@ -40,27 +39,27 @@ class Want(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What one row is fed in one pass."""
+    """The tokens that one row is fed in one pass."""
 
     row: Row
     ids: Sequence[int]
     want: Want = Want.LAST
-    parents: Sequence[int] | None = None  # a tree: for each token the number of the one before it; -1: the row so far
+    parents: Sequence[int] | None = None  # a token tree: the number of each token's parent; -1: the row so far
     watch: Watch | None = None
 
 
 class Scores(Protocol):
-    """The scores of one feed's wanted positions; valid until the executor's next run."""
+    """The scores of one feed's positions; valid until the executor's next run."""
 
     @property
     def sites(self) -> Mapping[str, Any]:
-        """What the feed's watch read."""
+        """The values that the feed's watch reads, by site."""
 
     def host(self, index: int = -1) -> npt.NDArray[np.float32]:
         """One position's scores for the whole vocabulary."""
 
     def top(self, k: int, index: int = -1) -> Candidates:
-        """One position's best candidates, found where the scores are."""
+        """One position's best candidates, computed on the scores' device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +70,9 @@ class Description:
     device: str
     dtype: str
     threads: int
-    remembers: int = 0  # bytes, of each token; 0 where it is not known before the first one
+    cache_bytes_per_token: int = 0  # 0 where it is not known before the first token
     notes: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)  # what was asked for otherwise than it would have been
+    options: Mapping[str, str] = field(default_factory=dict)  # settings that differ from their defaults
 
 
 class Executor(Protocol):
@@ -88,32 +87,32 @@ class Executor(Protocol):
         """One pass over all these feeds."""
 
     def fork(self, row: Row, length: int | None = None) -> Row:
-        """A new row with the same memory, or with the first part of it."""
+        """A new row with the same cache, or with its first tokens."""
 
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
-        """Row i takes over the memory of row parents[i], all at once: beams."""
+        """Row i takes over the cache of row parents[i], all at once: beams."""
 
     def rewind(self, row: Row, length: int) -> int:
-        """Forget what came after so many tokens; the length that was kept."""
+        """Drop what comes after so many tokens; returns the new length."""
 
     def close(self, row: Row) -> None:
-        """Give a row's memory back."""
+        """Release a row's cache."""
 
     def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """What the scores would be if a stream left the last block like this: the last norm and the head alone.
+        """The scores for states that leave the last block: the last norm and the head alone.
 
         States (rows, hidden) to scores (rows, vocabulary).
         """
 
     def describe(self) -> Description:
-        """What this executor is, what it could not use and why."""
+        """What this executor is, for people and receipts."""
 
 
-def alike(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two rows begin with alike: what one knows, the other need not read.
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """The length of two sequences' common prefix.
 
-    >>> alike([1, 2, 3], [1, 2, 4, 5])
+    >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
     2
     """
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -1,7 +1,7 @@
-"""The short face: a `Model` is what was opened, its executors and its settings in one object.
+"""The short API: a `Model` is an opened checkpoint with its executors, changes and prefix cache.
 
-It needs no torch by itself; the executor may. Views are imported when they are asked for, so that who only wants an answer
-does not wait for them.
+It needs no torch by itself; the executor may. Views are imported when they are asked for, so that an answer does not wait
+for them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Head
-from glassformer.checkpoint.sentence import Sentence
+from glassformer.checkpoint.sentence_settings import SentenceSettings
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.policy import SHOWN_CANDIDATES
 from glassformer.decoding.remedies import remedy
-from glassformer.decoding.settings import GENERATE_ONLY, LIKELIHOODS, empty_prompt
-from glassformer.decoding.stopping import cancelled
-from glassformer.engine.changed import Changed
+from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty_prompt_token
+from glassformer.decoding.stopping import when_cancelled
+from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
 from glassformer.errors import InputError, InputTypeError, SettingError, SiteError, check_context, refuse
-from glassformer.opened import Opened, open_model
+from glassformer.opened import OpenedModel, open_model
 from glassformer.progress import NamedProgress, Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.in_memory import InMemory
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from glassformer.views.sweep import Strategies
     from glassformer.views.tokens import TokenizedText
     from glassformer.views.tree import Tree
-    from glassformer.views.vocabulary import Vocabulary
+    from glassformer.views.vocabulary import VocabularySizes
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 note = logging.getLogger("glassformer").warning
@@ -64,59 +64,59 @@ def load(
     progress: NamedProgress | None = None,
     **unknown: Any,
 ) -> Model:
-    """A model by path, hub id or catalogue name, ready to talk.
+    """A model by path, hub id or catalogue name, ready to chat.
 
     Args:
         name: 'smollm2', 'Qwen/Qwen3-0.6B', './folder', './file.gguf'.
         executor: how it runs: 'cpu' is native code, 'plain' is PyTorch; 'auto' takes the best that this machine has.
-        dtype: 'float32', 'bfloat16', …, which PyTorch is to compute in; by default as stored.
-        weights: a kind to pack the weights of a folder in: 'q8_0', 'q4_1', 'q4_k', …; packed once, and kept in the cache.
-        cache: what the CPU engine keeps keys and values in: 'f32', 'f16', 'bf16' or 'q8'; by default as fits the weights.
-        activations: what it rounds the inputs of packed matrices to: 'q14', or 'q8', which is faster and coarser.
-        progress: called as (what, bytes so far, bytes in all) while something is fetched or packed.
+        dtype: 'float32', 'bfloat16', …, which PyTorch computes in; by default as stored.
+        weights: quantizes the weights of a folder: 'q8_0', 'q4_1', 'q4_k', …; once, and then from the cache.
+        cache: the format of the CPU engine's KV cache: 'f32', 'f16', 'bf16' or 'q8'; by default as fits the weights.
+        activations: what it rounds the inputs of quantized matrices to: 'q14', or 'q8', which is faster and coarser.
+        progress: called as (what, bytes so far, total bytes) while something is fetched or quantized.
     """
     refuse(unknown, load)
     if not isinstance(name, (str, os.PathLike)):
         raise InputTypeError(f"a model's name is text or a path, not {type(name).__name__}.")
-    dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 is as good as its name
+    dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too
     options = ExecutorOptions(executor, dtype, cache, activations)
     opened = open_model(name, progress=progress)
     if weights is not None:
-        from glassformer.quantize import requantised
+        from glassformer.quantize import requantize
 
-        opened = replace(opened, given=requantised(opened, weights, progress))
-    _ = opened.config, opened.tensors  # what is broken is said now, not at the first word
+        opened = replace(opened, replacement_tensors=requantize(opened, weights, progress))
+    _ = opened.config, opened.tensors  # a broken checkpoint raises now, not at the first token
     return Model(opened, Executors(opened, options))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A loaded model: tokenizer, executor, settings. Made by `load`."""
+    """A loaded model: tokenizer, executor, settings. `load` returns one."""
 
-    opened: Opened | InMemory
+    opened: OpenedModel | InMemory
     executors: Executors
-    changes: Mapping[str, Change] = field(default_factory=dict)  # what is changed inside it, by site
+    changes: Mapping[str, Change] = field(default_factory=dict)  # by site
     prefix_cache: PrefixCache | None = None
-    own_tokenizer: Tokenizer | None = None  # another than its checkpoint's
+    tokenizer_override: Tokenizer | None = None  # instead of the checkpoint's
 
     # Which model ------------------------------------------------------------------------------------------------
 
     @classmethod
-    def around(cls, module: Any, tokenizer: Tokenizer) -> Self:
-        """A model of an Auto class, and its tokenizer, as one of these."""
+    def from_module(cls, module: Any, tokenizer: Tokenizer) -> Self:
+        """A model of an Auto class and its tokenizer as a `Model`."""
         opened = InMemory(module.eval(), tokenizer)
         return cls(opened, Executors(opened, ExecutorOptions()))
 
     def with_tokenizer(self, tokenizer: Tokenizer) -> Self:
-        """The same model, reading with another tokenizer."""
-        return replace(self, own_tokenizer=tokenizer)
+        """The same model with another tokenizer."""
+        return replace(self, tokenizer_override=tokenizer)
 
     def with_prefix_cache(self) -> Self:
-        """The same model, remembering the last texts it read: a common prefix is not read again."""
+        """The same model with a cache of the last texts it read: a common prefix is not read again."""
         return replace(self, prefix_cache=PrefixCache(self.executors.executor))
 
     def changed(self, changes: Mapping[str, Change]) -> Self:
-        """The same model with some of its values zeroed, scaled or replaced, in all that it does from here on.
+        """The same model with some of its values zeroed, scaled or replaced.
 
         Sites may be patterns: `{"blocks.*.attention.heads": Change(scale=0, heads=[3])}`. Weights are shared, not copied.
         """
@@ -124,8 +124,8 @@ class Model:
             raise SiteError(
                 f"changes map sites to a Change each, such as {{'blocks.3.residual': Change(scale=0)}}; not {changes!r}."
             )
-        asked = Watch.asked(changes, self.blueprint.blocks, self.blueprint.encoder).changes
-        return replace(self, changes={**self.changes, **asked})
+        expanded = Watch.asked(changes, self.blueprint.blocks, self.blueprint.encoder_blocks).changes
+        return replace(self, changes={**self.changes, **expanded})
 
     @property
     def name(self) -> str:
@@ -137,7 +137,7 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self.opened.tokenizer if self.own_tokenizer is None else self.own_tokenizer
+        return self.opened.tokenizer if self.tokenizer_override is None else self.tokenizer_override
 
     @property
     def settings(self) -> GenerationConfig:
@@ -150,13 +150,13 @@ class Model:
         return self.opened.head
 
     @property
-    def sentence(self) -> Sentence:
+    def sentence(self) -> SentenceSettings:
         """How its states become one vector per text."""
         return self.opened.sentence
 
-    @cached_property
+    @property
     def blueprint(self) -> Blueprint:
-        return self.opened.blueprint()
+        return self.executors.blueprint
 
     @property
     def writes(self) -> bool:
@@ -174,7 +174,7 @@ class Model:
         return start
 
     def label(self, number: int) -> str:
-        """What a classifier's label is called."""
+        """The name of a classifier's label."""
         names: Mapping[int, str] = self.config.id2label or {}
         return names.get(number, f"LABEL_{number}")
 
@@ -189,11 +189,11 @@ class Model:
         """What runs the model, under its changes if it has any."""
         self._check_writes()
         executor: Executor = self.executors.executor if self.prefix_cache is None else self.prefix_cache
-        return Changed(executor, self.changes) if self.changes else executor
+        return ChangedExecutor(executor, self.changes) if self.changes else executor
 
     @property
     def module(self) -> Any:
-        """The PyTorch model behind the plain executor, with the familiar face."""
+        """The PyTorch model of the plain executor, an object of the compatible API."""
         return self.executors.module
 
     @property
@@ -202,8 +202,8 @@ class Model:
         return None if self.changes else self.executors.reader
 
     def cached_prefix(self, ids: Sequence[int]) -> int:
-        """How many tokens of a prompt need not be read again."""
-        return 0 if self.prefix_cache is None or self.changes else self.prefix_cache.known(ids)
+        """How many tokens of a prompt are in the prefix cache."""
+        return 0 if self.prefix_cache is None or self.changes else self.prefix_cache.cached_length(ids)
 
     def weight(self, name: str, row: int | None = None) -> Floats | None:
         """A weight in float32, or one row of it; None where the checkpoint leaves it out."""
@@ -211,23 +211,23 @@ class Model:
             tensor = self.opened.module.state_dict().get(name)
             return None if tensor is None else (tensor if row is None else tensor[row]).float().cpu().numpy()
         stored = self.opened.tensors.get(name)
-        return None if stored is None else stored.expand() if row is None else stored.row(row)
+        return None if stored is None else stored.to_float32() if row is None else stored.row(row)
 
     def unembed(self, states: Floats) -> Floats:
-        """What the head makes of states (rows, hidden) as they leave a block, after the last norm; (rows, vocabulary)."""
+        """Logits (rows, vocabulary) of hidden states (rows, hidden) as they leave a block, through the final norm."""
         if self.writes:
             return self.executor.unembed(states)
         if self.head != "masked":
-            raise InputError(f"{self.name} scores no tokens ({self.head}), so there is nothing to read its states out as.")
+            raise InputError(f"{self.name} scores no tokens ({self.head}), so its hidden states have no logits.")
         import torch
 
         with torch.inference_mode():
-            final = self.module.base_model.finish(torch.from_numpy(states))
-            scores: Floats = self.module.head_part(final).float().numpy()
+            final = self.module.base_model.final_norm(torch.from_numpy(states))
+            scores: Floats = self.module.head_module(final).float().numpy()
         return scores
 
     def encoder_pass(self, ids: Sequence[int], watch: Watch) -> tuple[Floats | None, dict[str, Floats]]:
-        """One pass of a model that only reads: what its head says of each token or of the text, and what the watch saw."""
+        """One pass of a model that only reads: its logits for each token or for the text, and what the watch read."""
         import torch
 
         watch = Watch(watch.reads, {**self.changes, **watch.changes})
@@ -239,7 +239,7 @@ class Model:
 
     def _check_writes(self) -> None:
         if not self.writes:
-            what = "an encoder" if self.config.natural == "masked" else f"a model with a {self.head} head"
+            what = "an encoder" if self.config.default_head == "masked" else f"a model with a {self.head} head"
             raise InputError(
                 f"{self.name} is {what} ({self.config.model_type}): it reads text and writes none. "
                 "Look at what it makes of a text: glass look."
@@ -247,15 +247,15 @@ class Model:
 
     # Prompts ----------------------------------------------------------------------------------------------------
 
-    def render(self, prompt: Prompt, **how: Unpack[PromptKeywords]) -> str:
-        """The text that the model will see: through the chat template if it has one, unless `raw`."""
-        return render(self.tokenizer, prompt, PromptOptions.of(how), self.name)
+    def render(self, prompt: Prompt, **prompt_options: Unpack[PromptKeywords]) -> str:
+        """The text that the model reads: through the chat template if it has one, unless `raw`."""
+        return render(self.tokenizer, prompt, PromptOptions.of(prompt_options), self.name)
 
-    def encode(self, prompt: Prompt, **how: Unpack[PromptKeywords]) -> tuple[str, tuple[int, ...]]:
+    def encode(self, prompt: Prompt, **prompt_options: Unpack[PromptKeywords]) -> tuple[str, tuple[int, ...]]:
         """The rendered prompt and its ids."""
-        return encode(self.tokenizer, prompt, PromptOptions.of(how), self.name)
+        return encode(self.tokenizer, prompt, PromptOptions.of(prompt_options), self.name)
 
-    # Writing ----------------------------------------------------------------------------------------------------
+    # Generating -------------------------------------------------------------------------------------------------
 
     def chat(self, prompt: Prompt, **keywords: Any) -> str:
         """The answer to a text or a conversation.
@@ -267,7 +267,7 @@ class Model:
 
     def stream(self, prompt: Prompt, **keywords: Any) -> Iterator[str]:
         """The answer piece by piece, as soon as each piece is whole text; keywords as for `chat`."""
-        if unused := [name for name in LIKELIHOODS if keywords.get(name) is not None]:
+        if unused := [name for name in LOGPROB_SETTINGS if keywords.get(name) is not None]:
             raise SettingError(f"{unused[0]} has no place in a text. Here watch(…) keeps all there is: run.steps.")
         run = self.prepare(prompt, **keywords)
 
@@ -285,10 +285,10 @@ class Model:
         change: Mapping[str, Change] | None = None,
         **keywords: Any,
     ) -> Run:
-        """The same text as `chat` gives, and everything that made it: steps, candidates, the journey.
+        """The text of `chat`, and everything that made it: steps, candidates, the journey.
 
-        `look`: for how many candidates of each step it is kept what the rules did to them; 'all' keeps the vocabulary.
-        `change`: what to change inside the model, by site: `{"blocks.3.attention.heads": Change(scale=0, heads=[1])}`.
+        `look`: of how many candidates of each step to keep what the rules did to them; 'all' keeps the vocabulary.
+        `change`: changes inside the model, by site: `{"blocks.3.attention.heads": Change(scale=0, heads=[1])}`.
         """
         model = self if change is None else self.changed(change)
         run = model.prepare(prompt, **keywords)
@@ -298,7 +298,7 @@ class Model:
         return run
 
     def watch_many(self, prompt: Prompt, *, look: int | Literal["all"] = 0, **keywords: Any) -> list[Run]:
-        """Several texts for one prompt: `num_return_sequences` of them, drawn, or the best of as many beams."""
+        """As `watch`, but several texts for one prompt: `num_return_sequences` samples, or the best beams."""
         run = self._prepare(prompt, *PromptOptions.split(keywords))
         runs = [run, *(replace(run, steps=[], prompt_steps=[]) for _ in range(run.settings.num_return_sequences - 1))]
         for _ in self._generate(runs, look):
@@ -307,38 +307,45 @@ class Model:
         return runs
 
     def prepare(self, prompt: Prompt, **keywords: Any) -> Run:
-        """A run that has its prompt and settings, and nothing generated yet: `generate` it."""
+        """A run with its prompt and settings, and nothing generated yet: pass it to `generate`."""
         options, settings = PromptOptions.split(keywords)
-        return self._prepare(prompt, options, {"num_return_sequences": 1, **settings})  # whatever the model's file says
+        return self._prepare(prompt, options, {"num_return_sequences": 1, **settings})  # whatever the model's settings say
 
     def generate(self, run: Run, look: int | Literal["all"] = 0) -> Iterator[str]:
-        """Write the text of a prepared run, filling it in as it grows; its pieces."""
+        """Generate the text of a prepared run, which grows with it; yields the text's pieces."""
         if run.settings.num_return_sequences > 1:
             count = run.settings.num_return_sequences
             raise SettingError(f"num_return_sequences={count} gives several texts. Leave it out, or call watch_many(…).")
         return (piece for piece in self._generate([run], look) if piece)
 
     def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any] | Run) -> Replay:
-        """Write a saved run's text again, from its ids, settings and draws; says whether every token is the same.
+        """Generate a saved run again, from its ids, settings and draws; says whether every token is the same.
 
-        `receipt`: a file that `run.save("run.json")` wrote, what it holds, or the run itself. Other weights are refused.
+        `receipt`: a file that `run.save("run.json")` wrote, its contents, or the run itself. Other weights are refused.
         """
-        from glassformer.observe.receipt import changes_of, check_weights, compare_with_receipt, read_receipt, settings_of
+        from glassformer.observe.receipt import (
+            check_weights,
+            compare_with_receipt,
+            read_receipt,
+            receipt_changes,
+            receipt_settings,
+        )
 
         self._check_writes()
-        given = receipt.receipt.to_dict() if isinstance(receipt, Run) else receipt
-        saved = given if isinstance(given, Mapping) else read_receipt(given)
+        if isinstance(receipt, Run):
+            receipt = receipt.receipt.to_dict()
+        saved = receipt if isinstance(receipt, Mapping) else read_receipt(receipt)
         check_weights(saved, self)
-        changes = changes_of(saved)
+        changes = receipt_changes(saved)
         model = self.changed(changes) if changes else self
-        settings = GenerationConfig().merged(settings_of(saved))
+        settings = GenerationConfig().merged(receipt_settings(saved))
         run = model._run(saved["prompt"], saved["prompt_ids"], settings)
         for _ in model.generate(run, look=1):
             pass
         return compare_with_receipt(saved, run)
 
     def recipe(self, settings: GenerationConfig) -> Recipe:
-        """Settings made ready for choosing among this model's tokens."""
+        """Settings compiled for this model's vocabulary."""
         return Recipe.of(settings, self.tokenizer, self.config.vocab_size)
 
     def policies(
@@ -350,17 +357,17 @@ class Model:
         look: Look | None = None,
         negative: Sequence[int] | None = None,
     ) -> list[Policy]:
-        """How texts are written after these ids; an encoder-decoder reads them, and its texts begin with the start."""
+        """The policies that choose the tokens after these ids; an encoder-decoder's encoder reads the ids."""
         source, prompt = (None, ids) if self.start is None else (ids, (self.start,))
-        more = {"context": self.config.context, "seed": seed, "source": source, "negative": negative}
-        return policies(recipe, prompt, look=look or Look(), **more)
+        context = self.config.context
+        return policies(recipe, prompt, look=look or Look(), context=context, seed=seed, source=source, negative=negative)
 
-    def steps(self, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
-        """Run policies of one recipe to their ends; (which, step) as tokens come."""
+    def generate_steps(self, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
+        """Run policies of one recipe to their ends; yields (number of the policy, step)."""
         return generate(self.executor, policies, self._assistant(policies[0].settings.assistant_model))
 
     def check_room(self, settings: GenerationConfig, ids: Sequence[int]) -> None:
-        """Refuse a prompt that leaves no room; an encoder-decoder's has the encoder to itself."""
+        """Refuse a prompt that leaves no room in the context; an encoder-decoder's prompt goes to its encoder."""
         context = self.config.context
         settings.room(len(ids) if self.start is None else 1, context)
         check_context(len(ids), context)
@@ -374,41 +381,41 @@ class Model:
         text, ids = encode(self.tokenizer, prompt, options, self.name)
         negative: tuple[int, ...] | None = None
         if merged.negative_prompt == "":
-            negative = (empty_prompt(merged),)
+            negative = (empty_prompt_token(merged),)
         elif merged.negative_prompt is not None:
             _, negative = encode(self.tokenizer, merged.negative_prompt, options, self.name)
         return self._run(text, ids, merged, negative)
 
     def _run(self, text: str, ids: Sequence[int], settings: GenerationConfig, negative: Sequence[int] | None = None) -> Run:
-        """A run of an encoded prompt under settings that are complete."""
+        """A run of an encoded prompt under complete settings."""
         recipe = self.recipe(settings)
-        self.check_room(settings, ids)  # said now, before anything is loaded
+        self.check_room(settings, ids)  # before anything is loaded
         if settings.negative_prompt_ids is not None:
             negative = _flat_ids(settings.negative_prompt_ids)
         seed = settings.seed if settings.do_sample else None
         run = Run(self, text, tuple(ids), recipe, seed, None if negative is None else tuple(negative))
-        run.recipe = replace(recipe, stops=(*recipe.stops, cancelled(run.cancelling)))
+        run.recipe = replace(recipe, stops=(*recipe.stops, when_cancelled(run.cancelling)))
         return run
 
     def _generate(self, runs: Sequence[Run], look: int | Literal["all"]) -> Iterator[str]:
-        """Write the texts of one prompt; their pieces as they grow."""
+        """Generate the texts of one prompt; yields their pieces."""
         first = runs[0]
-        chosen = self.policies(first.recipe, first.ids, seed=first.seed, look=Look.of(look), negative=first.negative)
-        texts = [TextStream(run, self.tokenizer) for run in runs]
-        steps = self.steps(chosen)
+        policies = self.policies(first.recipe, first.ids, seed=first.seed, look=Look.of(look), negative=first.negative)
+        streams = [TextStream(run, self.tokenizer) for run in runs]
+        steps = self.generate_steps(policies)
         started = time.perf_counter()
         for number, step in steps:
-            yield texts[number].add(step, time.perf_counter() - started)
+            yield streams[number].add(step, time.perf_counter() - started)
             if step.outcome is not None:
                 run, outcome = runs[number], step.outcome
                 run.remedy, run.score, run.prompt_steps = remedy(outcome.policy), outcome.score, list(outcome.prompt_steps)
 
-    def _assistant(self, given: Any) -> Executor | None:
-        """The executor of a model that drafts: one of these, one of an Auto class, or a name."""
-        if given is None:
+    def _assistant(self, assistant: Any) -> Executor | None:
+        """The executor of an assistant model: a `Model`, one of an Auto class, or a name."""
+        if assistant is None:
             return None
-        assistant = load(given) if isinstance(given, (str, os.PathLike)) else given
-        assistant = assistant if isinstance(assistant, Model) else Model.around(assistant, self.tokenizer)
+        assistant = load(assistant) if isinstance(assistant, (str, os.PathLike)) else assistant
+        assistant = assistant if isinstance(assistant, Model) else Model.from_module(assistant, self.tokenizer)
         if assistant.head != self.head or assistant.config.vocab_size != self.config.vocab_size:
             raise SettingError(
                 f"assistant_model must have the same vocabulary and kind as {self.name}: {assistant.name} is "
@@ -419,11 +426,11 @@ class Model:
 
     # Views ------------------------------------------------------------------------------------------------------
 
-    def read(self, prompt: Prompt, target: str | None = None, **how: Unpack[PromptKeywords]) -> Reading:
-        """A text under the glass, for its trace, attention, lens and more; `target`: what an encoder-decoder is to write."""
+    def read(self, prompt: Prompt, target: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Reading:
+        """A text under the glass, for its trace, attention, lens and more; `target`: an encoder-decoder's output text."""
         from glassformer.observe.reading import Reading
 
-        _, ids = self.encode(prompt, **how)
+        _, ids = self.encode(prompt, **prompt_options)
         check_context(len(ids), self.config.context)
         if self.start is None:
             if target is not None:
@@ -432,7 +439,7 @@ class Model:
         after = () if target is None else tuple(self.tokenizer(text_target=target)["input_ids"])
         return Reading(self, (self.start, *after), ids, 1 + len(after))
 
-    def look(self, prompt: Prompt, *, pair: str | None = None, **how: Unpack[PromptKeywords]) -> Journey:
+    def look(self, prompt: Prompt, *, pair: str | None = None, **prompt_options: Unpack[PromptKeywords]) -> Journey:
         """A prompt's journey to the next token, without generating more than that.
 
         `pair`: a second text, for a model that reads two: the passage that answers a question, or what is compared with.
@@ -442,9 +449,12 @@ class Model:
 
         if pair is not None:
             return journey(self, *self._encode_pair(prompt, pair), pair, [str(prompt), pair])
-        system = how.get("system")
+        system = prompt_options.get("system")
         return journey(
-            self, *self.encode(prompt, **how), None, [*([] if system is None else [system]), *prompt_texts(prompt)]
+            self,
+            *self.encode(prompt, **prompt_options),
+            None,
+            [*([] if system is None else [system]), *prompt_texts(prompt)],
         )
 
     def tree(
@@ -455,16 +465,16 @@ class Model:
         depth: int = 3,
         at: Sequence[int] | None = None,
         progress: Progress | None = None,
-        **how: Unpack[PromptKeywords],
+        **prompt_options: Unpack[PromptKeywords],
     ) -> Tree:
-        """The likeliest ways on from a prompt: `width` tokens after each one, `depth` tokens on each path.
+        """The likeliest continuations of a prompt: `width` tokens after each token, `depth` tokens on each path.
 
-        `at`: a node, by child numbers, that is grown on by as much again. `progress`: called as (nodes so far, in all).
+        `at`: a node, by child numbers, to grow by as many levels again. `progress`: called as (nodes so far, total).
         """
-        from glassformer.observe.tree import grow
+        from glassformer.observe.tree import grow_tree
 
         self._check_writes()
-        tree = grow(self, *self.encode(prompt, **how), width, depth, progress)
+        tree = grow_tree(self, *self.encode(prompt, **prompt_options), width, depth, progress)
         return tree if at is None else tree.grown(at, progress=progress)
 
     def patch(
@@ -478,44 +488,46 @@ class Model:
         against: int | str | None = None,
         target: str | None = None,
         progress: Progress | None = None,
-        **how: Unpack[PromptKeywords],
+        **prompt_options: Unpack[PromptKeywords],
     ) -> Patching:
-        """Which places inside make the first text lead elsewhere than the second, which has as many tokens.
+        """Activation patching: which of the first text's activations restore its answer in the second, place by place.
+
+        Both texts have as many tokens.
 
         Args:
-            part: what is carried over: 'residual', 'attention', 'mlp'; by head: 'heads', 'query', 'key', 'value', 'pattern'.
-            positions: where, by number or token; everywhere it could matter, unless they are named.
-            answer: the token that is to come back; what the first text leads to, unless it is named.
-            against: the one it is held against; what the second text leads to, unless it is named.
-            target: what an encoder-decoder has written already.
-            progress: called as (places so far, places in all).
+            part: what is patched: 'residual', 'attention', 'mlp'; by head: 'heads', 'query', 'key', 'value', 'pattern'.
+            positions: where, by number or token; by default everywhere it could matter.
+            answer: the token to restore; by default the first text's best.
+            against: the token it is compared with; by default the second text's best.
+            target: an encoder-decoder's output so far.
+            progress: called as (places so far, total).
         """
         from glassformer.observe.patching import patching
 
-        source, target_text = (self.read(text, target, **how) for text in (first, second))
+        source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
         return patching(source, target_text, part, positions, answer=answer, against=against, progress=progress)
 
     def strategies(self, prompt: Prompt, ways: Mapping[str, Mapping[str, Any]] | None = None, **keywords: Any) -> Strategies:
-        """One prompt under several strategies side by side: the customary ones, or `ways`, by name."""
+        """One prompt under several strategies side by side: the usual ones, or `ways`: settings by name."""
         from glassformer.observe.sweep import STRATEGIES, strategies
 
         return strategies(partial(self.watch, prompt), STRATEGIES if ways is None else ways, {"seed": 0, **keywords})
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        """How many tokens were trained, are listed, and are scored."""
+    def vocabulary(self) -> VocabularySizes:
+        """How many tokens the tokenizer, the config and the model's head have."""
         from glassformer.observe.vocabulary import vocabulary
 
         return vocabulary(self.tokenizer, self.blueprint)
 
     def tokens(self, text: str, pair: str | None = None, *, special: bool = True) -> TokenizedText:
-        """A text's tokens: what each is, its bytes, where it stands; `special`: with those that the model puts around it."""
+        """A text's tokens: id, piece, bytes and offsets of each; `special`: with the special tokens around the text."""
         from glassformer.observe.tokens import tokenized
 
         return tokenized(self.tokenizer, text, pair, special=special, name=self.name, blueprint=self.blueprint)
 
     def batch(self, texts: Sequence[str], *, side: Literal["left", "right"] | None = None, special: bool = True) -> Batch:
-        """Several texts as the padded batch that a model takes, with its mask."""
+        """Several texts as a padded batch, with its attention mask."""
         from glassformer.observe.tokens import batch
 
         return batch(self.tokenizer, texts, side=side, special=special, name=self.name, blueprint=self.blueprint)
@@ -528,13 +540,13 @@ class Model:
         histogram: bool = False,
         progress: NamedProgress | None = None,
     ) -> Parameters:
-        """Every tensor with its shape, kind and bytes, summed up by module; headers are read, and numbers on request.
+        """Every tensor with its shape, kind and bytes, summed up by module; only headers are read, unless stats are wanted.
 
         Args:
             only: a name, a module, or a pattern with wildcards such as '*.q_proj.weight'.
             stats: mean, deviation, extremes, zeros and outliers of each.
             histogram: the same, with counts in 21 bins.
-            progress: called as (tensor, numbers so far, numbers in all) while numbers are read.
+            progress: called as (tensor, numbers so far, total) while numbers are read.
         """
         from glassformer.observe.parameters import parameters
 
@@ -549,7 +561,7 @@ class Model:
 
 
 def _flat_ids(ids: Any) -> tuple[int, ...]:
-    """Token ids, of whatever shape they were given in."""
+    """Token ids of any shape as a flat tuple."""
     array = np.asarray(ids)
     if array.size == 0 or array.dtype.kind not in "iu":
         raise InputError(f"negative_prompt_ids are token ids, at least one, not {ids!r}.")
@@ -557,6 +569,6 @@ def _flat_ids(ids: Any) -> tuple[int, ...]:
 
 
 def _warn(runs: Sequence[Run]) -> None:
-    """Say in one line what may be wrong with a text, and what to try."""
+    """Note what may be wrong with a text, and what to try."""
     if (remedy := next((run.remedy for run in runs if run.remedy is not None), None)) is not None:
         note(remedy)

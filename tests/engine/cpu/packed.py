@@ -10,8 +10,8 @@ from gguf import GGMLQuantizationType
 from gguf import GGUFValueType as Value
 from gguf.quants import quantize
 
-from glassformer.checkpoint.packed import block
-from glassformer.checkpoint.packing import BITS, pack
+from glassformer.checkpoint.dequantization import block_size
+from glassformer.checkpoint.quantization import BITS, quantize_rows
 from tests.checkpoint.files import Packed, Typed, write_gguf
 from tests.engine.executors import Subject
 
@@ -58,11 +58,11 @@ def tensors(kind: str, hidden: int = HIDDEN, seed: int = 3) -> dict[str, np.ndar
 def as_kind(values: np.ndarray, kind: str, draw: np.random.Generator) -> np.ndarray:
     """Rows packed; in a kind that nothing here can write, whatever numbers its bytes happen to mean."""
     if kind in BITS:
-        return pack(values, kind)
+        return quantize_rows(values, kind)
     if kind == "Q5_1":
         packed: np.ndarray = quantize(values, GGMLQuantizationType.Q5_1)
         return packed
-    elements, size = block(kind)
+    elements, size = block_size(kind)
     blocks = draw.integers(0, 256, (values.size // elements, size), np.uint8)
     for at in SCALES.get(kind, (0,)):
         scale = np.float16(0.1 / np.sqrt(values.shape[1]) / (10 if elements == 256 else 100))

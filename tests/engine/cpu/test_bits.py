@@ -115,8 +115,8 @@ class TestPieces:
     def test_wherever_a_prompt_is_cut(self, what: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         whole = life(tiny(what), tiny(what).cpu(), company=True)
         for piece, scored_ in ((16, 4), (5, 5), (1, 1)):
-            monkeypatch.setattr(engine, "PIECE", piece)
-            monkeypatch.setattr(engine, "SCORED", scored_)
+            monkeypatch.setattr(engine, "MAX_TOKENS", piece)
+            monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", scored_)
             same(whole, life(tiny(what), tiny(what).cpu(), company=True))
 
     def test_fed_at_once_or_one_by_one(self, tiny: Tiny) -> None:
@@ -144,7 +144,7 @@ class TestLooking:
         plain = scored(executor, open_all(executor, prompts, sources), prompts)
         rows = open_all(executor, prompts, sources)
         everything = [one.sites for one in seen(executor, rows, prompts, subject.watch("*"))]
-        for site in every(subject.blueprint.blocks, subject.blueprint.encoder):
+        for site in every(subject.blueprint.blocks, subject.blueprint.encoder_blocks):
             rows = open_all(executor, prompts, sources)
             watch = subject.watch(site)
             same(plain, scored(executor, rows, prompts, watch))

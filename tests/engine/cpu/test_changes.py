@@ -51,7 +51,7 @@ def test_at_every_site(family: str, tiny: Tiny) -> None:
     plain, cpu = subject.plain(), subject.cpu()
     before = run(subject, cpu, subject.watch("*"))
     draw = np.random.default_rng(5)
-    for site in every(subject.blueprint.blocks, subject.blueprint.encoder):
+    for site in every(subject.blueprint.blocks, subject.blueprint.encoder_blocks):
         if f"blocks.{subject.blueprint.blocks - 1}." in site and family not in ("llama", "t5"):
             continue  # one block after the first says all
         shift = draw.standard_normal(before[0][site].shape[-1]).astype(np.float32)
@@ -67,7 +67,7 @@ def test_one_that_changes_nothing(family: str, tiny: Tiny) -> None:
     """Patterns apart: heads are then made of the pattern, in the plain order."""
     subject = tiny(family)
     executor = subject.cpu()
-    known = every(subject.blueprint.blocks, subject.blueprint.encoder)
+    known = every(subject.blueprint.blocks, subject.blueprint.encoder_blocks)
     others = {site: Change() for site in known if not site.endswith("pattern")}
     patterns = {site: Change() for site in known if site.endswith("pattern")}
     plain = run(subject, executor, None)
@@ -92,14 +92,14 @@ def test_of_some_positions_and_heads(site: str, change: Change, tiny: Tiny, monk
     watch = subject.watch(site, changes={site: change})
     wanted = run(subject, subject.plain(), watch)
     alike(run(subject, subject.cpu(), watch), wanted)
-    monkeypatch.setattr(engine, "PIECE", 3)
-    monkeypatch.setattr(engine, "SCORED", 2)
+    monkeypatch.setattr(engine, "MAX_TOKENS", 3)
+    monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", 2)
     alike(run(subject, subject.cpu(), watch), wanted)
 
 
 def test_few_programs_are_kept(monkeypatch: pytest.MonkeyPatch, tiny: Tiny) -> None:
     """A program for each set of sites, with memory of its own: those that were not asked for lately go, and come again."""
-    monkeypatch.setattr(passes, "PROGRAMS", 3)
+    monkeypatch.setattr(passes, "MAX_PROGRAMS", 3)
     subject = tiny("qwen3")
     executor = subject.cpu()
     sites = [f"blocks.{block}.{name}" for block in range(3) for name in ("residual", "middle", "mlp.update")]

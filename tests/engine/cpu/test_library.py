@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from glassformer.engine.cpu import library
-from glassformer.engine.cpu.library import Engine, Pass
+from glassformer.engine.cpu.library import Engine, NativePass
 from glassformer.engine.protocol import Feed
 from glassformer.errors import ExecutorError, SettingError
 from glassformer.runtime.model import Model
@@ -135,7 +135,7 @@ class TestTheLibrary:
             with pytest.raises(ExecutorError, match="lacks memory for this pass. Shorten the prompt, or feed fewer rows"):
                 executor.run([Feed(row, [4, 8])])
             with pytest.raises(ExecutorError, match="lacks memory"):
-                executor._engine.run(Pass())
+                executor._engine.run(NativePass())
         assert row.length == 0
         executor.run([Feed(row, [4, 8])])
         assert row.length == 2

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.engine.cpu.library import PAGE, Store
-from glassformer.engine.cpu.pages import Format, Page, Pages
+from glassformer.engine.cpu.library import PAGE, KvDtype
+from glassformer.engine.cpu.pages import PageFormat, KvPage, PageTable
 from glassformer.engine.protocol import CACHES, Feed, Want
 from tests.engine.executors import Subject
 
@@ -20,20 +20,20 @@ Tiny = Callable[..., Subject]
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Page]:
+def made(monkeypatch: pytest.MonkeyPatch) -> list[KvPage]:
     """Every page that is made from now on."""
-    found: list[Page] = []
+    found: list[KvPage] = []
 
-    class Counted(Page):
+    class Counted(KvPage):
         def __init__(self, size: int) -> None:
             super().__init__(size)
             found.append(self)
 
-    monkeypatch.setattr("glassformer.engine.cpu.pages.Page", Counted)
+    monkeypatch.setattr("glassformer.engine.cpu.pages.KvPage", Counted)
     return found
 
 
-def used(pages: list[Page]) -> int:
+def used(pages: list[KvPage]) -> int:
     assert all(page.users >= 0 for page in pages)
     return sum(page.users > 0 for page in pages)
 
@@ -47,7 +47,7 @@ def alone(executor: Any, ids: list[int], *source: Any) -> Any:
 
 
 class TestSharing:
-    def test_a_fork_costs_what_differs(self, tiny: Tiny, made: list[Page]) -> None:
+    def test_a_fork_costs_what_differs(self, tiny: Tiny, made: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         prompt = [3 + at % 150 for at in range(2 * PAGE + 10)]
         row = executor.open()
@@ -76,7 +76,7 @@ class TestSharing:
         for scores, ids in zip(found, ([*prompt, 5], [*prompt, 6], [*prompt[:30], 7], [*prompt[:PAGE], 8]), strict=True):
             assert np.array_equal(scores.host(), alone(executor, ids))
 
-    def test_pages_of_the_source(self, tiny: Tiny, made: list[Page]) -> None:
+    def test_pages_of_the_source(self, tiny: Tiny, made: list[KvPage]) -> None:
         executor = tiny("t5").cpu()
         source = [3 + at % 100 for at in range(PAGE + 1)]
         row = executor.open(source)
@@ -94,7 +94,7 @@ class TestSharing:
 
 
 class TestMoves:
-    def test_rewind_gives_back(self, tiny: Tiny, made: list[Page]) -> None:
+    def test_rewind_gives_back(self, tiny: Tiny, made: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         prompt = [3 + at % 150 for at in range(3 * PAGE)]
         row = executor.open()
@@ -116,7 +116,7 @@ class TestMoves:
         assert np.array_equal(one.host(), alone(executor, [*prompt[:10], 9, 9, 9]))
         assert np.array_equal(other.host(), alone(executor, [*prompt, 9]))
 
-    def test_select(self, tiny: Tiny, made: list[Page]) -> None:
+    def test_select(self, tiny: Tiny, made: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         texts = [[3 + at * step % 150 for at in range(PAGE + step)] for step in (1, 5, 11)]
         rows = [executor.open() for _ in texts]
@@ -142,7 +142,7 @@ class TestMoves:
             assert np.allclose(found.host(at), alone(executor, prompt + path), atol=1e-4)
 
     @pytest.mark.parametrize("what", ["qwen3", "t5"])
-    def test_a_long_life_leaks_nothing(self, what: str, tiny: Tiny, made: list[Page]) -> None:
+    def test_a_long_life_leaks_nothing(self, what: str, tiny: Tiny, made: list[KvPage]) -> None:
         draw, executor = random.Random(2), tiny(what).cpu()
         source = [[4, 5, 6]] if what == "t5" else []
         held: list[tuple[Any, list[int]]] = []
@@ -171,7 +171,7 @@ class TestMoves:
                 before = [list(ids) for _, ids in held]
                 executor.select([row for row, _ in held], parents)
                 held = [(row, list(before[parent])) for (row, _), parent in zip(held, parents, strict=True)]
-            owned = {id(page) for row, _ in held for page in [*row.own.held, *(row.source_pages.held if source else [])]}
+            owned = {id(page) for row, _ in held for page in [*row.pages.pages, *(row.source_pages.pages if source else [])]}
             assert used(made) == len(owned)
         for row, _ in held:
             executor.close(row)
@@ -179,25 +179,25 @@ class TestMoves:
 
 
 class TestPages:
-    @pytest.mark.parametrize("store", Store)
-    def test_written_and_read(self, store: Store) -> None:
+    @pytest.mark.parametrize("store", KvDtype)
+    def test_written_and_read(self, store: KvDtype) -> None:
         draw = np.random.default_rng(1)
-        pages = Pages(Format(2, 3, 10, store))
+        pages = PageTable(PageFormat(2, 3, 10, store))
         length = PAGE + 7
         pages.reserve(0, length)
         keys, values = (draw.standard_normal((3, length, 10)).astype(np.float32) for _ in range(2))
         keys[:, 3] = 0
         pages.write(1, keys, values)
-        wanted = {Store.F32: 0.0, Store.F16: 1e-3, Store.BF16: 8e-3, Store.Q8: 2e-2}[store]
+        wanted = {KvDtype.F32: 0.0, KvDtype.F16: 1e-3, KvDtype.BF16: 8e-3, KvDtype.Q8: 2e-2}[store]
         for found, given in zip(pages.read(1, length), (keys, values), strict=True):
             assert found.shape == given.shape
             assert np.abs(found - given).max() <= wanted * np.abs(given).max()
 
     def test_many(self) -> None:
-        pages = Pages(Format(1, 1, 2, Store.F32))
+        pages = PageTable(PageFormat(1, 1, 2, KvDtype.F32))
         pages.reserve(0, 40 * PAGE)
-        assert len(pages.held) == 40
-        assert pages.addresses[:40].tolist() == [page.address for page in pages.held]
-        pages.keep(3 * PAGE)
+        assert len(pages.pages) == 40
+        assert pages.addresses[:40].tolist() == [page.address for page in pages.pages]
+        pages.truncate(3 * PAGE)
         pages.reserve(3 * PAGE, 5 * PAGE)
-        assert pages.addresses[:5].tolist() == [page.address for page in pages.held]
+        assert pages.addresses[:5].tolist() == [page.address for page in pages.pages]

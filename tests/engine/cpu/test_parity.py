@@ -27,9 +27,9 @@ STORES = {"f16": 2e-3, "bf16": 1.2e-2, "q8": 4e-2}  # measured: 1e-3, 6e-3 and 2
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 16}
 
 
-def agree(subject: Subject, other: Any, bound: float, lengths: tuple[int, ...] = (1, 9, 4, 20)) -> None:
+def agree(subject: Subject, other: Any, tolerance: float, lengths: tuple[int, ...] = (1, 9, 4, 20)) -> None:
     found = subject.verdict(other, lengths)
-    assert found.agrees(bound), found
+    assert found.agrees(tolerance), found
     assert found.positions > sum(lengths)
 
 
@@ -50,8 +50,8 @@ def test_a_model_from_scratch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["qwen3", "gpt2", "gemma3_text", "t5"])
 def test_long_prompts_go_through_in_pieces(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which cut rows anywhere; windows and patterns reach back over the cuts."""
-    monkeypatch.setattr(engine, "PIECE", 7)
-    monkeypatch.setattr(engine, "SCORED", 3)
+    monkeypatch.setattr(engine, "MAX_TOKENS", 7)
+    monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", 3)
     window = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1} if family == "qwen3" else {}
     subject = written(tmp_path, family, **window)
     agree(subject, subject.cpu(), FLOATS, (30, 2, 17, 1))
@@ -73,7 +73,7 @@ def test_a_long_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rope", [*reference.ROPES, DYNAMIC], ids=["llama3", "linear", "yarn", "sharper yarn", "dynamic"])
 def test_ropes(rope: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dynamic one looks how far a pass reaches, which is the same for both where there is one row."""
-    monkeypatch.setattr(engine, "SCORED", 8)
+    monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", 8)
     reference.write(tmp_path, "llama", "causal")
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
@@ -176,7 +176,7 @@ def test_kinds_on_each_level_in_each_store(kind: str, level: str, cache: str, ti
 @pytest.mark.parametrize(("cache", "activations"), [("f32", "q14"), ("f16", "q14"), ("f32", "q8")])
 def test_the_default_model(smollm2: Path, cache: str, activations: str) -> None:
     """SmolLM2, packed as Q4_1: thirty blocks, and the bounds that `glass doctor --verify` holds it to."""
-    from glassformer.observe.verify import bound
+    from glassformer.observe.verify import tolerance
 
     subject = Subject(smollm2)
-    agree(subject, subject.cpu(cache, activations), bound(True, cache, activations))
+    agree(subject, subject.cpu(cache, activations), tolerance(True, cache, activations))

@@ -10,7 +10,7 @@ import torch
 
 import glassformer
 from glassformer.engine.protocol import Feed, Want
-from glassformer.observe.perplexity import HELD_OUT, compare
+from glassformer.observe.perplexity import HELD_OUT, compare_likelihoods
 from tests.parity import reference
 
 IDS = list(range(3, 43))
@@ -43,7 +43,7 @@ def test_five_thousand_tokens(smollm2: Path, how: dict[str, str], divergence: fl
     plain = glassformer.load(smollm2, executor="plain")
     pages = [HELD_OUT, *sorted((Path(__file__).parents[3] / "docs").glob("*.md"))]
     ids = plain.tokenizer("\n".join(page.read_text("utf-8") for page in pages))["input_ids"][:5120]
-    found = compare(plain.executor, glassformer.load(smollm2, executor="cpu", **how).executor, ids)
+    found = compare_likelihoods(plain.executor, glassformer.load(smollm2, executor="cpu", **how).executor, ids)
     assert found.first.tokens > 5000
     assert found.divergence < divergence
     assert found.agreement > agreement

@@ -13,11 +13,11 @@ import torch
 
 from glassformer.engine.cpu import reader
 from glassformer.engine.cpu.library import Engine, levels
-from glassformer.engine.cpu.reader import Reader
+from glassformer.engine.cpu.reader import CpuReader
 from glassformer.errors import InputError
 from glassformer.observe.verify import difference
 from glassformer.opened import open_model
-from glassformer.quantize import requantised
+from glassformer.quantize import requantize
 from tests.parity import reference
 from tests.parity.compare import load
 
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 LENGTHS = (1, 5, 17, 3)
 
 
-def opened(folder: Path, **engine: Any) -> Reader:
+def opened(folder: Path, **engine: Any) -> CpuReader:
     found = open_model(folder)
-    return Reader(found.config, found.blueprint(), found.tensors, engine=Engine(**engine))
+    return CpuReader(found.config, found.blueprint(), found.tensors, engine=Engine(**engine))
 
 
 def texts(vocabulary: int, lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
@@ -61,10 +61,10 @@ def test_every_family(family: str, head: str, seed: int, tmp_path: Path) -> None
 def test_inputs_of_packed_weights_in_eight_bits(tmp_path: Path) -> None:
     reference.write(tmp_path, "bert", "base", hidden_size=64, intermediate_size=96)
     found = open_model(tmp_path)
-    tensors = replace(found, given=requantised(found, "q8_0")).tensors
+    tensors = replace(found, replacement_tensors=requantize(found, "q8_0")).tensors
     rows = texts(found.config.vocab_size)
     fine, coarse = (
-        Reader(found.config, found.blueprint(), tensors, activations=activations).read(rows) for activations in ("q14", "q8")
+        CpuReader(found.config, found.blueprint(), tensors, activations=activations).read(rows) for activations in ("q14", "q8")
     )
     for one, other in zip(fine, coarse, strict=True):
         assert 1e-4 < difference("final", {"final": one}, {"final": other}).error < 7e-2
@@ -82,7 +82,7 @@ def test_two_texts_in_one(bert: Path) -> None:
 def test_company_changes_no_bit(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, rows = opened(bert, threads=2), texts(150, (9, 1, 33, 2, 64, 17, 3, 5))
     together = one.read(rows)
-    monkeypatch.setattr(reader, "TOGETHER", 20)
+    monkeypatch.setattr(reader, "MAX_TOKENS", 20)
     for other in (one.read(rows), [one.read([ids])[0] for ids in rows], opened(bert, threads=4).read(rows)):
         assert all(np.array_equal(mine, yours) for mine, yours in zip(together, other, strict=True))
 
@@ -95,7 +95,7 @@ def test_nothing_to_read(bert: Path) -> None:
     ("rows", "types", "said"),
     [
         ([[5], []], None, "a text has no tokens. Give at least one"),
-        ([[5] * 65], None, "a text of 65 tokens does not fit into the model's context of 64. Shorten it"),
+        ([[5] * 65], None, "65 tokens do not fit into the model's context of 64. Shorten the text"),
         ([[5, 150]], None, "token id 150 is outside the vocabulary of 150"),
         ([[5, 6]], [[0]], "token types are one number below 2 for each of a text's 2 tokens"),
         ([[5, 6]], [[0, 2]], "token types are one number below 2"),

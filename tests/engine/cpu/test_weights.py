@@ -14,10 +14,10 @@ import pytest
 from gguf import GGMLQuantizationType
 from safetensors.numpy import load_file, save_file
 
-from glassformer.checkpoint.packing import pack
+from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.engine.cpu import weights
-from glassformer.engine.cpu.executor import Cpu
-from glassformer.engine.cpu.library import Engine, Kind, Source, row_of
+from glassformer.engine.cpu.executor import CpuExecutor
+from glassformer.engine.cpu.library import Engine, MatrixKind, FileKind, dequantize_row
 from glassformer.engine.protocol import Feed
 from glassformer.errors import CheckpointError
 from tests.checkpoint.files import refused, write_gguf
@@ -164,35 +164,35 @@ class TestTheCachedFile:
 
 
 class TestTiles:
-    @pytest.mark.parametrize("kind", [kind for kind in KEPT if kind in Source.__members__])
+    @pytest.mark.parametrize("kind", [kind for kind in KEPT if kind in FileKind.__members__])
     def test_no_number_changes(self, kind: str) -> None:
         """Back from tiles, each row is what the file's bytes mean; also where rows are no multiple of sixteen."""
-        from glassformer.checkpoint.packed import dequantise
-        from glassformer.engine.cpu.library import Matrix, packed_kind, packed_size
+        from glassformer.checkpoint.dequantization import dequantize
+        from glassformer.engine.cpu.library import NativeMatrix, packed_kind, packed_size
 
         rows, columns = 37, 512
         values = np.random.default_rng(1).standard_normal((rows, columns)).astype(np.float32)
-        raw = pack(values, kind)
-        wanted = dequantise(raw.reshape(-1), kind, (rows, columns), "")
+        raw = quantize_rows(values, kind)
+        wanted = dequantize(raw.reshape(-1), kind, (rows, columns), "")
         order = np.random.default_rng(2).permutation(rows).astype(np.int32)
         for given in (None, order):
-            out = np.empty(packed_size(Source[kind], rows, columns), np.uint8)
-            Engine(threads=2).pack(Source[kind], raw.reshape(-1), rows, columns, given, out)
-            matrix = Matrix(out.ctypes.data, None, packed_kind(Source[kind]), rows, columns)
+            out = np.empty(packed_size(FileKind[kind], rows, columns), np.uint8)
+            Engine(threads=2).pack(FileKind[kind], raw.reshape(-1), rows, columns, given, out)
+            matrix = NativeMatrix(out.ctypes.data, None, packed_kind(FileKind[kind]), rows, columns)
             for number in range(rows):
-                one = row_of(matrix, number)
+                one = dequantize_row(matrix, number)
                 assert np.allclose(one, wanted[number if given is None else given[number]], rtol=1e-6, atol=1e-7)
 
     @pytest.mark.parametrize("kind", RARE)
     def test_rare_kinds_are_kept_as_floats(self, kind: str, tmp_path: Path) -> None:
         held = packed_model(tmp_path / "x.gguf", kind).cpu()._weights._made.values()
-        assert {one.kind for one in held} == {Kind.F32}
+        assert {one.kind for one in held} == {MatrixKind.F32}
 
     def test_halves_that_lie_across_stay_halves(self, tmp_path: Path) -> None:
         import torch
 
         held = written(tmp_path, "gpt2", dtype=torch.bfloat16).cpu()._weights._made.values()
-        assert {one.kind for one in held} == {Kind.BF16}
+        assert {one.kind for one in held} == {MatrixKind.BF16}
 
     def test_rows_of_three_blocks(self, tmp_path: Path) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q8_0", hidden=96)
@@ -220,7 +220,7 @@ class TestHostileTables:
     @pytest.mark.parametrize("kind", ["Q8_0", "F32"])
     def test_matrices_of_another_shape(self, name: str, shape: tuple[int, int], kind: str, tmp_path: Path) -> None:
         values = np.ones(shape, np.float32)
-        tensor = (pack(values, kind), GGMLQuantizationType[kind]) if kind != "F32" else values
+        tensor = (quantize_rows(values, kind), GGMLQuantizationType[kind]) if kind != "F32" else values
         self.refuse(tmp_path / "x.gguf", {name: tensor}, f"has shape {shape}, but the config makes")
 
     @pytest.mark.parametrize("name", ["output_norm", "blk.0.attn_norm", "blk.1.ffn_norm"])
@@ -274,7 +274,7 @@ class TestHostileTables:
         for changes in ({"size": held[name].size - 34}, {"kind": "Q4_K"}, {"kind": "F32"}):
             wrong = {**held, name: replace(held[name], **changes)}
             words = ("bytes, which do not make", "Fetch the file again.")
-            refused(lambda wrong=wrong: Cpu(subject.config, subject.blueprint, wrong), tmp_path, name, *words)  # type: ignore[misc]
+            refused(lambda wrong=wrong: CpuExecutor(subject.config, subject.blueprint, wrong), tmp_path, name, *words)  # type: ignore[misc]
 
     def test_a_bias_of_scores_may_be_missing(self, tmp_path: Path) -> None:
         """BART's is zero then, as it is in the plain executor."""

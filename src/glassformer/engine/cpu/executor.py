@@ -1,7 +1,7 @@
-"""The CPU executor: a blueprint's steps in native code, over packed weights, without torch.
+"""The CPU executor: a blueprint's ops in native code, over packed weights, without torch.
 
-A run is one or a few passes: long prompts go through in pieces, so that what a pass needs stays small. Rows of different
-lengths, prompts and single tokens go together, and what one row gets never depends on its company.
+A run is one or a few passes: long prompts are cut into chunks, so that a pass needs little memory. Rows of different
+lengths, prefill and decode go together, and the results of a row never depend on the others.
 """
 
 from __future__ import annotations
@@ -12,150 +12,160 @@ from typing import Any
 import numpy as np
 
 from glassformer.candidates import Candidates, top
-from glassformer.engine import checks as checking
+from glassformer.engine import checks
 from glassformer.engine.cpu.library import PAGE
-from glassformer.engine.cpu.pages import CpuRow, Pages
-from glassformer.engine.cpu.passes import STORES, Floats, Found, Laid, Native, Share, in_numpy, usual_store
+from glassformer.engine.cpu.pages import CpuRow, PageTable
+from glassformer.engine.cpu.passes import (
+    KV_DTYPES,
+    EnginePass,
+    FeedChunk,
+    Floats,
+    NativeModel,
+    PassResult,
+    default_kv_dtype,
+    with_numpy_shift,
+)  # fmt: skip
 from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, Row, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes
 
-KEPT = {store: name for name, store in STORES.items()}
-PIECE = 256  # tokens of a long prompt that go through together
-SCORED = 64  # the same, where each of them is scored
+CACHE_NAMES = {dtype: name for name, dtype in KV_DTYPES.items()}
+MAX_TOKENS = 256  # of one pass
+MAX_SCORED_TOKENS = 64  # the same, where each of them is scored
 
 
 class CpuScores:
     def __init__(self, scores: Floats, sites: Mapping[str, Any]) -> None:
-        self._scores = scores  # (wanted positions, vocabulary)
+        self._scores = scores  # (scored positions, vocabulary)
         self.sites = sites
 
     def host(self, index: int = -1) -> Floats:
         if not len(self._scores):
-            raise ExecutorError(checking.UNSCORED)
-        found: Floats = self._scores[index]
-        return found
+            raise ExecutorError(checks.NOT_SCORED)
+        scores: Floats = self._scores[index]
+        return scores
 
     def top(self, k: int, index: int = -1) -> Candidates:
         return top(self.host(index), k)
 
 
-class Cpu(Native):
+class CpuExecutor(NativeModel):
     """An `Executor` over a blueprint and stored tensors."""
 
     # Rows -------------------------------------------------------------------------------------------------------
 
     def open(self, source: Sequence[int] | None = None) -> CpuRow:
-        read = self._checks.source(source)
-        return CpuRow(Pages(self._format), Pages(self._format) if read else None, source=read)
+        ids = self._checks.source(source)
+        return CpuRow(PageTable(self._format), PageTable(self._format) if ids else None, source=ids)
 
-    @checking.in_turn
+    @checks.locked
     def fork(self, row: Row, length: int | None = None) -> CpuRow:
-        mine = self._mine(row)
-        return mine.fork(mine.length if length is None else max(0, min(length, mine.length)))
+        parent = self._open_row(row)
+        return parent.fork(parent.length if length is None else max(0, min(length, parent.length)))
 
-    @checking.in_turn
+    @checks.locked
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
-        mine = [self._mine(row) for row in rows]
-        chosen = [mine[parent].fork(mine[parent].length) for parent in parents]
-        for row, other in zip(mine, chosen, strict=True):
+        targets = [self._open_row(row) for row in rows]
+        forks = [targets[parent].fork(targets[parent].length) for parent in parents]
+        for row, fork in zip(targets, forks, strict=True):
             row.release()
-            row.own, row.source_pages = other.own, other.source_pages
-            row.length, row.source, row.encoded = other.length, other.source, other.encoded
+            row.pages, row.source_pages = fork.pages, fork.source_pages
+            row.length, row.source, row.encoded = fork.length, fork.source, fork.encoded
 
-    @checking.in_turn
+    @checks.locked
     def rewind(self, row: Row, length: int) -> int:
-        mine = self._mine(row)
-        mine.length = max(0, min(mine.length, length))
-        mine.own.keep(mine.length)
-        return mine.length
+        cached = self._open_row(row)
+        cached.length = max(0, min(cached.length, length))
+        cached.pages.truncate(cached.length)
+        return cached.length
 
-    @checking.in_turn
+    @checks.locked
     def close(self, row: Row) -> None:
-        mine = self._mine(row)
-        mine.open = False
-        mine.release()
+        closing = self._open_row(row)
+        closing.open = False
+        closing.release()
 
-    @checking.in_turn
+    @checks.locked
     def unembed(self, states: Floats) -> Floats:
-        """The program whose last stream can be changed, from there on, over that many tokens which nobody computed."""
+        """Runs the program that can change the last residual from there on, over dummy tokens with these states."""
         site = f"blocks.{self.blueprint.blocks - 1}.residual"
-        ready = self._ready("", frozenset(), frozenset({site}))
-        (begin,) = (step for step, changed in ready.program.breaks.items() if site in changed)
-        states = checking.stream(states, self.config.hidden_size)
-        found = [np.empty((0, self.config.vocab_size), np.float32)]
-        for at in range(0, len(states), SCORED):
-            part = states[at : at + SCORED]
-            row = CpuRow(Pages(self._format))
-            share = Share(0, Feed(row, [0] * len(part), Want.ALL), row, 0, len(part))
-            laid = Laid(ready, [share], len(part))
-            laid.value(site, share)[...] = part
-            self._engine.run(laid.upto(begin, len(ready.program.steps)))
-            found.append(laid.results()[0][0])
-        return np.concatenate(found)
+        prepared = self._program("", frozenset(), frozenset({site}))
+        (begin,) = (step for step, sites in prepared.program.changed_sites.items() if site in sites)
+        states = checks.residual_states(states, self.config.hidden_size)
+        scores = [np.empty((0, self.config.vocab_size), np.float32)]
+        for at in range(0, len(states), MAX_SCORED_TOKENS):
+            part = states[at : at + MAX_SCORED_TOKENS]
+            row = CpuRow(PageTable(self._format))
+            chunk = FeedChunk(0, Feed(row, [0] * len(part), Want.ALL), row, 0, len(part))
+            engine_pass = EnginePass(prepared, [chunk], len(part))
+            engine_pass.value(site, chunk)[...] = part
+            self._engine.run(engine_pass.steps(begin, len(prepared.program.steps)))
+            scores.append(engine_pass.results()[0][0])
+        return np.concatenate(scores)
 
     def describe(self) -> Description:
-        kept, usual = (KEPT[store] for store in (self._store, usual_store(self._kind)))
+        cache, default = (CACHE_NAMES[dtype] for dtype in (self._kv_dtype, default_kv_dtype(self._weight_kind)))
         threads = f"{self._engine.threads} thread{'' if self._engine.threads == 1 else 's'}"
-        options = {"cache": (kept, usual), "activations": (self._activations, ACTIVATIONS[0])}
-        notes = (f"{self._engine.level}, {threads}", f"keys and values in {kept}")
-        each = self._format.bytes // PAGE
-        asked = {name: own for name, (own, other) in options.items() if own != other}
-        return Description("cpu", "cpu", self._kind, self._engine.threads, each, notes, asked)
+        settings = {"cache": (cache, default), "activations": (self._activations, ACTIVATIONS[0])}
+        options = {name: value for name, (value, default) in settings.items() if value != default}
+        notes = (f"{self._engine.level}, {threads}", f"keys and values in {cache}")
+        token_bytes = self._format.bytes // PAGE
+        return Description("cpu", "cpu", self._weight_kind, self._engine.threads, token_bytes, notes, options)
 
-    def _mine(self, row: Row) -> CpuRow:
+    def _open_row(self, row: Row) -> CpuRow:
         if not isinstance(row, CpuRow) or not row.open:
-            raise ExecutorError(checking.STRANGE)
+            raise ExecutorError(checks.ROW_NOT_OPEN)
         return row
 
     # Passes -----------------------------------------------------------------------------------------------------
 
-    @checking.in_turn
+    @checks.locked
     def run(self, feeds: Sequence[Feed]) -> list[CpuScores]:
-        rows = [self._mine(feed.row) for feed in feeds]
+        rows = [self._open_row(feed.row) for feed in feeds]
         feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
-        checking.once(rows)
+        checks.check_fed_once(rows)
         if not feeds:
             return []
-        seen = self._encode([(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded])
-        reads, changes = _sites(feeds)
-        ready = self._ready("", reads, changes)
-        whole = [Share(number, feed, rows[number], 0, len(feed.ids)) for number, feed in enumerate(feeds)]
-        for share in whole:
-            share.row.own.reserve(share.start, share.start + share.count)
-        keys = max(share.start + share.count for share in whole)
-        found: list[list[Found]] = [[] for _ in feeds]
-        passes = _pieces(whole)
-        for shares in passes:
-            for share, one in zip(shares, self._pass(ready, shares, keys), strict=True):
-                found[share.number].append(one)
-        for share in whole:
-            share.row.length += share.count
+        encoder_sites = self._encode(
+            [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
+        )
+        reads, changes = _watched_sites(feeds)
+        prepared = self._program("", reads, changes)
+        whole_feeds = [FeedChunk(number, feed, rows[number], 0, len(feed.ids)) for number, feed in enumerate(feeds)]
+        for chunk in whole_feeds:
+            chunk.row.pages.reserve(chunk.start, chunk.start + chunk.count)
+        keys = max(chunk.start + chunk.count for chunk in whole_feeds)
+        results: list[list[PassResult]] = [[] for _ in feeds]
+        for chunks in _split_passes(whole_feeds):
+            for chunk, result in zip(chunks, self._run_pass(prepared, chunks, keys), strict=True):
+                results[chunk.number].append(result)
+        for chunk in whole_feeds:
+            chunk.row.length += chunk.count
         return [
-            _scores(feed, _joined(parts), seen.get(id(row), {}), row.length - len(feed.ids))
-            for feed, row, parts in zip(feeds, rows, found, strict=True)
+            _scores(feed, _concatenated(parts), encoder_sites.get(id(row), {}), row.length - len(feed.ids))
+            for feed, row, parts in zip(feeds, rows, results, strict=True)
         ]
 
-    def _encode(self, fresh: Sequence[tuple[Feed, CpuRow]]) -> dict[int, dict[str, Any]]:
-        """Read the sources of rows that run for the first time; what their watches saw there, by row."""
-        seen: dict[int, dict[str, Any]] = {}
-        for feed, row in fresh:
+    def _encode(self, unread: Sequence[tuple[Feed, CpuRow]]) -> dict[int, dict[str, Any]]:
+        """Encode the sources of rows that run for the first time; the sites that their watches read there, by row."""
+        sites: dict[int, dict[str, Any]] = {}
+        for feed, row in unread:
             assert row.source_pages is not None
-            ready = self._ready(ENCODER, *_sites([feed]))
+            prepared = self._program(ENCODER, *_watched_sites([feed]))
             length = len(row.source)
-            form = self._form(ENCODER, self.blueprint.encoder)
-            reading = CpuRow(Pages(form), row.source_pages, source=row.source)
-            for pages in (reading.own, row.source_pages):
+            page_format = self._page_format(ENCODER, self.blueprint.encoder_blocks)
+            encoder_row = CpuRow(PageTable(page_format), row.source_pages, source=row.source)
+            for pages in (encoder_row.pages, row.source_pages):
                 pages.reserve(0, length)
-            share = Share(0, Feed(reading, row.source, Want.NONE, watch=feed.watch), reading, 0, length)
-            ((_, seen[id(row)]),) = self._pass(ready, [share], length)
-            reading.own.keep(0)
+            chunk = FeedChunk(0, Feed(encoder_row, row.source, Want.NONE, watch=feed.watch), encoder_row, 0, length)
+            ((_, sites[id(row)]),) = self._run_pass(prepared, [chunk], length)
+            encoder_row.pages.truncate(0)
             row.encoded = True
-        return seen
+        return sites
 
 
-def _sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]]:
-    """The sites that any of the feeds reads, and those that any changes; of the scores, see to them at the end."""
+def _watched_sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]]:
+    """The sites that any of the feeds reads, and those that any changes, but for the scores, which `_scores` sees to."""
     watches = [feed.watch for feed in feeds if feed.watch is not None]
     if not watches:
         return frozenset(), frozenset()
@@ -164,52 +174,51 @@ def _sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]]:
     return reads - {"scores"}, changes - {"scores"}
 
 
-def _pieces(whole: Sequence[Share]) -> list[list[Share]]:
-    """Shares cut into passes that are not too large."""
-    passes: list[list[Share]] = [[]]
-    room = PIECE
-    for share in whole:
-        most = SCORED if share.feed.want is Want.ALL else PIECE
+def _split_passes(feeds: Sequence[FeedChunk]) -> list[list[FeedChunk]]:
+    """Whole feeds cut into chunks, by pass, so that no pass is too large."""
+    passes: list[list[FeedChunk]] = [[]]
+    room = MAX_TOKENS
+    for feed in feeds:
+        limit = MAX_SCORED_TOKENS if feed.feed.want is Want.ALL else MAX_TOKENS
         offset = 0
-        while offset < share.count:
+        while offset < feed.count:
             if room <= 0:
                 passes.append([])
-                room = PIECE
-            count = share.count if _entire(share.feed) else min(share.count - offset, room, most)
-            passes[-1].append(Share(share.number, share.feed, share.row, offset, count))
+                room = MAX_TOKENS
+            count = feed.count if _is_indivisible(feed.feed) else min(feed.count - offset, room, limit)
+            passes[-1].append(FeedChunk(feed.number, feed.feed, feed.row, offset, count))
             offset += count
-            room -= count * (PIECE // most)
+            room -= count * (MAX_TOKENS // limit)
     return passes
 
 
-def _entire(feed: Feed) -> bool:
+def _is_indivisible(feed: Feed) -> bool:
     """Whether a feed cannot be cut: a changed pattern may look ahead."""
     return feed.watch is not None and any(site.endswith(".attention.pattern") for site in feed.watch.changes)
 
 
-def _joined(parts: Sequence[Found]) -> Found:
-    """The pieces of one feed as one."""
+def _concatenated(parts: Sequence[PassResult]) -> PassResult:
+    """The results of one feed's chunks as one."""
     if len(parts) == 1:
         return parts[0]
     scores = np.concatenate([scores for scores, _ in parts])
-    seen = {site: _lengthened([part[site] for _, part in parts], site) for site in parts[0][1]}
-    return scores, seen
+    return scores, {site: _concatenated_site([sites[site] for _, sites in parts], site) for site in parts[0][1]}
 
 
-def _lengthened(parts: Sequence[Floats], site: str) -> Floats:
-    """One site's values of all pieces; what belongs to the source is the same in each."""
+def _concatenated_site(parts: Sequence[Floats], site: str) -> Floats:
+    """One site's values of all chunks; those of the source are the same in each."""
     return np.concatenate(parts, axes(site).index("length")) if "length" in axes(site) else parts[-1]
 
 
-def _scores(feed: Feed, found: Found, encoded: dict[str, Any], start: int) -> CpuScores:
+def _scores(feed: Feed, result: PassResult, encoder_sites: dict[str, Any], start: int) -> CpuScores:
     """One feed's scores, changed and recorded if its watch asks for the site `scores`."""
-    scores, seen = found
+    scores, sites = result
     watch: Watch | None = feed.watch
     if watch is None:
         return CpuScores(scores, {})
-    columns = checking.wanted(feed)
+    columns = checks.scored_columns(feed)
     if (change := watch.changes.get("scores")) is not None and columns:
-        scores = in_numpy(change).apply(scores[None], axes("scores"), start + columns.start)[0]
+        scores = with_numpy_shift(change).apply(scores[None], axes("scores"), start + columns.start)[0]
     if "scores" in watch.reads:
-        seen["scores"] = scores[None].copy()
-    return CpuScores(scores, {**encoded, **seen})
+        sites["scores"] = scores[None].copy()
+    return CpuScores(scores, {**encoder_sites, **sites})

@@ -1,7 +1,7 @@
-"""The native library's plain C interface, through ctypes. `native/glass.h` says what each field means.
+"""The native library's C interface, through ctypes. `native/glass.h` says what each field means.
 
-An `Engine` is one team of threads on one level of instructions. Nothing here checks what it is given: `lowering` and
-`executor` make programs and passes of checked numbers only.
+An `Engine` is one thread pool on one level of instructions. Nothing is checked here: `lowering` and `executor` make programs
+and passes of valid numbers only.
 """
 
 from __future__ import annotations
@@ -19,51 +19,54 @@ import numpy.typing as npt
 from glassformer.errors import ExecutorError, SettingError, nearest
 
 PAGE = 64  # tokens of a page of keys and values
-BLOCK = 32  # inputs that are quantised together
+BLOCK = 32  # inputs that are quantized together
 TILE = 16  # rows of a packed matrix that lie together
 
+NO_ROPE = -1  # in place of the number of a RoPE table
+MAX_THREADS = 256
+REBUILD = "Build it anew, with GLASS_REBUILD=1 in the environment."
 
-MOST_THREADS = 256
-AGAIN = "Build it anew, with GLASS_REBUILD=1 in the environment."
 
-
-class Kind(IntEnum):
-    """How a matrix lies: floats row after row, packed kinds in tiles."""
+class MatrixKind(IntEnum):
+    """How a matrix is stored in memory: floats in rows, packed kinds in tiles."""
 
     F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K = range(9)
 
 
-class Source(IntEnum):
-    """How a packed matrix lies in a file."""
+class FileKind(IntEnum):
+    """How a packed matrix is stored in a file."""
 
     Q4_0, Q4_1, Q5_0, Q8_0, Q4_K, Q5_K, Q6_K = range(7)
 
 
-class Store(IntEnum):
-    """How keys and values lie in memory."""
+class KvDtype(IntEnum):
+    """What cached keys and values are stored in."""
 
     F32, F16, BF16, Q8 = range(4)
 
 
-class How(IntEnum):
-    NO_NORM, RMS, LAYER = range(3)
+class NormKind(IntEnum):
+    NO_NORM, RMS_NORM, LAYER_NORM = range(3)
 
 
 class Activation(IntEnum):
     SILU, GELU, GELU_TANH, RELU, TANH = range(5)
 
 
-class After(IntEnum):
-    """What follows a product."""
+class Epilogue(IntEnum):
+    """What a matmul is fused with."""
 
-    NOTHING, ADDED, ACTIVATED, GATED = range(4)
-
-
-class Do(IntEnum):
-    EMBED, NORMALISE, PRODUCT, TURN, REMEMBER, PLACE, ATTEND, PATTERN, MIX, ADD, ACTIVATE, COPY = range(12)
+    NONE, ADD, ACTIVATE, GATE = range(4)
 
 
-class Over(IntEnum):
+class StepKind(IntEnum):
+    EMBED, NORM, MATMUL, ROPE, KV_STORE, ROPE_KV_STORE = range(6)
+    ATTENTION, ATTENTION_PATTERN, WEIGHTED_VALUES, ADD, ACTIVATE, COPY = range(6, 12)
+
+
+class TokenScope(IntEnum):
+    """Which tokens a step computes; gathered: those that are scored, written without gaps."""
+
     ALL, SCORED, GATHERED = range(3)
 
 
@@ -71,80 +74,81 @@ def _numbers(*names: str) -> list[tuple[str, Any]]:
     return [(name, c_int32) for name in names]
 
 
-class Matrix(Structure):
+class NativeMatrix(Structure):
     _fields_ = [("data", c_void_p), ("bias", c_void_p), *_numbers("kind", "rows", "columns", "unused")]
 
 
-class Norm(Structure):
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("eps", c_float), ("how", c_int32)]
+class NativeNorm(Structure):
+    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("eps", c_float), ("kind", c_int32)]
 
 
-class Step(Structure):
+class NativeStep(Structure):
     _fields_ = [
-        *_numbers("kind", "input", "output", "other", "over", "after", "activation", "count"),
-        ("matrices", Matrix * 3),
-        ("norm", Norm),
-        ("query_norm", Norm),
-        ("key_norm", Norm),
-        *_numbers("query", "key", "value", "layer", "heads", "groups", "size"),
-        *_numbers("window", "causal", "memory", "rope", "first", "reach"),
+        *_numbers("kind", "input", "output", "second_input", "scope", "epilogue", "activation", "matrix_count"),
+        ("matrices", NativeMatrix * 3),
+        ("norm", NativeNorm),
+        ("query_norm", NativeNorm),
+        ("key_norm", NativeNorm),
+        *_numbers("query_offset", "key_offset", "value_offset", "layer", "heads", "kv_heads", "head_size"),
+        *_numbers("window", "causal", "cross_attention", "rope", "position_offset", "max_distance"),
         ("scale", c_float),
         ("unused", c_float),
-        ("distances", c_void_p),
+        ("distance_bias", c_void_p),
     ]
 
 
-class Feed(Structure):
+class NativeFeed(Structure):
     _fields_ = [
-        *((name, c_void_p) for name in ("pages", "source", "tree", "places")),
-        *_numbers("start", "fed", "offset", "first", "count", "sources", "scored"),
+        *((name, c_void_p) for name in ("pages", "source_pages", "tree_mask", "tree_positions")),
+        *_numbers("start", "length", "offset", "first_token", "token_count", "source_length", "scored_count"),
     ]
 
 
-class Turns(Structure):
-    _fields_ = [("frequencies", c_void_p), ("table", c_void_p), ("scale", c_float), ("size", c_int32)]
+class NativeRope(Structure):
+    _fields_ = [("frequencies", c_void_p), ("table", c_void_p), ("scale", c_float), ("head_size", c_int32)]
 
 
-class Pass(Structure):
+class NativePass(Structure):
     _fields_ = [
-        ("steps", POINTER(Step)),
-        ("feeds", POINTER(Feed)),
-        ("turns", POINTER(Turns)),
-        *((name, c_void_p) for name in ("ids", "positions", "wanted", "types", "buffers", "widths")),
-        *_numbers("step_count", "feed_count", "turn_count", "token_count", "wanted_count", "store", "parts", "begin"),
+        ("steps", POINTER(NativeStep)),
+        ("feeds", POINTER(NativeFeed)),
+        ("rope_tables", POINTER(NativeRope)),
+        *((name, c_void_p) for name in ("ids", "positions", "scored", "token_types", "buffers", "widths")),
+        *_numbers("end_step", "feed_count", "rope_count", "token_count", "scored_count", "kv_dtype"),
+        *_numbers("activation_parts", "begin_step"),
     ]
 
 
-STRUCTURES = (Matrix, Norm, Step, Feed, Turns, Pass)
+STRUCTURES = (NativeMatrix, NativeNorm, NativeStep, NativeFeed, NativeRope, NativePass)
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The library, found or built."""
+    """The library, built if need be."""
     from glassformer.engine.cpu import build
 
     path = os.environ.get("GLASS_LIBRARY") or build.library()
     try:
-        found = ctypes.CDLL(str(path))
+        native = ctypes.CDLL(str(path))
     except OSError as error:
-        raise ExecutorError(f"the CPU engine's library cannot be loaded: {error}. {AGAIN}") from error
-    found.glass_levels.restype = ctypes.c_char_p
-    found.glass_open.restype = c_void_p
-    found.glass_open.argtypes = [ctypes.c_char_p, c_int32]
-    found.glass_close.argtypes = [c_void_p]
-    found.glass_close.restype = None
-    found.glass_run.argtypes = [c_void_p, POINTER(Pass)]
-    found.glass_packed_size.argtypes = [c_int32, c_int32, c_int32]
-    found.glass_packed_size.restype = ctypes.c_uint64
-    found.glass_pack.argtypes = [c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p]
-    found.glass_pack.restype = None
-    found.glass_row.argtypes = [POINTER(Matrix), c_int32, c_void_p]
-    found.glass_row.restype = None
-    found.glass_size.argtypes = [c_int32]
-    sizes = [found.glass_size(number) for number in range(len(STRUCTURES))]
+        raise ExecutorError(f"the CPU engine's library cannot be loaded: {error}. {REBUILD}") from error
+    native.glass_levels.restype = ctypes.c_char_p
+    native.glass_open.restype = c_void_p
+    native.glass_open.argtypes = [ctypes.c_char_p, c_int32]
+    native.glass_close.argtypes = [c_void_p]
+    native.glass_close.restype = None
+    native.glass_run.argtypes = [c_void_p, POINTER(NativePass)]
+    native.glass_packed_size.argtypes = [c_int32, c_int32, c_int32]
+    native.glass_packed_size.restype = ctypes.c_uint64
+    native.glass_pack.argtypes = [c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p]
+    native.glass_pack.restype = None
+    native.glass_dequantize_row.argtypes = [POINTER(NativeMatrix), c_int32, c_void_p]
+    native.glass_dequantize_row.restype = None
+    native.glass_size.argtypes = [c_int32]
+    sizes = [native.glass_size(number) for number in range(len(STRUCTURES))]
     if sizes != [ctypes.sizeof(structure) for structure in STRUCTURES]:
-        raise ExecutorError(f"the CPU engine's library is of another version than this package. {AGAIN}")
-    return found
+        raise ExecutorError(f"the CPU engine's library is of another version than this package. {REBUILD}")
+    return native
 
 
 def levels() -> tuple[str, ...]:
@@ -154,25 +158,26 @@ def levels() -> tuple[str, ...]:
 
 def chosen_level() -> str:
     """The best level, or the one that GLASS_LEVEL names."""
-    known, asked = levels(), os.environ.get("GLASS_LEVEL")
-    if not asked:
-        return known[0]
-    if asked not in known:
+    available, level = levels(), os.environ.get("GLASS_LEVEL")
+    if not level:
+        return available[0]
+    if level not in available:
         raise SettingError(
-            f"GLASS_LEVEL is {asked!r}, which cannot run here.{nearest(asked, known)} Here can run: {', '.join(known)}."
+            f"GLASS_LEVEL is {level!r}, which cannot run here.{nearest(level, available)} "
+            f"Here can run: {', '.join(available)}."
         )
-    return asked
+    return level
 
 
 def chosen_threads() -> int:
-    """As many threads as there are cores, or as GLASS_THREADS says, or OMP_NUM_THREADS, which others go by."""
-    if asked := os.environ.get("GLASS_THREADS"):
-        if not asked.isdecimal() or not 1 <= int(asked) <= MOST_THREADS:
-            raise SettingError(f"GLASS_THREADS is {asked!r}; it must be a number from 1 to {MOST_THREADS}.")
-        return int(asked)
-    others = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list: a number for each level of nesting
-    if others.isdecimal() and int(others) > 0:
-        return min(int(others), MOST_THREADS)
+    """As many threads as there are cores, unless GLASS_THREADS or else OMP_NUM_THREADS says otherwise."""
+    if threads := os.environ.get("GLASS_THREADS"):
+        if not threads.isdecimal() or not 1 <= int(threads) <= MAX_THREADS:
+            raise SettingError(f"GLASS_THREADS is {threads!r}; it must be a number from 1 to {MAX_THREADS}.")
+        return int(threads)
+    openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list: a number for each level of nesting
+    if openmp.isdecimal() and int(openmp) > 0:
+        return min(int(openmp), MAX_THREADS)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -181,7 +186,7 @@ def describe() -> dict[str, Any]:
 
 
 class Engine:
-    """A team of threads on one level. A forked process gets a team of its own, for threads do not come along."""
+    """A thread pool on one level. A forked process gets a pool of its own, because threads do not survive a fork."""
 
     def __init__(self, level: str | None = None, threads: int | None = None) -> None:
         self.level = level or chosen_level()
@@ -200,33 +205,33 @@ class Engine:
             self._handle, self._process = self._start(), os.getpid()
         return self._handle
 
-    def run(self, given: Pass) -> None:
-        if library().glass_run(self.handle, given):
+    def run(self, native_pass: NativePass) -> None:
+        if library().glass_run(self.handle, native_pass):
             raise ExecutorError("the CPU engine lacks memory for this pass. Shorten the prompt, or feed fewer rows.")
 
     def pack(
-        self, source: Source, raw: npt.NDArray[np.uint8], rows: int, columns: int, order: npt.NDArray[np.int32] | None,
+        self, source: FileKind, raw: npt.NDArray[np.uint8], rows: int, columns: int, order: npt.NDArray[np.int32] | None,
         out: npt.NDArray[np.uint8],
     ) -> None:  # fmt: skip
         """A file's packed rows into tiles; `order`: for each row the file's row that holds it."""
-        where = None if order is None else order.ctypes.data
-        library().glass_pack(self.handle, source, raw.ctypes.data, rows, columns, where, out.ctypes.data)
+        address = None if order is None else order.ctypes.data
+        library().glass_pack(self.handle, source, raw.ctypes.data, rows, columns, address, out.ctypes.data)
 
     def __del__(self) -> None:
         if getattr(self, "_process", None) == os.getpid():
             library().glass_close(self._handle)
 
 
-def packed_size(source: Source, rows: int, columns: int) -> int:
+def packed_size(source: FileKind, rows: int, columns: int) -> int:
     return int(library().glass_packed_size(source, rows, columns))
 
 
-def packed_kind(source: Source) -> Kind:
-    return Kind(library().glass_packed_kind(source))
+def packed_kind(source: FileKind) -> MatrixKind:
+    return MatrixKind(library().glass_packed_kind(source))
 
 
-def row_of(matrix: Matrix, number: int) -> npt.NDArray[np.float32]:
+def dequantize_row(matrix: NativeMatrix, number: int) -> npt.NDArray[np.float32]:
     """One row of a matrix as floats."""
     out = np.empty(matrix.columns, np.float32)
-    library().glass_row(matrix, number, out.ctypes.data)
+    library().glass_dequantize_row(matrix, number, out.ctypes.data)
     return out

@@ -1,53 +1,94 @@
-"""A blueprint to a native program: which steps run together, where each result lies, and where somebody looks.
+"""A blueprint to a native program: which ops are fused, in which buffer each result lies, and where sites are.
 
-What the blueprint lists one by one is fused where nobody looks in between: norm and products of one input; head norms, RoPE
-and remembering; a product and the activation, gate or sum that follows it. A site that is read or changed is simply not
-fused away, so that each one can be had from the engine itself, and the numbers stay the same bit for bit.
+Ops are fused where nobody watches in between: norm and matmuls of one input; head norms, RoPE and the store to the KV cache;
+a matmul and the activation, gate or sum that follows it. A site that is read or changed is simply not fused away, so that
+every site can be had from the engine itself, and the numbers stay the same bit for bit.
 
-Results lie in buffers, (tokens, width) each, which are taken again when nobody needs them any more; those that are looked
-at stay. A program is made once for each set of sites, and kept.
+Results lie in buffers, (tokens, width) each, which are reused when nothing needs them any more; those of watched sites are
+not. A program is made once for each set of sites, and kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from glassformer.blueprints import Blueprint, Op, Rope
-from glassformer.blueprints.positions import bucket_table, waves
-from glassformer.engine.cpu.library import Activation, After, Do, How, Matrix, Norm, Over, Step
-from glassformer.engine.cpu.weights import Weights
+from glassformer.blueprints import Blueprint, Op, Rope, Weight
+from glassformer.blueprints.positions import distance_biases, sinusoidal_positions
+from glassformer.engine.cpu.library import (
+    NO_ROPE,
+    Activation,
+    Epilogue,
+    NativeMatrix,
+    NativeNorm,
+    NativeStep,
+    NormKind,
+    StepKind,
+    TokenScope,
+)  # fmt: skip
+from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.errors import ExecutorError
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "silu": Activation.SILU, "gelu": Activation.GELU, "gelu_new": Activation.GELU_TANH,
     "gelu_pytorch_tanh": Activation.GELU_TANH, "relu": Activation.RELU, "tanh": Activation.TANH,
 }  # fmt: skip
-PRODUCTS = ("heads", "linear", "gate", "scores")
+MATMUL_OPS = ("heads", "linear", "gate", "scores")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a site's value lies: some columns of a buffer, which may be heads."""
+class BufferShape:
+    """The columns that a token has in a buffer; `per_key`: so many for each key of the pass, as in an attention pattern."""
+
+    columns: int
+    per_key: bool = False
+
+    def width(self, keys: int) -> int:
+        return self.columns * keys if self.per_key else self.columns
+
+
+@dataclass
+class Allocation:
+    """What still needs a buffer of a program that is being written."""
+
+    results: set[int] = field(default_factory=set)  # ops whose results lie in it and are still to be read
+    reserved: bool = False  # allocated, and not yet or never an op's result
+    pinned: bool = False  # read after the pass: a site, or the scores
+
+    @property
+    def free(self) -> bool:
+        return not (self.results or self.reserved or self.pinned)
+
+
+@dataclass(frozen=True)
+class SiteLocation:
+    """Where a site's value lies: some columns of a buffer, which may be heads, or a whole attention pattern."""
 
     buffer: int
-    first: int = 0
-    width: int | None = None
-    heads: int = 0  # 0: no heads
+    column: int = 0
+    width: int = 0
+    heads: int | None = None
     pattern: bool = False
+
+
+class PatternChange(NamedTuple):
+    """A changed pattern, the buffer of the heads that follow from it, and that of everybody's heads."""
+
+    site: str
+    changed_heads: int
+    heads: int
 
 
 @dataclass
 class Program:
-    steps: list[Step] = field(default_factory=list)
-    widths: list[int] = field(default_factory=list)  # of the buffers; a pattern's is its number of heads, negated
-    sites: dict[str, Place] = field(default_factory=dict)
-    breaks: dict[int, list[str]] = field(default_factory=dict)  # before a step: the sites that somebody changes there
-    # before a step: patterns that somebody changes, the buffer of heads made of them, and that of all others' heads
-    mixed: dict[int, list[tuple[str, int, int]]] = field(default_factory=dict)
+    steps: list[NativeStep] = field(default_factory=list)
+    buffers: list[BufferShape] = field(default_factory=list)
+    sites: dict[str, SiteLocation] = field(default_factory=dict)
+    changed_sites: dict[int, list[str]] = field(default_factory=dict)  # before a step: the sites that are changed there
+    pattern_changes: dict[int, list[PatternChange]] = field(default_factory=dict)  # the same, for attention patterns
     ropes: list[tuple[Rope, int]] = field(default_factory=list)  # with the size of a head
     scores: int | None = None  # the buffer of the scores
 
@@ -58,16 +99,16 @@ class Program:
     def native(self) -> Any:
         """The steps as one array for the engine."""
         if self._native is None:
-            self._native = (Step * len(self.steps))(*self.steps)
+            self._native = (NativeStep * len(self.steps))(*self.steps)
         return self._native
 
 
 @dataclass
-class Traced:
-    """How a query, key or value comes to be: heads of a product, perhaps normed and turned."""
+class HeadProjection:
+    """How queries, keys or values are computed: heads of a matmul, perhaps normed and rotated."""
 
-    op: int  # the op that splits heads
-    product: int  # the op that multiplies: the same, or a fused one
+    heads: int  # the op that splits heads
+    matmul: int  # the op that multiplies: the same, or a fused projection
     input: int
     norm: Op | None
     rope: Rope | None
@@ -78,7 +119,7 @@ class Lowering:
     """Writes the program of one stack: the model, or one of the two stacks of an encoder-decoder."""
 
     def __init__(
-        self, blueprint: Blueprint, weights: Weights, stack: str, reads: frozenset[str], changes: frozenset[str],
+        self, blueprint: Blueprint, weights: NativeWeights, stack: str, reads: frozenset[str], changes: frozenset[str],
         config: Any,
     ) -> None:  # fmt: skip
         self.ops = blueprint.ops
@@ -87,60 +128,57 @@ class Lowering:
         self.stack = stack
         self.config = config
         self.reads, self.changes = reads, changes
-        self.touched = reads | changes
+        self.watched = reads | changes
         self.program = Program()
-        self.users: dict[int, list[int]] = {}
+        self.consumers: dict[int, list[int]] = {}
         for number, op in enumerate(self.ops):
-            for read in op.reads:
-                self.users.setdefault(read, []).append(number)
-        self._buffers: dict[int, int] = {}  # op: where its result lies
-        self._holders: dict[int, set[int]] = {}  # buffer: ops whose results it holds
-        self._norms: dict[int, Op] = {}  # put off: the product that reads it does it
-        self._done: set[int] = set()
-        self._looked_at = 0  # the steps after which a site was last seen
-        self._now = 0
+            for read in op.inputs:
+                self.consumers.setdefault(read, []).append(number)
+        self._buffer_of: dict[int, int] = {}  # by op: the buffer of its result
+        self._allocations: list[Allocation] = []  # by buffer
+        self._deferred_norms: dict[int, Op] = {}  # done by the matmul that reads them
+        self._fused: set[int] = set()  # ops that an earlier one has done
+        self._last_watched_step = 0
 
-    # The walk ---------------------------------------------------------------------------------------------------
+    # Program ----------------------------------------------------------------------------------------------------
 
     def lower(self) -> Program:
         for number, op in enumerate(self.ops):
-            if op.stack != self.stack or number in self._done:
+            if op.stack != self.stack or number in self._fused:
                 continue
-            self._now = number
             getattr(self, f"_lower_{op.kind}")(number, op)
-            self._release(number)
+            self._free_unneeded(number)
         if self.stack:
-            self._sources()
+            self._store_source_keys()
         if self.program.scores is not None:
-            self._narrow()
+            self._restrict_to_scored()
         return self.program
 
-    def _narrow(self) -> None:
-        """Once the last keys and values are remembered, go on with the tokens that are scored, unless somebody looks."""
+    def _restrict_to_scored(self) -> None:
+        """After the last keys and values are stored, only scored tokens are needed, unless a later site is watched."""
         steps = self.program.steps
-        last = max(number for number, step in enumerate(steps) if step.kind in (Do.PLACE, Do.REMEMBER))
-        if self._looked_at <= last + 1:
+        last = max(number for number, step in enumerate(steps) if step.kind in (StepKind.ROPE_KV_STORE, StepKind.KV_STORE))
+        if self._last_watched_step <= last + 1:
             for step in steps[last + 1 :]:
-                step.over = step.over or Over.SCORED
+                step.scope = step.scope or TokenScope.SCORED
 
-    def _sources(self) -> None:
-        """What the decoder's cross-attention sees of this encoder, computed once, when it is read."""
-        self._now = len(self.ops)
+    def _store_source_keys(self) -> None:
+        """Keys and values for the decoder's cross-attention, computed once, with the encoder's states."""
         for op in self.ops:
             if op.kind == "attend" and op.options["memory"]:
-                key, value = (self._trace(read) for read in op.reads[1:3])
-                heads, size = _heads(self.ops[key.op].shape)
+                key, value = (self._trace_projection(read) for read in op.inputs[1:3])
+                heads, size = _head_shape(self.ops[key.heads].shape)
                 width = heads * size
-                buffer = self._product(key.input, [key.product, value.product], 2 * width, None)
-                where = {"layer": op.block, "groups": heads, "size": size, "memory": 1}
-                self._emit(Do.REMEMBER, input=buffer, key=0, value=width, **where)
-                self._drop(buffer)
+                buffer = self._matmul(key.input, [key.matmul, value.matmul], 2 * width, None)
+                shape = {"layer": op.block, "kv_heads": heads, "head_size": size, "cross_attention": 1}
+                self._emit(StepKind.KV_STORE, input=buffer, key_offset=0, value_offset=width, **shape)
+                self._free(buffer)
 
-    def _emit(self, kind: Do, **fields: Any) -> Step:
-        step = Step(kind=kind, scale=1.0, rope=-1, query=-1, key=-1, value=-1)
+    def _emit(self, kind: StepKind, **fields: Any) -> NativeStep:
+        step = NativeStep(kind=kind, scale=1.0, rope=NO_ROPE)
         for name, value in fields.items():
             if name == "matrices":
-                step.count = len(value)
+                step.matrix_count = len(value)
                 for number, matrix in enumerate(value):
                     step.matrices[number] = matrix
             else:
@@ -150,83 +188,86 @@ class Lowering:
 
     # Buffers ----------------------------------------------------------------------------------------------------
 
-    def _take(self, width: int) -> int:
-        """A buffer that nobody needs, of this width."""
-        for number, held in self._holders.items():
-            if not held and self.program.widths[number] == width:
-                held.add(-1)
+    def _allocate(self, width: int) -> int:
+        """A buffer of this width: one that is free again, or a new one."""
+        shape = BufferShape(width)
+        for number, allocation in enumerate(self._allocations):
+            if allocation.free and self.program.buffers[number] == shape:
+                allocation.reserved = True
                 return number
-        self.program.widths.append(width)
-        self._holders[len(self.program.widths) - 1] = {-1}
-        return len(self.program.widths) - 1
+        return self._add_buffer(shape, Allocation(reserved=True))
 
-    def _hold(self, op: int, buffer: int) -> None:
-        self._buffers[op] = buffer
-        self._holders[buffer].discard(-1)
-        self._holders[buffer].add(op)
+    def _add_buffer(self, shape: BufferShape, allocation: Allocation) -> int:
+        self.program.buffers.append(shape)
+        self._allocations.append(allocation)
+        return len(self._allocations) - 1
 
-    def _drop(self, buffer: int) -> None:
+    def _assign(self, op: int, buffer: int) -> None:
+        self._buffer_of[op] = buffer
+        self._allocations[buffer].reserved = False
+        self._allocations[buffer].results.add(op)
+
+    def _free(self, buffer: int) -> None:
         """Give a buffer back that holds no op's result."""
-        self._holders[buffer].discard(-1)
+        self._allocations[buffer].reserved = False
 
-    def _alive(self, op: int, after: int) -> bool:
-        """Whether somebody still reads an op's result: a later op, or a watcher."""
-        return any(user > after and user not in self._done for user in self._readers(op)) or self._looked(op)
+    def _is_needed(self, op: int, after: int) -> bool:
+        """Whether an op's result is still to be read: by a later op, or by a watcher."""
+        return any(user > after and user not in self._fused for user in self._all_consumers(op)) or self._is_watched(op)
 
-    def _readers(self, op: int) -> list[int]:
-        """The ops that read a result, also through a norm that was put off."""
-        found = []
-        for user in self.users.get(op, []):
-            found += self._readers(user) if user in self._norms else [user]
-        return found
+    def _all_consumers(self, op: int) -> list[int]:
+        """The ops that read a result, directly or through a deferred norm."""
+        ops = []
+        for user in self.consumers.get(op, []):
+            ops += self._all_consumers(user) if user in self._deferred_norms else [user]
+        return ops
 
-    def _looked(self, op: int) -> bool:
-        return self.ops[op].site in self.touched
+    def _is_watched(self, op: int) -> bool:
+        return self.ops[op].site in self.watched
 
-    def _release(self, now: int) -> None:
-        for held in self._holders.values():
-            for op in [op for op in held if op >= 0 and not self._alive(op, now)]:
-                held.discard(op)
+    def _free_unneeded(self, now: int) -> None:
+        for allocation in self._allocations:
+            allocation.results = {op for op in allocation.results if self._is_needed(op, now)}
 
     def _width(self, op: Op) -> int:
         width = op.shape[-1]
         assert isinstance(width, int)
         return width
 
-    def _result(self, number: int, buffer: int) -> None:
-        """An op's result lies here; say so to whoever looks at it."""
-        self._hold(number, buffer)
-        self._see(self.ops[number].site, Place(buffer, 0, self.program.widths[buffer]))
+    def _set_result(self, number: int, buffer: int) -> None:
+        """An op's result lies in this buffer; so does its site, if it is watched."""
+        self._assign(number, buffer)
+        self._expose(self.ops[number].site, SiteLocation(buffer, 0, self.program.buffers[buffer].columns))
 
-    def _see(self, site: str | None, place: Place) -> None:
-        if site is None or site not in self.touched:
+    def _expose(self, site: str | None, location: SiteLocation) -> None:
+        if site is None or site not in self.watched:
             return
-        self.program.sites[site] = place
-        self._looked_at = len(self.program.steps)
-        self._holders[place.buffer].add(-2)  # it stays
+        self.program.sites[site] = location
+        self._last_watched_step = len(self.program.steps)
+        self._allocations[location.buffer].pinned = True
         if site in self.changes:
-            self.program.breaks.setdefault(len(self.program.steps), []).append(site)
+            self.program.changed_sites.setdefault(len(self.program.steps), []).append(site)
 
     # Ops --------------------------------------------------------------------------------------------------------
 
     def _lower_embed(self, number: int, op: Op) -> None:
         tables, first, last = [self._matrix(op)], 0, number
-        while self.ops[last].site not in self.touched and len(self.users.get(last, [])) == 1 and len(tables) < 3:
-            user = self.ops[self.users[last][0]]
+        while self.ops[last].site not in self.watched and len(self.consumers.get(last, [])) == 1 and len(tables) < 3:
+            user = self.ops[self.consumers[last][0]]
             if user.kind != "position":
                 break
             how = user.options["how"]
             if how == "sinusoid":
                 context = self.config.max_position_embeddings
-                tables.append(_table(self.weights, waves(context, self._width(op))))
+                tables.append(_table_matrix(self.weights, sinusoidal_positions(context, self._width(op))))
             elif how in ("learned", "segments"):
                 tables.append(self._matrix(user))
                 first = user.options["first"] if how == "learned" else first
-            last = self.users[last][0]
-            self._done.add(last)
-        buffer = self._take(self._width(op))
-        self._emit(Do.EMBED, output=buffer, matrices=tables, first=first, scale=op.options["scale"])
-        self._result(last, buffer)
+            last = self.consumers[last][0]
+            self._fused.add(last)
+        buffer = self._allocate(self._width(op))
+        self._emit(StepKind.EMBED, output=buffer, matrices=tables, position_offset=first, scale=op.options["scale"])
+        self._set_result(last, buffer)
 
     def _lower_position(self, number: int, op: Op) -> None:
         if op.options["how"] != "buckets":
@@ -234,205 +275,207 @@ class Lowering:
 
     def _lower_norm(self, number: int, op: Op) -> None:
         if len(op.shape) == 4:
-            return  # of heads: the attention that reads them does it
-        readers = [self.ops[user] for user in self.users.get(number, [])]
-        if readers and all(user.kind in PRODUCTS for user in readers) and op.site not in self.touched:
-            self._norms[number] = op
+            return  # of heads: done by the attention that reads them
+        readers = [self.ops[user] for user in self.consumers.get(number, [])]
+        if readers and all(user.kind in MATMUL_OPS for user in readers) and op.site not in self.watched:
+            self._deferred_norms[number] = op
             return
-        source = self._buffers[op.reads[0]]
-        buffer = self._take(self._width(op))
-        self._emit(Do.NORMALISE, input=source, output=buffer, norm=self._norm_of(op))
-        self._result(number, buffer)
+        source = self._buffer_of[op.inputs[0]]
+        buffer = self._allocate(self._width(op))
+        self._emit(StepKind.NORM, input=source, output=buffer, norm=self._norm(op))
+        self._set_result(number, buffer)
 
-    def _norm_of(self, op: Op | None) -> Norm:
+    def _norm(self, op: Op | None) -> NativeNorm:
         if op is None:
-            return Norm(None, None, 0.0, How.NO_NORM)
+            return NativeNorm(None, None, 0.0, NormKind.NO_NORM)
         weight, *bias = (weight.name for weight in op.weights)
-        how = How.LAYER if op.options["how"] == "layer" else How.RMS
+        kind = NormKind.LAYER_NORM if op.options["how"] == "layer" else NormKind.RMS_NORM
         address = self.weights.vector(weight, plus=op.options["offset"])
-        return Norm(address, self.weights.vector(bias[0]) if bias else None, op.options["eps"], how)
+        return NativeNorm(address, self.weights.vector(bias[0]) if bias else None, op.options["eps"], kind)
 
     def _lower_heads(self, number: int, op: Op) -> None:
-        """Nothing yet: the attention that reads them does it."""
+        """Nothing yet: done by the attention that reads them."""
 
     _lower_rotate = _lower_heads
 
-    def _lower_see(self, number: int, op: Op) -> None:
-        buffer = self._buffers[op.reads[0]]
-        if op.site in self.changes:  # a change here is seen by those who read it here, and by nobody else
-            copy = self._take(self._width(op))
-            self._emit(Do.COPY, input=buffer, output=copy)
+    def _lower_identity(self, number: int, op: Op) -> None:
+        buffer = self._buffer_of[op.inputs[0]]
+        if op.site in self.changes:  # a change is seen by those who read it here, and by nobody else
+            copy = self._allocate(self._width(op))
+            self._emit(StepKind.COPY, input=buffer, output=copy)
             buffer = copy
-        self._result(number, buffer)
+        self._set_result(number, buffer)
 
     def _lower_linear(self, number: int, op: Op) -> None:
-        users = self.users.get(number, [])
-        if any(self.ops[user].kind == "heads" for user in users):
-            return  # a fused projection: the attention that reads its parts does it
-        alone = len(users) == 1 and op.site not in self.touched
-        after = self.ops[users[0]] if alone else None
+        consumers = self.consumers.get(number, [])
+        if any(self.ops[user].kind == "heads" for user in consumers):
+            return  # a fused projection: done by the attention that reads its parts
+        alone = len(consumers) == 1 and op.site not in self.watched
+        after = self.ops[consumers[0]] if alone else None
         if after is not None and after.kind == "activate":
             how = ACTIVATIONS[after.options["how"]]
-            self._product(op.reads[0], [number], self._width(op), users[0], after=After.ACTIVATED, activation=how)
+            self._matmul(op.inputs[0], [number], self._width(op), consumers[0], epilogue=Epilogue.ACTIVATE, activation=how)
         elif after is not None and after.kind == "add":
-            self._added(number, op, users[0])
+            self._matmul_add(number, op, consumers[0])
         else:
-            self._product(op.reads[0], [number], self._width(op), number)
+            self._matmul(op.inputs[0], [number], self._width(op), number)
 
-    def _added(self, number: int, op: Op, add: int) -> None:
-        """A product and the sum that follows it; in place, unless somebody still needs what is added to."""
-        other = next(read for read in self.ops[add].reads if read != number)
-        buffer = self._buffers[other]
-        self._done.add(add)
-        free = not self._alive(other, number) and self._holders[buffer] <= {other}
-        into = buffer if free else None
-        self._product(op.reads[0], [number], self._width(op), add, after=After.ADDED, other=buffer, into=into)
+    def _matmul_add(self, number: int, op: Op, add: int) -> None:
+        """A matmul and the residual sum that follows it; in place, unless the residual is still needed."""
+        residual = next(operand for operand in self.ops[add].inputs if operand != number)
+        buffer = self._buffer_of[residual]
+        allocation = self._allocations[buffer]
+        self._fused.add(add)
+        unshared = allocation.results <= {residual} and not allocation.reserved and not allocation.pinned
+        into = buffer if unshared and not self._is_needed(residual, number) else None
+        self._matmul(op.inputs[0], [number], self._width(op), add, epilogue=Epilogue.ADD, second_input=buffer, into=into)
 
     def _lower_activate(self, number: int, op: Op) -> None:
-        buffer = self._take(self._width(op))
+        buffer = self._allocate(self._width(op))
         how = ACTIVATIONS[op.options["how"]]
-        self._emit(Do.ACTIVATE, input=self._buffers[op.reads[0]], output=buffer, activation=how)
-        self._result(number, buffer)
+        self._emit(StepKind.ACTIVATE, input=self._buffer_of[op.inputs[0]], output=buffer, activation=how)
+        self._set_result(number, buffer)
 
     def _lower_gate(self, number: int, op: Op) -> None:
         half = len(op.weights) // 2
         matrices = [self._matrix(op, op.weights[at : at + half]) for at in (0, half)]
-        norm, source = self._input(op.reads[0])
-        buffer = self._take(self._width(op))
+        norm, source = self._matmul_input(op.inputs[0])
+        buffer = self._allocate(self._width(op))
         how = ACTIVATIONS[op.options["how"]]
-        self._emit(Do.PRODUCT, input=source, output=buffer, norm=norm, matrices=matrices, after=After.GATED, activation=how)
-        self._result(number, buffer)
+        fused = {"norm": norm, "epilogue": Epilogue.GATE, "activation": how}
+        self._emit(StepKind.MATMUL, input=source, output=buffer, matrices=matrices, **fused)
+        self._set_result(number, buffer)
 
     def _lower_add(self, number: int, op: Op) -> None:
-        first, second = (self._buffers[read] for read in op.reads)
-        buffer = self._take(self._width(op))
-        self._emit(Do.ADD, other=first, input=second, output=buffer)
-        self._result(number, buffer)
+        first, second = (self._buffer_of[read] for read in op.inputs)
+        buffer = self._allocate(self._width(op))
+        self._emit(StepKind.ADD, input=second, second_input=first, output=buffer)
+        self._set_result(number, buffer)
 
     def _lower_scores(self, number: int, op: Op) -> None:
-        norm, source = self._input(op.reads[0])
-        buffer = self._take(self._width(op))
+        norm, source = self._matmul_input(op.inputs[0])
+        buffer = self._allocate(self._width(op))
         scale = op.options.get("scale", 1.0)
         self._emit(
-            Do.PRODUCT, input=source, output=buffer, norm=norm, matrices=[self._matrix(op)], scale=scale, over=Over.GATHERED
-        )
-        self._holders[buffer].add(-2)
+            StepKind.MATMUL, input=source, output=buffer, norm=norm, matrices=[self._matrix(op)], scale=scale,
+            scope=TokenScope.GATHERED,
+        )  # fmt: skip
+        self._allocations[buffer].pinned = True
         self.program.scores = buffer
 
     def _lower_attend(self, number: int, op: Op) -> None:
-        query, key, value = (self._trace(read) for read in op.reads[:3])
-        heads, size = _heads(self.ops[query.op].shape)
-        groups, _ = _heads(self.ops[key.op].shape)
-        options, memory = op.options, bool(op.options["memory"])
-        where = {"layer": op.block, "heads": heads, "groups": groups, "size": size, "memory": int(memory), "query": 0}
-        seen = {"causal": int(options["causal"]), "window": options["window"] or 0, "scale": options["scale"]}
-        if memory:
-            buffer = self._product(query.input, [query.product], heads * size, None)
-            self._see(query.site, Place(buffer, 0, heads * size, heads))
+        query, key, value = (self._trace_projection(read) for read in op.inputs[:3])
+        heads, size = _head_shape(self.ops[query.heads].shape)
+        kv_heads, _ = _head_shape(self.ops[key.heads].shape)
+        options, cross = op.options, bool(op.options["memory"])
+        shape = {"layer": op.block, "heads": heads, "kv_heads": kv_heads, "head_size": size, "cross_attention": int(cross)}
+        mask = {"causal": int(options["causal"]), "window": options["window"] or 0, "scale": options["scale"]}
+        if cross:
+            buffer = self._matmul(query.input, [query.matmul], heads * size, None)
+            self._expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
         else:
-            buffer = self._own(query, key, value, where)
-        biased = self._distances(op, heads) if len(op.reads) > 3 else {}
-        joined = self._take(heads * size)
-        pattern, each = (next((site for site in op.beside if site.endswith(end)), None) for end in (".pattern", ".heads"))
-        if pattern in self.touched:
-            self.program.widths.append(-heads)
-            looked = len(self.program.widths) - 1
-            self._holders[looked] = {-2}
-            self._emit(Do.PATTERN, input=buffer, output=looked, **where, **seen, **biased)
-            self._see(pattern, Place(looked, heads=heads, pattern=True))
-        self._emit(Do.ATTEND, input=buffer, output=joined, **where, **seen, **biased)
-        if pattern in self.changes:
-            mixed = self._take(heads * size)
-            self._emit(Do.MIX, input=buffer, other=looked, output=mixed, **where)
-            self.program.mixed.setdefault(len(self.program.steps), []).append((pattern, mixed, joined))
-            self._drop(mixed)
-        self._drop(buffer)
-        self._see(each, Place(joined, 0, heads * size, heads))
-        self._result(number, joined)
+            buffer = self._project_qkv(query, key, value, shape)
+        bias = self._distance_bias(op, heads) if len(op.inputs) > 3 else {}
+        joined = self._allocate(heads * size)
+        pattern, outputs = (
+            next((site for site in op.inner_sites if site.endswith(end)), None) for end in (".pattern", ".heads")
+        )
+        if pattern in self.watched:
+            weights = self._add_buffer(BufferShape(heads, per_key=True), Allocation(pinned=True))
+            self._emit(StepKind.ATTENTION_PATTERN, input=buffer, output=weights, **shape, **mask, **bias)
+            self._expose(pattern, SiteLocation(weights, heads=heads, pattern=True))
+        self._emit(StepKind.ATTENTION, input=buffer, output=joined, **shape, **mask, **bias)
+        if pattern is not None and pattern in self.changes:
+            changed = self._allocate(heads * size)
+            self._emit(StepKind.WEIGHTED_VALUES, input=buffer, second_input=weights, output=changed, **shape)
+            change = PatternChange(pattern, changed, joined)
+            self.program.pattern_changes.setdefault(len(self.program.steps), []).append(change)
+            self._free(changed)
+        self._free(buffer)
+        self._expose(outputs, SiteLocation(joined, 0, heads * size, heads))
+        self._set_result(number, joined)
 
-    def _own(self, query: Traced, key: Traced, value: Traced, where: dict[str, Any]) -> int:
-        """Queries, keys and values of one stream, ready to look and be looked at."""
-        heads, groups, size = where["heads"], where["groups"], where["size"]
-        ends = {"key": heads * size, "value": (heads + groups) * size}
-        products = list(dict.fromkeys((query.product, key.product, value.product)))
-        buffer = self._product(query.input, products, (heads + 2 * groups) * size, None)
-        rope = -1
+    def _project_qkv(self, query: HeadProjection, key: HeadProjection, value: HeadProjection, shape: dict[str, Any]) -> int:
+        """Queries, keys and values of one input: projected, normed, rotated, and stored in the KV cache."""
+        heads, kv_heads, size = shape["heads"], shape["kv_heads"], shape["head_size"]
+        offsets = {"query_offset": 0, "key_offset": heads * size, "value_offset": (heads + kv_heads) * size}
+        matmuls = list(dict.fromkeys((query.matmul, key.matmul, value.matmul)))
+        buffer = self._matmul(query.input, matmuls, (heads + 2 * kv_heads) * size, None)
+        rope = NO_ROPE
         if query.rope is not None:
-            turned = (query.rope, size)
-            if turned not in self.program.ropes:
-                self.program.ropes.append(turned)
-            rope = self.program.ropes.index(turned)
-        norms = {"query_norm": self._norm_of(query.norm), "key_norm": self._norm_of(key.norm)}
-        fields = {"input": buffer, **where, **ends, **norms, "rope": rope}
+            table = (query.rope, size)
+            if table not in self.program.ropes:
+                self.program.ropes.append(table)
+            rope = self.program.ropes.index(table)
+        norms = {"query_norm": self._norm(query.norm), "key_norm": self._norm(key.norm)}
+        fields = {"input": buffer, **shape, **offsets, **norms, "rope": rope}
         sites = {
-            query.site: Place(buffer, 0, heads * size, heads),
-            key.site: Place(buffer, ends["key"], groups * size, groups),
-            value.site: Place(buffer, ends["value"], groups * size, groups),
+            query.site: SiteLocation(buffer, 0, heads * size, heads),
+            key.site: SiteLocation(buffer, offsets["key_offset"], kv_heads * size, kv_heads),
+            value.site: SiteLocation(buffer, offsets["value_offset"], kv_heads * size, kv_heads),
         }
-        apart = any(site in self.changes for site in sites)
-        self._emit(Do.TURN if apart else Do.PLACE, **fields)
-        for site, place in sites.items():
-            self._see(site, place)
-        if apart:
-            self._emit(Do.REMEMBER, **fields)
+        changed = any(site in self.changes for site in sites)  # between RoPE and the cache
+        self._emit(StepKind.ROPE if changed else StepKind.ROPE_KV_STORE, **fields)
+        for site, location in sites.items():
+            self._expose(site, location)
+        if changed:
+            self._emit(StepKind.KV_STORE, **fields)
         return buffer
 
-    def _distances(self, op: Op, heads: int) -> dict[str, Any]:
-        """A bias for each head and distance, laid out by distance."""
-        table = self.weights.stored(self.ops[op.reads[3]].weights[0].name).expand()
-        by_distance = bucket_table(table, self.config.relative_attention_max_distance, both=not op.options["causal"])
-        return {"distances": self.weights.keep(by_distance), "reach": by_distance.shape[1] // 2}
+    def _distance_bias(self, op: Op, heads: int) -> dict[str, Any]:
+        """A bias for each head and distance."""
+        table = self.weights.stored(self.ops[op.inputs[3]].weights[0].name).to_float32()
+        by_distance = distance_biases(
+            table, self.config.relative_attention_max_distance, bidirectional=not op.options["causal"]
+        )
+        return {"distance_bias": self.weights.keep(by_distance), "max_distance": by_distance.shape[1] // 2}
 
     def _lower_pool(self, number: int, op: Op) -> None:
         raise ExecutorError("the CPU engine has no heads that pool.")
 
-    # Products ---------------------------------------------------------------------------------------------------
+    # Matmuls ----------------------------------------------------------------------------------------------------
 
-    def _trace(self, number: int) -> Traced:
-        """From what attention reads back to the product that it comes from."""
+    def _trace_projection(self, number: int) -> HeadProjection:
+        """From what attention reads back to the matmul that it comes from."""
         op, norm, rope, site = self.ops[number], None, None, self.ops[number].site
         while op.kind != "heads":
             if op.kind == "norm":
                 norm = op
             elif op.kind == "rotate":
                 rope = op.options["rope"]
-            number = op.reads[0]
+            number = op.inputs[0]
             op = self.ops[number]
-        product = number if op.weights else op.reads[0]
-        return Traced(number, product, self.ops[product].reads[0], norm, rope, site)
+        matmul = number if op.weights else op.inputs[0]
+        return HeadProjection(number, matmul, self.ops[matmul].inputs[0], norm, rope, site)
 
-    def _product(
-        self, source: int, products: Sequence[int], width: int, result: int | None, into: int | None = None, **fields: Any
+    def _matmul(
+        self, source: int, matmuls: Sequence[int], width: int, result: int | None, into: int | None = None, **fields: Any
     ) -> int:
-        """Products of one input side by side; `result`: the op whose result that is."""
-        norm, buffer = self._input(source)
-        matrices = [self._matrix(self.ops[product]) for product in products]
-        output = self._take(width) if into is None else into
-        self._emit(Do.PRODUCT, input=buffer, output=output, norm=norm, matrices=matrices, **fields)
-        self._done.update(() if result is None else (result,))
+        """Matmuls of one input, side by side in one buffer; `result`: the op whose result that is."""
+        norm, buffer = self._matmul_input(source)
+        matrices = [self._matrix(self.ops[matmul]) for matmul in matmuls]
+        output = self._allocate(width) if into is None else into
+        self._emit(StepKind.MATMUL, input=buffer, output=output, norm=norm, matrices=matrices, **fields)
         if result is not None:
-            self._result(result, output)
+            self._fused.add(result)
+            self._set_result(result, output)
         return output
 
-    def _input(self, number: int) -> tuple[Norm, int]:
-        """Where a product's input lies, and the norm that was put off."""
-        if number in self._norms:
-            return self._norm_of(self._norms[number]), self._buffers[self._norms[number].reads[0]]
-        return self._norm_of(None), self._buffers[number]
+    def _matmul_input(self, number: int) -> tuple[NativeNorm, int]:
+        """The norm before a matmul, if there is a deferred one, and the buffer of its input."""
+        if (norm := self._deferred_norms.get(number)) is not None:
+            return self._norm(norm), self._buffer_of[norm.inputs[0]]
+        return self._norm(None), self._buffer_of[number]
 
-    def _matrix(self, op: Op, given: Iterable[Any] | None = None) -> Matrix:
-        names, biases, shape = parts(op, given)
-        bias = None
-        if biases:
-            bias = self.weights.vector(*biases)
+    def _matrix(self, op: Op, weights: Sequence[Weight] | None = None) -> NativeMatrix:
+        names, biases, shape = _matrix_parts(op, op.weights if weights is None else weights)
         matrix = self.weights.matrix(names, shape)
-        matrix.bias = bias
+        matrix.bias = self.weights.vector(*biases) if biases else None
         return matrix
 
 
-def parts(op: Op, given: Iterable[Any] | None = None) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, int]]:
-    """The names of a product's matrix, of its biases, and its shape: (outputs, inputs)."""
-    weights = list(op.weights if given is None else given)
+def _matrix_parts(op: Op, weights: Sequence[Weight]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, int]]:
+    """The names of a matmul's matrix, of its biases, and its shape: (outputs, inputs)."""
     matrices = [weight for weight in weights if len(weight.shape) == 2 and not weight.name.endswith("bias")]
     biases = [weight.name for weight in weights if weight not in matrices]
     rows, columns = matrices[0].shape
@@ -441,9 +484,9 @@ def parts(op: Op, given: Iterable[Any] | None = None) -> tuple[tuple[str, ...], 
     return tuple(weight.name for weight in matrices), tuple(biases), (rows * len(matrices), columns)
 
 
-def matrices(blueprint: Blueprint) -> list[tuple[tuple[str, ...], tuple[int, int], bool]]:
-    """All matrices that a blueprint's products and tables need: names, shape, and whether they lie across."""
-    found = []
+def required_matrices(blueprint: Blueprint) -> list[tuple[tuple[str, ...], tuple[int, int], bool]]:
+    """All matrices that a blueprint's matmuls and tables need: names, shape, and whether they are transposed."""
+    required = []
     for op in blueprint.ops:
         if op.kind == "gate":
             half = len(op.weights) // 2
@@ -453,15 +496,15 @@ def matrices(blueprint: Blueprint) -> list[tuple[tuple[str, ...], tuple[int, int
         else:
             continue
         for weights in groups:
-            names, _, shape = parts(op, weights)
-            found.append((names, shape, bool(op.options.get("columns"))))
-    return list(dict.fromkeys(found))
+            names, _, shape = _matrix_parts(op, weights)
+            required.append((names, shape, bool(op.options.get("columns"))))
+    return list(dict.fromkeys(required))
 
 
-def _heads(shape: Sequence[Any]) -> tuple[int, int]:
+def _head_shape(shape: Sequence[Any]) -> tuple[int, int]:
     return int(shape[1]), int(shape[3])
 
 
-def _table(weights: Weights, values: Any) -> Matrix:
+def _table_matrix(weights: NativeWeights, values: Any) -> NativeMatrix:
     table = np.ascontiguousarray(values, np.float32)
-    return Matrix(weights.keep(table), None, 0, *table.shape)
+    return NativeMatrix(weights.keep(table), None, 0, *table.shape)

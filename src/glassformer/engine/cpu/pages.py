@@ -1,7 +1,7 @@
-"""What the CPU engine remembers of its rows: keys and values in pages, which rows that begin alike share.
+"""The CPU engine's paged KV cache: rows that share a prefix share its pages.
 
-A page holds 64 tokens of every layer. To fork a row is to count its pages once more; whoever writes into a page that others
-see takes a copy first. So a tree or a beam costs what differs, and nothing is moved when a row grows.
+A page holds 64 tokens of every layer. To fork a row is to count its pages once more, and a shared page is copied when it is
+written to. So a tree or a beam costs what differs, and nothing is moved when a row grows.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.cpu.library import PAGE, Store
+from glassformer.engine.cpu.library import PAGE, KvDtype
 
-BYTES = {Store.F32: 4, Store.F16: 2, Store.BF16: 2, Store.Q8: 1}
-DTYPES = {Store.F32: np.float32, Store.F16: np.float16, Store.BF16: np.uint16, Store.Q8: np.int8}
+BYTES = {KvDtype.F32: 4, KvDtype.F16: 2, KvDtype.BF16: 2, KvDtype.Q8: 1}
+DTYPES = {KvDtype.F32: np.float32, KvDtype.F16: np.float16, KvDtype.BF16: np.uint16, KvDtype.Q8: np.int8}
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Format:
-    """What a page holds of each token: a key and a value for each layer and group of heads."""
+class PageFormat:
+    """What a page holds of each token: a key and a value for each layer and KV head."""
 
     layers: int
-    groups: int
-    size: int
-    store: Store
+    kv_heads: int
+    head_size: int
+    dtype: KvDtype
 
     @property
     def bytes(self) -> int:
-        scales = 2 * PAGE * 4 if self.store is Store.Q8 else 0
-        return self.layers * self.groups * (2 * PAGE * self.size * BYTES[self.store] + scales)
+        scales = 2 * PAGE * 4 if self.dtype is KvDtype.Q8 else 0
+        return self.layers * self.kv_heads * (2 * PAGE * self.head_size * BYTES[self.dtype] + scales)
 
 
-class Page:
+class KvPage:
     __slots__ = ("address", "memory", "users")
 
     def __init__(self, size: int) -> None:
@@ -43,87 +43,87 @@ class Page:
         self.users = 1
 
 
-class Pages:
+class PageTable:
     """One row's pages, in order."""
 
-    def __init__(self, form: Format) -> None:
-        self.form = form
-        self.held: list[Page] = []
+    def __init__(self, page_format: PageFormat) -> None:
+        self.format = page_format
+        self.pages: list[KvPage] = []
         self.addresses = np.zeros(8, np.uint64)
 
     def reserve(self, begin: int, end: int) -> None:
-        """Make tokens [begin, end) writable: pages that others see are copied first, and lacking ones made."""
+        """Make tokens [begin, end) writable: shared pages are copied, missing ones made."""
         for number in range(begin // PAGE, -(-end // PAGE)):
-            if number == len(self.held):
-                self._put(number, Page(self.form.bytes))
-            elif self.held[number].users > 1:
-                own = Page(self.form.bytes)
-                own.memory[:] = self.held[number].memory
-                self.held[number].users -= 1
-                self._put(number, own)
+            if number == len(self.pages):
+                self._set_page(number, KvPage(self.format.bytes))
+            elif self.pages[number].users > 1:
+                copy = KvPage(self.format.bytes)
+                copy.memory[:] = self.pages[number].memory
+                self.pages[number].users -= 1
+                self._set_page(number, copy)
 
-    def _put(self, number: int, page: Page) -> None:
+    def _set_page(self, number: int, page: KvPage) -> None:
         if number == len(self.addresses):
             self.addresses = np.concatenate((self.addresses, np.zeros_like(self.addresses)))
-        self.held[number : number + 1] = [page]
+        self.pages[number : number + 1] = [page]
         self.addresses[number] = page.address
 
-    def keep(self, length: int) -> None:
-        """Give back what lies behind so many tokens."""
+    def truncate(self, length: int) -> None:
+        """Release the pages after so many tokens."""
         needed = -(-length // PAGE)
-        for page in self.held[needed:]:
+        for page in self.pages[needed:]:
             page.users -= 1
-        del self.held[needed:]
+        del self.pages[needed:]
 
     def read(self, layer: int, length: int) -> tuple[Floats, Floats]:
-        """A layer's keys and values of so many tokens: (groups, length, size) each."""
+        """A layer's keys and values of so many tokens: (kv_heads, length, head_size) each."""
         keys, values = [], []
-        for number, page in enumerate(self.held[: -(-length // PAGE)]):
-            count = min(PAGE, length - number * PAGE)  # what lies behind was never written
-            some_keys, some_values, scales = self._planes(page, layer)
-            keys.append(_floats(some_keys[:, :, :count], scales[:, 0, None, :count]).swapaxes(1, 2))
-            values.append(_floats(some_values[:, :count], scales[:, 1, :count, None]))
+        for number, page in enumerate(self.pages[: -(-length // PAGE)]):
+            count = min(PAGE, length - number * PAGE)  # the rest was never written
+            page_keys, page_values, scales = self._views(page, layer)
+            keys.append(_to_float32(page_keys[:, :, :count], scales[:, 0, None, :count]).swapaxes(1, 2))
+            values.append(_to_float32(page_values[:, :count], scales[:, 1, :count, None]))
         return np.concatenate(keys, 1), np.concatenate(values, 1)
 
     def write(self, layer: int, keys: Floats, values: Floats) -> None:
-        """A layer's keys and values of all tokens anew."""
-        for number, page in enumerate(self.held):
+        """Overwrite a layer's keys and values of all tokens."""
+        for number, page in enumerate(self.pages):
             at = slice(number * PAGE, (number + 1) * PAGE)
-            into_keys, into_values, scales = self._planes(page, layer)
+            page_keys, page_values, scales = self._views(page, layer)
             count = keys[:, at].shape[1]
-            _put(keys[:, at].swapaxes(1, 2), into_keys[:, :, :count], scales[:, 0, None, :count])
-            _put(values[:, at], into_values[:, :count], scales[:, 1, :count, None])
+            _store(keys[:, at].swapaxes(1, 2), page_keys[:, :, :count], scales[:, 0, None, :count])
+            _store(values[:, at], page_values[:, :count], scales[:, 1, :count, None])
 
-    def _planes(self, page: Page, layer: int) -> tuple[Any, Any, Any]:
-        """Views of a page: keys (groups, size, PAGE), values (groups, PAGE, size), and scales (groups, 2, PAGE)."""
-        form = self.form
-        whole = page.memory.reshape(form.layers, form.groups, -1)[layer]
-        half = PAGE * form.size * BYTES[form.store]
-        keys, values = (whole[:, at : at + half].view(DTYPES[form.store]) for at in (0, half))
-        scales = whole[:, 2 * half :].view(np.float32).reshape(form.groups, 2, -1)
-        return keys.reshape(-1, form.size, PAGE), values.reshape(-1, PAGE, form.size), scales
+    def _views(self, page: KvPage, layer: int) -> tuple[Any, Any, Any]:
+        """A layer's keys (kv_heads, head_size, PAGE), values (kv_heads, PAGE, head_size), and scales (kv_heads, 2, PAGE)."""
+        layer_bytes = page.memory.reshape(self.format.layers, self.format.kv_heads, -1)[layer]
+        size, dtype = self.format.head_size, self.format.dtype
+        half = PAGE * size * BYTES[dtype]
+        keys, values = (layer_bytes[:, at : at + half].view(DTYPES[dtype]) for at in (0, half))
+        scales = layer_bytes[:, 2 * half :].view(np.float32).reshape(self.format.kv_heads, 2, -1)
+        return keys.reshape(-1, size, PAGE), values.reshape(-1, PAGE, size), scales
 
-    def share(self, length: int) -> Pages:
-        """Another row's view of the first so many tokens."""
-        other = Pages(self.form)
-        other.held = self.held[: -(-length // PAGE)]
-        other.addresses = self.addresses.copy()
-        for page in other.held:
+    def share(self, length: int) -> PageTable:
+        """A table for another row, of the first so many tokens."""
+        shared = PageTable(self.format)
+        shared.pages = self.pages[: -(-length // PAGE)]
+        shared.addresses = self.addresses.copy()
+        for page in shared.pages:
             page.users += 1
-        return other
+        return shared
 
 
-def _floats(part: Any, scales: Floats) -> Floats:
+def _to_float32(part: Any, scales: Floats) -> Floats:
     """Stored numbers in float32."""
     if part.dtype == np.uint16:
         bits: npt.NDArray[np.uint32] = part.astype(np.uint32) << 16
         return bits.view(np.float32)
-    found: Floats = part.astype(np.float32)
-    return np.multiply(found, scales) if part.dtype == np.int8 else found
+    values: Floats = part.astype(np.float32)
+    return np.multiply(values, scales) if part.dtype == np.int8 else values
 
 
-def _put(values: Floats, into: Any, scales: Any) -> None:
-    """Floats as stored numbers."""
+def _store(values: Floats, into: Any, scales: Any) -> None:
+    """Write floats as stored numbers."""
     if into.dtype == np.uint16:
         bits = np.ascontiguousarray(values).view(np.uint32)
         into[...] = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
@@ -137,22 +137,22 @@ def _put(values: Floats, into: Any, scales: Any) -> None:
 
 @dataclass(eq=False, slots=True)
 class CpuRow:
-    own: Pages
-    source_pages: Pages | None = None
+    pages: PageTable
+    source_pages: PageTable | None = None
     length: int = 0
     open: bool = True
-    source: tuple[int, ...] = ()  # what an encoder is to read
+    source: tuple[int, ...] = ()  # token ids for the encoder
     encoded: bool = False
 
     def fork(self, length: int) -> CpuRow:
         source = self.source_pages.share(len(self.source)) if self.source_pages else None
-        return CpuRow(self.own.share(length), source, length, True, self.source, self.encoded)
+        return CpuRow(self.pages.share(length), source, length, True, self.source, self.encoded)
 
     def release(self) -> None:
-        self.own.keep(0)
+        self.pages.truncate(0)
         if self.source_pages:
-            self.source_pages.keep(0)
+            self.source_pages.truncate(0)
 
 
-def addresses(pages: Pages | None) -> int | None:
+def page_addresses(pages: PageTable | None) -> int | None:
     return None if pages is None else int(pages.addresses.ctypes.data)

@@ -1,9 +1,9 @@
-"""Passes of the CPU engine: some tokens of some rows, laid out for one native call, and what comes back.
+"""Passes of the CPU engine: some tokens of some rows, prepared for one native call, and its results.
 
-`Native` is a model in the engine: weights, one program for each set of sites that is looked at, and passes over them. The
-executor and the reader are two ways to use it.
+`NativeModel` is a model in the engine: weights, one program for each set of watched sites, and passes over them. The
+executor and the reader build on it.
 
-Shapes: buffers (tokens, width); scores (wanted positions, vocabulary).
+Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
 """
 
 from __future__ import annotations
@@ -18,91 +18,90 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Config
-from glassformer.checkpoint import Stored
-from glassformer.checkpoint.stored import main_kind
-from glassformer.engine import checks as checking
-from glassformer.engine.cpu import library
-from glassformer.engine.cpu.library import Engine, Pass, Store, Turns
-from glassformer.engine.cpu.lowering import Lowering, Place, Program, matrices
-from glassformer.engine.cpu.pages import CpuRow, Format, Pages, addresses
-from glassformer.engine.cpu.weights import Weights
+from glassformer.checkpoint import StoredTensor
+from glassformer.checkpoint.stored_tensors import main_kind
+from glassformer.engine import checks
+from glassformer.engine.cpu.library import Engine, KvDtype, NativeFeed, NativePass, NativeRope
+from glassformer.engine.cpu.lowering import Lowering, PatternChange, Program, required_matrices
+from glassformer.engine.cpu.pages import CpuRow, PageFormat, PageTable, page_addresses
+from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
 from glassformer.sites import ENCODER, Change, axes
 
 Floats = npt.NDArray[np.float32]
-Found = tuple[Floats, dict[str, Any]]  # scores, and what a watch saw
-SOURCED = (".cross.key", ".cross.value")  # sites that lie in a row's memory of its source
-PROGRAMS = 32  # that are kept; each has the memory of its largest pass
-STORES: Mapping[str, Store] = dict(zip(CACHES, Store, strict=True))
-PARTS = dict(zip(ACTIVATIONS, (2, 1), strict=True))  # of each input: eight bits, and six more below them
+PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads
+TreeMask = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]  # with the position of each token
+SOURCE_SITES = (".cross.key", ".cross.value")  # sites that are in the cached keys and values of a row's source
+MAX_PROGRAMS = 32  # that are kept; each has the memory of its largest pass
+KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))
+ACTIVATION_PARTS = dict(zip(ACTIVATIONS, (2, 1), strict=True))  # of each input: eight bits, and six more below them
 
 
-class Native:
+class NativeModel:
     """A model in the engine."""
 
     def __init__(
-        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, Stored], *, cache: str | None = None,
+        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
         activations: str | None = None, engine: Engine | None = None,
     ) -> None:  # fmt: skip
         self.config = config
         self.blueprint = blueprint
         self.context: int = config.context
-        self._checks = checking.Checks(config.context, config.vocab_size, blueprint.blocks, blueprint.encoder)
-        self._kind = main_kind(tensors.values())
-        self._store = STORES[cache] if cache else usual_store(self._kind)
-        packed = any(one.packed for one in tensors.values())  # what meets floats is not rounded
+        self._checks = checks.InputChecks(config.context, config.vocab_size, blueprint.blocks, blueprint.encoder_blocks)
+        self._weight_kind = main_kind(tensors.values())
+        self._kv_dtype = KV_DTYPES[cache] if cache else default_kv_dtype(self._weight_kind)
+        packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded
         self._activations = activations if activations and packed else ACTIVATIONS[0]
         self._engine = engine or Engine()
-        self._turn = threading.Lock()  # buffers are taken again by each pass, so one runs at a time
-        self._weights = Weights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
-        for names, shape, across in matrices(blueprint):
-            self._weights.expect(names, shape, across)
+        self._lock = threading.Lock()  # passes reuse buffers, so one runs at a time
+        self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
+        for names, shape, transposed in required_matrices(blueprint):
+            self._weights.expect(names, shape, transposed)
         self._weights.prepare()
-        self._programs: dict[tuple[str, frozenset[str], frozenset[str]], Ready] = {}
-        self._format = self._form("", blueprint.blocks)
+        self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
+        self._format = self._page_format("", blueprint.blocks)
 
-    def _form(self, stack: str, layers: int) -> Format:
-        """What a page holds of a stack's tokens; an encoder's heads may be others than its decoder's."""
+    def _page_format(self, stack: str, layers: int) -> PageFormat:
+        """What a page holds of a stack's tokens; an encoder's heads may differ from its decoder's."""
         ops = self.blueprint.ops
         attention = next(op for op in ops if op.kind == "attend" and op.stack == stack)
-        key = ops[attention.reads[1]].shape
-        return Format(layers, int(key[1]), int(key[3]), self._store)
+        key = ops[attention.inputs[1]].shape
+        return PageFormat(layers, int(key[1]), int(key[3]), self._kv_dtype)
 
-    def _ready(self, stack: str, reads: frozenset[str], changes: frozenset[str]) -> Ready:
-        """The program of a stack for these sites, made once; those that were asked for last are kept."""
-        key = (stack, _belonging(reads, stack), _belonging(changes, stack))
-        ready = self._programs.pop(key, None)
-        if ready is None:
+    def _program(self, stack: str, reads: frozenset[str], changes: frozenset[str]) -> PreparedProgram:
+        """The program of a stack for these sites; the least recently used are dropped."""
+        key = (stack, _stack_sites(reads, stack), _stack_sites(changes, stack))
+        prepared = self._programs.pop(key, None)
+        if prepared is None:
             program = Lowering(self.blueprint, self._weights, *key, self.config).lower()
-            ready = Ready(program, self._store, PARTS[self._activations])
-            if len(self._programs) >= PROGRAMS:
+            prepared = PreparedProgram(program, self._kv_dtype, ACTIVATION_PARTS[self._activations])
+            if len(self._programs) >= MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
-        self._programs[key] = ready
-        return ready
+        self._programs[key] = prepared
+        return prepared
 
-    def _pass(self, ready: Ready, shares: Sequence[Share], keys: int) -> list[Found]:
-        """One pass over some tokens of some rows: each share's scores, and what its watch saw."""
-        at = 0
-        for share in shares:
-            share.first = at
-            at += share.count
-        laid = Laid(ready, shares, keys)
-        begin = 0
-        breaks, mixed = ready.program.breaks, ready.program.mixed
-        for step in sorted({*breaks, *mixed}):
-            self._engine.run(laid.upto(begin, step))
+    def _run_pass(self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], keys: int) -> list[PassResult]:
+        """One pass over some tokens of some rows: each chunk's scores, and the sites that its watch reads."""
+        first = 0
+        for chunk in chunks:
+            chunk.first = first
+            first += chunk.count
+        engine_pass = EnginePass(prepared, chunks, keys)
+        program, begin = prepared.program, 0
+        for step in sorted({*program.changed_sites, *program.pattern_changes}):
+            self._engine.run(engine_pass.steps(begin, step))
             begin = step
-            for mix in mixed.get(step, ()):
-                laid.mix(*mix)
-            for site in breaks.get(step, ()):
-                laid.change(site)
-        self._engine.run(laid.upto(begin, len(ready.program.steps)))
-        return laid.results()
+            for change in program.pattern_changes.get(step, ()):
+                engine_pass.replace_changed_heads(change)
+            for site in program.changed_sites.get(step, ()):
+                engine_pass.apply_changes(site)
+        self._engine.run(engine_pass.steps(begin, len(program.steps)))
+        return engine_pass.results()
 
 
 @dataclass(slots=True)
-class Share:
-    """A piece of a feed that goes through one pass."""
+class FeedChunk:
+    """The tokens of a feed that go through one pass."""
 
     number: int  # of the feed
     feed: Feed
@@ -110,7 +109,7 @@ class Share:
     offset: int  # tokens of the feed in earlier passes
     count: int
     first: int = 0  # its first token's number in the pass
-    types: Sequence[int] | None = None  # which of an encoder's two texts each token belongs to
+    token_types: Sequence[int] | None = None
 
     @property
     def start(self) -> int:
@@ -118,196 +117,201 @@ class Share:
 
     def scored(self) -> int:
         """How many of its tokens are scored: always the last ones."""
-        columns = checking.wanted(self.feed)
+        columns = checks.scored_columns(self.feed)
         return max(0, min(columns.stop, self.offset + self.count) - max(columns.start, self.offset))
 
 
-class Ready:
-    """A program and the memory that its passes use, taken again by each."""
+class PreparedProgram:
+    """A program and the memory that its passes use, which each pass reuses."""
 
-    def __init__(self, program: Program, store: Store, parts: int) -> None:
+    def __init__(self, program: Program, kv_dtype: KvDtype, activation_parts: int) -> None:
         self.program = program
-        self.turns = (Turns * max(1, len(program.ropes)))()
+        self.rope_tables = (NativeRope * max(1, len(program.ropes)))()
         self._tables: list[Floats] = [np.empty(0, np.float32) for _ in program.ropes]
         self._frequencies = [np.ascontiguousarray(rope.frequencies(size)) for rope, size in program.ropes]
-        self._buffers: list[Floats] = [np.empty(0, np.float32) for _ in program.widths]
-        self._addresses = np.zeros(max(1, len(program.widths)), np.uint64)
-        self.widths = np.array([max(width, 0) for width in program.widths] or [0], np.int32)
-        self._patterns = any(width < 0 for width in program.widths)
-        self._dynamic = any(rope.kind == "dynamic" for rope, _ in program.ropes)
-        self._room = (0, 0)  # of tokens, and of scores
-        self.native = Pass(
-            steps=program.native, turns=self.turns, buffers=self._addresses.ctypes.data, widths=self.widths.ctypes.data,
-            turn_count=len(program.ropes), store=store, parts=parts,
+        self._buffers: list[Floats] = [np.empty(0, np.float32) for _ in program.buffers]
+        self._addresses = np.zeros(max(1, len(program.buffers)), np.uint64)
+        self.widths = np.array([shape.width(keys=0) for shape in program.buffers] or [0], np.int32)
+        self._has_patterns = any(shape.per_key for shape in program.buffers)
+        self._has_dynamic_rope = any(rope.kind == "dynamic" for rope, _ in program.ropes)
+        self._capacity = (0, 0)  # tokens, and scores
+        self.native = NativePass(
+            steps=program.native, rope_tables=self.rope_tables, buffers=self._addresses.ctypes.data,
+            widths=self.widths.ctypes.data, rope_count=len(program.ropes), kv_dtype=kv_dtype,
+            activation_parts=activation_parts,
         )  # fmt: skip
 
-    def lay(self, tokens: int, scored: int, keys: int, reach: int) -> None:
-        """Make room for so many tokens, scores and keys; `reach`: the furthest position, for RoPE that looks at it."""
-        if self._patterns or self._dynamic or tokens > self._room[0] or scored > self._room[1]:
-            self._room = (max(tokens, self._room[0]), max(scored, self._room[1]))
-            self._lay_buffers(keys)
-            self._lay_turns(reach)
+    def reserve(self, tokens: int, scored: int, keys: int, positions: int) -> None:
+        """Make room for so many tokens, scores and keys; dynamic RoPE depends on how many positions there are."""
+        if self._has_patterns or self._has_dynamic_rope or tokens > self._capacity[0] or scored > self._capacity[1]:
+            self._capacity = (max(tokens, self._capacity[0]), max(scored, self._capacity[1]))
+            self._reserve_buffers(keys)
+            self._reserve_rope_tables(positions)
 
-    def _lay_buffers(self, keys: int) -> None:
-        tokens, scored = self._room
-        for number, width in enumerate(self.program.widths):
+    def _reserve_buffers(self, keys: int) -> None:
+        tokens, scored = self._capacity
+        for number, shape in enumerate(self.program.buffers):
             rows = scored if number == self.program.scores else tokens
-            wide = -width * keys if width < 0 else width
-            self.widths[number] = wide
-            if self._buffers[number].size < rows * wide:
-                self._buffers[number] = np.empty(rows * wide, np.float32)
+            width = shape.width(keys)
+            self.widths[number] = width
+            if self._buffers[number].size < rows * width:
+                self._buffers[number] = np.empty(rows * width, np.float32)
                 self._addresses[number] = self._buffers[number].ctypes.data
 
-    def _lay_turns(self, reach: int) -> None:
+    def _reserve_rope_tables(self, positions: int) -> None:
         for number, (rope, size) in enumerate(self.program.ropes):
             if rope.kind == "dynamic":
-                self._frequencies[number] = np.ascontiguousarray(rope.frequencies(size, reach))
-            if self._tables[number].size < self._room[0] * size:
-                self._tables[number] = np.empty(self._room[0] * size, np.float32)
+                self._frequencies[number] = np.ascontiguousarray(rope.frequencies(size, positions))
+            if self._tables[number].size < self._capacity[0] * size:
+                self._tables[number] = np.empty(self._capacity[0] * size, np.float32)
             table, frequencies = self._tables[number].ctypes.data, self._frequencies[number].ctypes.data
-            self.turns[number] = Turns(frequencies, table, rope.scale, size)
+            self.rope_tables[number] = NativeRope(frequencies, table, rope.scale, size)
 
     def buffer(self, number: int, rows: int) -> Floats:
-        wide = int(self.widths[number])
-        return self._buffers[number][: rows * wide].reshape(rows, wide)
+        width = int(self.widths[number])
+        return self._buffers[number][: rows * width].reshape(rows, width)
 
 
-class Laid:
-    """A pass laid out for the engine, and its results read back."""
+class EnginePass:
+    """A pass prepared for the engine, and its results read back."""
 
-    def __init__(self, ready: Ready, shares: Sequence[Share], keys: int) -> None:
-        self.ready = ready
-        self.shares = shares
-        self.tokens = sum(share.count for share in shares)
-        self.trees = [_tree(share) if share.feed.parents is not None else None for share in shares]
-        self.scored = [share.scored() for share in shares]
-        ids, positions, wanted = self._numbers = (array("i"), array("i"), array("i"))
-        for share, tree, scored in zip(shares, self.trees, self.scored, strict=True):
-            end = share.offset + share.count
-            ids.extend(share.feed.ids[share.offset : end])
+    def __init__(self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], keys: int) -> None:
+        self.prepared = prepared
+        self.chunks = chunks
+        self.tokens = sum(chunk.count for chunk in chunks)
+        self.trees = [_tree_mask(chunk) if chunk.feed.parents is not None else None for chunk in chunks]
+        self.scored_counts = [chunk.scored() for chunk in chunks]
+        ids, positions, scored = self._arrays = (array("i"), array("i"), array("i"))
+        for chunk, tree, count in zip(chunks, self.trees, self.scored_counts, strict=True):
+            end = chunk.offset + chunk.count
+            ids.extend(chunk.feed.ids[chunk.offset : end])
             positions.extend(
-                range(share.start + share.offset, share.start + end) if tree is None else tree[1][share.offset : end]
+                range(chunk.start + chunk.offset, chunk.start + end) if tree is None else tree[1][chunk.offset : end]
             )
-            wanted.extend(range(share.first + share.count - scored, share.first + share.count))
-        typed = [share.types for share in shares if share.types is not None]
-        self.types = np.concatenate(typed).astype(np.int32) if typed else None
-        memory = max((len(share.row.source) for share in shares), default=0)
-        planted = any(tree is not None for tree in self.trees)
-        ready.lay(self.tokens, len(wanted), max(keys, memory), max(positions) + 1 if planted else keys)
-        decoding = ready.program.scores is not None  # an encoder writes what is changed later
-        self.sources = [_changed_source(share) if decoding else share.row.source_pages for share in shares]
-        self.feeds = (library.Feed * len(shares))(
-            *(self._feed(*each) for each in zip(shares, self.sources, self.trees, self.scored, strict=True))
+            scored.extend(range(chunk.first + chunk.count - count, chunk.first + chunk.count))
+        token_types = [chunk.token_types for chunk in chunks if chunk.token_types is not None]
+        self.token_types = np.concatenate(token_types).astype(np.int32) if token_types else None
+        source_keys = max((len(chunk.row.source) for chunk in chunks), default=0)
+        has_tree = any(tree is not None for tree in self.trees)
+        prepared.reserve(self.tokens, len(scored), max(keys, source_keys), max(positions) + 1 if has_tree else keys)
+        decoder = prepared.program.scores is not None  # an encoder writes what is changed later
+        self.sources = [_changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
+        self.feeds = (NativeFeed * len(chunks))(
+            *(_native_feed(*fields) for fields in zip(chunks, self.sources, self.trees, self.scored_counts, strict=True))
         )
-        native = ready.native
-        native.feeds, native.feed_count = self.feeds, len(shares)
-        native.ids, native.positions, native.wanted = (numbers.buffer_info()[0] for numbers in self._numbers)
-        native.types = None if self.types is None else self.types.ctypes.data
-        native.token_count, native.wanted_count = self.tokens, len(wanted)
+        native = prepared.native
+        native.feeds, native.feed_count = self.feeds, len(chunks)
+        native.ids, native.positions, native.scored = (numbers.buffer_info()[0] for numbers in self._arrays)
+        native.token_types = None if self.token_types is None else self.token_types.ctypes.data
+        native.token_count, native.scored_count = self.tokens, len(scored)
 
-    def _feed(self, share: Share, source: Pages | None, tree: tuple[Any, Any] | None, scored: int) -> library.Feed:
-        row = share.row
-        seen, places = (None, None) if tree is None else (one.ctypes.data for one in tree)
-        return library.Feed(
-            addresses(row.own), addresses(source), seen, places, share.start, len(share.feed.ids), share.offset,
-            share.first, share.count, len(row.source), scored,
-        )  # fmt: skip
-
-    def upto(self, begin: int, end: int) -> Pass:
+    def steps(self, begin: int, end: int) -> NativePass:
         """The pass from one step to another."""
-        self.ready.native.begin, self.ready.native.step_count = begin, end
-        return self.ready.native
+        self.prepared.native.begin_step, self.prepared.native.end_step = begin, end
+        return self.prepared.native
 
-    def value(self, site: str, share: Share) -> Floats:
-        """What lies at a site for one share, with the site's own axes."""
-        place: Place = self.ready.program.sites[site]
-        rows = self.ready.buffer(place.buffer, self.tokens)[share.first : share.first + share.count]
-        if place.pattern:
-            own = len(share.row.source) if ".cross." in site else share.start + len(share.feed.ids)
-            return rows.reshape(share.count, place.heads, -1).swapaxes(0, 1)[None, :, :, :own]
-        rows = rows[:, place.first : place.first + (place.width or 0)]
-        if place.heads:
-            return rows.reshape(share.count, place.heads, -1).swapaxes(0, 1)[None]
-        return rows[None]
+    def value(self, site: str, chunk: FeedChunk) -> Floats:
+        """A view of one chunk's value of a site, with the site's own axes."""
+        location = self.prepared.program.sites[site]
+        rows = self.prepared.buffer(location.buffer, self.tokens)[chunk.first : chunk.first + chunk.count]
+        if not location.pattern:
+            rows = rows[:, location.column : location.column + location.width]
+        if location.heads is None:
+            return rows[None]
+        heads = rows.reshape(chunk.count, location.heads, -1).swapaxes(0, 1)[None]
+        keys = len(chunk.row.source) if ".cross." in site else chunk.start + len(chunk.feed.ids)
+        return heads[..., :keys] if location.pattern else heads
 
-    def changed(self, site: str) -> list[tuple[Share, Change]]:
-        """The shares whose watch changes a site, and how."""
-        watched = ((share, share.feed.watch) for share in self.shares)
-        return [(share, watch.changes[site]) for share, watch in watched if watch is not None and site in watch.changes]
+    def _changes_at(self, site: str) -> list[tuple[FeedChunk, Change]]:
+        """The chunks whose watch changes a site, and how."""
+        watches = ((chunk, chunk.feed.watch) for chunk in self.chunks)
+        return [(chunk, watch.changes[site]) for chunk, watch in watches if watch is not None and site in watch.changes]
 
-    def mix(self, pattern: str, mixed: int, joined: int) -> None:
-        """Heads made of a changed pattern, for who changed it; for all others, heads stay as attention gave them."""
-        source, into = (self.ready.buffer(number, self.tokens) for number in (mixed, joined))
-        for share, _ in self.changed(pattern):
-            own = slice(share.first, share.first + share.count)
-            into[own] = source[own]
+    def replace_changed_heads(self, change: PatternChange) -> None:
+        """Heads from a changed pattern, for the chunks that change it; all others keep what attention computed."""
+        changed, heads = (self.prepared.buffer(number, self.tokens) for number in (change.changed_heads, change.heads))
+        for chunk, _ in self._changes_at(change.site):
+            tokens = slice(chunk.first, chunk.first + chunk.count)
+            heads[tokens] = changed[tokens]
 
-    def change(self, site: str) -> None:
-        for share, change in self.changed(site):
-            value = self.value(site, share)
-            value[...] = in_numpy(change).apply(value, axes(site), share.start + share.offset)
+    def apply_changes(self, site: str) -> None:
+        for chunk, change in self._changes_at(site):
+            value = self.value(site, chunk)
+            value[...] = with_numpy_shift(change).apply(value, axes(site), chunk.start + chunk.offset)
 
-    def results(self) -> list[Found]:
-        scores = self.ready.program.scores
-        all_scores = np.empty((0, 0), np.float32) if scores is None else self.ready.buffer(scores, sum(self.scored))
-        found, at = [], 0
-        for share, source, count in zip(self.shares, self.sources, self.scored, strict=True):
-            reads = share.feed.watch.reads if share.feed.watch is not None else ()
-            seen = {site: self.value(site, share).copy() for site in self.ready.program.sites if site in reads}
-            if source is not None and self.ready.program.scores is not None:
-                seen |= {site: _of_source(source, site, len(share.row.source)) for site in reads if site.endswith(SOURCED)}
-            found.append((all_scores[at : at + count].copy(), seen))  # the next pass takes the buffer again
+    def results(self) -> list[PassResult]:
+        program = self.prepared.program
+        empty = np.empty((0, 0), np.float32)
+        scores = empty if program.scores is None else self.prepared.buffer(program.scores, sum(self.scored_counts))
+        results, at = [], 0
+        for chunk, source, count in zip(self.chunks, self.sources, self.scored_counts, strict=True):
+            reads = chunk.feed.watch.reads if chunk.feed.watch is not None else ()
+            values = {site: self.value(site, chunk).copy() for site in program.sites if site in reads}
+            if source is not None and program.scores is not None:
+                sites = (site for site in reads if site.endswith(SOURCE_SITES))
+                values |= {site: _source_value(source, site, len(chunk.row.source)) for site in sites}
+            results.append((scores[at : at + count].copy(), values))  # the next pass reuses the buffer
             at += count
-        return found
+        return results
 
 
-def usual_store(kind: str) -> Store:
-    """What keys and values are kept in, by the kind of the weights, unless it is said."""
-    return Store.F32 if kind in ("F32", "F64") else Store.F16
+def _native_feed(chunk: FeedChunk, source: PageTable | None, tree: TreeMask | None, scored: int) -> NativeFeed:
+    mask, positions = (None, None) if tree is None else (numbers.ctypes.data for numbers in tree)
+    return NativeFeed(
+        page_addresses(chunk.row.pages), page_addresses(source), mask, positions, chunk.start, len(chunk.feed.ids),
+        chunk.offset, chunk.first, chunk.count, len(chunk.row.source), scored,
+    )  # fmt: skip
 
 
-def _belonging(sites: frozenset[str], stack: str) -> frozenset[str]:
-    """The sites that a stack's program gives."""
-    return frozenset(site for site in sites if site.startswith(ENCODER) == bool(stack) and not site.endswith(SOURCED))
+def default_kv_dtype(weight_kind: str) -> KvDtype:
+    """What keys and values are stored in, by the kind of the weights, unless a dtype is asked for."""
+    return KvDtype.F32 if weight_kind in ("F32", "F64") else KvDtype.F16
 
 
-def _tree(share: Share) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """Which of the feed's tokens each one sees, and where each one stands."""
-    parents = share.feed.parents or ()
-    seen = np.zeros((len(parents), len(parents)), np.uint8)
-    places = np.zeros(len(parents), np.int32)
+def _stack_sites(sites: frozenset[str], stack: str) -> frozenset[str]:
+    """The sites that are in a stack's program."""
+    return frozenset(site for site in sites if site.startswith(ENCODER) == bool(stack) and not site.endswith(SOURCE_SITES))
+
+
+def _tree_mask(chunk: FeedChunk) -> TreeMask:
+    """Which of a tree's tokens each one sees, and the position of each."""
+    parents = chunk.feed.parents or ()
+    mask = np.zeros((len(parents), len(parents)), np.uint8)
+    positions = np.zeros(len(parents), np.int32)
     for number, parent in enumerate(parents):
         if parent >= 0:
-            seen[number] = seen[parent]
-        seen[number, number] = 1
-        places[number] = share.start if parent < 0 else places[parent] + 1
-    return seen, places
+            mask[number] = mask[parent]
+        mask[number, number] = 1
+        positions[number] = chunk.start if parent < 0 else positions[parent] + 1
+    return mask, positions
 
 
-def _of_source(source: Pages, site: str, length: int) -> Floats:
-    """What cross-attention sees of a source: its keys or its values."""
+def _source_value(source: PageTable, site: str, length: int) -> Floats:
+    """The keys or values of a source, as cross-attention reads them."""
     keys, values = source.read(int(site.split(".")[1]), length)
     return (keys if site.endswith(".key") else values)[None]
 
 
-def _changed_source(share: Share) -> Pages | None:
-    """The memory of a row's source, for this pass: a changed copy of it if the feed's watch says so."""
-    source, watch = share.row.source_pages, share.feed.watch
-    changes = {} if watch is None else {site: one for site, one in watch.changes.items() if site.endswith(SOURCED)}
+def _changed_source(chunk: FeedChunk) -> PageTable | None:
+    """The keys and values of a row's source for this pass: a changed copy of them if the feed's watch changes them."""
+    source, watch = chunk.row.source_pages, chunk.feed.watch
+    changes = (
+        {} if watch is None else {site: change for site, change in watch.changes.items() if site.endswith(SOURCE_SITES)}
+    )
     if source is None or not changes:
         return source
-    length = len(share.row.source)
+    length = len(chunk.row.source)
     changed = source.share(length)
     changed.reserve(0, length)  # copies what it shares
     for site, change in changes.items():
         layer = int(site.split(".")[1])
-        both = list(changed.read(layer, length))
+        keys_values = list(changed.read(layer, length))
         at = 0 if site.endswith(".key") else 1
-        both[at] = in_numpy(change).apply(both[at][None], axes(site), 0)[0]
-        changed.write(layer, *both)
+        keys_values[at] = with_numpy_shift(change).apply(keys_values[at][None], axes(site), 0)[0]
+        changed.write(layer, *keys_values)
     return changed
 
 
-def in_numpy(change: Change) -> Change:
-    """A change whose numbers may have been another library's."""
+def with_numpy_shift(change: Change) -> Change:
+    """A change whose shift may have been another library's array."""
     return change if change.shift is None else replace(change, shift=np.asarray(change.shift))

@@ -1,7 +1,6 @@
-"""The CPU engine over a model's base: texts in, the states of their tokens out.
+"""The CPU engine over a model's base: token ids to hidden states.
 
-In an encoder every token sees every other, so a text goes through whole; texts of different lengths go together, without
-padding.
+In an encoder every token sees every other, so a text is never cut; texts of different lengths go together, without padding.
 
 Shapes: states (length, hidden).
 """
@@ -12,74 +11,70 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from glassformer.blueprints import Blueprint, Config
-from glassformer.checkpoint import Stored
-from glassformer.engine.checks import in_turn
+from glassformer.checkpoint import StoredTensor
+from glassformer.engine.checks import locked
 from glassformer.engine.cpu.library import Engine
-from glassformer.engine.cpu.pages import CpuRow, Pages
-from glassformer.engine.cpu.passes import Floats, Native, Share
+from glassformer.engine.cpu.pages import CpuRow, PageTable
+from glassformer.engine.cpu.passes import FeedChunk, Floats, NativeModel
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError
+from glassformer.errors import InputError, check_context
 from glassformer.sites import Watch
 
-TOGETHER = 256  # tokens of several texts that go through together
+MAX_TOKENS = 256  # of several texts in one pass
 STATES = frozenset({"final"})
 
 
-class Reader(Native):
+class CpuReader(NativeModel):
     """Token ids to states, by the base of a model: whatever head it has is left out."""
 
     def __init__(
-        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, Stored], *, activations: str | None = None,
+        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, activations: str | None = None,
         engine: Engine | None = None,
     ) -> None:  # fmt: skip
         last = next(number for number, op in enumerate(blueprint.ops) if op.site == "final")
         base = replace(blueprint, ops=blueprint.ops[: last + 1])
         super().__init__(config, base, tensors, cache="f32", activations=activations, engine=engine)
-        self._types: int = getattr(config, "type_vocab_size", 1)
+        self._type_count: int = getattr(config, "type_vocab_size", 1)
 
-    @in_turn
+    @locked
     def read(self, rows: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> list[Floats]:
         """The states of each row's tokens; `types`: which of two texts each token belongs to."""
-        found: list[Floats] = []
-        ready = self._ready("", STATES, frozenset())
-        for numbers in _together([self._checked(row) for row in rows]):
-            shares = []
+        states: list[Floats] = []
+        prepared = self._program("", STATES, frozenset())
+        for numbers in _batches([self._checked_length(row) for row in rows]):
+            chunks = []
             for number in numbers:
-                ids, row = rows[number], CpuRow(Pages(self._format))
-                row.own.reserve(0, len(ids))
+                ids, row = rows[number], CpuRow(PageTable(self._format))
+                row.pages.reserve(0, len(ids))
                 feed = Feed(row, ids, Want.NONE, watch=Watch(STATES))
-                shares.append(
-                    Share(number, feed, row, 0, len(ids), types=self._typed(ids, types[number] if types else None))
-                )
-            longest = max(share.count for share in shares)
-            found += [seen["final"][0] for _, seen in self._pass(ready, shares, longest)]
-        return found
+                token_types = self._token_types(ids, types[number] if types else None)
+                chunks.append(FeedChunk(number, feed, row, 0, len(ids), token_types=token_types))
+            longest = max(chunk.count for chunk in chunks)
+            states += [sites["final"][0] for _, sites in self._run_pass(prepared, chunks, longest)]
+        return states
 
-    def _checked(self, ids: Sequence[int]) -> int:
+    def _checked_length(self, ids: Sequence[int]) -> int:
         if not len(ids):
             raise InputError("a text has no tokens. Give at least one.")
-        if len(ids) > self.context:
-            raise InputError(
-                f"a text of {len(ids)} tokens does not fit into the model's context of {self.context}. Shorten it."
-            )
-        self._checks.ids(ids)
+        check_context(len(ids), self.context)
+        self._checks.check_ids(ids)
         return len(ids)
 
-    def _typed(self, ids: Sequence[int], types: Sequence[int] | None) -> Sequence[int]:
+    def _token_types(self, ids: Sequence[int], types: Sequence[int] | None) -> Sequence[int]:
         if types is None:
             return [0] * len(ids)
-        if len(types) != len(ids) or not all(0 <= one < self._types for one in types):
-            raise InputError(f"token types are one number below {self._types} for each of a text's {len(ids)} tokens.")
+        if len(types) != len(ids) or not all(0 <= number < self._type_count for number in types):
+            raise InputError(f"token types are one number below {self._type_count} for each of a text's {len(ids)} tokens.")
         return types
 
 
-def _together(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """The numbers of rows that go through together."""
-    some: list[int] = []
+def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """The numbers of the rows of each pass."""
+    batch: list[int] = []
     for number, length in enumerate(lengths):
-        if some and sum(lengths[one] for one in some) + length > TOGETHER:
-            yield some
-            some = []
-        some.append(number)
-    if some:
-        yield some
+        if batch and sum(lengths[row] for row in batch) + length > MAX_TOKENS:
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch

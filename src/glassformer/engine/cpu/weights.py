@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.checkpoint.dequantization import block_size
 from glassformer.checkpoint.locate import home
-from glassformer.checkpoint.naming import settled
-from glassformer.checkpoint.packed import block
-from glassformer.checkpoint.stored import PLAIN, Columns, Pairs, Stored
-from glassformer.engine.cpu.library import Engine, Kind, Matrix, Source, packed_kind, packed_size
+from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, InterleavedPairs, StoredTensor, Transposed
+from glassformer.checkpoint.tensor_names import resolve_names
+from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, NativeMatrix, packed_kind, packed_size
 from glassformer.errors import CheckpointError
 
 note = logging.getLogger("glassformer").warning
@@ -38,27 +38,27 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Made:
+class ConvertedMatrix:
     """A matrix that cannot be used as it lies in its file: its size when made, and how to make it."""
 
-    kind: Kind
+    kind: MatrixKind
     size: int
     make: Callable[[Bytes], None]
     key: str  # what it is made of, in words
 
 
-class Weights:
+class NativeWeights:
     """The weights of one model: asked for by name, first all of them (`expect`), then each (`matrix`, `vector`).
 
     `expected` is what the config makes of each: native code reads so many numbers and looks no further, so what a file has
     in another shape is refused here, before anything of it is used.
     """
 
-    def __init__(self, tensors: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], engine: Engine) -> None:
-        self._tensors = settled(tensors, tuple(expected))
+    def __init__(self, tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], engine: Engine) -> None:
+        self._tensors = resolve_names(tensors, tuple(expected))
         self._shapes = expected
         self._engine = engine
-        self._made: dict[tuple[str, ...], Made] = {}
+        self._made: dict[tuple[str, ...], ConvertedMatrix] = {}
         self._places: dict[tuple[str, ...], Bytes] = {}
         self._kept: list[npt.NDArray[np.float32]] = []  # vectors, alive as long as this is
         self._vectors: dict[tuple[str, float], int] = {}
@@ -66,7 +66,7 @@ class Weights:
             if name in self._tensors or name not in SILENT:
                 self.stored(name)
 
-    def stored(self, name: str) -> Stored:
+    def stored(self, name: str) -> StoredTensor:
         found, shape = self._tensors.get(name), self._shapes[name]
         if found is None:
             raise CheckpointError(f"the weights lack {name}. Is this the config of these weights?")
@@ -89,33 +89,35 @@ class Weights:
         if names not in self._made and (made := self._plan(parts, shape, columns)) is not None:
             self._made[names] = made
 
-    def _plan(self, parts: Sequence[Stored], shape: tuple[int, int], columns: bool) -> Made | None:
+    def _plan(self, parts: Sequence[StoredTensor], shape: tuple[int, int], columns: bool) -> ConvertedMatrix | None:
         for one in parts:
             _check_size(one)
         one, (rows, width) = parts[0], shape
-        order = one.layout.rows(rows).astype(np.int32) if isinstance(one.layout, Pairs) else None
-        turned = columns and not isinstance(one.layout, Columns)  # it lies across, in the file too
-        if len(parts) == 1 and one.kind in Source.__members__ and not turned and width % block(one.kind)[0] == 0:
+        order = one.layout.rows(rows).astype(np.int32) if isinstance(one.layout, InterleavedPairs) else None
+        turned = columns and not isinstance(one.layout, Transposed)  # it lies across, in the file too
+        if len(parts) == 1 and one.kind in FileKind.__members__ and not turned and width % block_size(one.kind)[0] == 0:
             return self._tiles(one, rows, width, order)
-        floats = one.kind in Kind.__members__ and one.kind in PLAIN
-        if len(parts) == 1 and floats and not turned and order is None and one.offset % PLAIN[one.kind] == 0:
+        floats = one.kind in MatrixKind.__members__ and one.kind in PLAIN_KINDS
+        if len(parts) == 1 and floats and not turned and order is None and one.offset % PLAIN_KINDS[one.kind] == 0:
             return None  # as it lies
         return self._floats(parts, shape, columns)
 
-    def _tiles(self, one: Stored, rows: int, width: int, order: npt.NDArray[np.int32] | None) -> Made:
-        source = Source[one.kind]
+    def _tiles(self, one: StoredTensor, rows: int, width: int, order: npt.NDArray[np.int32] | None) -> ConvertedMatrix:
+        source = FileKind[one.kind]
 
         def make(out: Bytes) -> None:
             self._engine.pack(source, np.ascontiguousarray(one.bytes), rows, width, order, out)
             one.release()
 
-        return Made(packed_kind(source), packed_size(source, rows, width), make, f"{one.name} {one.kind} {rows} {width}")
+        return ConvertedMatrix(
+            packed_kind(source), packed_size(source, rows, width), make, f"{one.name} {one.kind} {rows} {width}"
+        )
 
-    def _floats(self, parts: Sequence[Stored], shape: tuple[int, int], columns: bool) -> Made:
+    def _floats(self, parts: Sequence[StoredTensor], shape: tuple[int, int], columns: bool) -> ConvertedMatrix:
         """Whatever it is, as rows of floats; sixteen bits stay sixteen bits."""
         kinds = {one.kind for one in parts}
-        kind = Kind[kinds.pop()] if len(kinds) == 1 and kinds <= {"F16", "BF16"} else Kind.F32
-        as_stored = kind is not Kind.F32 and all(one.layout is None for one in parts)
+        kind = MatrixKind[kinds.pop()] if len(kinds) == 1 and kinds <= {"F16", "BF16"} else MatrixKind.F32
+        as_stored = kind is not MatrixKind.F32 and all(one.layout is None for one in parts)
 
         def make(out: Bytes) -> None:
             made = 0
@@ -123,14 +125,14 @@ class Weights:
                 if as_stored:
                     values = one.bytes.view("<u2").reshape(one.shape)
                 else:
-                    values = one.expand() if kind is Kind.F32 else _rounded(one.expand(), kind)
+                    values = one.to_float32() if kind is MatrixKind.F32 else _rounded(one.to_float32(), kind)
                 values = np.ascontiguousarray(values.T if columns else values)
                 out[made : made + values.nbytes] = values.reshape(-1).view(np.uint8)
                 made += values.nbytes
                 one.release()
 
-        size = math.prod(shape) * (4 if kind is Kind.F32 else 2)
-        return Made(kind, size, make, f"{parts[0].name} {kind.name} {shape} {columns} {len(parts)}")
+        size = math.prod(shape) * (4 if kind is MatrixKind.F32 else 2)
+        return ConvertedMatrix(kind, size, make, f"{parts[0].name} {kind.name} {shape} {columns} {len(parts)}")
 
     def prepare(self) -> None:
         """Make, or find in the cache, what cannot be used as it lies."""
@@ -142,7 +144,7 @@ class Weights:
         for (names, made), offset in zip(wanted.items(), offsets, strict=False):
             self._places[names] = held[offset : offset + made.size]
 
-    def _key(self, wanted: Mapping[tuple[str, ...], Made]) -> str:
+    def _key(self, wanted: Mapping[tuple[str, ...], ConvertedMatrix]) -> str:
         """What the cached file depends on: the files that the tensors come from, and what becomes of them."""
         digest = hashlib.sha256(f"{VERSION}".encode())
         for path in sorted({self._tensors[name].file.path for names in wanted for name in names}):
@@ -152,14 +154,14 @@ class Weights:
             digest.update(f"{made.key} {made.kind} {made.size};".encode())
         return digest.hexdigest()[:32]
 
-    def matrix(self, names: tuple[str, ...], shape: tuple[int, int], bias: str | None = None) -> Matrix:
+    def matrix(self, names: tuple[str, ...], shape: tuple[int, int], bias: str | None = None) -> NativeMatrix:
         place = self._places.get(names)
         if place is None:
             stored = self._tensors[names[0]]
-            place, kind = stored.bytes, Kind[stored.kind]
+            place, kind = stored.bytes, MatrixKind[stored.kind]
         else:
             kind = self._made[names].kind
-        return Matrix(place.ctypes.data, None if bias is None else self.vector(bias), kind, *shape)
+        return NativeMatrix(place.ctypes.data, None if bias is None else self.vector(bias), kind, *shape)
 
     # Vectors ----------------------------------------------------------------------------------------------------
 
@@ -173,7 +175,7 @@ class Weights:
     def _floating(self, name: str) -> npt.NDArray[np.float32]:
         if name in SILENT and name not in self._tensors:
             return np.zeros(math.prod(self._shapes[name]), np.float32)
-        return self.stored(name).expand().reshape(-1)
+        return self.stored(name).to_float32().reshape(-1)
 
     def keep(self, values: npt.NDArray[np.float32]) -> int:
         """Hold an array for as long as the weights live; its address."""
@@ -181,9 +183,9 @@ class Weights:
         return int(self._kept[-1].ctypes.data)
 
 
-def _check_size(one: Stored) -> None:
+def _check_size(one: StoredTensor) -> None:
     """Refuse a tensor of fewer or more bytes than its kind and shape make: native code counts on it."""
-    elements, size = (1, PLAIN[one.kind]) if one.kind in PLAIN else block(one.kind)
+    elements, size = (1, PLAIN_KINDS[one.kind]) if one.kind in PLAIN_KINDS else block_size(one.kind)
     if one.elements % elements or one.size != one.elements // elements * size:
         raise CheckpointError(
             f"{one.file.path}: tensor {one.name!r} has {one.size} bytes, which do not make {one.kind} of shape {one.shape}. "
@@ -191,14 +193,14 @@ def _check_size(one: Stored) -> None:
         )
 
 
-def _rounded(values: npt.NDArray[np.float32], kind: Kind) -> npt.NDArray[np.uint16]:
+def _rounded(values: npt.NDArray[np.float32], kind: MatrixKind) -> npt.NDArray[np.uint16]:
     """Values that came from sixteen bits, back in them."""
-    if kind is Kind.F16:
+    if kind is MatrixKind.F16:
         return values.astype("<f2").view("<u2")
     return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype("<u2")
 
 
-def _fill(into: Bytes, made: Iterable[Made], offsets: Sequence[int]) -> None:
+def _fill(into: Bytes, made: Iterable[ConvertedMatrix], offsets: Sequence[int]) -> None:
     for one, offset in zip(made, offsets, strict=False):
         one.make(into[offset : offset + one.size])
 

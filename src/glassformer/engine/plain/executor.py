@@ -1,6 +1,6 @@
 """The plain executor: the families' own PyTorch, run over ragged rows. It works everywhere and defines what is right.
 
-Shapes: ids (rows, length), short rows filled up at the end; logits (wanted positions, vocabulary).
+Shapes: ids (rows, length), short rows padded at the end; logits (scored positions, vocabulary).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from glassformer.candidates import Candidates, top
-from glassformer.engine import checks as checking
-from glassformer.engine.plain.kv_cache import Memory, PlainRow, Sources, Window
+from glassformer.engine import checks
+from glassformer.engine.plain.kv_cache import CacheWindow, PlainRow, RowCache, SourceCache
 from glassformer.engine.protocol import Description, Feed, Row
 from glassformer.errors import ExecutorError
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
@@ -26,17 +26,17 @@ from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.layers import Mask
 from glassformer.sites import Observer, Tap, axes
 
-FILL = 0  # an id for the positions behind a short row's end; nobody sees what becomes of it
+PAD_ID = 0  # any id: what is computed at padded positions is never read
 
 
 class PlainScores:
     def __init__(self, logits: Tensor, sites: Mapping[str, Any]) -> None:
-        self._logits = logits  # (wanted positions, vocabulary)
+        self._logits = logits  # (scored positions, vocabulary)
         self.sites = sites
 
     def host(self, index: int = -1) -> npt.NDArray[np.float32]:
         if not len(self._logits):
-            raise ExecutorError(checking.UNSCORED)
+            raise ExecutorError(checks.NOT_SCORED)
         scores: npt.NDArray[np.float32] = self._logits[index].float().cpu().numpy()
         return scores
 
@@ -44,7 +44,7 @@ class PlainScores:
         return top(self.host(index), k)
 
 
-class Plain:
+class PlainExecutor:
     """An `Executor` over any model that scores the next token."""
 
     def __init__(self, model: CausalLM | Seq2SeqLM) -> None:
@@ -52,83 +52,85 @@ class Plain:
         self.base = model.base_model
         self.context: int = model.config.context
         config = model.config
-        self._checks = checking.Checks(
-            config.context, self.base.table.num_embeddings, config.num_hidden_layers, config.encoder_layers
+        self._checks = checks.InputChecks(
+            config.context, self.base.token_embedding.num_embeddings, config.num_hidden_layers, config.encoder_layers
         )
-        self._memory = Memory(config.num_hidden_layers)
-        self._turn = threading.Lock()
+        self._cache = RowCache(config.num_hidden_layers)
+        self._lock = threading.Lock()
 
-    @checking.in_turn
+    @checks.locked
     def open(self, source: Sequence[int] | None = None) -> PlainRow:
-        return self._memory.add(self._checks.source(source))
+        return self._cache.add(self._checks.source(source))
 
-    @checking.in_turn
+    @checks.locked
     @torch.inference_mode()
     def run(self, feeds: Sequence[Feed]) -> list[PlainScores]:
-        rows = [self._mine(feed.row) for feed in feeds]
+        rows = [self._open_row(feed.row) for feed in feeds]
         feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
-        checking.once(rows)
+        checks.check_fed_once(rows)
         if not feeds:
             return []
         order = sorted(range(len(feeds)), key=lambda at: rows[at].slot)
-        read = self._encode([(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded])
-        found = self._pass([feeds[at] for at in order], [rows[at] for at in order], read)
-        scores: list[PlainScores | None] = [None] * len(feeds)
-        for at, one in zip(order, found, strict=True):
-            rows[at].length += len(feeds[at].ids)
-            scores[at] = one
-        return [one for one in scores if one is not None]
+        encoder_sites = self._encode(
+            [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
+        )
+        scores = dict(
+            zip(order, self._run_pass([feeds[at] for at in order], [rows[at] for at in order], encoder_sites), strict=True)
+        )
+        for feed, row in zip(feeds, rows, strict=True):
+            row.length += len(feed.ids)
+        return [scores[at] for at in range(len(feeds))]
 
-    def _mine(self, row: Row) -> PlainRow:
+    def _open_row(self, row: Row) -> PlainRow:
         if not isinstance(row, PlainRow) or not row.open:
-            raise ExecutorError(checking.STRANGE)
+            raise ExecutorError(checks.ROW_NOT_OPEN)
         return row
 
-    def _encode(self, fresh: Sequence[tuple[Feed, PlainRow]]) -> dict[int, dict[str, Any]]:
-        """Read the sources of rows that run for the first time; what their watches saw there, by slot."""
-        if not fresh:
+    def _encode(self, unread: Sequence[tuple[Feed, PlainRow]]) -> dict[int, dict[str, Any]]:
+        """Encode the sources of rows that run for the first time; the sites that their watches read there, by slot."""
+        if not unread:
             return {}
         base = self.base
         assert isinstance(base, EncoderDecoder)
-        device = base.table.weight.device
-        rows = [row for _, row in fresh]
+        device = base.token_embedding.weight.device
+        rows = [row for _, row in unread]
         longest = max(len(row.source) for row in rows)
-        ids = torch.tensor([[*row.source, *[FILL] * (longest - len(row.source))] for row in rows], device=device)
-        there = torch.tensor([[n < len(row.source) for n in range(longest)] for row in rows], device=device)
-        positions, mask = base.lay(ids, there, causal=False)
+        ids = torch.tensor([[*row.source, *[PAD_ID] * (longest - len(row.source))] for row in rows], device=device)
+        present = torch.tensor([[n < len(row.source) for n in range(longest)] for row in rows], device=device)
+        positions, mask = base.positions_and_mask(ids, present, causal=False)
         observers = {
             row.slot: Observer(feed.watch, at, source=len(row.source))
-            for at, (feed, row) in enumerate(fresh)
+            for at, (feed, row) in enumerate(unread)
             if feed.watch is not None
         }
         tap = Tap(list(observers.values())) if observers else None
-        states = base.encode(base.embed_source(ids), base.begin(positions, mask, tap=tap))
-        track, slots = self._memory.source, [row.slot for row in rows]
-        track.reserve(len(self._memory.rows), longest)
-        for layer, crossing in enumerate(base.crossings):
+        states = base.encode(base.embed_source(ids), base.new_pass(positions, mask, tap=tap))
+        buffers, slots = self._cache.source, [row.slot for row in rows]
+        buffers.reserve(len(self._cache.rows), longest)
+        for layer, crossing in enumerate(base.cross_attention_modules):
             key, value = crossing.project_source(states)
-            keys, values = track.shaped(len(self._memory.rows), key, value)
+            keys, values = buffers.allocated(len(self._cache.rows), key, value)
             keys[layer, slots, :, :longest] = key
             values[layer, slots, :, :longest] = value
         for row in rows:
             row.encoded = True
         return {slot: observer.record for slot, observer in observers.items()}
 
-    def _pass(
-        self, feeds: Sequence[Feed], rows: Sequence[PlainRow], read: Mapping[int, dict[str, Any]]
+    def _run_pass(
+        self, feeds: Sequence[Feed], rows: Sequence[PlainRow], encoder_sites: Mapping[int, dict[str, Any]]
     ) -> list[PlainScores]:
-        device = self.base.table.weight.device
+        device = self.base.token_embedding.weight.device
         lengths = [len(feed.ids) for feed in feeds]
         longest = max(lengths)
-        ids = torch.tensor([[*feed.ids, *[FILL] * (longest - len(feed.ids))] for feed in feeds], device=device)
+        ids = torch.tensor([[*feed.ids, *[PAD_ID] * (longest - len(feed.ids))] for feed in feeds], device=device)
         starts = [row.length for row in rows]
-        self._memory.reserve(max(starts) + longest)
-        window = Window(self._memory, [row.slot for row in rows], starts, longest, device)
-        trees = any(feed.parents is not None for feed in feeds)
-        mask = Mask(window.columns, window.keys, level=window.level and not trees)
+        self._cache.reserve(max(starts) + longest)
+        window = CacheWindow(self._cache, [row.slot for row in rows], starts, longest, device)
+        has_tree = any(feed.parents is not None for feed in feeds)
+        mask = Mask(window.columns, window.keys, aligned=window.aligned and not has_tree)
         positions = window.columns
-        if trees:
-            positions = self._plant(feeds, starts, mask, positions)
+        if has_tree:
+            positions = self._apply_trees(feeds, starts, mask, positions)
         observers = [
             Observer(
                 replace(feed.watch, reads=feed.watch.reads - {"scores"}),
@@ -137,86 +139,88 @@ class Plain:
                 length,
                 row.length + length,
                 len(row.source),
-                read.get(row.slot, {}),
+                encoder_sites.get(row.slot, {}),
             )
             if feed.watch is not None
             else None
             for at, (feed, row, length) in enumerate(zip(feeds, rows, lengths, strict=True))
         ]
         tap = Tap([observer for observer in observers if observer is not None]) if any(observers) else None
-        coded = isinstance(self.base, EncoderDecoder)
-        source = Sources(self._memory.source, rows, device) if coded else None
-        p = self.base.begin(positions, mask, window, tap, source)
-        wanted = [checking.wanted(feed) for feed in feeds]
+        encoder_decoder = isinstance(self.base, EncoderDecoder)
+        source = SourceCache(self._cache.source, rows, device) if encoder_decoder else None
+        p = self.base.new_pass(positions, mask, window, tap, source)
+        scored = [checks.scored_columns(feed) for feed in feeds]
         keep = (
-            torch.tensor([at for at, columns in enumerate(wanted) for _ in columns], dtype=torch.long, device=device),
-            torch.tensor([column for columns in wanted for column in columns], dtype=torch.long, device=device),
+            torch.tensor([at for at, columns in enumerate(scored) for _ in columns], dtype=torch.long, device=device),
+            torch.tensor([column for columns in scored for column in columns], dtype=torch.long, device=device),
         )
-        tokens = {"decoder_input_ids" if coded else "input_ids": ids}
-        found: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
-        assert found.logits is not None
-        parts = torch.split(found.logits, [len(columns) for columns in wanted])
-        return [_scores(*each) for each in zip(feeds, parts, observers, starts, wanted, strict=True)]
+        tokens = {"decoder_input_ids" if encoder_decoder else "input_ids": ids}
+        output: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
+        assert output.logits is not None
+        logits = torch.split(output.logits, [len(columns) for columns in scored])
+        return [_scores(*fields) for fields in zip(feeds, logits, observers, starts, scored, strict=True)]
 
-    def _plant(self, feeds: Sequence[Feed], starts: Sequence[int], mask: Mask, positions: Tensor) -> Tensor:
-        """Trees: let each token see only its own ancestors, and stand one step behind its parent."""
+    def _apply_trees(self, feeds: Sequence[Feed], starts: Sequence[int], mask: Mask, positions: Tensor) -> Tensor:
+        """Tree attention: each token sees only its ancestors, and stands one position after its parent."""
         positions = positions.clone()
-        seen = mask.visible().clone()
+        visible = mask.visible().clone()
         for at, (feed, start) in enumerate(zip(feeds, starts, strict=True)):
             if feed.parents is None:
                 continue
             for number, parent in enumerate(feed.parents):
-                line = seen[at, 0, number]
-                line[start:] = False if parent < 0 else seen[at, 0, parent, start:]
-                line[start + number] = True
+                keys = visible[at, 0, number]
+                keys[start:] = False if parent < 0 else visible[at, 0, parent, start:]
+                keys[start + number] = True
                 positions[at, number] = start if parent < 0 else positions[at, parent] + 1
-        places = torch.arange(mask.keys, device=seen.device).repeat(len(feeds), 1)
-        places.scatter_(1, mask.columns, positions)
-        mask.given(seen, places, positions)
+        key_positions = torch.arange(mask.keys, device=visible.device).repeat(len(feeds), 1)
+        key_positions.scatter_(1, mask.columns, positions)
+        mask.use_tree(visible, key_positions, positions)
         return positions
 
-    @checking.in_turn
+    @checks.locked
     @torch.inference_mode()
     def fork(self, row: Row, length: int | None = None) -> PlainRow:
-        mine = self._mine(row)
-        new = self._memory.add(mine.source)
-        new.length = mine.length if length is None else max(0, min(length, mine.length))
-        new.encoded = mine.encoded
-        self._memory.copy([new.slot], [mine])
-        return new
+        parent = self._open_row(row)
+        fork = self._cache.add(parent.source)
+        fork.length = parent.length if length is None else max(0, min(length, parent.length))
+        fork.encoded = parent.encoded
+        self._cache.copy([fork.slot], [parent])
+        return fork
 
-    @checking.in_turn
+    @checks.locked
     @torch.inference_mode()
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
-        mine = [self._mine(row) for row in rows]
-        chosen = [mine[parent] for parent in parents]
+        targets = [self._open_row(row) for row in rows]
+        chosen = [targets[parent] for parent in parents]
         states = [(row.length, row.source, row.encoded) for row in chosen]
-        self._memory.copy([row.slot for row in mine], chosen)
-        for row, state in zip(mine, states, strict=True):
+        self._cache.copy([row.slot for row in targets], chosen)
+        for row, state in zip(targets, states, strict=True):
             row.length, row.source, row.encoded = state
 
-    @checking.in_turn
+    @checks.locked
     def rewind(self, row: Row, length: int) -> int:
-        mine = self._mine(row)
-        mine.length = max(0, min(mine.length, length))
-        return mine.length
+        cached = self._open_row(row)
+        cached.length = max(0, min(cached.length, length))
+        return cached.length
 
-    @checking.in_turn
+    @checks.locked
     @torch.inference_mode()
     def close(self, row: Row) -> None:
-        self._memory.remove(self._mine(row))
+        self._cache.remove(self._open_row(row))
 
     @torch.inference_mode()
     def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        weight = self.base.table.weight
-        given = torch.from_numpy(checking.stream(states, self.model.config.hidden_size)).to(weight.device, weight.dtype)
-        found: npt.NDArray[np.float32] = self.model.head_part(self.base.finish(given)).float().cpu().numpy()
+        weight = self.base.token_embedding.weight
+        given = torch.from_numpy(checks.residual_states(states, self.model.config.hidden_size)).to(
+            weight.device, weight.dtype
+        )
+        found: npt.NDArray[np.float32] = self.model.head_module(self.base.final_norm(given)).float().cpu().numpy()
         return found
 
     def describe(self) -> Description:
-        weight = self.base.table.weight
+        weight = self.base.token_embedding.weight
         dtype = str(weight.dtype).removeprefix("torch.")
-        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), self._memory.own.bytes_each)
+        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), self._cache.own.bytes_per_token)
 
 
 def _scores(feed: Feed, logits: Tensor, observer: Observer | None, start: int, columns: range) -> PlainScores:

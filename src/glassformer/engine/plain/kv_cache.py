@@ -1,8 +1,8 @@
-"""What the plain executor remembers of its rows.
+"""The plain executor's KV cache.
 
-Every row's memory is left-aligned in one shared buffer: column n holds token n. So a token's column is its position, one
-causal rule masks rows of any lengths, and whatever lies behind a row's end is never seen. In an encoder-decoder a second
-buffer holds what each layer made of a row's source, computed once, at the row's first pass.
+All rows are left-aligned in one shared buffer: column n holds token n. So a token's column is its position, one causal rule
+masks rows of any lengths, and nothing after a row's end is ever seen. In an encoder-decoder a second buffer holds the keys
+and values of each row's source for cross-attention, computed once, at the row's first pass.
 
 Shapes: buffers (layers, slots, heads, capacity, head_size); a pass's keys and values (rows, heads, keys, head_size).
 """
@@ -24,59 +24,59 @@ class PlainRow:
     slot: int
     length: int = 0
     open: bool = True
-    source: tuple[int, ...] = ()  # what an encoder is to read
+    source: tuple[int, ...] = ()  # token ids for the encoder
     encoded: bool = False
 
 
-class Track:
-    """Keys and values of all slots, each one tensor for all layers: a pass cuts its window out once, not once per layer."""
+class LayerBuffers:
+    """Keys and values of all slots, each one tensor for all layers: a pass slices it once, not once per layer."""
 
     STEP = 64
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
         self._capacity = 0
-        self.both: list[Tensor] = []  # keys and values; none before the first ones come and show their shapes
+        self.tensors: list[Tensor] = []  # keys and values; empty until the first ones show their shapes
 
     @property
-    def bytes_each(self) -> int:
-        """What one token takes; 0 before the first one came."""
-        return sum(held.shape[0] * held.shape[2] * held.shape[4] * held.element_size() for held in self.both)
+    def bytes_per_token(self) -> int:
+        """0 before the first token."""
+        return sum(cached.shape[0] * cached.shape[2] * cached.shape[4] * cached.element_size() for cached in self.tensors)
 
     def select(self, targets: Sequence[int], sources: Sequence[int], length: int) -> None:
         """Copy the first tokens of some slots to others, all at once."""
-        for held in self.both:
-            held[:, list(targets), :, :length] = held[:, list(sources), :, :length]
+        for cached in self.tensors:
+            cached[:, list(targets), :, :length] = cached[:, list(sources), :, :length]
 
     def reserve(self, rows: int, length: int) -> None:
         """Make room for so many rows to hold so many tokens."""
-        slots = self.both[0].shape[1] if self.both else 0
+        slots = self.tensors[0].shape[1] if self.tensors else 0
         if length <= self._capacity and rows <= slots:
             return
         if length > self._capacity:
             self._capacity = -(-max(length, 2 * self._capacity) // self.STEP) * self.STEP
         if rows > slots:
             slots = max(rows, slots + slots // 2)
-        for number, old in enumerate(self.both):
+        for number, old in enumerate(self.tensors):
             new = old.new_zeros(self._layers, slots, old.shape[2], self._capacity, old.shape[4])
             new[:, : old.shape[1], :, : old.shape[3]] = old
-            self.both[number] = new
+            self.tensors[number] = new
 
-    def shaped(self, rows: int, key: Tensor, value: Tensor) -> list[Tensor]:
-        """All keys and values, made now if these are the first."""
-        if not self.both:
-            sizes = ((rows, one.shape[1], self._capacity, one.shape[3]) for one in (key, value))
-            self.both = [key.new_zeros(self._layers, *size) for size in sizes]
-        return self.both
+    def allocated(self, rows: int, key: Tensor, value: Tensor) -> list[Tensor]:
+        """All keys and values, allocated now if these are the first."""
+        if not self.tensors:
+            sizes = ((rows, new.shape[1], self._capacity, new.shape[3]) for new in (key, value))
+            self.tensors = [key.new_zeros(self._layers, *size) for size in sizes]
+        return self.tensors
 
 
-class Memory:
-    """What is remembered of all rows, in slots kept dense: a closed row's place is taken by the last one."""
+class RowCache:
+    """The keys and values of all rows, in slots without gaps: the last row moves to a closed row's slot."""
 
     def __init__(self, layers: int) -> None:
         self.rows: list[PlainRow] = []
-        self.own = Track(layers)
-        self.source = Track(layers)
+        self.own = LayerBuffers(layers)
+        self.source = LayerBuffers(layers)
 
     def add(self, source: Sequence[int] = ()) -> PlainRow:
         self.rows.append(PlainRow(len(self.rows), source=tuple(source)))
@@ -91,82 +91,82 @@ class Memory:
             self.rows[row.slot] = last
 
     def copy(self, slots: Sequence[int], sources: Sequence[PlainRow]) -> None:
-        """Copy what is remembered of some rows to some slots, all at once; of a row that never ran there is nothing."""
+        """Copy some rows to some slots, all at once; of a row that never ran there is nothing to copy."""
         lengths = [row.length for row in sources], [len(row.source) if row.encoded else 0 for row in sources]
-        for track, held in zip((self.own, self.source), lengths, strict=True):
-            pairs = [(slot, row.slot) for slot, row, length in zip(slots, sources, held, strict=True) if length]
+        for buffers, counts in zip((self.own, self.source), lengths, strict=True):
+            pairs = [(slot, row.slot) for slot, row, length in zip(slots, sources, counts, strict=True) if length]
             if pairs:
-                track.reserve(len(self.rows), max(held))
-                track.select([slot for slot, _ in pairs], [place for _, place in pairs], max(held))
+                buffers.reserve(len(self.rows), max(counts))
+                buffers.select([target for target, _ in pairs], [source for _, source in pairs], max(counts))
 
     def reserve(self, length: int) -> None:
         """Make room for every open row to hold so many tokens."""
         self.own.reserve(len(self.rows), length)
 
 
-class Window:
-    """The memory as one pass sees it: a few rows, each from its own column on. This is the pass's cache."""
+class CacheWindow:
+    """The cache of one pass: a few rows, each written from its own column on."""
 
-    def __init__(self, memory: Memory, slots: Sequence[int], starts: Sequence[int], length: int, device: Any) -> None:
-        self.memory = memory
+    def __init__(self, cache: RowCache, slots: Sequence[int], starts: Sequence[int], length: int, device: Any) -> None:
+        self.cache = cache
         self.length = length
         self.keys = max(starts) + length
-        self.level = len(set(starts)) == 1
+        self.aligned = len(set(starts)) == 1
         self.columns = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)
         self._slots = torch.tensor(slots, device=device)
-        self._dense = list(slots) == list(range(slots[0], slots[0] + len(slots)))
+        self._contiguous = list(slots) == list(range(slots[0], slots[0] + len(slots)))
         self._first, self._last = slots[0], slots[-1] + 1
-        self._layers: list[tuple[Tensor, ...]] = []  # per layer: where to write and what to read, of keys and of values
+        self._layers: list[tuple[Tensor, ...]] = []  # per layer: keys and values to write to, keys and values to read
 
     def get_seq_length(self, layer: int = 0) -> int:
         return self.keys - self.length
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         if not self._layers:
-            self._layers = self._cut(*self.memory.own.shaped(len(self.memory.rows), key, value))
-        into_keys, into_values, keys, values = self._layers[layer]
-        if self._dense and self.level:
-            into_keys.copy_(key)
-            into_values.copy_(value)
+            self._layers = self._slice_layers(*self.cache.own.allocated(len(self.cache.rows), key, value))
+        key_slots, value_slots, keys, values = self._layers[layer]
+        if self._contiguous and self.aligned:
+            key_slots.copy_(key)
+            value_slots.copy_(value)
             return keys, values
         rows = self._slots[:, None]
-        into_keys[rows, :, self.columns] = key.transpose(1, 2)  # indexed: (rows, length, heads, head_size)
-        into_values[rows, :, self.columns] = value.transpose(1, 2)
-        if self._dense:
+        key_slots[rows, :, self.columns] = key.transpose(1, 2)  # indexed: (rows, length, heads, head_size)
+        value_slots[rows, :, self.columns] = value.transpose(1, 2)
+        if self._contiguous:
             return keys, values
         return keys.index_select(0, self._slots), values.index_select(0, self._slots)
 
-    def _cut(self, keys: Tensor, values: Tensor) -> list[tuple[Tensor, ...]]:
-        """The window into each layer, cut out of all layers at once."""
-        both = [one[..., : self.keys, :] for one in (keys, values)]
-        into = [keys, values]
-        if self._dense:
-            both = [one[:, self._first : self._last] for one in both]
-            if self.level:
-                into = [one[..., self.keys - self.length :, :] for one in both]
-        return list(zip(*(one.unbind(0) for one in (*into, *both)), strict=True))
+    def _slice_layers(self, keys: Tensor, values: Tensor) -> list[tuple[Tensor, ...]]:
+        """Each layer's part, sliced from all layers at once."""
+        readable = [cached[..., : self.keys, :] for cached in (keys, values)]
+        writable = [keys, values]
+        if self._contiguous:
+            readable = [cached[:, self._first : self._last] for cached in readable]
+            if self.aligned:
+                writable = [cached[..., self.keys - self.length :, :] for cached in readable]
+        return list(zip(*(cached.unbind(0) for cached in (*writable, *readable)), strict=True))
 
 
-class Sources:
-    """The sources of a pass's rows, as cross-attention sees them: everything was projected when they were encoded."""
+class SourceCache:
+    """The sources of a pass's rows for cross-attention: their keys and values were projected when they were encoded."""
 
-    def __init__(self, track: Track, rows: Sequence[PlainRow], device: Any) -> None:
+    def __init__(self, buffers: LayerBuffers, rows: Sequence[PlainRow], device: Any) -> None:
         lengths = [len(row.source) for row in rows]
         slots = [row.slot for row in rows]
         longest = max(lengths)
-        there = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
+        present = torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
         self.mask = Mask(
             torch.zeros(1, 1, dtype=torch.long, device=device),
             longest,
             causal=False,
-            present=None if min(lengths) == longest else there,
-            own=False,
+            real_tokens=None if min(lengths) == longest else present,
+            self_attention=False,
         )
-        dense = slots == list(range(slots[0], slots[0] + len(slots)))
-        chosen = slice(slots[0], slots[-1] + 1) if dense else torch.tensor(slots, device=device)
-        both = (one[:, chosen, :, :longest] for one in track.both)
-        self._layers = list(zip(*(one.unbind(0) for one in both), strict=True))
+        contiguous = slots == list(range(slots[0], slots[0] + len(slots)))
+        chosen = slice(slots[0], slots[-1] + 1) if contiguous else torch.tensor(slots, device=device)
+        tensors = (cached[:, chosen, :, :longest] for cached in buffers.tensors)
+        self._layers = list(zip(*(cached.unbind(0) for cached in tensors), strict=True))
 
-    def keys(self, layer: int, project: Any) -> tuple[Tensor, Tensor]:
+    def keys_and_values(self, layer: int, project: Any) -> tuple[Tensor, Tensor]:
         key, value = self._layers[layer]
         return key, value

@@ -84,12 +84,12 @@ Floats reals(size_t count, double low, double high) {
     return all;
 }
 
-double from_half(uint16_t bits) {
+double from_f16(uint16_t bits) {
     const int exponent = bits >> 10 & 31, fraction = bits & 1023;
     const double size = exponent ? std::ldexp(1024 + fraction, exponent - 25) : std::ldexp(fraction, -24);
     return bits >> 15 ? -size : size;
 }
-double from_brain(uint16_t bits) {
+double from_bf16(uint16_t bits) {
     const uint32_t wide = uint32_t(bits) << 16;
     float x;
     std::memcpy(&x, &wide, 4);
@@ -107,25 +107,25 @@ int some_half() {  // now and then nought, or subnormal
 
 // Functions of vectors --------------------------------------------------------------------------------------------
 
-// join() multiplies by e^(into.maximum - most), which shows the exponential as it is.
-float exponential(float x) {
+// merge() multiplies by e^(into.maximum - most), which shows the exponential as it is.
+float softmax_exp(float x) {
     float one = 1.0f, none = 0.0f;
-    Seen into{x, 1.0f, &one};
-    level->join(into, Seen{0.0f, 0.0f, &none}, 1);
+    AttentionState into{x, 1.0f, &one};
+    level->merge(into, AttentionState{0.0f, 0.0f, &none}, 1);
     return one;
 }
 
-void test_exponential() {
+void test_softmax_exp() {
     for (double x = -86.99; x <= 0.0; x += 0.0173)
-        near("exponential", int(x), exponential(float(x)), std::exp(double(float(x))), 2.4e-7 * std::exp(x));
+        near("exponential", int(x), softmax_exp(float(x)), std::exp(double(float(x))), 2.4e-7 * std::exp(x));
     for (float x : {-INF, -3e38f, -1e30f, -1000.0f, -104.0f, -88.0f})
-        near("exponential below", 0, exponential(x), 0.0, SMALLEST);
-    near("exponential", 0, exponential(0.0f), 1.0, 0.0);
-    near("exponential", 0, exponential(-1e-38f), 1.0, 0.0);
+        near("exponential below", 0, softmax_exp(x), 0.0, SMALLEST);
+    near("exponential", 0, softmax_exp(0.0f), 1.0, 0.0);
+    near("exponential", 0, softmax_exp(-1e-38f), 1.0, 0.0);
 }
 
 void test_norm() {
-    for (int how : {int(RMS), int(LAYER)})
+    for (int how : {int(RMS_NORM), int(LAYER_NORM)})
         for (int count : {1, 3, 8, 17, 20, 64, 100, 576})
             for (int biased : {0, 1}) {
                 const Floats in = reals(count, -2.0, 3.0), weight = reals(count, -2, 2), bias = reals(count, -1, 1);
@@ -133,7 +133,7 @@ void test_norm() {
                 Floats out(count), inside = in;
                 level->norm(norm, in.data(), count, out.data());
                 double mean = 0.0, square = 0.0;
-                for (float x : in) mean += how == LAYER ? double(x) / count : 0.0;
+                for (float x : in) mean += how == LAYER_NORM ? double(x) / count : 0.0;
                 for (float x : in) square += (x - mean) * (x - mean) / count;
                 const std::string what = named("norm %d of %d", how, count);
                 for (int i = 0; i < count; ++i) {
@@ -145,11 +145,11 @@ void test_norm() {
             }
 }
 
-struct Inputs {  // tokens, quantised
+struct Inputs {  // tokens, quantized
     int parts;
     std::vector<int8_t> codes;
     Floats scales, sums;
-    Quantised from(int token, int columns) const {
+    QuantizedInput from(int token, int columns) const {
         const size_t blocks = size_t(token) * (columns / BLOCK);
         return {codes.data() + blocks * parts * BLOCK, scales.data() + blocks, sums.data() + blocks * 3, parts};
     }
@@ -157,11 +157,11 @@ struct Inputs {  // tokens, quantised
     size_t place(size_t i) const { return i / BLOCK * parts * BLOCK + i % BLOCK; }
     Inputs(int parts, size_t count) : parts(parts), codes(parts * count), scales(count / BLOCK), sums(count / BLOCK * 3) {}
     Inputs(int parts, const Kernels* by, const Floats& in) : Inputs(parts, in.size()) {
-        by->quantise(in.data(), int(in.size()), parts, codes.data(), scales.data(), sums.data());
+        by->quantize(in.data(), int(in.size()), parts, codes.data(), scales.data(), sums.data());
     }
 };
 
-void test_quantise(int parts) {
+void test_quantize(int parts) {
     const float most = parts == 2 ? 8159.0f : 127.0f;
     Floats in = reals(BLOCK * 40, -3.0, 3.0);
     const float sizes[] = {0.0f, 3e38f, 1e-30f, 1e-33f, 1e-34f, 2e-35f, 1e-38f, 1e-42f, 1e-45f};
@@ -176,24 +176,24 @@ void test_quantise(int parts) {
         for (int i = 0; i < BLOCK; ++i) high = std::fmax(high, std::fabs(x[i]));
         const float scale = high / most;
         int totals[2] = {0, 0};
-        near("quantise: scale", int(block), got.scales[block], scale, 0.0);
+        near("quantize: scale", int(block), got.scales[block], scale, 0.0);
         for (int i = 0; i < BLOCK; ++i) {
             const size_t place = got.place(block * BLOCK + i);
             const int upper = got.codes[place], lower = parts == 2 ? got.codes[place + BLOCK] : 0;
             const int code = got.code(block * BLOCK + i);
-            if (upper < -127 || lower < -32 || lower > 31) fail("quantise: parts %d, %d in block %zu", upper, lower, block);
+            if (upper < -127 || lower < -32 || lower > 31) fail("quantize: parts %d, %d in block %zu", upper, lower, block);
             totals[i / 16] += code;
             const double slack = scale >= SMALLEST ? 0.502 * scale : high;  // of tiny numbers nothing need be left
-            near("quantise: code", int(block) * BLOCK + i, double(code) * scale, x[i], slack);
+            near("quantize: code", int(block) * BLOCK + i, double(code) * scale, x[i], slack);
         }
         const float* sums = got.sums.data() + block * 3;
-        near("quantise: sum", int(block), sums[0], scale * float(totals[0] + totals[1]), 0.0);
+        near("quantize: sum", int(block), sums[0], scale * float(totals[0] + totals[1]), 0.0);
         for (int half : {0, 1})
-            near("quantise: sum of a half", int(block), sums[1 + half], scale * float(totals[half]), 0.0);
+            near("quantize: sum of a half", int(block), sums[1 + half], scale * float(totals[half]), 0.0);
     }
-    same("quantise as portable: codes", got.codes.data(), portable.codes.data(), got.codes.size());
-    same("quantise as portable: scales", got.scales.data(), portable.scales.data(), got.scales.size() * 4);
-    same("quantise as portable: sums", got.sums.data(), portable.sums.data(), got.sums.size() * 4);
+    same("quantize as portable: codes", got.codes.data(), portable.codes.data(), got.codes.size());
+    same("quantize as portable: scales", got.scales.data(), portable.scales.data(), got.scales.size() * 4);
+    same("quantize as portable: sums", got.sums.data(), portable.sums.data(), got.sums.size() * 4);
 }
 
 double activated(int how, double x) {
@@ -225,43 +225,43 @@ void test_activate() {
         }
 }
 
-void test_rotate() {
+void test_rope() {
     for (int size : {2, 8, 20, 64, 128, 256}) {
         const int half = size / 2;
         const Floats in = reals(size, -4.0, 4.0);
-        Floats turns(size), out = in;
+        Floats table(size), out = in;
         for (int i = 0; i < half; ++i) {
             const double angle = real(-4.0, 4.0);
-            turns[i] = float(std::cos(angle));
-            turns[half + i] = float(std::sin(angle));
+            table[i] = float(std::cos(angle));
+            table[half + i] = float(std::sin(angle));
         }
-        level->rotate(turns.data(), size, out.data());
+        level->rope(table.data(), size, out.data());
         for (int i = 0; i < half; ++i) {
-            const double a = in[i], b = in[i + half], cosine = turns[i], sine = turns[half + i];
-            near(named("rotate %d", size), i, out[i], a * cosine - b * sine, 2e-6);
-            near(named("rotate %d", size), i + half, out[i + half], b * cosine + a * sine, 2e-6);
+            const double a = in[i], b = in[i + half], cosine = table[i], sine = table[half + i];
+            near(named("rope %d", size), i, out[i], a * cosine - b * sine, 2e-6);
+            near(named("rope %d", size), i + half, out[i + half], b * cosine + a * sine, 2e-6);
         }
     }
 }
 
-// Products --------------------------------------------------------------------------------------------------------
+// Matmul ----------------------------------------------------------------------------------------------------------
 
 constexpr int TOKENS = 9;   // at most, in one call
 constexpr int HEIGHT = 37;  // rows: two whole tiles and a part
 
 // `count` tokens at once must be what each is alone, and what is expected; expected and sizes: (tokens, TILE)
-void check_products(const std::string& what, const Matrix& m, int tile, const Floats& values, size_t stride,
+void check_matmul(const std::string& what, const Matrix& m, int tile, const Floats& values, size_t stride,
                     const Inputs& inputs, const std::vector<double>& expected, const std::vector<double>& within) {
     const int rows = std::min(TILE, m.rows - tile * TILE);
     Floats alone(TOKENS * TILE);
     for (int token = 0; token < TOKENS; ++token)
-        level->product(m, tile, 1, values.data() + token * stride, stride, inputs.from(token, m.columns),
+        level->matmul(m, tile, 1, values.data() + token * stride, stride, inputs.from(token, m.columns),
                        alone.data() + token * TILE);
     for (int i = 0; i < TOKENS * TILE; ++i)
         if (i % TILE < rows) near(what, i, alone[i], expected[i], within[i]);
     for (int count = 2; count <= TOKENS; ++count) {
         Floats out(count * TILE);
-        level->product(m, tile, count, values.data(), stride, inputs.from(0, m.columns), out.data());
+        level->matmul(m, tile, count, values.data(), stride, inputs.from(0, m.columns), out.data());
         for (int token = 0; token < count; ++token)
             same(what + named(": token %d of %d beside itself alone", token, count), out.data() + token * TILE,
                  alone.data() + token * TILE, rows * sizeof(float));
@@ -279,7 +279,7 @@ const Layout LAYOUTS[] = {
 
 struct Weight {
     double scale, minimum;  // it is scale * code + minimum
-    int code, lifted;       // lifted: the code as an unsigned number
+    int code, unsigned_code;
 };
 
 struct Tiles {
@@ -309,7 +309,7 @@ struct Tiles {
         });
     }
 
-    template <class Do> void each(Do what) {
+    template <class Visit> void each(Visit what) {
         uint8_t *outer = data.data(), *end = outer + data.size();
         for (uint8_t* at = outer; at < end;) {
             outer = at;
@@ -333,16 +333,16 @@ struct Tiles {
             if (group % 4 == 3) code = (three[0] & 192) / 64 + (three[64] & 192) / 16 + (three[128] & 192) / 4;
         }
         if (layout.bits == 8) code = int8_t(codes[group * 64 + place]);
-        const double first = from_half(half_at((layout.head ? outer : block) + 2 * r));
+        const double first = from_f16(half_at((layout.head ? outer : block) + 2 * r));
         switch (layout.kind) {
             case Q8_0: return {first, 0.0, code, code + 128};
             case Q4_0: return {first, -8.0 * first, code, code};
-            case Q4_1: return {first, from_half(half_at(block + 32 + 2 * r)), code, code};
+            case Q4_1: return {first, from_f16(half_at(block + 32 + 2 * r)), code, code};
             case Q6_K: {
                 const double scale = first * int8_t(block[i / 16 * 16 + r]);
                 return {scale, -32.0 * scale, code, code};
             }
-            default: return {first * block[r], from_half(half_at(outer + 32 + 2 * r)) * block[16 + r], code, code};
+            default: return {first * block[r], from_f16(half_at(outer + 32 + 2 * r)) * block[16 + r], code, code};
         }
     }
 };
@@ -354,17 +354,17 @@ void check_packed(const std::string& what, const Tiles& tiles, const Inputs& inp
         std::vector<double> expected(TOKENS * TILE), within(TOKENS * TILE);
         for (int r = 0; r < TILE && tile * TILE + r < HEIGHT; ++r) {
             Floats row(tiles.columns);
-            row_of(m, tile * TILE + r, row.data());
+            dequantize_row(m, tile * TILE + r, row.data());
             for (int column = 0; column < tiles.columns; ++column) {
                 const Weight w = tiles.weight(tile * TILE + r, column);
                 const double value = w.scale * w.code + w.minimum;
                 const double added = std::fabs(w.scale * w.code) + std::fabs(w.minimum);
-                near(what + ": row_of", column, row[column], value, 1e-6 * added);
+                near(what + ": dequantize_row", column, row[column], value, 1e-6 * added);
                 for (int t = 0; t < TOKENS; ++t) {
                     const size_t at = size_t(t) * tiles.columns + column;
                     const double x = double(inputs.scales[at / BLOCK]) * inputs.code(at);
                     expected[t * TILE + r] += value * x;
-                    within[t * TILE + r] += share * std::fabs(x) * (std::fabs(w.scale) * w.lifted + std::fabs(w.minimum));
+                    within[t * TILE + r] += share * std::fabs(x) * (std::fabs(w.scale) * w.unsigned_code + std::fabs(w.minimum));
                 }
             }
             for (int t = 0; t < TOKENS && m.bias; ++t) {
@@ -372,7 +372,7 @@ void check_packed(const std::string& what, const Tiles& tiles, const Inputs& inp
                 within[t * TILE + r] += share * 4.0;
             }
         }
-        check_products(what + named(", tile %d", tile), m, tile, {}, 0, inputs, expected, within);
+        check_matmul(what + named(", tile %d", tile), m, tile, {}, 0, inputs, expected, within);
     }
 }
 
@@ -393,7 +393,7 @@ int extreme(int parts, int token, size_t i) {
     }
 }
 
-void test_whole_sums(int parts) {
+void test_exact_sums(int parts) {
     for (const Layout& layout : LAYOUTS)
         for (int byte : {0x00, 0x7f, 0x80, 0xff, -1}) {
             Tiles tiles(layout, HEIGHT, SUPER);
@@ -412,7 +412,7 @@ void test_whole_sums(int parts) {
         }
 }
 
-void test_packed_products(int parts) {
+void test_packed_matmul(int parts) {
     for (const Layout& layout : LAYOUTS)
         for (int columns : {32, 64, 160, 256, 512}) {
             if (layout.head && columns % SUPER) continue;
@@ -424,14 +424,14 @@ void test_packed_products(int parts) {
 }
 
 double float_weight(int kind, const uint8_t* data, size_t at) {
-    if (kind == F16) return from_half(half_at(data + 2 * at));
-    if (kind == BF16) return from_brain(half_at(data + 2 * at));
+    if (kind == F16) return from_f16(half_at(data + 2 * at));
+    if (kind == BF16) return from_bf16(half_at(data + 2 * at));
     float x;
     std::memcpy(&x, data + 4 * at, 4);
     return x;
 }
 
-void test_float_products() {
+void test_float_matmul() {
     for (int kind : {int(F32), int(F16), int(BF16)})
         for (int columns : {1, 7, 32, 33, 100, 512}) {
             const int each = kind == F32 ? 4 : 2, stride = columns + 3;
@@ -460,7 +460,7 @@ void test_float_products() {
                         within[i] += 1e-6 * std::fabs(x);
                     }
                 }
-                check_products(named("floats %d of %d columns, tile %d", kind, columns, tile), m, tile, values, stride, none,
+                check_matmul(named("floats %d of %d columns, tile %d", kind, columns, tile), m, tile, values, stride, none,
                                expected, within);
             }
         }
@@ -468,38 +468,38 @@ void test_float_products() {
 
 // Attention -------------------------------------------------------------------------------------------------------
 
-constexpr int STORES[] = {STORE_F32, STORE_F16, STORE_BF16, STORE_Q8};
+constexpr int KV_DTYPES[] = {KV_F32, KV_F16, KV_BF16, KV_Q8};
 
 struct Pages {
-    Plane plane;
+    KvPlane plane;
     std::vector<Bytes> pages;
     std::vector<const uint8_t*> places;
 
     Pages(int size, int store, int keys) : plane{nullptr, 0, size, store} {
-        plane.offset = 2 * size_t(PAGE) * size * bytes() + (store == STORE_Q8 ? 2 * PAGE * 4 : 0);  // the second of two
+        plane.offset = 2 * size_t(PAGE) * size * bytes() + (store == KV_Q8 ? 2 * PAGE * 4 : 0);  // the second of two
         for (int i = 0; i * PAGE < keys; ++i) pages.emplace_back(2 * plane.offset, uint8_t(0xff));  // not a number
         for (const Bytes& page : pages) places.push_back(page.data());
         plane.pages = places.data();
     }
     Pages(const Pages&) = delete;
 
-    Floats scratch() const { return Floats(size_t(QUERIES) * CHUNK + size_t(PAGE) * plane.size); }
+    Floats scratch() const { return Floats(size_t(QUERIES) * CHUNK + size_t(PAGE) * plane.head_size); }
 
-    int bytes() const { return plane.store == STORE_F32 ? 4 : plane.store == STORE_Q8 ? 1 : 2; }
+    int bytes() const { return plane.kv_dtype == KV_F32 ? 4 : plane.kv_dtype == KV_Q8 ? 1 : 2; }
 
     double stored(int slot, bool value, int i) const {
-        const size_t within = value ? size_t(slot % PAGE) * plane.size + i : size_t(i) * PAGE + slot % PAGE;
+        const size_t within = value ? size_t(slot % PAGE) * plane.head_size + i : size_t(i) * PAGE + slot % PAGE;
         const uint8_t* start = places[slot / PAGE] + plane.offset;
-        const uint8_t* at = start + (size_t(value) * PAGE * plane.size + within) * bytes();
-        switch (plane.store) {
-            case STORE_F32: return float_weight(F32, at, 0);
-            case STORE_F16: return float_weight(F16, at, 0);
-            case STORE_BF16: return float_weight(BF16, at, 0);
+        const uint8_t* at = start + (size_t(value) * PAGE * plane.head_size + within) * bytes();
+        switch (plane.kv_dtype) {
+            case KV_F32: return float_weight(F32, at, 0);
+            case KV_F16: return float_weight(F16, at, 0);
+            case KV_BF16: return float_weight(BF16, at, 0);
             default: return double(int8_t(*at)) * scale(slot, value);
         }
     }
     double scale(int slot, bool value) const {
-        const uint8_t* scales = places[slot / PAGE] + plane.offset + 2 * size_t(PAGE) * plane.size;
+        const uint8_t* scales = places[slot / PAGE] + plane.offset + 2 * size_t(PAGE) * plane.head_size;
         return float_weight(F32, scales, (value ? PAGE : 0) + slot % PAGE);
     }
 };
@@ -507,23 +507,23 @@ struct Pages {
 // What is stored must be the nearest that the store can hold.
 void check_stored(const std::string& what, const Pages& pages, int slot, bool value, const float* x) {
     double high = 0.0;
-    for (int i = 0; i < pages.plane.size; ++i) high = std::fmax(high, std::fabs(x[i]));
-    for (int i = 0; i < pages.plane.size; ++i) {
+    for (int i = 0; i < pages.plane.head_size; ++i) high = std::fmax(high, std::fabs(x[i]));
+    for (int i = 0; i < pages.plane.head_size; ++i) {
         const double size = std::fabs(x[i]), got = pages.stored(slot, value, i);
-        switch (pages.plane.store) {
-            case STORE_F32: near(what, i, got, x[i], 0.0); break;
-            case STORE_F16:
+        switch (pages.plane.kv_dtype) {
+            case KV_F32: near(what, i, got, x[i], 0.0); break;
+            case KV_F16:
                 near(what, i, got, size > 65504.0 ? std::copysign(65504.0, x[i]) : x[i], size / 2048 + 3e-8);
                 break;
-            case STORE_BF16: near(what, i, got, x[i], size / 256 + 5e-41); break;
+            case KV_BF16: near(what, i, got, x[i], size / 256 + 5e-41); break;
             default: near(what, i, got, x[i], high / 127 >= SMALLEST ? 0.50002 * high / 127 : high);  // nothing need be left
         }
     }
 }
 
-void remember(Pages& pages, int keys) {
-    const int size = pages.plane.size;
-    Pages portable(size, pages.plane.store, keys);
+void fill_pages(Pages& pages, int keys) {
+    const int size = pages.plane.head_size;
+    Pages portable(size, pages.plane.kv_dtype, keys);
     for (int slot = 0; slot < keys; ++slot) {
         Floats key = reals(size, -1.0, 1.0), value = reals(size, -2.0, 2.0);
         if (slot == 1) value = Floats(size, 0.0f);
@@ -531,49 +531,49 @@ void remember(Pages& pages, int keys) {
             for (float& x : value) x *= 1e-40f;
         if (slot == 2)
             for (int i = 0; i < size; ++i) value[i] *= float(std::ldexp(1.0, -i % 32));  // down to halves that are subnormal
-        level->remember(pages.plane, slot, key.data(), value.data());
-        kernels_portable.remember(portable.plane, slot, key.data(), value.data());
-        const std::string what = named("remember: store %d, size %d, slot %d", pages.plane.store, size, slot);
+        level->kv_store(pages.plane, slot, key.data(), value.data());
+        kernels_portable.kv_store(portable.plane, slot, key.data(), value.data());
+        const std::string what = named("kv_store: store %d, size %d, slot %d", pages.plane.kv_dtype, size, slot);
         check_stored(what + ", key", pages, slot, false, key.data());
         check_stored(what + ", value", pages, slot, true, value.data());
     }
     for (size_t i = 0; i < pages.pages.size(); ++i)
-        same(named("remember as portable: store %d, size %d", pages.plane.store, size), pages.pages[i].data(),
+        same(named("kv_store as portable: store %d, size %d", pages.plane.kv_dtype, size), pages.pages[i].data(),
              portable.pages[i].data(), pages.pages[i].size());
 }
 
-void test_beyond_halves() {
-    Pages pages(8, STORE_F16, 1);
+void test_kv_store_beyond_f16() {
+    Pages pages(8, KV_F16, 1);
     const float key[8] = {65519.0f, 65520.0f, 1e6f, -1e30f, INF, -INF, 65504.0f, 2049.0f};
     const float value[8] = {1e-8f, -6e-8f, 0.0f};
-    level->remember(pages.plane, 0, key, value);
-    check_stored("remember: beyond halves", pages, 0, false, key);
-    check_stored("remember: below halves", pages, 0, true, value);
+    level->kv_store(pages.plane, 0, key, value);
+    check_stored("kv_store: beyond halves", pages, 0, false, key);
+    check_stored("kv_store: below halves", pages, 0, true, value);
     const float odd[8] = {NAN};
-    level->remember(pages.plane, 0, odd, value);
+    level->kv_store(pages.plane, 0, odd, value);
     const uint16_t bits = half_at(pages.pages[0].data() + pages.plane.offset);
-    if ((bits & 0x7c00) != 0x7c00 || !(bits & 0x3ff)) fail("remember: no number became half %04x", unsigned(bits));
+    if ((bits & 0x7c00) != 0x7c00 || !(bits & 0x3ff)) fail("kv_store: no number became half %04x", unsigned(bits));
 }
 
-void test_ties() {
+void test_kv_store_rounds_ties_to_even() {
     const float key[8] = {2049.0f, 2051.0f, -2049.0f, -2051.0f, 257.0f, 259.0f, -257.0f, -259.0f};
     const double even[8] = {2048.0, 2052.0, -2048.0, -2052.0, 256.0, 260.0, -256.0, -260.0};
-    Pages halves(8, STORE_F16, 1), brains(8, STORE_BF16, 1);
-    level->remember(halves.plane, 0, key, key);
-    level->remember(brains.plane, 0, key, key);
-    for (int i = 0; i < 4; ++i) near("remember: halves between two", i, halves.stored(0, false, i), even[i], 0.0);
-    for (int i = 4; i < 8; ++i) near("remember: brains between two", i, brains.stored(0, false, i), even[i], 0.0);
+    Pages halves(8, KV_F16, 1), brains(8, KV_BF16, 1);
+    level->kv_store(halves.plane, 0, key, key);
+    level->kv_store(brains.plane, 0, key, key);
+    for (int i = 0; i < 4; ++i) near("kv_store: halves between two", i, halves.stored(0, false, i), even[i], 0.0);
+    for (int i = 4; i < 8; ++i) near("kv_store: brains between two", i, brains.stored(0, false, i), even[i], 0.0);
 }
 
-struct Looks {  // queries of every sort
-    int reach = 6, planted, fed;
+struct Queries {  // of every sort
+    int reach = 6, tree_start, tree_length;
     std::vector<Floats> vectors, biases;
     std::vector<Bytes> trees;
     std::vector<int32_t> places;
     std::vector<Query> queries;
 
-    Looks(int size, int keys) : planted(keys - std::min(keys, 12)), fed(keys - planted) {
-        for (int i = 0; i < fed; ++i) places.push_back(planted + i / 2);  // two branches
+    Queries(int size, int keys) : tree_start(keys - std::min(keys, 12)), tree_length(keys - tree_start) {
+        for (int i = 0; i < tree_length; ++i) places.push_back(tree_start + i / 2);  // two branches
         vectors.reserve(QUERIES);
         for (int i = 0; i < QUERIES; ++i) {
             vectors.push_back(reals(size, -2.0, 2.0));
@@ -581,60 +581,60 @@ struct Looks {  // queries of every sort
             q.vector = vectors.back().data();
             q.scale = float(1.5 / std::sqrt(double(size)));
             q.position = i == 0 ? keys - 1 : whole(0, keys - 1);
-            q.high = i % 4 == 3 ? keys : q.position + 1;
+            q.end_key = i % 4 == 3 ? keys : q.position + 1;
             if (i % 3 == 1 || i == 14) {
                 q.window = whole(1, keys);
-                q.low = std::max(0, q.position + 1 - q.window);
+                q.first_key = std::max(0, q.position + 1 - q.window);
             }
             if (i % 5 == 2) with_bias(q);
-            if (i % 4 == 2) with_tree(q, whole(0, fed - 1));
+            if (i % 4 == 2) with_tree(q, whole(0, tree_length - 1));
             queries.push_back(q);
         }
     }
-    Looks(const Looks&) = delete;
+    Queries(const Queries&) = delete;
 
     void with_bias(Query& q) {
         biases.push_back(reals(2 * reach + 1, -3.0, 3.0));
-        q.reach = reach;
-        q.distances = biases.back().data() + reach;
+        q.max_distance = reach;
+        q.distance_bias = biases.back().data() + reach;
     }
     void with_tree(Query& q, int self) {
-        trees.emplace_back(fed);
-        for (int i = 0; i < fed; ++i) trees.back()[i] = uint8_t(i == self || (i < self && source() % 2));
-        q.tree = trees.back().data();
-        q.places = places.data();
-        q.planted = planted;
+        trees.emplace_back(tree_length);
+        for (int i = 0; i < tree_length; ++i) trees.back()[i] = uint8_t(i == self || (i < self && source() % 2));
+        q.tree_mask = trees.back().data();
+        q.tree_positions = places.data();
+        q.tree_start = tree_start;
         q.position = places[self];
-        q.high = planted + self + 1;
+        q.end_key = tree_start + self + 1;
         if (q.window) q.window = whole(1, 4);
-        q.low = q.window ? std::min(std::max(0, q.position + 1 - q.window), planted) : 0;
+        q.first_key = q.window ? std::min(std::max(0, q.position + 1 - q.window), tree_start) : 0;
     }
 };
 
 bool sees(const Query& q, int key) {
-    if (key < q.low || key >= q.high) return false;
-    if (!q.tree || key < q.planted) return true;
-    const int place = q.places[key - q.planted];
-    return q.tree[key - q.planted] && (q.window == 0 || q.position - place < q.window);
+    if (key < q.first_key || key >= q.end_key) return false;
+    if (!q.tree_mask || key < q.tree_start) return true;
+    const int place = q.tree_positions[key - q.tree_start];
+    return q.tree_mask[key - q.tree_start] && (q.window == 0 || q.position - place < q.window);
 }
 
 struct Expected {
     double maximum = -INFINITY, total = 0.0;
     std::vector<double> weights, values;  // weights: of each key, not yet divided; values: divided
 
-    Expected(const Pages& pages, const Query& q, int keys) : weights(keys), values(pages.plane.size) {
+    Expected(const Pages& pages, const Query& q, int keys) : weights(keys), values(pages.plane.head_size) {
         std::vector<double> scores(keys, -INFINITY);
         for (int key = 0; key < keys; ++key) {
             if (!sees(q, key)) continue;
             double score = 0.0;
-            for (int i = 0; i < pages.plane.size; ++i) score += double(q.vector[i]) * pages.stored(key, false, i);
+            for (int i = 0; i < pages.plane.head_size; ++i) score += double(q.vector[i]) * pages.stored(key, false, i);
             score *= q.scale;
-            if (q.distances) score += q.distances[std::max(-q.reach, std::min(q.reach, key - q.position))];
+            if (q.distance_bias) score += q.distance_bias[std::max(-q.max_distance, std::min(q.max_distance, key - q.position))];
             maximum = std::max(maximum, scores[key] = score);
         }
         for (int key = 0; key < keys; ++key) total += weights[key] = sees(q, key) ? std::exp(scores[key] - maximum) : 0.0;
         for (int key = 0; key < keys; ++key)
-            for (int i = 0; i < pages.plane.size && weights[key] > 0.0; ++i)
+            for (int i = 0; i < pages.plane.head_size && weights[key] > 0.0; ++i)
                 values[i] += weights[key] / total * pages.stored(key, true, i);
     }
 };
@@ -646,20 +646,20 @@ struct Answer {
 
 // What some queries see, chunk by chunk, joined.
 std::vector<Answer> attended(const Pages& pages, int count, const Query* queries) {
-    const int size = pages.plane.size;
+    const int size = pages.plane.head_size;
     int high = 0;
-    for (int q = 0; q < count; ++q) high = std::max(high, queries[q].high);
+    for (int q = 0; q < count; ++q) high = std::max(high, queries[q].end_key);
     std::vector<Answer> answers(count);
     for (Answer& answer : answers) answer.values.resize(size);
     for (int first = 0; first < high; first += CHUNK) {
         Floats scratch = pages.scratch(), values(size_t(count) * size);
-        std::vector<Seen> seen(count);
+        std::vector<AttentionState> seen(count);
         for (int q = 0; q < count; ++q) seen[q].values = values.data() + size_t(q) * size;
-        level->attend(pages.plane, count, queries, first, seen.data(), scratch.data());
+        level->attention(pages.plane, count, queries, first, seen.data(), scratch.data());
         for (int q = 0; q < count; ++q) {
             Answer& answer = answers[q];
-            Seen into{answer.maximum, answer.total, answer.values.data()};
-            answer.total = level->join(into, seen[q], size);
+            AttentionState into{answer.maximum, answer.total, answer.values.data()};
+            answer.total = level->merge(into, seen[q], size);
             if (answer.total != into.total) fail("join gives %g, and keeps %g", answer.total, into.total);
             answer.maximum = into.maximum;
         }
@@ -667,19 +667,19 @@ std::vector<Answer> attended(const Pages& pages, int count, const Query* queries
     return answers;
 }
 
-void check_attended(const std::string& what, const Pages& pages, const Looks& looks, int keys) {
+void check_attended(const std::string& what, const Pages& pages, const Queries& queries, int keys) {
     std::vector<Answer> alone;
-    for (const Query& q : looks.queries) {
+    for (const Query& q : queries.queries) {
         const Expected expected(pages, q, keys);
         const std::string which = what + named(", query %d", int(alone.size()));
         alone.push_back(attended(pages, 1, &q)[0]);
         near(which + ": maximum", 0, alone.back().maximum, expected.maximum, 2e-5);
         near(which + ": total", 0, alone.back().total, expected.total, 4e-5 * expected.total);
-        for (int i = 0; i < pages.plane.size; ++i)
+        for (int i = 0; i < pages.plane.head_size; ++i)
             near(which, i, alone.back().values[i] / alone.back().total, expected.values[i], 4e-5);
     }
     for (int count = 2; count <= QUERIES; ++count) {
-        const std::vector<Answer> together = attended(pages, count, looks.queries.data());
+        const std::vector<Answer> together = attended(pages, count, queries.queries.data());
         for (int q = 0; q < count; ++q) {
             const std::string which = what + named(", query %d of %d beside itself alone", q, count);
             same(which + ": maximum", &together[q].maximum, &alone[q].maximum, 4);
@@ -691,43 +691,43 @@ void check_attended(const std::string& what, const Pages& pages, const Looks& lo
 
 void check_pattern(const std::string& what, const Pages& pages, const Query& q, int keys) {
     const Expected expected(pages, q, keys);
-    Floats out(keys), scratch = pages.scratch(), mixed(pages.plane.size);
-    level->pattern(pages.plane, q, keys, out.data(), scratch.data());
+    Floats out(keys), scratch = pages.scratch(), mixed(pages.plane.head_size);
+    level->attention_pattern(pages.plane, q, keys, out.data(), scratch.data());
     for (int key = 0; key < keys; ++key) {
         near(what + ": pattern", key, out[key], expected.weights[key] / expected.total, 2e-5);
         if (!sees(q, key) && out[key] != 0.0f) fail("%s: key %d is hidden, but weighs %g", what.c_str(), key, out[key]);
     }
-    level->mix(pages.plane, out.data(), keys, mixed.data(), scratch.data());
-    for (int i = 0; i < pages.plane.size; ++i) near(what + ": mix", i, mixed[i], expected.values[i], 4e-5);
+    level->weighted_values(pages.plane, out.data(), keys, mixed.data(), scratch.data());
+    for (int i = 0; i < pages.plane.head_size; ++i) near(what + ": weighted values", i, mixed[i], expected.values[i], 4e-5);
 }
 
 void test_attention() {
-    for (int store : STORES)
+    for (int store : KV_DTYPES)
         for (int size : {8, 20, 64, 128, 256})
             for (int keys : {1, 70, 256, 300}) {
                 if (keys == 256 && size > 20) continue;
                 Pages pages(size, store, keys);
-                remember(pages, keys);
-                const Looks looks(size, keys);
-                const std::string what = named("attend: store %d, size %d, %d keys", store, size, keys);
-                check_attended(what, pages, looks, keys);
-                for (int q = 0; q < 6; ++q) check_pattern(what + named(", query %d", q), pages, looks.queries[q], keys);
+                fill_pages(pages, keys);
+                const Queries queries(size, keys);
+                const std::string what = named("attention: store %d, size %d, %d keys", store, size, keys);
+                check_attended(what, pages, queries, keys);
+                for (int q = 0; q < 6; ++q) check_pattern(what + named(", query %d", q), pages, queries.queries[q], keys);
             }
 }
 
 // A query that sees nothing of a chunk, and biases that are no usual numbers: e^x where it ends.
-void test_extreme_scores() {
+void test_attention_of_extreme_scores() {
     constexpr int size = 8, keys = 40, reach = 40;
-    Pages pages(size, STORE_F32, keys);
-    remember(pages, keys);
+    Pages pages(size, KV_F32, keys);
+    fill_pages(pages, keys);
     const Floats none(size, 0.0f);
     Floats bias(2 * reach + 1, 0.0f);
     Query q{};
     q.vector = none.data();
     q.scale = 1.0f;
-    q.high = keys;
-    q.reach = reach;
-    q.distances = bias.data() + reach;
+    q.end_key = keys;
+    q.max_distance = reach;
+    q.distance_bias = bias.data() + reach;
     for (float most : {0.0f, 1e30f, -1e30f, 80.0f}) {
         for (int i = 0; i < keys; ++i) bias[reach + i] = most - (i % 10 == 3 ? 1e35f : i % 10 == 4 ? INF : 2.7f * float(i));
         check_pattern(named("scores to %g", double(most)), pages, q, keys);
@@ -735,30 +735,30 @@ void test_extreme_scores() {
         near("extreme scores: maximum", 0, answer.maximum, most, 0.0);
         near("extreme scores: total", 0, answer.total, Expected(pages, q, keys).total, 1e-6);
     }
-    q.low = q.high = 30;
+    q.first_key = q.end_key = 30;
     Floats values(size, 1.0f), scratch = pages.scratch();
-    Seen blind{0.0f, 1.0f, values.data()};
-    level->attend(pages.plane, 1, &q, 0, &blind, scratch.data());
-    if (blind.maximum != -INF || blind.total != 0.0f) fail("attend: nothing seen, but %g of %g", blind.total, blind.maximum);
-    for (float x : values) near("attend: nothing seen", 0, x, 0.0, 0.0);
+    AttentionState blind{0.0f, 1.0f, values.data()};
+    level->attention(pages.plane, 1, &q, 0, &blind, scratch.data());
+    if (blind.maximum != -INF || blind.total != 0.0f) fail("attention: nothing seen, but %g of %g", blind.total, blind.maximum);
+    for (float x : values) near("attention: nothing seen", 0, x, 0.0, 0.0);
 }
 
-void test_join() {
+void test_merge() {
     for (int size : {1, 8, 20, 64}) {
         const Floats a = reals(size, -2.0, 2.0), b = reals(size, -2.0, 2.0);
         for (float first : {-INF, -100.0f, -3.0f, 0.0f, 2.5f, 200.0f})
             for (float second : {-INF, -90.0f, -3.0f, 1.0f, 150.0f}) {
                 Floats into = a, more = b;
                 if (first == -INF) into.assign(size, 0.0f);
-                Seen joined{first, first == -INF ? 0.0f : 1.5f, into.data()};
-                const Seen other{second, second == -INF ? 0.0f : 2.5f, more.data()};
-                const float before = joined.total, total = level->join(joined, other, size);
+                AttentionState merge_into{first, first == -INF ? 0.0f : 1.5f, into.data()};
+                const AttentionState other{second, second == -INF ? 0.0f : 2.5f, more.data()};
+                const float before = merge_into.total, total = level->merge(merge_into, other, size);
                 const double most = std::max(first, second), none = most == -INFINITY;
                 const double p = none ? 1.0 : std::exp(first - most), r = second == -INF ? 0.0 : std::exp(second - most);
-                const std::string what = named("join of %g and %g", double(first), double(second));
-                near(what + ": maximum", 0, joined.maximum, most, 0.0);
+                const std::string what = named("merge of %g and %g", double(first), double(second));
+                near(what + ": maximum", 0, merge_into.maximum, most, 0.0);
                 near(what + ": total", 0, total, p * before + r * other.total, 2e-6);
-                near(what + ": total kept", 0, joined.total, total, 0.0);
+                near(what + ": total kept", 0, merge_into.total, total, 0.0);
                 for (int i = 0; i < size; ++i)
                     near(what, i, into[i], p * (first == -INF ? 0.0f : a[i]) + r * b[i], 2e-6);
             }
@@ -771,20 +771,20 @@ int main(int count, char** words) {
     for (const Kernels* one : LEVELS)
         if (count == 2 && !std::strcmp(one->name, words[1])) level = one;
     if (!level) fail("the one argument is a level that is linked, and not %s", count == 2 ? words[1] : "nothing");
-    test_exponential();
+    test_softmax_exp();
     test_norm();
-    for (int parts : {1, 2}) test_quantise(parts);
+    for (int parts : {1, 2}) test_quantize(parts);
     test_activate();
-    test_rotate();
+    test_rope();
     for (int parts : {1, 2}) {
-        test_whole_sums(parts);
-        test_packed_products(parts);
+        test_exact_sums(parts);
+        test_packed_matmul(parts);
     }
-    test_float_products();
-    test_beyond_halves();
-    test_ties();
+    test_float_matmul();
+    test_kv_store_beyond_f16();
+    test_kv_store_rounds_ties_to_even();
     test_attention();
-    test_extreme_scores();
-    test_join();
+    test_attention_of_extreme_scores();
+    test_merge();
     std::printf("%s: all is well\n", level->name);
 }

@@ -1,7 +1,7 @@
 // From a file's packed rows to tiles of 16 rows, and from a tile back to the floats of one row.
 //
-// GGUF's blocks (https://github.com/ggml-org/ggml, ggml-common.h) hold one row's neighbours; a tile holds the same numbers
-// of 16 rows side by side, as kernels.cpp reads them. No number is changed, only its place.
+// GGUF's blocks (https://github.com/ggml-org/ggml, ggml-common.h) hold neighbours of one row; a tile holds the same numbers
+// of 16 rows side by side, as kernels.cpp reads them. No number changes, only its place.
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -22,14 +22,14 @@ inline float half_to_float(const uint8_t* p) {
     return x;
 }
 
-enum Source : int32_t { FROM_Q4_0, FROM_Q4_1, FROM_Q5_0, FROM_Q8_0, FROM_Q4_K, FROM_Q5_K, FROM_Q6_K };
+enum FileKind : int32_t { FROM_Q4_0, FROM_Q4_1, FROM_Q5_0, FROM_Q8_0, FROM_Q4_K, FROM_Q5_K, FROM_Q6_K };
 
-struct Shape {
-    int block, bytes;  // of the file: elements and bytes of a block
-    int kind;          // that it becomes
+struct FileBlock {
+    int block, bytes;  // elements and bytes of a block
+    int kind;          // of the matrix that is made of it
 };
 
-inline Shape shape_of(int source) {
+inline FileBlock file_block(int source) {
     switch (source) {
         case FROM_Q4_0: return {32, 18, Q4_0};
         case FROM_Q4_1: return {32, 20, Q4_1};
@@ -42,11 +42,11 @@ inline Shape shape_of(int source) {
     return {0, 0, -1};
 }
 
-struct Tiled {
+struct TileLayout {
     int head, inner;  // bytes in front of each 256 inputs, and for each 32
 };
 
-inline Tiled tiled(int kind) {
+inline TileLayout tile_layout(int kind) {
     switch (kind) {
         case Q8_0: return {0, 544};
         case Q4_0: return {0, 288};
@@ -59,11 +59,11 @@ inline Tiled tiled(int kind) {
 }
 
 inline size_t tile_size(int kind, int columns) {
-    const Tiled t = tiled(kind);
+    const TileLayout t = tile_layout(kind);
     return size_t(columns / BLOCK) * t.inner + (t.head ? size_t(columns / SUPER) * t.head : 0);
 }
 
-inline void six_bits(const uint8_t* scales, int number, uint8_t* scale, uint8_t* minimum) {
+inline void scale_and_min_k4(const uint8_t* scales, int number, uint8_t* scale, uint8_t* minimum) {
     if (number < 4) {
         *scale = scales[number] & 63;
         *minimum = scales[number + 4] & 63;
@@ -73,8 +73,8 @@ inline void six_bits(const uint8_t* scales, int number, uint8_t* scale, uint8_t*
     }
 }
 
-// The codes of 32 neighbours: part `part` of a block in the file.
-inline void codes_of(int source, const uint8_t* block, int part, uint8_t* codes) {
+// The codes of 32 neighbours: part `part` of a file's block.
+inline void unpack_codes(int source, const uint8_t* block, int part, uint8_t* codes) {
     for (int i = 0; i < BLOCK; ++i) {
         const int half = i % 16, upper = i / 16;
         switch (source) {
@@ -107,8 +107,8 @@ inline void codes_of(int source, const uint8_t* block, int part, uint8_t* codes)
     }
 }
 
-// One row's share of 32 inputs into its place in a tile's block.
-inline void place_codes(int kind, const uint8_t* codes, int row, uint8_t* out) {
+// One row's codes of 32 inputs to their place in a tile's block.
+inline void write_codes(int kind, const uint8_t* codes, int row, uint8_t* out) {
     for (int i = 0; i < BLOCK; ++i) {
         const int group = i / 4, at = row * 4 + i % 4;
         if (kind == Q8_0) {
@@ -129,17 +129,17 @@ inline void place_codes(int kind, const uint8_t* codes, int row, uint8_t* out) {
 
 inline void pack_block(int source, int kind, const uint8_t* block, int part, int row, uint8_t* outer, uint8_t* out) {
     uint8_t codes[BLOCK];
-    codes_of(source, block, part, codes);
+    unpack_codes(source, block, part, codes);
     switch (kind) {
         case Q8_0:
         case Q4_0:
             std::memcpy(out + 2 * row, block, 2);
-            place_codes(kind, codes, row, out + 32);
+            write_codes(kind, codes, row, out + 32);
             break;
         case Q4_1:
             std::memcpy(out + 2 * row, block, 2);
             std::memcpy(out + 32 + 2 * row, block + 2, 2);
-            place_codes(kind, codes, row, out + 64);
+            write_codes(kind, codes, row, out + 64);
             break;
         case Q4_K:
         case Q5_K:
@@ -148,22 +148,22 @@ inline void pack_block(int source, int kind, const uint8_t* block, int part, int
                 outer[32 + 2 * row] = block[2];
                 outer[32 + 2 * row + 1] = block[3] ^ 0x80;  // negated: it is subtracted
             }
-            six_bits(block + 4, part, out + row, out + 16 + row);
-            place_codes(kind, codes, row, out + 32);
+            scale_and_min_k4(block + 4, part, out + row, out + 16 + row);
+            write_codes(kind, codes, row, out + 32);
             break;
         default:
             if (part == 0) std::memcpy(outer + 2 * row, block + 208, 2);
             out[row] = block[192 + 2 * part];
             out[16 + row] = block[192 + 2 * part + 1];
-            place_codes(kind, codes, row, out + 32);
+            write_codes(kind, codes, row, out + 32);
     }
 }
 
-// Tiles [begin, end) of a matrix. `order`: for each row the file's row that holds it; null: as they come.
+// Tiles [begin, end) of a matrix. `order`: for each row the file's row that holds it; null: the same.
 inline void pack_tiles(int source, const uint8_t* file, int rows, int columns, const int32_t* order, int begin, int end,
                        uint8_t* out) {
-    const Shape shape = shape_of(source);
-    const Tiled t = tiled(shape.kind);
+    const FileBlock shape = file_block(source);
+    const TileLayout t = tile_layout(shape.kind);
     const size_t row_bytes = size_t(columns / shape.block) * shape.bytes, size = tile_size(shape.kind, columns);
     for (int tile = begin; tile < end; ++tile) {
         uint8_t* start = out + size_t(tile) * size;
@@ -185,7 +185,7 @@ inline void pack_tiles(int source, const uint8_t* file, int rows, int columns, c
 }
 
 // One row of a matrix as floats.
-inline void row_of(const Matrix& m, int number, float* out) {
+inline void dequantize_row(const Matrix& m, int number, float* out) {
     const size_t at = size_t(number) * m.columns;
     if (m.kind == F32) {
         std::memcpy(out, reinterpret_cast<const float*>(m.data) + at, size_t(m.columns) * 4);
@@ -200,7 +200,7 @@ inline void row_of(const Matrix& m, int number, float* out) {
         }
         return;
     }
-    const Tiled t = tiled(m.kind);
+    const TileLayout t = tile_layout(m.kind);
     const int row = number % TILE;
     const uint8_t *tile = m.data + size_t(number / TILE) * tile_size(m.kind, m.columns), *outer = tile;
     for (int column = 0; column < m.columns; column += BLOCK, tile += t.inner, out += BLOCK) {

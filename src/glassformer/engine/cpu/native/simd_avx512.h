@@ -10,7 +10,7 @@ namespace {
 constexpr int W = 16;
 constexpr int TOKENS = 8;
 constexpr int ROWS = 4;
-constexpr bool SIGNED = false;
+constexpr bool SIGNED_CODES = false;
 
 using F = __m512;
 using I = __m512i;
@@ -30,13 +30,13 @@ inline F fma(F a, float b, F c) { return fma(a, set(b), c); }
 inline F max(F a, F b) { return _mm512_max_ps(a, b); }
 inline __m256 low_half(F a) { return _mm512_castps512_ps256(a); }
 inline __m256 high_half(F a) { return _mm512_extractf32x8_ps(a, 1); }
-inline float sum(F a) {
+inline float reduce_add(F a) {
     const __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
-inline float highest(F a) {
+inline float reduce_max(F a) {
     const __m256 eight = _mm256_max_ps(low_half(a), high_half(a));
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
@@ -45,39 +45,41 @@ inline float highest(F a) {
 
 inline __m256i words(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline __m128i bytes(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
-inline F load_half(const uint16_t* p) { return _mm512_cvtph_ps(words(p)); }
-inline F load_brain(const uint16_t* p) {
+inline F load_f16(const uint16_t* p) { return _mm512_cvtph_ps(words(p)); }
+inline F load_bf16(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words(p)), 16));
 }
-inline void load_brains(const uint16_t* p, F* two) { two[0] = load_brain(p), two[1] = load_brain(p + W); }
-inline F load_signed(const int8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p))); }
-constexpr float RAISED = 0.0f;
-inline F raised_bytes(const uint8_t* tile, int vector) {
+inline void load_two_bf16(const uint16_t* p, F* two) { two[0] = load_bf16(p), two[1] = load_bf16(p + W); }
+inline F load_int8(const int8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes(p))); }
+constexpr float BYTE_BIAS = 0.0f;
+inline F biased_bytes(const uint8_t* tile, int vector) {
     const uint8_t* p = tile + vector * W;
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes(p)));
 }
 inline F signed_bytes(const uint8_t* tile, int vector) {
-    return load_signed(reinterpret_cast<const int8_t*>(tile) + vector * W);
+    return load_int8(reinterpret_cast<const int8_t*>(tile) + vector * W);
 }
 inline F low_bits_as_exponent(F x) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(x), 23)); }
-inline F above(F x, float least, F value) {
+inline F zero_below(F x, float least, F value) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set(least), _CMP_NLT_UQ), value);
 }
 
-inline I nought() { return _mm512_setzero_si512(); }
-inline F floats(I x) { return _mm512_cvtepi32_ps(x); }
-inline I plus64(I x, I y) { return _mm512_add_epi32(x, _mm512_slli_epi32(y, 6)); }
-template <int PARTS> inline I nought_lifted() { return nought(); }
-inline F floats_lifted(I x) { return floats(x); }
+inline I zero_sum() { return _mm512_setzero_si512(); }
+inline F to_float(I x) { return _mm512_cvtepi32_ps(x); }
+inline I add_times_64(I x, I y) { return _mm512_add_epi32(x, _mm512_slli_epi32(y, 6)); }
+template <int PARTS> inline I biased_zero_sum() { return zero_sum(); }
+inline F biased_to_float(I x) { return to_float(x); }
 inline B load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-inline B lift(B x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(0x80))); }
+inline B to_dot_codes(B x) { return _mm512_xor_si512(x, _mm512_set1_epi8(char(0x80))); }
 // There are no shifts of bytes: bits come in from the neighbour, and are masked; what is shifted to the left is small.
-inline B both(B x, uint8_t mask) { return _mm512_and_si512(x, _mm512_set1_epi8(char(mask))); }
+inline B bit_and(B x, uint8_t mask) { return _mm512_and_si512(x, _mm512_set1_epi8(char(mask))); }
 template <int S> inline B right(B x) { return _mm512_srli_epi16(x, S); }
 template <int S> inline B left(B x) { return _mm512_slli_epi16(x, S); }
-inline B either(B x, B y) { return _mm512_or_si512(x, y); }
-inline B upper(B x) { return both(right<4>(x), 15); }
-inline B tops(B a, B b, B c) { return either(both(right<6>(a), 3), either(both(right<4>(b), 12), both(right<2>(c), 48))); }
+inline B bit_or(B x, B y) { return _mm512_or_si512(x, y); }
+inline B high_nibble(B x) { return bit_and(right<4>(x), 15); }
+inline B high_bits(B a, B b, B c) {
+    return bit_or(bit_and(right<6>(a), 3), bit_or(bit_and(right<4>(b), 12), bit_and(right<2>(c), 48)));
+}
 inline Block load_block(const int8_t* codes) { return {codes}; }
 
 // Unsigned codes with signed inputs, summed in 32 bits.

@@ -9,7 +9,7 @@ namespace {
 constexpr int W = 4;
 constexpr int TOKENS = 8;
 constexpr int ROWS = 4;
-constexpr bool SIGNED = true;
+constexpr bool SIGNED_CODES = true;
 
 using F = float32x4_t;
 using I = int32x4_t;
@@ -27,19 +27,19 @@ inline F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
 inline F mul(F a, float b) { return vmulq_n_f32(a, b); }
 inline F fma(F a, float b, F c) { return vfmaq_n_f32(c, a, b); }
 inline F max(F a, F b) { return vmaxnmq_f32(a, b); }
-inline float sum(F a) { return vaddvq_f32(a); }
-inline float highest(F a) { return vmaxnmvq_f32(a); }
+inline float reduce_add(F a) { return vaddvq_f32(a); }
+inline float reduce_max(F a) { return vmaxnmvq_f32(a); }
 
-inline F load_half(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-inline F load_brain(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
-inline void load_brains(const uint16_t* p, F* two) {
+inline F load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+inline F load_bf16(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
+inline void load_two_bf16(const uint16_t* p, F* two) {
     const uint16x8_t eight = vld1q_u16(p);
     two[0] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(eight), 16));
     two[1] = vreinterpretq_f32_u32(vshll_high_n_u16(eight, 16));
 }
 // Bytes as floats: each above the bits of 2^23, which is a float but for that number. (A conversion is slower.)
-constexpr float RAISED = 8388608.0f;
-inline F spread(uint8x16_t bytes, int vector) {
+constexpr float BYTE_BIAS = 8388608.0f;
+inline F byte_lanes_biased(uint8x16_t bytes, int vector) {
     static const uint8_t places[4][16] = {
         {0, 16, 16, 17, 1, 16, 16, 17, 2, 16, 16, 17, 3, 16, 16, 17},
         {4, 16, 16, 17, 5, 16, 16, 17, 6, 16, 16, 17, 7, 16, 16, 17},
@@ -49,36 +49,36 @@ inline F spread(uint8x16_t bytes, int vector) {
     const uint8x16x2_t table = {{bytes, vreinterpretq_u8_u16(vdupq_n_u16(0x4b00))}};
     return vreinterpretq_f32_u8(vqtbl2q_u8(table, vld1q_u8(places[vector])));
 }
-inline F raised_bytes(const uint8_t* tile, int vector) { return spread(vld1q_u8(tile), vector); }
-inline F lowered(uint8x16_t bytes, int vector) {
-    return vsubq_f32(spread(veorq_u8(bytes, vdupq_n_u8(0x80)), vector), vdupq_n_f32(RAISED + 128.0f));
+inline F biased_bytes(const uint8_t* tile, int vector) { return byte_lanes_biased(vld1q_u8(tile), vector); }
+inline F signed_to_float(uint8x16_t bytes, int vector) {
+    return vsubq_f32(byte_lanes_biased(veorq_u8(bytes, vdupq_n_u8(0x80)), vector), vdupq_n_f32(BYTE_BIAS + 128.0f));
 }
-inline F signed_bytes(const uint8_t* tile, int vector) { return lowered(vld1q_u8(tile), vector); }
-inline F load_signed(const int8_t* p) {
+inline F signed_bytes(const uint8_t* tile, int vector) { return signed_to_float(vld1q_u8(tile), vector); }
+inline F load_int8(const int8_t* p) {
     float four;
     __builtin_memcpy(&four, p, 4);
-    return lowered(vreinterpretq_u8_f32(vsetq_lane_f32(four, vdupq_n_f32(0.0f), 0)), 0);
+    return signed_to_float(vreinterpretq_u8_f32(vsetq_lane_f32(four, vdupq_n_f32(0.0f), 0)), 0);
 }
 inline F low_bits_as_exponent(F x) { return vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(x), 23)); }
-inline F above(F x, float least, F value) {
+inline F zero_below(F x, float least, F value) {
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value), vcltq_f32(x, vdupq_n_f32(least))));
 }
 
-inline I nought() { return vdupq_n_s32(0); }
-inline F floats(I x) { return vcvtq_f32_s32(x); }
-inline I plus64(I x, I y) { return vaddq_s32(x, vshlq_n_s32(y, 6)); }
-// Small sums are counted from the bits of 1.5 · 2^23 (upper parts of two, which are yet to be multiplied, from a 64th of them), so
+inline I zero_sum() { return vdupq_n_s32(0); }
+inline F to_float(I x) { return vcvtq_f32_s32(x); }
+inline I add_times_64(I x, I y) { return vaddq_s32(x, vshlq_n_s32(y, 6)); }
+// Small sums start from the bits of 1.5 · 2^23 (upper parts of two, which are yet to be multiplied, from a 64th of them), so
 // that they are a float but for that number: a subtraction is four times as fast as a conversion, and as exact.
-template <int PARTS> inline I nought_lifted() { return vdupq_n_s32(PARTS == 2 ? 0x4b400000 >> 6 : 0x4b400000); }
-inline F floats_lifted(I x) { return vsubq_f32(vreinterpretq_f32_s32(x), vdupq_n_f32(12582912.0f)); }
+template <int PARTS> inline I biased_zero_sum() { return vdupq_n_s32(PARTS == 2 ? 0x4b400000 >> 6 : 0x4b400000); }
+inline F biased_to_float(I x) { return vsubq_f32(vreinterpretq_f32_s32(x), vdupq_n_f32(12582912.0f)); }
 inline B load_codes(const uint8_t* p) { return vld1q_u8(p); }
-inline B lift(B x) { return x; }
+inline B to_dot_codes(B x) { return x; }
 template <int S> inline B right(B x) { return vshrq_n_u8(x, S); }
 template <int S> inline B left(B x) { return vshlq_n_u8(x, S); }
-inline B both(B x, uint8_t mask) { return vandq_u8(x, vdupq_n_u8(mask)); }
-inline B either(B x, B y) { return vorrq_u8(x, y); }
-inline B upper(B x) { return vshrq_n_u8(x, 4); }
-inline B tops(B a, B b, B c) { return vsriq_n_u8(vsriq_n_u8(vshrq_n_u8(c, 2), b, 4), a, 6); }
+inline B bit_and(B x, uint8_t mask) { return vandq_u8(x, vdupq_n_u8(mask)); }
+inline B bit_or(B x, B y) { return vorrq_u8(x, y); }
+inline B high_nibble(B x) { return vshrq_n_u8(x, 4); }
+inline B high_bits(B a, B b, B c) { return vsriq_n_u8(vsriq_n_u8(vshrq_n_u8(c, 2), b, 4), a, 6); }
 inline Block load_block(const int8_t* codes) { return {vld1q_s8(codes), vld1q_s8(codes + 16)}; }
 
 template <int G, int BITS> inline I dot(I r, B x, const Block& a) {

@@ -1,4 +1,4 @@
-// Vectors in the compiler's own words: what every level must offer, and what it means. Runs on any processor.
+// Vectors in GCC's and Clang's extensions: what every level must offer, and what it means. Runs on any processor.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -9,12 +9,12 @@ namespace {
 constexpr int W = 4;           // floats of a vector
 constexpr int TOKENS = 2;      // tokens that share a weight in registers
 constexpr int ROWS = 2;        // queries that share a key in registers, or rows that share tokens
-constexpr bool SIGNED = true;  // dot() takes signed codes; otherwise they are lifted by 128
+constexpr bool SIGNED_CODES = true;  // dot() takes signed codes; otherwise unsigned ones, with 128 added
 
 typedef float F __attribute__((vector_size(16)));
 typedef int32_t I __attribute__((vector_size(16)));
 typedef uint8_t B __attribute__((vector_size(16)));  // codes: four neighbours of each of W rows
-struct Block { const int8_t* codes; };               // 32 quantised inputs
+struct Block { const int8_t* codes; };               // 32 quantized inputs
 
 inline F set(float x) { return F{x, x, x, x}; }
 inline F load(const float* p) { F r; std::memcpy(&r, p, sizeof r); return r; }
@@ -27,8 +27,8 @@ inline F fma(F a, F b, F c) { return a * b + c; }
 inline F mul(F a, float b) { return a * b; }
 inline F fma(F a, float b, F c) { return a * b + c; }
 inline F max(F a, F b) { return a > b ? a : b; }
-inline float sum(F a) { return (a[0] + a[1]) + (a[2] + a[3]); }
-inline float highest(F a) {
+inline float reduce_add(F a) { return (a[0] + a[1]) + (a[2] + a[3]); }
+inline float reduce_max(F a) {
     const float low = a[0] > a[1] ? a[0] : a[1], high = a[2] > a[3] ? a[2] : a[3];
     return low > high ? low : high;
 }
@@ -45,39 +45,39 @@ inline float half(uint16_t h) {
     std::memcpy(&x, &bits, 4);
     return x;
 }
-inline F load_half(const uint16_t* p) { return F{half(p[0]), half(p[1]), half(p[2]), half(p[3])}; }
-inline F load_brain(const uint16_t* p) {
+inline F load_f16(const uint16_t* p) { return F{half(p[0]), half(p[1]), half(p[2]), half(p[3])}; }
+inline F load_bf16(const uint16_t* p) {
     const I bits = {int32_t(uint32_t(p[0]) << 16), int32_t(uint32_t(p[1]) << 16), int32_t(uint32_t(p[2]) << 16),
                     int32_t(uint32_t(p[3]) << 16)};
     return F(bits);
 }
-inline void load_brains(const uint16_t* p, F* two) { two[0] = load_brain(p), two[1] = load_brain(p + W); }
-inline F load_signed(const int8_t* p) { return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
-// The bytes of W of a tile's 16 rows; unsigned ones raised by a power of two, if that is quicker
-constexpr float RAISED = 0.0f;
-inline F raised_bytes(const uint8_t* tile, int vector) {
+inline void load_two_bf16(const uint16_t* p, F* two) { two[0] = load_bf16(p), two[1] = load_bf16(p + W); }
+inline F load_int8(const int8_t* p) { return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
+// The bytes of W of a tile's 16 rows; unsigned ones with BYTE_BIAS added, a power of two, if that is quicker
+constexpr float BYTE_BIAS = 0.0f;
+inline F biased_bytes(const uint8_t* tile, int vector) {
     const uint8_t* p = tile + vector * W;
     return F{float(p[0]), float(p[1]), float(p[2]), float(p[3])};
 }
 inline F signed_bytes(const uint8_t* tile, int vector) {
-    return load_signed(reinterpret_cast<const int8_t*>(tile) + vector * W);
+    return load_int8(reinterpret_cast<const int8_t*>(tile) + vector * W);
 }
 inline F low_bits_as_exponent(F x) { return F(I(x) << 23); }
-inline F above(F x, float least, F value) { return F(~(x < set(least)) & I(value)); }    // 0 where x is below
+inline F zero_below(F x, float least, F value) { return F(~(x < set(least)) & I(value)); }    // 0 where x is below
 
-inline I nought() { return I{0, 0, 0, 0}; }                        // what dot() starts from
-inline F floats(I x) { return __builtin_convertvector(x, F); }     // what it comes to
-inline I plus64(I x, I y) { return x + y * 64; }
-template <int PARTS> inline I nought_lifted() { return nought(); }  // the same for (upper parts of) sums below 2^22
-inline F floats_lifted(I x) { return floats(x); }
+inline I zero_sum() { return I{0, 0, 0, 0}; }                        // what dot() starts from
+inline F to_float(I x) { return __builtin_convertvector(x, F); }     // its result
+inline I add_times_64(I x, I y) { return x + y * 64; }
+template <int PARTS> inline I biased_zero_sum() { return zero_sum(); }  // the same for (upper parts of) sums below 2^22
+inline F biased_to_float(I x) { return to_float(x); }
 inline B load_codes(const uint8_t* p) { B r; std::memcpy(&r, p, sizeof r); return r; }
-inline B lift(B x) { return x; }                                   // signed codes as dot() takes them
-template <int S> inline B right(B x) { return x >> S; }            // may bring in strange bits, to be masked
+inline B to_dot_codes(B x) { return x; }                                   // signed codes as dot() takes them
+template <int S> inline B right(B x) { return x >> S; }            // may bring in neighbours' bits, to be masked
 template <int S> inline B left(B x) { return x << S; }
-inline B both(B x, uint8_t mask) { return x & mask; }
-inline B either(B x, B y) { return x | y; }
-inline B upper(B x) { return x >> 4; }                             // the upper half of each byte
-inline B tops(B a, B b, B c) { return a >> 6 | (b >> 4 & 12) | (c >> 2 & 48); }  // the upper two bits of each
+inline B bit_and(B x, uint8_t mask) { return x & mask; }
+inline B bit_or(B x, B y) { return x | y; }
+inline B high_nibble(B x) { return x >> 4; }                             // the upper half of each byte
+inline B high_bits(B a, B b, B c) { return a >> 6 | (b >> 4 & 12) | (c >> 2 & 48); }  // the upper two bits of each
 inline Block load_block(const int8_t* codes) { return {codes}; }
 template <int G, int BITS> inline I dot(I r, B x, const Block& a) {          // each row's four codes with inputs 4G to 4G+3
     int8_t codes[16];

@@ -1,8 +1,8 @@
-// A team of threads that share the work of a pass.
+// A pool of threads that share the work of a pass.
 //
-// Nobody waits for a thread that does not come: work is taken piece by piece, and a step is done when all of its pieces are,
-// whoever did them. So a machine that is busy with something else costs its share, and no more. Between passes a thread
-// waits awake for a moment, for the next token comes soon; then it sleeps.
+// Work is taken piece by piece, and a step is done when all of its pieces are, whoever did them: a thread that the system
+// has suspended holds nobody up, so a busy machine costs its share and no more. Between passes a thread spins for a moment,
+// because the next token comes soon; then it sleeps.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -12,7 +12,7 @@
 
 namespace glass {
 
-inline void breathe() {
+inline void cpu_pause() {
 #if defined(__aarch64__)
     __asm__ __volatile__("isb");
 #elif defined(__x86_64__)
@@ -20,10 +20,10 @@ inline void breathe() {
 #endif
 }
 
-// Wait awake until something is so; in the end let others run.
-template <class So> inline void until(So so) {
-    for (int turn = 0; !so(); ++turn) {
-        if (turn < 4000) breathe();
+// Spin until a condition holds; after a while, yield.
+template <class Condition> inline void spin_until(Condition condition) {
+    for (int spin = 0; !condition(); ++spin) {
+        if (spin < 4000) cpu_pause();
         else std::this_thread::yield();
     }
 }
@@ -32,73 +32,73 @@ struct alignas(64) Counter {  // of pieces: the next one to take, and how many a
     std::atomic<int> next{0}, done{0};
 };
 
-class Team {
+class ThreadPool {
   public:
-    using Work = void (*)(void* what, int thread);
+    using Work = void (*)(void* argument, int thread);
 
-    explicit Team(int size) : size_(size) {
-        for (int thread = 1; thread < size; ++thread) others_.emplace_back([this, thread] { serve(thread); });
+    explicit ThreadPool(int size) : size_(size) {
+        for (int thread = 1; thread < size; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
     }
 
-    ~Team() {
+    ~ThreadPool() {
         {
-            std::lock_guard<std::mutex> held(lock_);
-            over_ = true;
-            round_.fetch_add(1);
+            std::lock_guard<std::mutex> guard(lock_);
+            stopping_ = true;
+            generation_.fetch_add(1);
         }
         wake_.notify_all();
-        for (std::thread& other : others_) other.join();
+        for (std::thread& worker : workers_) worker.join();
     }
 
     int size() const { return size_; }
 
-    // Run a function on this thread and on all others that come in time; back when it is done everywhere.
-    void run(Work work, void* what) {
-        if (size_ == 1) return work(what, 0);
+    // Run a function on this thread and on all workers that wake in time; returns when it has ended on all of them.
+    void run(Work work, void* argument) {
+        if (size_ == 1) return work(argument, 0);
         work_ = work;
-        what_ = what;
+        argument_ = argument;
         {
-            std::lock_guard<std::mutex> held(lock_);
-            open_.store(true);
-            round_.fetch_add(1);
+            std::lock_guard<std::mutex> guard(lock_);
+            accepting_.store(true);
+            generation_.fetch_add(1);
         }
-        if (asleep_.load() > 0) wake_.notify_all();
-        work(what, 0);
-        open_.store(false);
-        until([this] { return inside_.load() == 0; });
+        if (sleeping_.load() > 0) wake_.notify_all();
+        work(argument, 0);
+        accepting_.store(false);
+        spin_until([this] { return active_.load() == 0; });
     }
 
   private:
-    static constexpr int AWAKE = 150000;  // turns, a few milliseconds
+    static constexpr int SPIN_TURNS = 150000;  // a few milliseconds
 
     void serve(int thread) {
-        for (int seen = 0;;) {
-            for (int turn = 0; turn < AWAKE && round_.load() == seen; ++turn) breathe();
-            if (round_.load() == seen) {
-                std::unique_lock<std::mutex> held(lock_);
-                asleep_.fetch_add(1);
-                wake_.wait(held, [&] { return round_.load() != seen; });
-                asleep_.fetch_sub(1);
+        for (int generation = 0;;) {
+            for (int spin = 0; spin < SPIN_TURNS && generation_.load() == generation; ++spin) cpu_pause();
+            if (generation_.load() == generation) {
+                std::unique_lock<std::mutex> guard(lock_);
+                sleeping_.fetch_add(1);
+                wake_.wait(guard, [&] { return generation_.load() != generation; });
+                sleeping_.fetch_sub(1);
             }
-            seen = round_.load();
-            if (over_) return;
-            inside_.fetch_add(1);
-            if (open_.load()) work_(what_, thread);
-            inside_.fetch_sub(1);
+            generation = generation_.load();
+            if (stopping_) return;
+            active_.fetch_add(1);
+            if (accepting_.load()) work_(argument_, thread);
+            active_.fetch_sub(1);
         }
     }
 
     const int size_;
-    std::vector<std::thread> others_;
+    std::vector<std::thread> workers_;
     std::mutex lock_;
     std::condition_variable wake_;
     Work work_ = nullptr;
-    void* what_ = nullptr;
-    std::atomic<bool> over_{false};
-    alignas(64) std::atomic<int> round_{0};
-    std::atomic<int> asleep_{0};
-    alignas(64) std::atomic<int> inside_{0};
-    std::atomic<bool> open_{false};
+    void* argument_ = nullptr;
+    std::atomic<bool> stopping_{false};
+    alignas(64) std::atomic<int> generation_{0};
+    std::atomic<int> sleeping_{0};
+    alignas(64) std::atomic<int> active_{0};
+    std::atomic<bool> accepting_{false};
 };
 
 }  // namespace glass

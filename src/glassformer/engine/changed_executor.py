@@ -1,6 +1,6 @@
 """An executor under a change: the same model, with some of its values zeroed, scaled or replaced in every pass.
 
-Whatever drives an executor (the loop, beams, a draft, a tree, a view) drives this one just as well, and need not know.
+Drivers (the loop, beams, a draft, a tree, a view) use it like any other.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from glassformer.sites import Change, Watch
 
 
 @dataclass(frozen=True)
-class Changed:
+class ChangedExecutor:
     executor: Executor
-    changes: Mapping[str, Change]  # by site, spelt out
+    changes: Mapping[str, Change]  # by site, patterns expanded
 
     @property
     def context(self) -> int:
         return self.executor.context
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
-        return self.executor.run([replace(feed, watch=self._under(feed.watch)) for feed in feeds])
+        return self.executor.run([replace(feed, watch=self._with_changes(feed.watch)) for feed in feeds])
 
-    def _under(self, watch: Watch | None) -> Watch:
-        """A feed's own changes come on top: where both change a site, its own holds."""
+    def _with_changes(self, watch: Watch | None) -> Watch:
+        """Where a feed's watch changes the same site, that change wins."""
         return Watch(changes=self.changes) if watch is None else Watch(watch.reads, {**self.changes, **watch.changes})
 
     def open(self, source: Sequence[int] | None = None) -> Row:
