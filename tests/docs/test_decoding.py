@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "decoding.md"
 TEXT = PAGE.read_text("utf-8")
 GROUPS = {  # what the settings are about, and the first of each group
     "How long": "max_new_tokens", "Which strategy": "do_sample", "Guidance": "guidance_scale",
-    "Favored tokens": "sequence_bias", "Against repetition": "repetition_penalty", "What may not come": "bad_words_ids",
+    "Favoured tokens": "sequence_bias", "Against repetition": "repetition_penalty", "What may not come": "bad_words_ids",
     "Which texts are allowed": "json_schema", "Which tokens are allowed": "allowed_tokens",
     "Your own rules, and the order of all": "logits_processor", "How to draw": "temperature",
     "What comes back": "return_dict_in_generate", "The model's own": "bos_token_id",
@@ -140,7 +140,7 @@ def facts(names: dict[str, Any], printed: str) -> None:
     assert re.search(r"^temperature +0\.7 +this call$", printed, re.M)
     assert re.search(r"^top_k +50 +default$", printed, re.M)
     assert re.search(r"^eos_token_id +\[2\] +the GGUF file$", printed, re.M)
-    assert re.search(r"^ +candidate +model( +repetition)? +temperature +top_k( +top_p)? +chance +out by", printed, re.M)
+    assert re.search(r"^ +candidate +model( +repetition)? +temperature +top_k( +top_p)? +prob\. +removed by", printed, re.M)
     assert names["circle"].remedy is not None
 
 

@@ -107,7 +107,7 @@ class SettingsTable:
         None, "the same as ids; by default the prompt's last token", needs="guidance_scale", per_call=True
     )
 
-    # Favored tokens
+    # Favoured tokens
     sequence_bias: Any = setting(
         None,
         "added to the score of a token that would complete a sequence: {(ids): value}",
