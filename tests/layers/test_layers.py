@@ -16,13 +16,13 @@ from glassformer.blueprints.config import ACTIVATIONS
 from glassformer.layers import Linear, Mask, RMSNorm, RotaryEmbedding, linear
 from glassformer.layers.attention import attend, pattern
 from glassformer.layers.mlp import ACTIVATIONS as FUNCTIONS
-from glassformer.layers.mlp import Activation
+from glassformer.layers.mlp import ActivationFunction
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_equal_the_reference(name: str) -> None:
     x = torch.linspace(-6, 6, 101)
-    assert torch.allclose(Activation(name)(x), ACT2FN[name](x), atol=1e-6)
+    assert torch.allclose(ActivationFunction(name)(x), ACT2FN[name](x), atol=1e-6)
 
 
 def test_blueprints_and_layers_know_the_same_activations() -> None:

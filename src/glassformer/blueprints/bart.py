@@ -18,7 +18,7 @@ EPS = 1e-5  # of every norm; the config does not say
 class Config(shared.Config):
     model_type: ClassVar[str] = "bart"
     default_head: ClassVar[Head] = "seq2seq"
-    default_labels: ClassVar[int] = 3
+    default_label_count: ClassVar[int] = 3
     aliases: ClassVar[Mapping[str, str]] = {
         "d_model": "hidden_size", "encoder_layers": "num_encoder_layers", "decoder_layers": "num_hidden_layers",
         "decoder_attention_heads": "num_attention_heads", "activation_function": "hidden_act",
@@ -121,7 +121,7 @@ def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
         b.scores(x, "lm_head", c.vocab_size, bias=Weight("final_logits_bias", (1, c.vocab_size)), tied=c.tie_word_embeddings)
     elif head == "sequence":
         h = b.activate(b.linear(b.pool(x, "eos"), "classification_head.dense", c.hidden_size, bias=True), "tanh")
-        b.scores(h, "classification_head.out_proj", c.labels, bias=True)
+        b.scores(h, "classification_head.out_proj", c.label_count, bias=True)
     else:
         return b.build_with_head(x, head)
     return b.build(head)

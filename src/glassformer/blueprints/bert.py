@@ -92,7 +92,7 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
         bias = Weight(name, (c.vocab_size,))
         b.scores(h, "cls.predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
     elif head == "sequence":
-        b.scores(pooled(b, c, x, base), "classifier", c.labels, bias=True)
+        b.scores(pooled(b, c, x, base), "classifier", c.label_count, bias=True)
     else:
         return b.build_with_head(x, head)
     return b.build(head)

@@ -250,9 +250,9 @@ class Builder:
         if head == "causal":
             self.scores(x, "lm_head", c.vocab_size, tied=c.tie_word_embeddings)
         elif head == "sequence":
-            self.scores(self.pool(x, "last"), "score", c.labels)
+            self.scores(self.pool(x, "last"), "score", c.label_count)
         elif head == "token":
-            self.scores(x, "classifier", c.labels, bias=True)
+            self.scores(x, "classifier", c.label_count, bias=True)
         elif head == "question":
             self.scores(x, "qa_outputs", 2, bias=True)
         return self.build(head)

@@ -28,7 +28,7 @@ class Config:
     default_head: ClassVar[Head] = "causal"  # the head that the family was trained with
     aliases: ClassVar[Mapping[str, str]] = {}  # a family's own names of fields: {"n_embd": "hidden_size"}
     fixed_fields: ClassVar[Mapping[str, Any]] = {}  # fields that may only have this value
-    default_labels: ClassVar[int] = 2
+    default_label_count: ClassVar[int] = 2
 
     vocab_size: int
     hidden_size: int
@@ -131,9 +131,9 @@ class Config:
         return 0
 
     @property
-    def labels(self) -> int:
+    def label_count(self) -> int:
         """How many labels a classifier has."""
-        return self.num_labels or self.default_labels
+        return self.num_labels or self.default_label_count
 
     @property
     def context(self) -> int:

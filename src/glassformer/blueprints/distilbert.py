@@ -76,7 +76,7 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
         b.scores(h, "vocab_projector", c.vocab_size, bias=True, tied=c.tie_word_embeddings)
     elif head == "sequence":
         h = b.activate(b.linear(b.pool(x), "pre_classifier", c.hidden_size, bias=True), "relu")
-        b.scores(h, "classifier", c.labels, bias=True)
+        b.scores(h, "classifier", c.label_count, bias=True)
     else:
         return b.build_with_head(x, head)
     return b.build(head)

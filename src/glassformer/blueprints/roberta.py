@@ -36,7 +36,7 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
         b.scores(h, "lm_head.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
     elif head == "sequence":
         h = b.activate(b.linear(b.pool(x), "classifier.dense", c.hidden_size, bias=True), "tanh")
-        b.scores(h, "classifier.out_proj", c.labels, bias=True)
+        b.scores(h, "classifier.out_proj", c.label_count, bias=True)
     else:
         return b.build_with_head(x, head)
     return b.build(head)

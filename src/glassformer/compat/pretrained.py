@@ -243,7 +243,7 @@ def _remedy(model: AnyModel, name: str, parameter: Tensor) -> str:
     """What may be wrong when a shape does not fit: a label count, or the config as a whole."""
     if isinstance(model, ModelWithHead) and is_optional(model, name, parameter) and model.head in ("sequence", "token"):
         return (
-            f"The checkpoint's head has other labels than num_labels={model.config.labels}; to make a new one, pass "
+            f"The checkpoint's head has other labels than num_labels={model.config.label_count}; to make a new one, pass "
             "ignore_mismatched_sizes=True."
         )
     return "Is this the config of these weights?"

@@ -16,7 +16,7 @@ from glassformer.families.shared.head_modules import ClassificationHead, SpanHea
 from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.layers import (
     MLP,
-    Activation,
+    ActivationFunction,
     Attention,
     Block,
     CrossAttention,
@@ -52,7 +52,7 @@ class BartEncoderLayer(Block, MLP):
         super().__init__()
         self.self_attn = BartAttention(c, heads)
         self.self_attn_layer_norm = LayerNorm(c.hidden_size, EPS)
-        self.activation_fn = Activation(c.hidden_act)
+        self.activation_fn = ActivationFunction(c.hidden_act)
         self.fc1 = Linear(c.hidden_size, inner)
         self.fc2 = Linear(inner, c.hidden_size)
         self.final_layer_norm = LayerNorm(c.hidden_size, EPS)

@@ -14,7 +14,17 @@ from glassformer.blueprints.bert import Config
 from glassformer.families.shared.base import HeadModules
 from glassformer.families.shared.encoder import Encoder, Pooler
 from glassformer.families.shared.head_modules import Classifier, PooledClassifier, PredictionHeadTransform, SpanHead
-from glassformer.layers import MLP, Activation, Attention, Block, Embedding, FamilyModule, ForwardPass, LayerNorm, Linear
+from glassformer.layers import (
+    MLP,
+    ActivationFunction,
+    Attention,
+    Block,
+    Embedding,
+    FamilyModule,
+    ForwardPass,
+    LayerNorm,
+    Linear,
+)
 
 
 class BertEmbeddings(FamilyModule):
@@ -81,7 +91,7 @@ class BertIntermediate(FamilyModule):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.dense = Linear(c.hidden_size, c.intermediate_size)
-        self.intermediate_act_fn = Activation(c.hidden_act)
+        self.intermediate_act_fn = ActivationFunction(c.hidden_act)
 
 
 class BertLayer(Block, MLP):

@@ -15,7 +15,17 @@ from glassformer.blueprints.distilbert import EPS, Config
 from glassformer.families.shared.base import HeadModules
 from glassformer.families.shared.encoder import Encoder
 from glassformer.families.shared.head_modules import Classifier, SpanHead
-from glassformer.layers import MLP, Activation, Attention, Block, Embedding, FamilyModule, ForwardPass, LayerNorm, Linear
+from glassformer.layers import (
+    MLP,
+    ActivationFunction,
+    Attention,
+    Block,
+    Embedding,
+    FamilyModule,
+    ForwardPass,
+    LayerNorm,
+    Linear,
+)
 
 
 class DistilBertEmbeddings(FamilyModule):
@@ -49,7 +59,7 @@ class FFN(MLP):
         self.dropout = nn.Dropout(c.dropout)
         self.lin1 = Linear(c.hidden_size, c.intermediate_size)
         self.lin2 = Linear(c.intermediate_size, c.hidden_size)
-        self.activation = Activation(c.hidden_act)
+        self.activation = ActivationFunction(c.hidden_act)
 
     def neurons(self, x: Tensor) -> Tensor:
         return self.activation(self.lin1(x))
@@ -82,7 +92,7 @@ class Transformer(FamilyModule):
 class DistilBertMaskedHead(FamilyModule):
     def __init__(self, c: Config) -> None:
         super().__init__()
-        self.activation = Activation(c.hidden_act)
+        self.activation = ActivationFunction(c.hidden_act)
         self.vocab_transform = Linear(c.hidden_size, c.hidden_size)
         self.vocab_layer_norm = LayerNorm(c.hidden_size, EPS)
         self.vocab_projector = Linear(c.hidden_size, c.vocab_size)
@@ -101,7 +111,7 @@ class DistilBertClassifier(FamilyModule):
     def __init__(self, c: Config) -> None:
         super().__init__()
         self.pre_classifier = Linear(c.hidden_size, c.hidden_size)
-        self.classifier = Linear(c.hidden_size, c.labels)
+        self.classifier = Linear(c.hidden_size, c.label_count)
         self.dropout = nn.Dropout(c.seq_classif_dropout)
 
     def forward(self, states: Tensor) -> Tensor:

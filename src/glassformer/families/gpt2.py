@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from glassformer.blueprints.gpt2 import Config
 from glassformer.families.shared.decoder import Decoder
 from glassformer.families.shared.head_modules import Classifier, SpanHead
-from glassformer.layers import MLP, Activation, Attention, Block, Conv1D, Embedding, ForwardPass, LayerNorm
+from glassformer.layers import MLP, ActivationFunction, Attention, Block, Conv1D, Embedding, ForwardPass, LayerNorm
 
 
 class GPT2Attention(Attention):
@@ -45,7 +45,7 @@ class GPT2MLP(MLP):
         super().__init__()
         self.c_fc = Conv1D(c.inner, c.hidden_size)
         self.c_proj = Conv1D(c.hidden_size, c.inner)
-        self.act = Activation(c.hidden_act)
+        self.act = ActivationFunction(c.hidden_act)
         self.dropout = nn.Dropout(c.resid_pdrop)
 
     def neurons(self, x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from glassformer.blueprints.t5 import Config
 from glassformer.families.shared.seq2seq import EncoderDecoder
 from glassformer.layers import (
     MLP,
-    Activation,
+    ActivationFunction,
     Attention,
     Block,
     CrossAttention,
@@ -74,7 +74,7 @@ class T5Dense(MLP):
             self.add_module(name, Linear(c.hidden_size, c.intermediate_size, bias=False))
         self.wo = Linear(c.intermediate_size, c.hidden_size, bias=False)
         self.dropout = nn.Dropout(c.dropout_rate)
-        self.act = Activation(c.hidden_act)
+        self.act = ActivationFunction(c.hidden_act)
         self.names = names
 
     def neurons(self, x: Tensor) -> Tensor:

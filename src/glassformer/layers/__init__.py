@@ -6,12 +6,12 @@ from glassformer.layers.family_module import FamilyModule, attach_module, label_
 from glassformer.layers.forward_pass import CrossAttentionSource, EncodedSource, ForwardPass, RotaryTables
 from glassformer.layers.linear import Conv1D, Embedding, Linear
 from glassformer.layers.mask import Mask
-from glassformer.layers.mlp import MLP, Activation, GatedMLP
+from glassformer.layers.mlp import MLP, ActivationFunction, GatedMLP
 from glassformer.layers.norm import LayerNorm, OffsetRMSNorm, RMSNorm
 from glassformer.layers.positions import RotaryEmbedding, relative_buckets, sinusoidal_positions
 
 __all__ = [
-    "MLP", "Activation", "Attention", "Block", "Conv1D", "CrossAttention", "CrossAttentionSource", "Embedding",
+    "MLP", "ActivationFunction", "Attention", "Block", "Conv1D", "CrossAttention", "CrossAttentionSource", "Embedding",
     "EncodedSource", "FamilyModule", "ForwardPass", "GatedMLP", "LayerNorm", "Linear", "Mask", "OffsetRMSNorm", "RMSNorm",
     "RotaryAttention", "RotaryEmbedding", "RotaryTables", "attach_module", "label_modules", "relative_buckets",
     "sinusoidal_positions",

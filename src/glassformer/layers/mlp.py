@@ -24,7 +24,7 @@ ACTIVATIONS: Mapping[str, tuple[str, Callable[[Tensor], Tensor]]] = {  # name: (
 }
 
 
-class Activation(nn.Module):
+class ActivationFunction(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.printed_name, self.function = ACTIVATIONS[name]
@@ -61,7 +61,7 @@ class GatedMLP(MLP):
         self.gate_proj = Linear(hidden, inner, bias)
         self.up_proj = Linear(hidden, inner, bias)
         self.down_proj = Linear(inner, hidden, bias)
-        self.act_fn = Activation(activation)
+        self.act_fn = ActivationFunction(activation)
 
     def neurons(self, x: Tensor) -> Tensor:
         return self.act_fn(self.gate_proj(x)) * self.up_proj(x)

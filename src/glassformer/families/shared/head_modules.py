@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.layers import Activation, FamilyModule, LayerNorm, Linear
+from glassformer.layers import ActivationFunction, FamilyModule, LayerNorm, Linear
 
 
 class LMHead(Linear):
@@ -36,7 +36,7 @@ class LastTokenClassifier(Linear):
     reads = "last"
 
     def __init__(self, c: Any) -> None:
-        super().__init__(c.hidden_size, c.labels, bias=False)
+        super().__init__(c.hidden_size, c.label_count, bias=False)
 
     def _get_name(self) -> str:
         return "Linear"
@@ -48,7 +48,7 @@ class Classifier(FamilyModule):
     def __init__(self, c: Any) -> None:
         super().__init__()
         self.dropout = nn.Dropout(c.head_dropout)
-        self.classifier = Linear(c.hidden_size, c.labels)
+        self.classifier = Linear(c.hidden_size, c.label_count)
 
     def forward(self, states: Tensor) -> Tensor:
         return self.classifier(self.dropout(states))
@@ -78,7 +78,7 @@ class ClassificationHead(FamilyModule):
         super().__init__()
         self.dense = Linear(c.hidden_size, c.hidden_size)
         self.dropout = nn.Dropout(c.head_dropout)
-        self.out_proj = Linear(c.hidden_size, c.labels)
+        self.out_proj = Linear(c.hidden_size, c.label_count)
 
     def forward(self, states: Tensor) -> Tensor:
         hidden = torch.tanh(self.dense(self.dropout(states)))
@@ -91,7 +91,7 @@ class PredictionHeadTransform(FamilyModule):
     def __init__(self, hidden: int, activation: str, eps: float) -> None:
         super().__init__()
         self.dense = Linear(hidden, hidden)
-        self.transform_act_fn = Activation(activation)
+        self.transform_act_fn = ActivationFunction(activation)
         self.LayerNorm = LayerNorm(hidden, eps)
 
     def forward(self, states: Tensor) -> Tensor:

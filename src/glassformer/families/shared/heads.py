@@ -230,7 +230,7 @@ class TokenClassification(ModelWithHead):
 
     @property
     def num_labels(self) -> int:
-        return self.config.labels
+        return self.config.label_count
 
     def forward(
         self,
@@ -298,7 +298,7 @@ class SequenceClassification(ModelWithHead):
 
     @property
     def num_labels(self) -> int:
-        return self.config.labels
+        return self.config.label_count
 
     def forward(
         self,
