@@ -1,4 +1,4 @@
-"""Pictures as they were last looked at, of tiny models whose every number is the same each time."""
+"""Golden renders of tiny models whose every number is the same each time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from glassformer.observe.tokens import batch, tokenized
 from glassformer.sites import Change
 from glassformer.views.journey import Journey
 from tests.observe.models import both
-from tests.views import golden as kept
+from tests.views import golden as golden_files
 from tests.views.golden import WIDTHS, golden
 from tests.views.test_views import SHAPES, TEXT, make
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-LOOKS: dict[str, tuple[str, dict[str, Any]]] = {  # of each shape: what is looked at
+LOOKS: dict[str, tuple[str, dict[str, Any]]] = {  # of each shape: the prompt
     "gpt2": (TEXT, {}),
     "t5": (TEXT, {}),
     "bart": (TEXT, {}),
@@ -39,78 +39,83 @@ LOOKS: dict[str, tuple[str, dict[str, Any]]] = {  # of each shape: what is looke
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    made: dict[str, Any] = {}
+    models: dict[str, Any] = {}
 
     def get(shape: str) -> Any:
-        if shape not in made:
+        if shape not in models:
             family, head, changes = SHAPES[shape]
-            made[shape] = glassformer.load(make(tmp_path_factory.mktemp(shape), family, head, **changes))
-        return made[shape]
+            models[shape] = glassformer.load(make(tmp_path_factory.mktemp(shape), family, head, **changes))
+        return models[shape]
 
     return get
 
 
-def still(journey: Journey) -> Journey:
-    """Without what differs from one machine, or one second, to the next."""
-    legs = [
-        replace(leg, seconds=0.001 * (number + 1), each=tuple(0.0005 for _ in leg.each))
-        for number, leg in enumerate(journey.legs)
+def deterministic(journey: Journey) -> Journey:
+    """A journey with fixed times and machine."""
+    phases = [
+        replace(phase, seconds=0.001 * (number + 1), each=tuple(0.0005 for _ in phase.each))
+        for number, phase in enumerate(journey.phases)
     ]
-    return replace(journey, model="tiny", legs=tuple(legs), measured="the cpu executor (portable, 1 thread)")
+    return replace(journey, model="tiny", phases=tuple(phases), measured="the cpu executor (portable, 1 thread)")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("shape", LOOKS)
-def test_journeys(loaded: Any, shape: str, width: int) -> None:
+def test_journey_golden(loaded: Any, shape: str, width: int) -> None:
     text, more = LOOKS[shape]
-    golden(f"journey-{shape}", still(loaded(shape).look(text, **more)), width)
+    golden(f"journey-{shape}", deterministic(loaded(shape).look(text, **more)), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_plan(loaded: Any, width: int) -> None:
+def test_plan_golden(loaded: Any, width: int) -> None:
     golden("plan", plan(loaded("bart").blueprint, 9, name="tiny"), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_tokens(loaded: Any, width: int) -> None:
+def test_tokens_golden(loaded: Any, width: int) -> None:
     model = loaded("masked")
     golden("tokens", tokenized(model.tokenizer, "the cats sat", "on a mat", name="tiny", blueprint=model.blueprint), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_batch(loaded: Any, width: int, side: str) -> None:
+def test_batch_golden(loaded: Any, width: int, side: str) -> None:
     model = loaded("masked")
     texts = ["the cat", "a cat sat on the mat " * 3, "sat"]
     golden(f"batch-{side}", batch(model.tokenizer, texts, side=side, name="tiny", blueprint=model.blueprint), width)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_why(loaded: Any, width: int) -> None:
+def test_why_golden(loaded: Any, width: int) -> None:
     settings = {"do_sample": True, "temperature": 0.7, "top_k": 6, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 1}
     run = loaded("t5").watch(TEXT, max_new_tokens=3, **settings)
     golden("why", run.why(1), width)
 
 
-def inside() -> dict[str, Any]:
-    """Every view of what goes on inside, with what differs from run to run taken out."""
+def make_views() -> dict[str, Any]:
+    """Every view of a model's inside, with fixed times, paths and versions."""
     model = both("gpt2").model
     reading = model.read("the cat sat")
     run = model.watch("the cat", max_new_tokens=4, eos_token_id=None)
-    drawn = model.watch("the cat", max_new_tokens=4, eos_token_id=None, do_sample=True, temperature=2.0, seed=1)
+    sampled = model.watch("the cat", max_new_tokens=4, eos_token_id=None, do_sample=True, temperature=2.0, seed=1)
     changed = model.changed({"blocks.1.mlp.update": Change(scale=0)})
-    sides = compare(reading, changed.read("the cat sat"), names=("tiny", "changed"))
+    models = compare(reading, changed.read("the cat sat"), names=("tiny", "changed"))
     tried = strategies(partial(model.watch, "the cat"), STRATEGIES, {"max_new_tokens": 3, "eos_token_id": None, "seed": 1})
-    tried = replace(tried, tried=tuple(replace(one, seconds=0.0123) for one in tried.tried))
+    tried = replace(tried, tried=tuple(replace(strategy, seconds=0.0123) for strategy in tried.tried))
     cached = caching(run)
-    steps = tuple(replace(one, cached=0.001, uncached=0.002 * number) for number, one in enumerate(cached.steps, 1))
-    made = {"path": "/models/tiny", "weights": "0" * 64, "versions": {"glassformer": "0.1.0"}, "executor": {"name": "plain"}}
-    receipt = replace(run.receipt, **made)
+    steps = tuple(replace(step, cached=0.001, uncached=0.002 * number) for number, step in enumerate(cached.steps, 1))
+    fixed = {
+        "path": "/models/tiny",
+        "weights": "0" * 64,
+        "versions": {"glassformer": "0.1.0"},
+        "executor": {"name": "plain"},
+    }
+    receipt = replace(run.receipt, **fixed)
     return {
         "trace": run.trace,
         "trace-given": reading.trace(),
-        "trace-drawn": drawn.trace,
-        "whys": drawn.whys,
+        "trace-drawn": sampled.trace,
+        "whys": sampled.whys,
         "sweep": run.sweep("temperature", [0.2, 0.7, 1.2]),
         "strategies": tried,
         "caching": replace(cached, steps=steps, seconds=(0.004, 0.02)),
@@ -123,8 +128,8 @@ def inside() -> dict[str, Any]:
         "patching": model.patch("the cat sat", "the bat sat", answer=4, against=5),
         "patching-heads": model.patch("the cat sat", "the bat sat", "heads", answer=4, against=5),
         "compare-texts": compare(reading, model.read("a cat sat"), token="s"),
-        "compare-models": sides,
-        "compare-runs": compare(run, drawn, names=("greedy", "hot")),
+        "compare-models": models,
+        "compare-runs": compare(run, sampled, names=("greedy", "hot")),
         "receipt": receipt,
         "tree": model.tree("the cat", width=2, depth=3),
         "parameters": model.parameters(),
@@ -133,7 +138,7 @@ def inside() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def views() -> dict[str, Any]:
-    return inside()
+    return make_views()
 
 
 NAMES = (
@@ -145,14 +150,14 @@ NAMES = (
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_inside(views: dict[str, Any], name: str, width: int) -> None:
+def test_view_golden(views: dict[str, Any], name: str, width: int) -> None:
     assert set(views) == set(NAMES)
     view = views[name]
     golden(name, replace(view, model="tiny") if hasattr(view, "model") else view, width)
 
 
-def test_what_is_not_there_yet_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "FOLDER", tmp_path)
+def test_a_missing_golden_file_names_how_to_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(golden_files, "FOLDER", tmp_path)
     monkeypatch.delenv("GLASS_GOLDEN", raising=False)
     with pytest.raises(AssertionError, match="nothing-80.txt is not there yet. Write it: GLASS_GOLDEN=write"):
         golden("nothing", "a picture", 80)

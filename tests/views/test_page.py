@@ -14,53 +14,56 @@ from rich.cells import cell_len
 
 from glassformer.page.document import (
     Branch,
+    Collapsible,
     Column,
-    Fold,
-    Gaze,
     Grid,
     Heading,
-    Long,
-    Mosaic,
+    HoverMap,
     Page,
-    Passage,
-    Row,
-    Strip,
+    Paragraph,
+    Preformatted,
+    Shortenable,
     Table,
-    Words,
-    middle,
+    TableRow,
+    ThumbnailGrid,
+    TokenStrip,
+    elide_middle,
 )
-from glassformer.page.html import document, fragment
+from glassformer.page.html import html_document, html_fragment
 from glassformer.page.png import png
-from glassformer.page.terminal import Drawn, plain
+from glassformer.page.terminal import TerminalPage, plain_text
 
 NASTY = '<script>alert("x")</script>&'
 PAGE = Page(
     "a page of " + NASTY,
     (
         Heading("a heading"),
-        Words("some words " + NASTY, "dim"),
-        Passage(f"before {NASTY} <|end|> after", ("<|end|>",)),
+        Paragraph("some words " + NASTY, "dim"),
+        Preformatted(f"before {NASTY} <|end|> after", ("<|end|>",)),
         Table(
             (
-                Column("token", "token", least=6),
+                Column("token", "token", min_width=6),
                 Column("score", "number"),
-                Column("", "bar", keep=6),
-                Column("note", keep=2),
-                Column("Python", "code", keep=5),
+                Column("", "bar", priority=6),
+                Column("note", priority=2),
+                Column("Python", "code", priority=5),
             ),
             (
-                Row((NASTY, "1.25", 0.5, "a long note that nobody needs", Long('at["blocks.0.residual"]', "at")), "chosen"),
-                Row(("你好", "-3.00", 0.0, "", "short"), "out"),
+                TableRow(
+                    (NASTY, "1.25", 0.5, "a long note that nobody needs", Shortenable('at["blocks.0.residual"]', "at")),
+                    "chosen",
+                ),
+                TableRow(("你好", "-3.00", 0.0, "", "short"), "out"),
             ),
         ),
         Grid(("a", NASTY), ("x", "y"), ((1.0, None), (0.3, 0.0))),
         Grid(("layer 0",), ("␣the", "␣cat"), ((0.9, 0.1),), (("␣sat", "␣on"),)),
-        Grid(("layer 0",), ("␣the", "␣cat"), ((1.2, -0.5),), (("120%", "-50%"),), spare=True),
-        Mosaic((NASTY,), ("x", "y"), np.zeros((1, 2, 3, 3), np.uint8)),
-        Strip(("the", NASTY), (0.1, 1.0), ("10%", "100%")),
-        Gaze(("the", NASTY), (NASTY, "cat"), ((1.0, None), (0.3, 0.7)), (("99%", ""), (NASTY, "1%"))),
+        Grid(("layer 0",), ("␣the", "␣cat"), ((1.2, -0.5),), (("120%", "-50%"),), texts_optional=True),
+        ThumbnailGrid((NASTY,), ("x", "y"), np.zeros((1, 2, 3, 3), np.uint8)),
+        TokenStrip(("the", NASTY), (0.1, 1.0), ("10%", "100%")),
+        HoverMap(("the", NASTY), (NASTY, "cat"), ((1.0, None), (0.3, 0.7)), (("99%", ""), (NASTY, "1%"))),
         Branch("root", children=(Branch(NASTY, "50%", "chosen", 0.5, (Branch("leaf", "10%"),)), Branch("other", "20%"))),
-        Fold("more", (Words("inside"),)),
+        Collapsible("more", (Paragraph("inside"),)),
     ),
 )
 
@@ -98,12 +101,12 @@ def parsed(html: str) -> Tags:
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120])
 def test_a_page_fits_every_width(width: int) -> None:
-    lines = plain(Drawn(PAGE), width).splitlines()
+    lines = plain_text(TerminalPage(PAGE), width).splitlines()
     assert max(map(cell_len, lines)) <= width
 
 
 def test_a_page_at_80_columns() -> None:
-    lines = plain(Drawn(PAGE), 80).splitlines()
+    lines = plain_text(TerminalPage(PAGE), 80).splitlines()
     assert lines[0].startswith("a heading ───")
     table = lines.index("token                       score                        Python")
     assert lines[table + 1 : table + 4] == [
@@ -118,7 +121,8 @@ def test_a_grid_that_is_shown_whole() -> None:
     names, values = tuple(f"t{n}" for n in range(14)), (tuple(n / 14 for n in range(14)),)
     texts = (tuple(f"word{n}" for n in range(14)),)
     cut, whole = (
-        plain(Drawn(Page("", (Grid(("0",), names, values, texts, whole=wanted),))), 80) for wanted in (False, True)
+        plain_text(TerminalPage(Page("", (Grid(("0",), names, values, texts, all_columns=wanted),))), 80)
+        for wanted in (False, True)
     )
     assert cut.splitlines()[0] == "7 of 14 columns: the last 7"
     assert len(whole.splitlines()) == 4
@@ -128,12 +132,14 @@ def test_a_grid_that_is_shown_whole() -> None:
 def test_a_grid_whose_numbers_can_be_spared() -> None:
     """Where all columns have room they stand in the cells; where not, shades say it, and a sign which way."""
     names, values = tuple(f"token {n}" for n in range(12)), (tuple(1.2 - 0.2 * n for n in range(12)),)
-    grid = Page("", (Grid(("layer 0",), names, values, (tuple(f"{value:.0%}" for value in values[0]),), spare=True),))
-    wide, narrow = (plain(Drawn(grid), width) for width in (120, 40))
+    grid = Page(
+        "", (Grid(("layer 0",), names, values, (tuple(f"{value:.0%}" for value in values[0]),), texts_optional=True),)
+    )
+    wide, narrow = (plain_text(TerminalPage(grid), width) for width in (120, 40))
     assert "█120%" in wide
     assert "▓-80%" in wide
     assert narrow.splitlines()[-1] == "layer 0 ████▓▓▒▒░░··  -·-░-▒-▓-█"
-    html = fragment(grid)
+    html = html_fragment(grid)
     assert 'rgba(var(--tint), 0.550)" title="layer 0 · token 0 · 120.0%"' in html
     assert 'rgba(var(--less), 0.550)" title="layer 0 · token 11 · -100.0%"' in html
 
@@ -141,50 +147,50 @@ def test_a_grid_whose_numbers_can_be_spared() -> None:
 def test_what_is_pointed_at() -> None:
     """Each token of a text holds what it saw; what it could not see is dim, and a cell's note stands for its value."""
     seen = (("the", "cat"), ((1.0, None), (0.5, 1.0)), (("100%", ""), ("20%", "80%")))
-    html = fragment(Page("", (Gaze(("a", "b"), *seen), Grid(("a", "b"), *seen[:2], notes=seen[2]))))
+    html = html_fragment(Page("", (HoverMap(("a", "b"), *seen), Grid(("a", "b"), *seen[:2], notes=seen[2]))))
     first, second = html.split('<span class="who" tabindex="0">')[1:]
-    assert first.startswith('a<span class="seen">')
+    assert first.startswith('a<span class="targets">')
     assert '<span class="dim">cat</span>' in first
     assert 'rgba(var(--tint), 0.275)" title="20%">the</span>' in second
     assert 'rgba(var(--tint), 0.500)" title="b · the · 20%"' in html
-    assert plain(Drawn(Page("", (Gaze(("a", "b"), *seen),))), 80) == ""
+    assert plain_text(TerminalPage(Page("", (HoverMap(("a", "b"), *seen),))), 80) == ""
 
 
 def test_short_forms_come_before_columns_go() -> None:
-    lines = plain(Drawn(PAGE), 44).splitlines()
+    lines = plain_text(TerminalPage(PAGE), 44).splitlines()
     assert any(line.startswith("token") and line.endswith("Python") for line in lines)
     assert any(line.endswith(" at") for line in lines)
     assert "no room for: note" in lines
 
 
 def test_html_is_well_formed_and_escaped() -> None:
-    for made in (fragment(PAGE), document(PAGE)):
+    for made in (html_fragment(PAGE), html_document(PAGE)):
         found = parsed(made)
         assert "script" not in found.tags
         assert found.text.count(NASTY) >= 6
         assert made.count("src=") == made.count('src="data:image/png;base64,') == 2
         assert "http:" not in made
         assert "https:" not in made
-    assert "default-src 'none'" in document(PAGE)
+    assert "default-src 'none'" in html_document(PAGE)
 
 
 def test_both_forms_show_the_same_cells() -> None:
-    terminal, html = plain(Drawn(PAGE), 200), parsed(document(PAGE)).text
+    terminal, html = plain_text(TerminalPage(PAGE), 200), parsed(html_document(PAGE)).text
     for part in PAGE.parts:
         if isinstance(part, Table):
             for row in part.rows:
                 for cell in row.cells:
                     if not isinstance(cell, float):
-                        text = cell.text if isinstance(cell, Long) else cell
+                        text = cell.text if isinstance(cell, Shortenable) else cell
                         assert text in terminal
                         assert text in html
 
 
 def test_the_middle_of_many_rows_is_left_out() -> None:
-    rows = [Row((str(number), "x", "y")) for number in range(10)]
-    assert [row.cells[0] for row in middle(rows, 4)] == ["0", "1", "…", "8", "9"]
-    assert middle(rows, 4)[2].cells[1] == "6 more"
-    assert middle(rows, 10) == tuple(rows)
+    rows = [TableRow((str(number), "x", "y")) for number in range(10)]
+    assert [row.cells[0] for row in elide_middle(rows, 4)] == ["0", "1", "…", "8", "9"]
+    assert elide_middle(rows, 4)[2].cells[1] == "6 more"
+    assert elide_middle(rows, 10) == tuple(rows)
 
 
 cells = st.text(st.characters(exclude_categories=["C"]), max_size=30)
@@ -194,13 +200,13 @@ cells = st.text(st.characters(exclude_categories=["C"]), max_size=30)
 def test_every_table_fits(rows: list[tuple[str, str, float, str]], width: int) -> None:
     columns = (
         Column("one", "token"),
-        Column("two", "number", least=4),
-        Column("", "bar", keep=5),
-        Column("four", "code", keep=2),
+        Column("two", "number", min_width=4),
+        Column("", "bar", priority=5),
+        Column("four", "code", priority=2),
     )
-    page = Page("", (Table(columns, tuple(Row(row) for row in rows)),))
-    assert max(map(cell_len, plain(Drawn(page), width).splitlines()), default=0) <= width
-    parsed(document(page))
+    page = Page("", (Table(columns, tuple(TableRow(row) for row in rows)),))
+    assert max(map(cell_len, plain_text(TerminalPage(page), width).splitlines()), default=0) <= width
+    parsed(html_document(page))
 
 
 def test_a_picture_is_a_picture() -> None:

@@ -327,7 +327,9 @@ def test_a_head_that_the_family_lacks(tmp_path: Path) -> None:
     folder = make(tmp_path, "t5", "seq2seq")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["T5ForSequenceClassification"]}))
-    with pytest.raises(ConfigError, match="a t5 model cannot be had as AutoModelForSequenceClassification. Use AutoModel"):
+    with pytest.raises(
+        ConfigError, match="a t5 model cannot be loaded as AutoModelForSequenceClassification. Use AutoModel"
+    ):
         glassformer.load(folder).look(TEXT)
 
 

@@ -1,9 +1,9 @@
-"""What a picture consists of, before it is known where it will be seen.
+"""What a page consists of, whichever renderer shows it.
 
-    observe's data ── show/<view>.py ──▶ Page ── terminal.py ▶ lines of text · html.py ▶ a page of a browser
+    a view's data ── views/<view>.py ──▶ Page ── terminal.py ▶ lines of text · html.py ▶ HTML
 
-Numbers become words in a view's module, once, so that every form shows the same ones. Widths, colours and characters are
-the renderers' business.
+Numbers become text in the view's module, once, so that every renderer shows the same ones. Widths, colors and characters
+are the renderers' business.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 Style: TypeAlias = Literal["", "strong", "dim", "special", "chosen", "out"]
-Kind: TypeAlias = Literal["text", "token", "number", "code", "bar"]
+ColumnKind: TypeAlias = Literal["text", "token", "number", "code", "bar"]
 
 
 @dataclass(frozen=True, slots=True)
-class Long:
-    """Something that has a shorter form; where a column has no room, all of its cells take theirs."""
+class Shortenable:
+    """A text with a short form; where a column has no room, all of its cells take their short forms."""
 
     text: str
     short: str
 
 
-Cell: TypeAlias = str | float | Long  # a float: the length of a bar, from 0 to 1
+Cell: TypeAlias = str | float | Shortenable  # a float: the length of a bar, from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +36,32 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """A sentence or a few; line breaks are kept."""
+class Paragraph:
+    """One or more sentences; line breaks are kept."""
 
     text: str
     style: Style = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
-    """A text as it is, with some of its pieces marked."""
+class Preformatted:
+    """A text as it is, with every occurrence of some pieces highlighted."""
 
     text: str
-    marked: tuple[str, ...] = ()
+    highlights: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     name: str = ""
-    kind: Kind = "text"
-    keep: int = 9  # where there is no room, the column with the lowest goes first; 9 stays
-    least: int = 0  # characters that it may be cut down to; 0: it is never cut
-    ends: bool = False  # where it is cut, its end is what stays
+    kind: ColumnKind = "text"
+    priority: int = 9  # where there is no room, the column with the lowest is dropped first; 9 is never dropped
+    min_width: int = 0  # characters that it may be cut down to; 0: it is never cut
+    keep_end: bool = False  # cut at the start, not at the end
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     cells: tuple[Cell, ...]
     style: Style = ""
 
@@ -69,94 +69,96 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Table:
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Values from 0 to 1 in rows and columns, as shades; with texts, if there are any, in the cells.
+    """A heat map: values from -1 to 1 as shades, with optional texts in the cells.
 
-    Below 0 a shade is of the other kind; what is beyond 1 either way is as strong as can be. Where not all columns fit, the
-    last ones are shown, and the first too if it is to stay.
+    Negative values have a color of their own; values beyond ±1 are clipped. Where not all columns fit, the last ones are
+    shown.
     """
 
-    down: tuple[str, ...]
-    across: tuple[str, ...]
-    values: tuple[tuple[float | None, ...], ...]  # None: there is nothing, and nothing is shown
+    row_labels: tuple[str, ...]
+    column_labels: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]  # None: an empty cell
     texts: tuple[tuple[str, ...], ...] = ()
-    notes: tuple[tuple[str, ...], ...] = ()  # what a browser says of the cell that is pointed at, instead of its value
-    first: bool = False
-    spare: bool = False  # texts can be spared, so that all columns fit
-    whole: bool = False  # all columns are shown, band below band where they do not fit
+    notes: tuple[tuple[str, ...], ...] = ()  # the cells' tooltips in a browser; by default their values
+    keep_first: bool = False  # where not all columns fit, the first one stays too
+    texts_optional: bool = False  # texts are dropped where all columns fit without them
+    all_columns: bool = False  # show all columns, in several bands where they do not fit
 
 
 @dataclass(frozen=True, slots=True)
-class Mosaic:
-    """Many small maps in rows and columns; in a terminal, which cannot draw them, a word on where to see them."""
+class ThumbnailGrid:
+    """Many small images in rows and columns; a terminal, which cannot draw them, says how to see them."""
 
-    down: tuple[str, ...]
-    across: tuple[str, ...]
+    row_labels: tuple[str, ...]
+    column_labels: tuple[str, ...]
     maps: npt.NDArray[np.uint8]  # (rows, columns, height, width), 255 the strongest
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
-    """A text, token by token, each as strong as its value from 0 to 1, with a word on it."""
+class TokenStrip:
+    """A text, token by token, each shaded by its value from 0 to 1, with a note."""
 
     tokens: tuple[str, ...]
     values: tuple[float, ...]
     notes: tuple[str, ...]
-    links: tuple[str, ...] = ()  # the names of the folds that the tokens lead to
+    links: tuple[str, ...] = ()  # anchors that the tokens link to; empty: none
 
 
 @dataclass(frozen=True, slots=True)
-class Gaze:
-    """A text whose tokens can be pointed at, and below it what the one that is pointed at looked at.
+class HoverMap:
+    """A text whose tokens can be hovered over, and below it what the hovered token attended to.
 
-    Only a browser can be pointed at; elsewhere the grid beside it says the same.
+    Only a browser shows it; a terminal has the grid next to it, which holds the same values.
     """
 
     tokens: tuple[str, ...]
-    seen: tuple[str, ...]
-    values: tuple[tuple[float | None, ...], ...]  # (tokens, seen) from 0 to 1; None: it cannot be seen from there
+    targets: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]  # (tokens, targets) from 0 to 1; None: masked
     notes: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A node of a tree, and what hangs on it."""
+    """A node of a tree, with its children."""
 
     text: str
     note: str = ""
     style: Style = ""
-    value: float | None = None  # how strong its bar is, from 0 to 1
+    value: float | None = None  # the length of its bar, from 0 to 1
     children: tuple[Branch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
-    """Parts under a heading of their own, which a page in a browser can open and close."""
+class Collapsible:
+    """Parts under a heading, which a browser can expand and collapse."""
 
     title: str
-    parts: tuple[Part, ...]
-    open: bool = False
-    name: str = ""  # what leads to it
+    parts: tuple[PagePart, ...]
+    expanded: bool = False
+    anchor: str = ""  # what links lead to
 
 
-Part: TypeAlias = Heading | Words | Passage | Table | Grid | Mosaic | Strip | Gaze | Branch | Fold
+PagePart: TypeAlias = (
+    Heading | Paragraph | Preformatted | Table | Grid | ThumbnailGrid | TokenStrip | HoverMap | Branch | Collapsible
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[PagePart, ...]
 
 
-def middle(rows: Sequence[Row], most: int) -> tuple[Row, ...]:
-    """Rows without those in the middle that are too many, and with a word on how many these are."""
-    if len(rows) <= most:
+def elide_middle(rows: Sequence[TableRow], limit: int) -> tuple[TableRow, ...]:
+    """At most `limit` rows: the first and the last ones, and between them a row that says how many are left out."""
+    if len(rows) <= limit:
         return tuple(rows)
-    half = most // 2
+    half = limit // 2
     blank = ("",) * max(0, len(rows[0].cells) - 3)
-    said = Row(("…", f"{len(rows) - 2 * half:,} more", "(--all)", *blank)[: len(rows[0].cells)], "dim")
-    return (*rows[:half], said, *rows[-half:])
+    gap = TableRow(("…", f"{len(rows) - 2 * half:,} more", "(--all)", *blank)[: len(rows[0].cells)], "dim")
+    return (*rows[:half], gap, *rows[-half:])

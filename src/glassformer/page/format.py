@@ -1,4 +1,4 @@
-"""Texts and numbers as they are told everywhere."""
+"""Texts and numbers as people read them, the same in every view."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def visible(text: str) -> str:
-    """Spaces and line breaks that can be seen."""
-    return tame(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")) or "∅"
+    """A text with its spaces, line breaks and tabs as visible characters."""
+    return escape_control(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")) or "∅"
 
 
-def tame(text: str) -> str:
-    r"""Control characters by their numbers, for they would act on the terminal; line breaks and tabs stay.
+def escape_control(text: str) -> str:
+    r"""Control characters as their codes, since they would act on the terminal; line breaks and tabs stay.
 
-    >>> tame("a\x1b[2J\n")
+    >>> escape_control("a\x1b[2J\n")
     'a\\x1b[2J\n'
     """
-    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-def brief(text: str, most: int) -> str:
-    """The end of a text, on one line.
+def tail(text: str, limit: int) -> str:
+    """The last characters of a text, on one line.
 
-    >>> brief("how are you today", 10)
+    >>> tail("how are you today", 10)
     '…you today'
     """
-    line = visible(text) if not text.strip() else tame(text.replace("\n", "⏎").replace("\t", "⇥"))
-    return line if len(line) <= most else f"…{line[1 - most :]}"
+    line = visible(text) if not text.strip() else escape_control(text.replace("\n", "⏎").replace("\t", "⇥"))
+    return line if len(line) <= limit else f"…{line[1 - limit :]}"
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
+def abbreviate_list(names: Sequence[str], limit: int = 3) -> str:
     """
-    >>> few(["a", "b"]), few(["a", "b", "c", "d", "e"])
+    >>> abbreviate_list(["a", "b"]), abbreviate_list(["a", "b", "c", "d", "e"])
     ('a, b', 'a, b, c and 2 more')
     """
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def count(parameters: int) -> str:
+def format_count(number: int) -> str:
     """
-    >>> count(576), count(17_280), count(28_311_552), count(0)
+    >>> format_count(576), format_count(17_280), format_count(28_311_552), format_count(0)
     ('576', '17.3k', '28.3M', '')
     """
     for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if parameters >= unit:
-            return f"{parameters / unit:.1f}{name}"
-    return str(parameters or "")
+        if number >= unit:
+            return f"{number / unit:.1f}{name}"
+    return str(number or "")
 
 
-def storage(size: float) -> str:
+def format_bytes(size: float) -> str:
     """
-    >>> storage(576), storage(17_280), storage(28_311_552), storage(0)
+    >>> format_bytes(576), format_bytes(17_280), format_bytes(28_311_552), format_bytes(0)
     ('576 B', '17.3 kB', '28.3 MB', '')
     """
     for unit, name in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
@@ -62,9 +62,9 @@ def storage(size: float) -> str:
     return f"{size:.0f} B" if size else ""
 
 
-def seconds(time: float | None) -> str:
+def format_seconds(time: float | None) -> str:
     """
-    >>> seconds(0.0000123), seconds(0.0123), seconds(1.5), seconds(None)
+    >>> format_seconds(0.0000123), format_seconds(0.0123), format_seconds(1.5), format_seconds(None)
     ('12 µs', '12.3 ms', '1.50 s', '')
     """
     if time is None:
@@ -74,21 +74,21 @@ def seconds(time: float | None) -> str:
     return f"{time * 1e3:.1f} ms" if time < 1 else f"{time:.2f} s"
 
 
-def share(probability: float) -> str:
+def format_percent(probability: float) -> str:
     """
-    >>> share(0.25), share(0.0001)
+    >>> format_percent(0.25), format_percent(0.0001)
     ('25.0%', '<0.1%')
     """
     return f"{probability:.1%}" if probability >= 0.0005 else "<0.1%"
 
 
-def size(shape: Sequence[int | str]) -> str:
-    return "[" + ", ".join(str(one) for one in shape) + "]"
+def format_shape(shape: Sequence[int | str]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
 
 
-def many(number: int, what: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """
-    >>> many(1, "token"), many(1200, "token")
+    >>> pluralize(1, "token"), pluralize(1200, "token")
     ('1 token', '1,200 tokens')
     """
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Pages in the terminal, with rich. They fit the width there is, and read without colour."""
+"""Pages in the terminal, with rich. They fit its width, and can be read without color."""
 
 from __future__ import annotations
 
@@ -19,55 +19,55 @@ from rich.text import Text
 from glassformer.page.document import (
     Branch,
     Cell,
-    Fold,
-    Gaze,
+    Collapsible,
     Grid,
     Heading,
-    Long,
-    Mosaic,
+    HoverMap,
     Page,
-    Passage,
-    Strip,
+    Paragraph,
+    Preformatted,
+    Shortenable,
     Table,
-    Words,
+    ThumbnailGrid,
+    TokenStrip,
 )
 
-STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
-KINDS = {"code": "cyan", "bar": "green"}
+RICH_STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
+KIND_STYLES = {"code": "cyan", "bar": "green"}
 SHADES = " ·░▒▓█"  # of a value from 0 to 1
-BETWEEN = "  "
-LUXURY = 3  # columns that are kept no more than this go before any other is cut
-BAR = 20
-LEAST = {"bar": 6, "code": 20}  # characters that these need at least
-NARROW = 6  # characters that a column is left with when nothing else helps
-LETTERS = 12  # of a name that stands on end
-CELLS = 10  # characters of a grid's cell that holds a text
+GAP = "  "  # between columns
+LOW_PRIORITY = 3  # columns of at most this priority are dropped before any other is cut
+BAR_WIDTH = 20
+MIN_WIDTHS = {"bar": 6, "code": 20}
+MIN_COLUMN_WIDTH = 6  # the width below which a column is not cut even when nothing else helps
+MAX_ROTATED_LABEL = 12  # characters of a column's label that runs downwards
+TEXT_CELL_WIDTH = 10  # of a grid
 
 Spans = list[tuple[str, str]]  # one line: texts and their styles
 
 
-def width() -> int:
+def terminal_width() -> int:
     """The terminal's, or 100 columns where there is none."""
     return max(40, min(200, shutil.get_terminal_size((100, 24)).columns))
 
 
-def plain(what: RenderableType, width: int = 100) -> str:
-    """As text, without colours."""
+def plain_text(renderable: RenderableType, width: int = 100) -> str:
+    """What rich prints, without colors."""
     console = Console(width=width, color_system=None, force_terminal=False, force_jupyter=False)
     with console.capture() as captured:
-        console.print(what)
+        console.print(renderable)
     return captured.get()
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TerminalPage:
     """A page for rich to print."""
 
     page: Page
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for part in self.page.parts:
-            for line in draw(part, options.max_width):
+            for line in render(part, options.max_width):
                 if not isinstance(line, list):
                     yield line
                     continue
@@ -77,71 +77,71 @@ class Drawn:
 
 
 @singledispatch
-def draw(part: object, width: int) -> Iterator[RenderableType | Spans]:
-    """A part's lines, or what rich makes lines of."""
+def render(part: object, width: int) -> Iterator[RenderableType | Spans]:
+    """A part's lines, or what rich renders as lines."""
     raise NotImplementedError(type(part).__name__)
 
 
-@draw.register
+@render.register
 def _(part: Heading, width: int) -> Iterator[RenderableType | Spans]:
     yield Rule(part.text, align="left")
 
 
-@draw.register
-def _(part: Words, width: int) -> Iterator[RenderableType | Spans]:
-    yield Text(part.text, STYLES[part.style])
+@render.register
+def _(part: Paragraph, width: int) -> Iterator[RenderableType | Spans]:
+    yield Text(part.text, RICH_STYLES[part.style])
 
 
-@draw.register
-def _(part: Passage, width: int) -> Iterator[RenderableType | Spans]:
-    shown = Text(part.text)
-    for piece in set(part.marked):
-        shown.highlight_regex(re.escape(piece), STYLES["special"])
-    yield Padding(shown, (0, 2))
+@render.register
+def _(part: Preformatted, width: int) -> Iterator[RenderableType | Spans]:
+    text = Text(part.text)
+    for piece in set(part.highlights):
+        text.highlight_regex(re.escape(piece), RICH_STYLES["special"])
+    yield Padding(text, (0, 2))
 
 
-@draw.register
-def _(part: Fold, width: int) -> Iterator[RenderableType | Spans]:
+@render.register
+def _(part: Collapsible, width: int) -> Iterator[RenderableType | Spans]:
     yield Rule(part.title, align="left")
     for inner in part.parts:
-        yield from draw(inner, width)
+        yield from render(inner, width)
 
 
 # Tables -------------------------------------------------------------------------------------------------------------
 
 
-@draw.register
+@render.register
 def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
-    """Laid out here, since a text may have a hundred thousand tokens."""
-    shown, short, widths = fitted(part, width)
+    """Laid out here rather than by rich, which is slow with the hundred thousand tokens of a long text."""
+    shown, short, widths = fit_columns(part, width)
     columns = [part.columns[at] for at in shown]
     if any(column.name for column in columns):
-        names = [told(column.name, size, column.kind == "number") for column, size in zip(columns, widths, strict=True)]
-        yield [(BETWEEN.join(names).rstrip(), "dim")]
+        names = [fit_text(column.name, size, column.kind == "number") for column, size in zip(columns, widths, strict=True)]
+        yield [(GAP.join(names).rstrip(), "dim")]
     for row in part.rows:
-        cells = [lines(spelt(row.cells[at], short, size), size, column.kind)
+        cells = [wrap_cell(cell_text(row.cells[at], short, size), size, column.kind)
                  for at, column, size in zip(shown, columns, widths, strict=True)]  # fmt: skip
-        styles = [STYLES[row.style] or KINDS.get(column.kind, "") for column in columns]
+        styles = [RICH_STYLES[row.style] or KIND_STYLES.get(column.kind, "") for column in columns]
         for line in zip_longest(*cells, fillvalue=""):
-            spans = [told(text, size, column.kind == "number", column.ends) + BETWEEN
+            spans = [fit_text(text, size, column.kind == "number", column.keep_end) + GAP
                      for text, size, column in zip(line, widths, columns, strict=True)]  # fmt: skip
-            yield stripped(list(zip(spans, styles, strict=True)))
-    gone = [column.name for at, column in enumerate(part.columns) if at not in shown and column.name]
-    if gone:
-        yield [(f"no room for: {', '.join(gone)}"[:width], "dim")]
+            yield strip_line(list(zip(spans, styles, strict=True)))
+    dropped = [column.name for at, column in enumerate(part.columns) if at not in shown and column.name]
+    if dropped:
+        yield [(f"no room for: {', '.join(dropped)}"[:width], "dim")]
 
 
-def lines(text: str, width: int, kind: str) -> list[str]:
-    """A cell's lines: code is folded where it does not fit, between words if there are any; all else is one line."""
+def wrap_cell(text: str, width: int, kind: str) -> list[str]:
+    """A cell's lines: code is wrapped where it does not fit, between words if possible; all else is one line."""
     if kind != "code" or len(text) <= width:
         return [text]
     end = max(text.rfind(" ", 0, width), text.rfind("(", 0, width), text.rfind(".", 0, width)) + 1
     end = end if end > width // 2 else width
-    return [text[:end], *lines(text[end:], width, kind)]
+    return [text[:end], *wrap_cell(text[end:], width, kind)]
 
 
-def stripped(line: Spans) -> Spans:
-    """Without blanks at its end."""
+def strip_line(line: Spans) -> Spans:
+    """The line without trailing spaces."""
     while line and not line[-1][0].rstrip():
         line.pop()
     if line:
@@ -149,130 +149,131 @@ def stripped(line: Spans) -> Spans:
     return line
 
 
-def fitted(table: Table, width: int) -> tuple[list[int], bool, list[int]]:
+def fit_columns(table: Table, width: int) -> tuple[list[int], bool, list[int]]:
     """Which columns are shown, whether in their short forms, and how wide each is.
 
-    Where it is narrow, luxuries go first; then what can be cut is cut, then short forms are taken, then columns go.
+    Where it is narrow, columns of low priority are dropped first; then what can be cut is cut, then short forms are taken,
+    then other columns are dropped.
     """
     shown = list(range(len(table.columns)))
     while True:
-        last = min(shown, key=lambda at: (table.columns[at].keep, -at))
-        luxury = table.columns[last].keep <= LUXURY
+        last = min(shown, key=lambda at: (table.columns[at].priority, -at))
+        low = table.columns[last].priority <= LOW_PRIORITY
         for short in (False, True):
-            widths = [natural(table, at, short) for at in shown]
-            for number in sorted(range(len(shown)), key=lambda number: -widths[number]) if not luxury else ():
-                over = max(0, spread(widths) - width)
-                widths[number] -= min(over, max(0, widths[number] - least(table, shown[number], short)))
+            widths = [natural_width(table, at, short) for at in shown]
+            for number in sorted(range(len(shown)), key=lambda number: -widths[number]) if not low else ():
+                over = max(0, total_width(widths) - width)
+                widths[number] -= min(over, max(0, widths[number] - minimum_width(table, shown[number], short)))
             bars = [number for number, at in enumerate(shown) if table.columns[at].kind == "bar"]
             for number in bars:  # one scale for all
-                widths[number] = min(widths[one] for one in bars)
-            if spread(widths) <= width:
+                widths[number] = min(widths[bar] for bar in bars)
+            if total_width(widths) <= width:
                 return shown, short, widths
-        if table.columns[last].keep >= 9:  # nothing can go: all give way
-            while spread(widths) > width and max(widths) > NARROW:
+        if table.columns[last].priority >= 9:  # nothing can be dropped: cut the widest
+            while total_width(widths) > width and max(widths) > MIN_COLUMN_WIDTH:
                 widths[widths.index(max(widths))] -= 1
             return shown, True, widths
         shown.remove(last)
 
 
-def least(table: Table, at: int, short: bool) -> int:
-    """How narrow a column may become. What has a short form takes that before it is folded."""
+def minimum_width(table: Table, at: int, short: bool) -> int:
+    """How narrow a column may become. Texts that have a short form take it before they are wrapped."""
     column = table.columns[at]
-    found = column.least or LEAST.get(column.kind, 1000)
-    long = (len(cell.text) for row in table.rows if isinstance(cell := row.cells[at], Long))
-    return found if short else max(found, *long, 0)
+    least = column.min_width or MIN_WIDTHS.get(column.kind, 1000)
+    long = (len(cell.text) for row in table.rows if isinstance(cell := row.cells[at], Shortenable))
+    return least if short else max(least, *long, 0)
 
 
-def spread(widths: Sequence[int]) -> int:
-    return sum(widths) + len(BETWEEN) * (len(widths) - 1)
+def total_width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def natural(table: Table, at: int, short: bool) -> int:
-    """How wide a column would like to be."""
+def natural_width(table: Table, at: int, short: bool) -> int:
+    """How wide a column is where there is room."""
     if table.columns[at].kind == "bar":
-        return BAR
-    sizes = (cell_len(spelt(row.cells[at], short, BAR)) for row in table.rows)
+        return BAR_WIDTH
+    sizes = (cell_len(cell_text(row.cells[at], short, BAR_WIDTH)) for row in table.rows)
     return max(cell_len(table.columns[at].name), *sizes, 0)
 
 
-def spelt(cell: Cell, short: bool, width: int) -> str:
-    if isinstance(cell, Long):
+def cell_text(cell: Cell, short: bool, width: int) -> str:
+    if isinstance(cell, Shortenable):
         return cell.short if short else cell.text
     return cell if isinstance(cell, str) else "█" * round(cell * width)
 
 
-def told(text: str, width: int, right: bool = False, ends: bool = False) -> str:
-    """A text in exactly so many columns of the terminal."""
+def fit_text(text: str, width: int, right: bool = False, keep_end: bool = False) -> str:
+    """A text padded or cut to exactly so many columns of the terminal."""
     size = cell_len(text)
-    if size > width and ends:
+    if size > width and keep_end:
         text = text[-max(1, width - 1) :]
-        return told("…" + text[cell_len(text) - width + 1 :] if width > 1 else "…", width)
+        return fit_text("…" + text[cell_len(text) - width + 1 :] if width > 1 else "…", width)
     if size > width:
         return set_cell_size(text, width - 1) + "…" if width > 1 else "…"[:width]
     return " " * (width - size) + text if right else text + " " * (width - size)
 
 
-# Pictures -----------------------------------------------------------------------------------------------------------
+# Grids and trees -----------------------------------------------------------------------------------------------------------
 
 
-@draw.register
+@render.register
 def _(part: Grid, width: int) -> Iterator[RenderableType | Spans]:
-    labels = min(max(map(cell_len, part.down), default=0), 16)
-    cell = _cell(part, width - labels - 1)
+    labels = min(max(map(cell_len, part.row_labels), default=0), 16)
+    cell = _cell_width(part, width - labels - 1)
     fit = max(1, (width - labels - 1) // cell)
-    if part.whole:
-        for at in range(0, len(part.across), fit):
-            yield from _band(part, range(at, min(at + fit, len(part.across))), labels, cell)
+    if part.all_columns:
+        for at in range(0, len(part.column_labels), fit):
+            yield from _grid_lines(part, range(at, min(at + fit, len(part.column_labels))), labels, cell)
         return
-    shown = list(range(max(0, len(part.across) - fit), len(part.across)))
-    if len(shown) < len(part.across):
-        shown = [0, *shown[1:]] if part.first else shown
-        kept = f"the first and the last {len(shown) - 1}" if part.first else f"the last {len(shown)}"
-        yield [(f"{len(shown)} of {len(part.across)} columns: {kept}"[:width], "dim")]
-    yield from _band(part, shown, labels, cell)
+    shown = list(range(max(0, len(part.column_labels) - fit), len(part.column_labels)))
+    if len(shown) < len(part.column_labels):
+        shown = [0, *shown[1:]] if part.keep_first else shown
+        which = f"the first and the last {len(shown) - 1}" if part.keep_first else f"the last {len(shown)}"
+        yield [(f"{len(shown)} of {len(part.column_labels)} columns: {which}"[:width], "dim")]
+    yield from _grid_lines(part, shown, labels, cell)
 
 
-def _band(part: Grid, shown: Sequence[int], labels: int, cell: int) -> Iterator[Spans]:
-    """Some of a grid's columns."""
-    yield from _across([part.across[at] for at in shown], labels, cell)
-    for number, name in enumerate(part.down):
-        line: Spans = [(told(name, labels, right=True) + " ", "dim")]
+def _grid_lines(part: Grid, shown: Sequence[int], labels: int, cell: int) -> Iterator[Spans]:
+    """The lines of some of a grid's columns."""
+    yield from _column_labels([part.column_labels[at] for at in shown], labels, cell)
+    for number, name in enumerate(part.row_labels):
+        line: Spans = [(fit_text(name, labels, right=True) + " ", "dim")]
         for at in shown:
             value = part.values[number][at]
             text = part.texts[number][at] if cell > 2 else ""
-            line.append((_shaded(value, text, cell), "" if value is None else _strength(value)))
-        yield stripped(line)
+            line.append((_shaded(value, text, cell), "" if value is None else _shade_style(value)))
+        yield strip_line(line)
 
 
-@draw.register
-def _(part: Mosaic, width: int) -> Iterator[RenderableType | Spans]:
+@render.register
+def _(part: ThumbnailGrid, width: int) -> Iterator[RenderableType | Spans]:
     rows, columns = part.maps.shape[:2]
     yield Text(f"all {rows} × {columns} maps as small pictures: --save maps.html", "dim")
 
 
-@draw.register
-def _(part: Gaze, width: int) -> Iterator[RenderableType | Spans]:
+@render.register
+def _(part: HoverMap, width: int) -> Iterator[RenderableType | Spans]:
     yield from ()
 
 
-def _cell(part: Grid, room: int) -> int:
-    """How wide a cell is: narrow ones are a shade, wider ones have a text."""
-    if not part.texts or not part.spare:
-        return CELLS if part.texts else 2
+def _cell_width(part: Grid, room: int) -> int:
+    """How wide a cell is: one of 2 characters is only a shade, wider ones have a text."""
+    if not part.texts or not part.texts_optional:
+        return TEXT_CELL_WIDTH if part.texts else 2
     least = 2 + max((cell_len(text) for row in part.texts for text in row), default=0)
-    each = room // max(1, len(part.across))
-    return 2 if each < least else min(each, max(least, 1 + max(map(cell_len, part.across), default=0)))
+    even = room // max(1, len(part.column_labels))
+    return 2 if even < least else min(even, max(least, 1 + max(map(cell_len, part.column_labels), default=0)))
 
 
-def _across(names: Sequence[str], labels: int, cell: int) -> Iterator[Spans]:
-    """The columns' names; where cells are narrow, down the page."""
+def _column_labels(names: Sequence[str], labels: int, cell: int) -> Iterator[Spans]:
+    """The columns' labels; where cells are narrow, they run downwards."""
     if cell > 2:
-        yield [(" " * (labels + 1) + "".join(told(name, cell - 1) + " " for name in names).rstrip(), "dim")]
+        yield [(" " * (labels + 1) + "".join(fit_text(name, cell - 1) + " " for name in names).rstrip(), "dim")]
         return
-    letters = [[*name[:LETTERS]] for name in names]
+    letters = [[*name[:MAX_ROTATED_LABEL]] for name in names]
     for line in range(max(map(len, letters), default=0)):
-        found = (letter[line] if line < len(letter) else "" for letter in letters)
-        yield [((" " * (labels + 1) + "".join(told(one, cell) for one in found)).rstrip(), "dim")]
+        row = (label[line] if line < len(label) else "" for label in letters)
+        yield [((" " * (labels + 1) + "".join(fit_text(letter, cell) for letter in row)).rstrip(), "dim")]
 
 
 def _shaded(value: float | None, text: str, cell: int) -> str:
@@ -280,44 +281,44 @@ def _shaded(value: float | None, text: str, cell: int) -> str:
         return " " * cell
     shade = SHADES[min(len(SHADES) - 1, int(abs(value) * len(SHADES)))]
     if cell > 2:
-        return told(shade + text, cell - 1) + " "
+        return fit_text(shade + text, cell - 1) + " "
     return shade * 2 if value >= 0 or shade == " " else f"-{shade}"
 
 
-def _strength(value: float) -> str:
+def _shade_style(value: float) -> str:
     strong = "dim" if abs(value) < 0.2 else "" if abs(value) < 0.6 else "bold"
     return strong if value >= 0 else f"{strong} red".strip()
 
 
-@draw.register
-def _(part: Strip, width: int) -> Iterator[RenderableType | Spans]:
-    """One token a line, strongest marked by its bar."""
+@render.register
+def _(part: TokenStrip, width: int) -> Iterator[RenderableType | Spans]:
+    """One token a line, its value as a bar."""
     sizes = [cell_len(token) for token in part.tokens]
-    labels = min(max(sizes, default=0), max(NARROW, width // 3))
+    labels = min(max(sizes, default=0), max(MIN_COLUMN_WIDTH, width // 3))
     notes = max(map(cell_len, part.notes), default=0)
-    room = max(0, min(BAR * 2, width - labels - notes - 2 * len(BETWEEN)))
+    room = max(0, min(BAR_WIDTH * 2, width - labels - notes - 2 * len(GAP)))
     for token, value, note in zip(part.tokens, part.values, part.notes, strict=True):
         yield [
-            (told(token, labels) + BETWEEN, _strength(value)),
-            (told(note, notes, right=True) + BETWEEN, "dim"),
+            (fit_text(token, labels) + GAP, _shade_style(value)),
+            (fit_text(note, notes, right=True) + GAP, "dim"),
             ("█" * round(value * room), "green"),
         ]
 
 
-@draw.register
+@render.register
 def _(part: Branch, width: int) -> Iterator[RenderableType | Spans]:
-    yield _twig(part, "", width)
-    yield from _boughs(part, "", width)
+    yield _branch_line(part, "", width)
+    yield from _child_lines(part, "", width)
 
 
-def _boughs(branch: Branch, before: str, width: int) -> Iterator[Spans]:
+def _child_lines(branch: Branch, before: str, width: int) -> Iterator[Spans]:
     for number, child in enumerate(branch.children):
         last = number == len(branch.children) - 1
-        yield _twig(child, before + ("└─ " if last else "├─ "), width)
-        yield from _boughs(child, before + ("   " if last else "│  "), width)
+        yield _branch_line(child, before + ("└─ " if last else "├─ "), width)
+        yield from _child_lines(child, before + ("   " if last else "│  "), width)
 
 
-def _twig(branch: Branch, before: str, width: int) -> Spans:
-    room = max(NARROW, width - cell_len(before) - cell_len(branch.note) - len(BETWEEN))
-    text = told(branch.text, min(room, cell_len(branch.text)))
-    return [(before, "dim"), (text, STYLES[branch.style]), (BETWEEN + branch.note if branch.note else "", "dim")]
+def _branch_line(branch: Branch, before: str, width: int) -> Spans:
+    room = max(MIN_COLUMN_WIDTH, width - cell_len(before) - cell_len(branch.note) - len(GAP))
+    text = fit_text(branch.text, min(room, cell_len(branch.text)))
+    return [(before, "dim"), (text, RICH_STYLES[branch.style]), (GAP + branch.note if branch.note else "", "dim")]

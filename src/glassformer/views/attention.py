@@ -1,33 +1,58 @@
-"""Attention: how much each token took from each other one, in one head, on average, or all the way down.
+"""Attention: how much each token took from each other one, in one head, as a mean over heads, or through all layers.
 
-Rollout follows the ways through all layers: each layer's mean over heads, half of it the stream itself, multiplied up
-(Abnar and Zuidema, 2020). These are weights, not reasons: a token can be looked at hard and change nothing. What changes the
-answer is view by changing something: see `Model.changed`.
+Rollout follows the paths through all layers: the product of each layer's mean over heads, averaged with the identity for
+the residual stream (Abnar and Zuidema, 2020). These are weights, not reasons: a token can be looked at hard and change
+nothing. What changes the answer is found by changing something: see `Model.changed`.
 
 Shapes: weights (queries, keys), each row summing to one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.page.document import Column, Gaze, Grid, Heading, Mosaic, Page, Part, Row, Table, Words
-from glassformer.page.format import share, visible
+from glassformer.page.document import (
+    Column,
+    Grid,
+    Heading,
+    HoverMap,
+    Page,
+    PagePart,
+    Paragraph,
+    Table,
+    TableRow,
+    ThumbnailGrid,
+)
+from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.views.tokens import find_token
 from glassformer.views.view import Floats, View
 
-Kind: TypeAlias = Literal["self", "cross", "encoder"]
+AttentionKind: TypeAlias = Literal["self", "cross", "encoder"]
+MAX_TOKENS = 48  # rows and columns of a map, unless everything is shown
+MAX_GRID_TOKENS = 96  # above, a map is drawn as an image
+MAX_HOVER_TOKENS = 256  # above, a text cannot be hovered over
+MAX_ROW_TOKENS = 12  # tokens listed for one row of a map
+MAX_HABIT_HEADS = 8  # heads listed for each habit
+HABITS = {  # a field of Habit, by what the head looks at
+    "the first token": "first",
+    "the token before": "previous",
+    "the token itself": "itself",
+    "the same token earlier": "duplicate",
+    "what followed the same token earlier (induction)": "induction",
+}
+SINGLE_TOKEN = "a single token can look at itself only, so all heads do the same"
+NO_REPEATS = "no token comes twice, so there are no copies to look at (a word with a space before it is another token)"
 NOTE = "Attention is what was looked at, not why: a token can be looked at hard and change nothing. To find out, change it."
 
 
 @dataclass(frozen=True)
 class Glance:
-    """One token that was looked at."""
+    """One token that was looked at, and how much."""
 
     position: int
     text: str
@@ -53,17 +78,17 @@ class AttentionRow(View):
     @property
     def best(self) -> list[Glance]:
         """Most looked at first."""
-        return sorted(self.glances, key=lambda one: -one.weight)
+        return sorted(self.glances, key=lambda glance: -glance.weight)
 
 
 @dataclass(frozen=True)
-class Attention(View):
-    """One map."""
+class AttentionMap(View):
+    """The attention weights of a text's tokens over each other."""
 
     SCHEMA = "glassformer.attention/1"
 
     model: str
-    kind: Kind
+    kind: AttentionKind
     layer: int | None  # None: all of them
     head: int | None  # None: their mean
     rollout: bool
@@ -98,26 +123,26 @@ class Attention(View):
         """What one token looked at: by its position (-1 is the last), or by its text."""
         at = find_token(token, self.queries)
         causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
-        seen = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
-        glances = tuple(Glance(number, text, weight) for number, (text, weight) in enumerate(seen))
+        weights = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
+        glances = tuple(Glance(position, text, weight) for position, (text, weight) in enumerate(weights))
         return AttentionRow(self.model, self.what(), at, self.queries[at], glances, self.note)
 
     def __repr__(self) -> str:
-        return f"Attention({self.what()}: {len(self.queries)} × {len(self.keys)})"
+        return f"AttentionMap({self.what()}: {len(self.queries)} × {len(self.keys)})"
 
 
 @dataclass(frozen=True)
 class Habit:
-    """What a head does, over all tokens but the first, which can look at nothing else: shares of its weight, and how widely
-    it looks."""
+    """What a head does: where its weight goes, and how spread out it is; over all tokens but the first, which can look at
+    itself only."""
 
     layer: int
     head: int
     entropy: float  # in bits, mean over the tokens that look
-    first: float | None  # the share that goes to the first token; None here and below: no token could
+    first: float | None  # the fraction that goes to the first token; None here and below: no token could
     previous: float | None
     itself: float | None
-    duplicate: float | None  # to the same token earlier, mean over those that have come before
+    duplicate: float | None  # to the same token earlier, mean over the tokens that are repeated
     induction: float | None  # to what followed the same token earlier
 
 
@@ -128,12 +153,12 @@ class Heads(View):
     SCHEMA = "glassformer.heads/1"
 
     model: str
-    kind: Kind
+    kind: AttentionKind
     tokens: tuple[str, ...]
     layers: int
     heads: int
     habits: tuple[Habit, ...]
-    again: tuple[int, int] = (0, 0)  # tokens that have come before, and those of them after which another came
+    again: tuple[int, int] = (0, 0)  # repeated tokens, and those of them whose earlier copy has a successor
     note: str = NOTE
     maps: npt.NDArray[np.uint8] | None = field(default=None, repr=False, compare=False, metadata={"stored": False})
 
@@ -145,129 +170,119 @@ class Heads(View):
 
 
 def shades(weights: Floats) -> Floats:
-    """How strong a map's cells are drawn, from 0 to 1: as the square root of the weight, relative to a row's strongest.
+    """How dark a map's cells are drawn, from 0 to 1: as the square root of the weight, relative to a row's strongest.
 
-    Many heads rest on the first token; in proportion, nothing else could be seen beside it.
+    Many heads rest on the first token; in proportion, nothing else could be seen next to it.
     """
-    view: Floats = np.sqrt(weights / np.maximum(weights.max(-1, keepdims=True), 1e-9))
-    return view
+    strengths: Floats = np.sqrt(weights / np.maximum(weights.max(-1, keepdims=True), 1e-9))
+    return strengths
 
 
-MOST = 48  # tokens each way
-DRAWN = 96  # tokens of a map beyond which it is a picture
-POINTED = 256  # tokens of a text that can be pointed at
-ALONE = "one token can look at itself only, so there is nothing to tell heads apart by"
-ONCE = "no token comes twice, so there are no copies to look at (a word with a space before it is another token)"
-BEST = 12  # tokens of a row
-FEW = 8  # heads of each habit
-HABITS: dict[str, Callable[[Habit], float | None]] = {
-    "the first token": lambda one: one.first,
-    "the token before": lambda one: one.previous,
-    "the token itself": lambda one: one.itself,
-    "the same token earlier": lambda one: one.duplicate,
-    "what followed the same token earlier (induction)": lambda one: one.induction,
-}
-
-
-def draw_map(view: Attention, everything: bool = False) -> Page:
-    """A map; of a long text the first token, where heads rest, and the last ones. All of a long text is a picture."""
-    own = view.kind != "cross"
-    down = _shown(len(view.queries), everything, first=False)
-    across = _shown(len(view.keys), everything, first=own)
-    shown = np.ix_(down, across)
+def draw_map(view: AttentionMap, everything: bool = False) -> Page:
+    """A map; of a long text the first token, where heads rest, and the last ones. All of a long text is an image."""
+    same_text = view.kind != "cross"
+    rows = _shown_tokens(len(view.queries), everything, keep_first=False)
+    columns = _shown_tokens(len(view.keys), everything, keep_first=same_text)
+    shown = np.ix_(rows, columns)
     weights, strengths = view.weights[shown], shades(view.weights)[shown]
-    unseen = own and not view.weights[np.triu_indices(len(view.queries), 1)].any()
-    parts: list[Part] = [
+    causal = same_text and not view.weights[np.triu_indices(len(view.queries), 1)].any()
+    parts: list[PagePart] = [
         Heading(f"{view.model}: {view.what()}"),
-        Words("each row is a token that looks, each column one it looks at; shades: √(weight ÷ the row's strongest)", "dim"),
+        Paragraph(
+            "each row is a token that looks, each column one it looks at; shades: √(weight ÷ the row's strongest)", "dim"
+        ),
     ]
-    size = max(len(down), len(across))
-    if size <= POINTED:  # more would be millions of words
+    size = max(len(rows), len(columns))
+    if size <= MAX_HOVER_TOKENS:  # more would be megabytes of HTML
         values = tuple(
-            tuple(None if unseen and key > query else float(strengths[y, x]) for x, key in enumerate(across))
-            for y, query in enumerate(down)
+            tuple(None if causal and key > query else float(strengths[y, x]) for x, key in enumerate(columns))
+            for y, query in enumerate(rows)
         )
-        notes = tuple(tuple(share(float(weight)) for weight in row) for row in weights)
-        queries, keys = (tuple(visible(side[at]) for at in ats) for side, ats in ((view.queries, down), (view.keys, across)))
-        parts.append(Gaze(queries, keys, values, notes))
-    if size <= DRAWN:
-        parts.append(Grid(queries, keys, values, notes=notes, first=own, whole=everything))
+        notes = tuple(tuple(format_percent(float(weight)) for weight in row) for row in weights)
+        queries, keys = tuple(visible(view.queries[at]) for at in rows), tuple(visible(view.keys[at]) for at in columns)
+        parts.append(HoverMap(queries, keys, values, notes))
+    if size <= MAX_GRID_TOKENS:
+        parts.append(Grid(queries, keys, values, notes=notes, keep_first=same_text, all_columns=everything))
     else:
-        parts.append(Mosaic(("looks",), ("is looked at",), np.round(255 * strengths).astype(np.uint8)[None, None]))
-    if len(view.queries) > len(down) or len(view.keys) > len(across):
-        away = 1 - float(weights.sum(1).mean())
-        said = f"{len(down)} of {len(view.queries)} tokens (--all); of what they look at, {share(away)} is not shown"
-        parts.insert(2, Words(said, "dim"))
-    parts.append(Words(view.note, "dim"))
+        parts.append(ThumbnailGrid(("looks",), ("is looked at",), np.round(255 * strengths).astype(np.uint8)[None, None]))
+    if len(view.queries) > len(rows) or len(view.keys) > len(columns):
+        hidden = format_percent(1 - float(weights.sum(1).mean()))
+        parts.insert(
+            2, Paragraph(f"{len(rows)} of {len(view.queries)} tokens (--all); {hidden} of their weight is not shown", "dim")
+        )
+    parts.append(Paragraph(view.note, "dim"))
     return Page(f"{view.model}: attention, {view.what()}", tuple(parts))
 
 
-def _shown(count: int, everything: bool, first: bool) -> list[int]:
-    """Which tokens of a side: all, or the last ones, and the first if it is to stay."""
-    if everything or count <= MOST:
+def _shown_tokens(count: int, everything: bool, keep_first: bool) -> list[int]:
+    """The positions that are shown: all, or the last ones, and the first if it is kept."""
+    if everything or count <= MAX_TOKENS:
         return list(range(count))
-    last = list(range(count - MOST, count))
-    return [0, *last[1:]] if first else last
+    last = list(range(count - MAX_TOKENS, count))
+    return [0, *last[1:]] if keep_first else last
 
 
 def draw_row(view: AttentionRow, everything: bool = False) -> Page:
-    """One token's row: the text, and the most looked at first."""
-    most = max((one.weight for one in view.glances), default=1.0) or 1.0
-    best = view.best if everything else view.best[:BEST]
+    """What one token looked at, the most first."""
+    most = max((glance.weight for glance in view.glances), default=1.0) or 1.0
+    best = view.best if everything else view.best[:MAX_ROW_TOKENS]
     table = Table(
         (
             Column("position", "number"),
-            Column("token", "token", least=8),
+            Column("token", "token", min_width=8),
             Column("weight", "number"),
-            Column("", "bar", keep=6),
+            Column("", "bar", priority=6),
         ),
-        tuple(Row((str(one.position), visible(one.text), share(one.weight), one.weight / most)) for one in best),
+        tuple(
+            TableRow((str(glance.position), visible(glance.text), format_percent(glance.weight), glance.weight / most))
+            for glance in best
+        ),
     )
-    said = f"what {visible(view.text)} (position {view.position}) looked at: {view.what}"
-    return Page(said, (Heading(f"{view.model}: {said}"), table, Words(view.note, "dim")))
-
-
-def _ranked(shares: Iterable[tuple[float, Habit]]) -> Table:
-    rows = (Row((f"layer {one.layer}", f"head {one.head}", share(value), float(value))) for value, one in shares)
-    return Table((Column(), Column(), Column("", "number"), Column("", "bar", keep=6)), tuple(rows))
+    title = f"what {visible(view.text)} (position {view.position}) looked at: {view.what}"
+    return Page(title, (Heading(f"{view.model}: {title}"), table, Paragraph(view.note, "dim")))
 
 
 def draw_heads(view: Heads, everything: bool = False) -> Page:
-    """How widely each head looks, layer by layer, and the heads that do one plain thing."""
-    most = max((one.entropy for one in view.habits), default=1.0) or 1.0
-    by = {(one.layer, one.head): one for one in view.habits}
-    values = tuple(tuple(by[layer, head].entropy / most for head in range(view.heads)) for layer in range(view.layers))
-    down = tuple(f"layer {layer}" for layer in range(view.layers))
-    count = len(view.tokens)
-    parts: list[Part] = [
-        Heading(f"{view.model}: {view.layers} layers × {view.heads} heads over {count} token{'' if count == 1 else 's'}")
-    ]
-    if count == 1 and view.kind != "cross":
-        return Page(f"{view.model}: all heads", (*parts, Words(ALONE)))
+    """The entropy of each head, layer by layer, and the heads that have one plain habit."""
+    most = max((habit.entropy for habit in view.habits), default=1.0) or 1.0
+    entropies = {(habit.layer, habit.head): habit.entropy / most for habit in view.habits}
+    values = tuple(tuple(entropies[layer, head] for head in range(view.heads)) for layer in range(view.layers))
+    layers = tuple(f"layer {layer}" for layer in range(view.layers))
+    tokens = pluralize(len(view.tokens), "token")
+    parts: list[PagePart] = [Heading(f"{view.model}: {view.layers} layers × {view.heads} heads over {tokens}")]
+    if len(view.tokens) == 1 and view.kind != "cross":
+        return Page(f"{view.model}: all heads", (*parts, Paragraph(SINGLE_TOKEN)))
     parts += [
-        Words(f"how widely each head looks: blank is at one token, full is {most:.1f} bits", "dim"),
-        Grid(down, tuple(str(head) for head in range(view.heads)), values),
+        Paragraph(f"entropy of each head's weights: blank looks at one token, full is {most:.1f} bits", "dim"),
+        Grid(layers, tuple(str(head) for head in range(view.heads)), values),
     ]
     if view.maps is not None:
-        parts.append(Mosaic(down, tuple(f"head {head}" for head in range(view.heads)), view.maps))
+        parts.append(ThumbnailGrid(layers, tuple(f"head {head}" for head in range(view.heads)), view.maps))
     else:
-        parts.append(
-            Words(f"{count} tokens are too many for a small picture of each head; --layer and --head show one", "dim")
-        )
+        parts.append(Paragraph(f"{tokens} are too many for a thumbnail of each head; --layer and --head show one", "dim"))
     if view.kind != "cross":
-        for name, habit in HABITS.items():
-            shares = [(value, one) for one in view.habits if (value := habit(one)) is not None]
-            shares.sort(key=lambda two: -two[0])
-            if shares:
-                parts += [Heading(f"heads that look most at {name}"), _ranked(shares if everything else shares[:FEW])]
-        parts.append(Words(_copies(view), "dim"))
-    parts.append(Words(view.note, "dim"))
+        for target, field_name in HABITS.items():
+            heads = [(weight, habit) for habit in view.habits if (weight := getattr(habit, field_name)) is not None]
+            heads.sort(key=lambda pair: -pair[0])
+            if heads:
+                ranking = _heads_table(heads if everything else heads[:MAX_HABIT_HEADS])
+                parts += [Heading(f"heads that look most at {target}"), ranking]
+        parts.append(Paragraph(_repeats_text(view), "dim"))
+    parts.append(Paragraph(view.note, "dim"))
     return Page(f"{view.model}: all heads", tuple(parts))
 
 
-def _copies(view: Heads) -> str:
+def _heads_table(heads: Iterable[tuple[float, Habit]]) -> Table:
+    rows = (
+        TableRow((f"layer {habit.layer}", f"head {habit.head}", format_percent(weight), float(weight)))
+        for weight, habit in heads
+    )
+    return Table((Column(), Column(), Column("", "number"), Column("", "bar", priority=6)), tuple(rows))
+
+
+def _repeats_text(view: Heads) -> str:
     """Over how many tokens the last two habits are means."""
-    came, followed = view.again
-    if not came:
-        return ONCE
-    return f"the same token earlier: mean over the {came} tokens that come again; what followed it: over {followed}"
+    repeated, followed = view.again
+    if not repeated:
+        return NO_REPEATS
+    return f"the same token earlier: mean over {repeated} repeated tokens; what followed it: over {followed}"

@@ -1,16 +1,19 @@
-"""Direct logit attribution: what each block and each head added to a token's score."""
+"""Direct logit attribution: what each part of the model added to a token's score."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassformer.page.document import Column, Heading, Page, Row, Table, Words
-from glassformer.page.format import share, visible
+from glassformer.page.document import Column, Heading, Page, Paragraph, Table, TableRow
+from glassformer.page.format import format_percent, visible
 from glassformer.views.view import View
+
+MAX_HEADS = 10  # unless everything is shown
 
 
 @dataclass(frozen=True)
-class Share:
+class Contribution:
     """What one part of the model added to a score."""
 
     name: str  # 'embedding', 'attention', 'cross', 'mlp', 'biases' or 'rounding'
@@ -21,6 +24,8 @@ class Share:
 
 @dataclass(frozen=True)
 class Attribution(View):
+    """A token's score as the sum of what each part added to it."""
+
     SCHEMA = "glassformer.attribution/1"
 
     model: str
@@ -28,12 +33,12 @@ class Attribution(View):
     before: str  # the token at the position
     id: int
     text: str
-    score: float  # its own; if it is held against another token, how far it is ahead
+    score: float  # its own; if it is compared with another token, its lead over that
     probability: float
-    rank: int  # 1 is the model's first choice
-    against: str | None  # the token that it is held against
-    parts: tuple[Share, ...]  # that sum to the score: the embedding, each block's additions, biases, rounding
-    heads: tuple[Share, ...]  # attention's parts once more, head by head
+    rank: int  # 1: the model's first choice
+    against: str | None  # the token that it is compared with
+    parts: tuple[Contribution, ...]  # they sum to the score: the embedding, what each block adds, biases, rounding
+    heads: tuple[Contribution, ...]  # attention's parts again, head by head
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -42,42 +47,44 @@ class Attribution(View):
         return f"Attribution({self.text!r}: {self.score:.2f} in {len(self.parts)} parts)"
 
 
-BEST = 10  # heads that are shown
-
-
 def draw(view: Attribution, everything: bool = False) -> Page:
-    token, what = visible(view.text), "score" if view.against is None else f"lead over {visible(view.against)}"
-    whose = f"the score of {token}" if view.against is None else f"{token}'s {what}"
-    said = f"who wrote {whose} after {visible(view.before)} (position {view.position})"
-    most = max((abs(part.value) for part in view.parts), default=1.0) or 1.0
-    strongest = max((abs(part.value) for part in view.heads), default=1.0) or 1.0
-    heads = sorted(view.heads, key=lambda part: -abs(part.value))
+    token, quantity = visible(view.text), "score" if view.against is None else f"lead over {visible(view.against)}"
+    target = f"the score of {token}" if view.against is None else f"{token}'s {quantity}"
+    title = f"which parts wrote {target} after {visible(view.before)} (position {view.position})"
+    heads = sorted(view.heads, key=lambda head: -abs(head.value))
     return Page(
-        said,
+        title,
         (
-            Heading(f"{view.model}: {said}"),
-            Words(
-                f"the {what} is {view.score:.2f} ({token} is {share(view.probability)} likely, rank {view.rank:,}): "
-                "the sum of what each part added to it directly",
+            Heading(f"{view.model}: {title}"),
+            Paragraph(
+                f"logit attribution: what each part added directly; together the {quantity}, {view.score:.2f}\n"
+                f"{token}: probability {format_percent(view.probability)}, rank {view.rank:,}",
                 "dim",
             ),
-            _table(view.parts, most),
-            Heading("the heads that added or took away most"),
-            _table(heads if everything else heads[:BEST], strongest),
-            Words("What a head wrote for later ones to read is counted where they write. Biases stand apart.", "dim"),
+            _table(view.parts),
+            Heading("the heads that added or subtracted most"),
+            _table(heads if everything else heads[:MAX_HEADS]),
+            Paragraph("What a head wrote for later parts to read is counted where they write. Biases are separate.", "dim"),
         ),
     )
 
 
-def _table(parts: list[Share] | tuple[Share, ...], most: float) -> Table:
-    columns = (Column("part"), Column("adds", "number"), Column("less", "bar", keep=7), Column("more", "bar", keep=8))
+def _table(parts: Sequence[Contribution]) -> Table:
+    most = max((abs(part.value) for part in parts), default=1.0) or 1.0
+    columns = (
+        Column("part"),
+        Column("adds", "number"),
+        Column("less", "bar", priority=7),
+        Column("more", "bar", priority=8),
+    )
     rows = (
-        Row((_name(part), f"{part.value:+.2f}", max(0.0, -part.value) / most, max(0.0, part.value) / most)) for part in parts
+        TableRow((_name(part), f"{part.value:+.2f}", max(0.0, -part.value) / most, max(0.0, part.value) / most))
+        for part in parts
     )
     return Table(columns, tuple(rows))
 
 
-def _name(part: Share) -> str:
+def _name(part: Contribution) -> str:
     if part.block is None:
         return part.name
     return f"block {part.block} {part.name}" + ("" if part.head is None else f" head {part.head}")

@@ -1,4 +1,4 @@
-"""A padded batch: one text below the other, tokens in columns, and under each the mask that says what is text."""
+"""A padded batch: texts below each other, tokens in columns, and under each the mask that says what is text."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from glassformer.page.document import Column, Page, Row, Style, Table, Words
-from glassformer.page.format import many, share, visible
+from glassformer.page.document import Column, Page, Paragraph, Style, Table, TableRow
+from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.views.tokens import TextToken
 from glassformer.views.view import View
-from glassformer.views.vocabulary import Vocabulary
+from glassformer.views.vocabulary import VocabularySizes
 
-# Several texts ------------------------------------------------------------------------------------------------------
+MAX_POSITIONS = 10  # of each text, unless everything is shown
+MAX_TEXTS = 12
+BAND = 8  # positions of one table where everything is shown
+PADDING = "·"
+BatchLine: TypeAlias = tuple[str, Sequence[str], Style]  # label, cells, style
 
 
 @dataclass(frozen=True)
 class Batch(View):
-    """Several texts as a model takes them at once: filled up to one length, with a mask that says what is text."""
+    """Several texts as a model takes them at once: padded to one length, with a mask that says what is text."""
 
     SCHEMA = "glassformer.batch/1"
 
@@ -25,14 +29,14 @@ class Batch(View):
     texts: tuple[str, ...]
     ids: tuple[tuple[int, ...], ...]  # (texts, longest)
     attention_mask: tuple[tuple[int, ...], ...]  # 1: a token, 0: padding
-    token_type_ids: tuple[tuple[int, ...], ...] | None  # which of two texts each is of; None: the model has no use for it
-    tokens: tuple[tuple[TextToken, ...], ...]  # of each text, without the padding
+    token_type_ids: tuple[tuple[int, ...], ...] | None  # which of two texts each token is of; None: not used by the model
+    tokens: tuple[tuple[TextToken, ...], ...]  # without the padding
     padding_side: Literal["left", "right"]
-    pad_token: str | None  # None: all are of one length, and there is no such token
+    pad_token: str | None  # None: none is needed, and the tokenizer has none
     pad_token_id: int | None
-    borrowed: bool  # the tokenizer has no token for padding, so that which ends a text stands in
-    python: str  # what gives the same
-    vocabulary: Vocabulary
+    borrowed: bool  # the tokenizer has no padding token, so its end-of-text token stands in
+    python: str  # the call that gives the same
+    vocabulary: VocabularySizes
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -42,79 +46,72 @@ class Batch(View):
         return draw(self, everything)
 
     def __repr__(self) -> str:
-        return f"Batch({self.shape[0]} texts, filled up to {self.shape[1]} tokens)"
-
-
-PLACES = 10  # that are shown of each text
-TEXTS = 12  # that are shown
-TOGETHER = 8  # places side by side, where all are wanted
-PADDING = "·"
-Line: TypeAlias = tuple[str, Sequence[str], Style]  # its label, its cells, how it looks
+        return f"Batch({self.shape[0]} texts, padded to {self.shape[1]} tokens)"
 
 
 def draw(view: Batch, everything: bool = False) -> Page:
     texts, width = view.shape
     padding = sum(row.count(0) for row in view.attention_mask)
-    with_ = "" if view.pad_token is None else f" with {visible(view.pad_token)} (id {view.pad_token_id})"
-    filled = f"filled up on the {view.padding_side}{with_}" if padding else "all of one length"
-    said = [f"{many(texts, 'text')}, {filled}: ({texts}, {width}), {padding} of {texts * width} places are padding"]
+    pad_token = "" if view.pad_token is None else f" with {visible(view.pad_token)} (id {view.pad_token_id})"
+    padded = f"padded on the {view.padding_side}{pad_token}" if padding else "all of one length"
+    summary = [f"{pluralize(texts, 'text')}, {padded}: ({texts}, {width}), {padding} of {texts * width} places are padding"]
     if padding:
-        said[0] += f" ({share(padding / (texts * width))}, shown as {PADDING})"
+        summary[0] += f" ({format_percent(padding / (texts * width))}, shown as {PADDING})"
     if view.borrowed and padding:
-        said.append("This tokenizer has no token for padding; the one that ends a text stands in, and the mask hides it.")
-    if not everything and (texts > TEXTS or width > PLACES):
-        said.append("What is left out in the middle is shown with --all.")
+        summary.append("This tokenizer has no padding token; its end-of-text token stands in, and the mask hides it.")
+    if not everything and (texts > MAX_TEXTS or width > MAX_POSITIONS):
+        summary.append("--all shows what is left out in the middle.")
     return Page(
-        f"{view.model}: {many(texts, 'text')} as a batch",
+        f"{view.model}: {pluralize(texts, 'text')} as a batch",
         (
             *tables(view, everything),
-            Words("\n" + "\n".join(said)),
-            Words(f"in Python: {view.python}".replace("\n", "\n           ")),
-            Words(f"vocabulary: {view.vocabulary}", "dim"),
+            Paragraph("\n" + "\n".join(summary)),
+            Paragraph(f"in Python: {view.python}".replace("\n", "\n           ")),
+            Paragraph(f"vocabulary: {view.vocabulary}", "dim"),
         ),
     )
 
 
 def tables(view: Batch, everything: bool) -> Iterator[Table]:
-    """All places in one table, without those in the middle that are too many; or all of them, some in each table."""
+    """One table without the middle of long texts; or, where everything is shown, several below each other."""
     _, width = view.shape
     lines = list(_lines(view, everything))
-    if everything and width > TOGETHER:
-        for first in range(0, width, TOGETHER):
-            shown = list(range(first, min(first + TOGETHER, width)))
+    if everything and width > BAND:
+        for first in range(0, width, BAND):
+            shown = list(range(first, min(first + BAND, width)))
             yield _table(lines, shown, [9] * len(shown))
         return
     shown = list(range(width))
-    if width > PLACES:
-        shown = [*shown[: PLACES // 2], *shown[-PLACES // 2 :]]
+    if width > MAX_POSITIONS:
+        shown = [*shown[: MAX_POSITIONS // 2], *shown[-MAX_POSITIONS // 2 :]]
     yield _table(lines, shown, [8 - min(at, len(shown) - 1 - at) for at in range(len(shown))], width - len(shown))
 
 
-def _table(lines: Sequence[Line], shown: Sequence[int], ranks: Sequence[int], more: int = 0) -> Table:
-    """Some places; where there is no room, those of the lowest rank go first."""
-    columns = [Column(str(at), "token", keep=rank, least=5) for at, rank in zip(shown, ranks, strict=True)]
+def _table(lines: Sequence[BatchLine], shown: Sequence[int], priorities: Sequence[int], more: int = 0) -> Table:
+    """Some positions, and in the middle how many more there are."""
+    columns = [Column(str(at), "token", priority=value, min_width=5) for at, value in zip(shown, priorities, strict=True)]
     rows = [[label, *(cells[at] if cells else "" for at in shown)] for label, cells, _ in lines]
     if more:
         middle = len(shown) // 2
         columns.insert(middle, Column(f"{more:,} more"))
         for row, (_, cells, _) in zip(rows, lines, strict=True):
             row.insert(1 + middle, "…" if cells else "")
-    styles = [style for _, _, style in lines]
-    return Table((Column("text"), *columns), tuple(Row(tuple(row), one) for row, one in zip(rows, styles, strict=True)))
+    styled = zip(rows, (style for _, _, style in lines), strict=True)
+    return Table((Column("text"), *columns), tuple(TableRow(tuple(row), style) for row, style in styled))
 
 
-def _lines(view: Batch, everything: bool) -> Iterator[Line]:
-    """Of each text its tokens, its ids and its mask; which of two texts a token is of, where the model asks."""
+def _lines(view: Batch, everything: bool) -> Iterator[BatchLine]:
+    """Of each text its tokens, ids and mask; and token types, where the model takes them."""
     texts, _ = view.shape
     numbers = list(range(texts))
-    half = TEXTS // 2
-    for at in numbers if everything or texts <= TEXTS else [*numbers[:half], None, *numbers[-half:]]:
+    half = MAX_TEXTS // 2
+    for at in numbers if everything or texts <= MAX_TEXTS else [*numbers[:half], None, *numbers[-half:]]:
         if at is None:
             yield f"… {texts - 2 * half:,} more", (), "dim"
             continue
-        words = iter(view.tokens[at])
-        yield str(at + 1), [visible(next(words).text) if here else PADDING for here in view.attention_mask[at]], ""
-        rows = {"ids": view.ids, "mask": view.attention_mask, "types": view.token_type_ids}
-        for name, held in rows.items():
-            if held is not None:
-                yield f"  {name}", [str(number) for number in held[at]], "dim"
+        tokens = iter(view.tokens[at])
+        yield str(at + 1), [visible(next(tokens).text) if is_token else PADDING for is_token in view.attention_mask[at]], ""
+        inputs = {"ids": view.ids, "mask": view.attention_mask, "types": view.token_type_ids}
+        for name, rows in inputs.items():
+            if rows is not None:
+                yield f"  {name}", [str(number) for number in rows[at]], "dim"

@@ -1,17 +1,19 @@
-"""With the KV cache and without: the same tokens, at what cost in time and in memory."""
+"""With the KV cache and without: the same tokens, and what they cost in time and memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassformer.page.document import Column, Heading, Page, Part, Row, Table, Words, middle
-from glassformer.page.format import many, seconds, storage, visible
+from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow, elide_middle
+from glassformer.page.format import format_bytes, format_seconds, pluralize, visible
 from glassformer.views.view import View
+
+MAX_TOKENS = 32  # unless everything is shown
 
 
 @dataclass(frozen=True)
 class TokenTime:
-    """What one token took, each way."""
+    """How long one token took, with the cache and without."""
 
     text: str
     length: int  # tokens before it
@@ -21,11 +23,13 @@ class TokenTime:
 
 @dataclass(frozen=True)
 class CacheComparison(View):
+    """The same text written with the KV cache, and without."""
+
     SCHEMA = "glassformer.caching/1"
 
     model: str
     prompt_tokens: int
-    same: bool  # whether both ways gave the same tokens
+    same: bool  # whether the tokens are the same with and without
     texts: tuple[str, str]  # with the cache, and without
     steps: tuple[TokenTime, ...]
     seconds: tuple[float, float]
@@ -39,38 +43,35 @@ class CacheComparison(View):
         return f"CacheComparison({len(self.steps)} tokens: {self.seconds[0]:.2f} s with, {self.seconds[1]:.2f} s without)"
 
 
-MOST = 32
-
-
 def draw(view: CacheComparison, everything: bool = False) -> Page:
     most = max((max(step.cached, step.uncached) for step in view.steps), default=1.0) or 1.0
     rows = [
-        Row(
+        TableRow(
             (
                 str(step.length),
                 visible(step.text) if step.text else "…",
-                seconds(step.cached),
+                format_seconds(step.cached),
                 step.cached / most,
-                seconds(step.uncached),
+                format_seconds(step.uncached),
                 step.uncached / most,
             )
         )
         for step in view.steps
     ]
     columns = (
-        Column("before it", "number"), Column("token", "token", least=8), Column("with cache", "number"),
-        Column("", "bar", keep=6), Column("without", "number"), Column("", "bar", keep=6),
+        Column("before it", "number"), Column("token", "token", min_width=8), Column("with cache", "number"),
+        Column("", "bar", priority=6), Column("without", "number"), Column("", "bar", priority=6),
     )  # fmt: skip
-    with_, without = view.seconds
-    verdict = "the same tokens both ways" if view.same else "the two ways gave different tokens: rounding differs"
-    parts: list[Part] = [
-        Heading(f"{view.model}: {many(len(view.steps), 'token')} with the cache, and without"),
-        Table(columns, tuple(rows) if everything else middle(rows, MOST)),
-        Words(f"\n{verdict}", "chosen" if view.same else "strong"),
-        Words(
-            f"with: {seconds(with_)}, {view.fed[0]:,} tokens through the model, {storage(view.bytes)} kept\n"
-            f"without: {seconds(without)}, {view.fed[1]:,} tokens through the model, nothing kept"
-            + (f"\n{without / with_:.1f} times as long without" if with_ > 0 else "")
+    cached, uncached = view.seconds
+    verdict = "the same tokens with and without" if view.same else "other tokens without: it rounds differently"
+    parts: list[PagePart] = [
+        Heading(f"{view.model}: {pluralize(len(view.steps), 'token')} with the cache, and without"),
+        Table(columns, tuple(rows) if everything else elide_middle(rows, MAX_TOKENS)),
+        Paragraph(f"\n{verdict}", "chosen" if view.same else "strong"),
+        Paragraph(
+            f"with: {format_seconds(cached)}, {view.fed[0]:,} tokens through the model, {format_bytes(view.bytes)} cached\n"
+            f"without: {format_seconds(uncached)}, {view.fed[1]:,} tokens through the model, nothing cached"
+            + (f"\n{uncached / cached:.1f} times as long without" if cached > 0 else "")
         ),
     ]
     return Page(f"{view.model}: what the cache is for", tuple(parts))

@@ -1,45 +1,52 @@
-"""Two models over one text: another quantisation, executor or change, or another model; where and how far they differ."""
+"""Two models over one text: where and how far they differ. The second may be another quantization, executor or change."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassformer.page.document import Column, Heading, Page, Part, Row, Table, Words
-from glassformer.page.format import brief, share, visible
+from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
+from glassformer.page.format import format_percent, tail, visible
 from glassformer.views.view import View
+
+MAX_CONTEXT = 24  # characters of the text before a position
+MAX_PLACES = 6  # that differ most, unless everything is shown
+MAX_LAYERS = 8
+LEGEND = "1, 2: the models · best: the most likely token · prob.: of the token in the text"
 
 
 @dataclass(frozen=True)
 class DifferingPlace:
-    """One place in the text, as both see it."""
+    """One position in the text, and what both models predict there."""
 
     position: int
     before: str
-    came: str  # what stands there; nothing behind the end
-    best: tuple[str, str]  # what each would have said
-    probability: tuple[float | None, float | None]  # of what came
+    came: str  # the token there; empty after the end
+    best: tuple[str, str]  # each model's most likely token
+    probability: tuple[float | None, float | None]  # of the token there
     divergence: float  # of the second from the first, in nats
 
 
 @dataclass(frozen=True)
 class StreamDifference:
-    """How far the streams are apart as they leave one block."""
+    """How far the two residual streams differ after one block."""
 
     layer: str
-    error: float  # the difference's length over the first's, mean over the tokens
+    error: float  # the norm of the difference over that of the first, mean over the tokens
 
 
 @dataclass(frozen=True)
 class ModelComparison(View):
+    """Two models' predictions and residual streams over one text."""
+
     SCHEMA = "glassformer.compare-models/1"
 
     names: tuple[str, str]
     tokens: int  # that were scored
     perplexity: tuple[float, float]
     divergence: float  # mean, in nats a token
-    agreement: float  # share of places whose best token is the same
-    first: DifferingPlace | None  # the first place whose best token differs
+    agreement: float  # fraction of positions where the best token is the same
+    first: DifferingPlace | None  # the first position where the best tokens differ
     worst: tuple[DifferingPlace, ...]  # by divergence
     gaps: tuple[StreamDifference, ...]  # by layer; none where the streams cannot be compared
 
@@ -50,68 +57,61 @@ class ModelComparison(View):
         return f"ModelComparison({self.names[0]} ‖ {self.names[1]}: KL {self.divergence:.2g}, agree {self.agreement:.1%})"
 
 
-SO_FAR = 24  # characters of the text before a place
-WORST_BLOCKS = 8
-
-
-# Two models ---------------------------------------------------------------------------------------------------------
-
-
 def draw(view: ModelComparison, everything: bool = False) -> Page:
-    one, other = view.names
-    numbers = (
-        ("tokens", f"{view.tokens:,}", ""),
-        ("perplexity", f"{view.perplexity[0]:,.4f}", f"{view.perplexity[1]:,.4f}"),
-        ("KL of the second from the first", f"{view.divergence:.3g}", "nats a token"),
-        ("the same first choice", f"{view.agreement:.2%}", ""),
+    first, second = view.names
+    rows = (
+        TableRow(("tokens", f"{view.tokens:,}", "")),
+        TableRow(("perplexity", f"{view.perplexity[0]:,.4f}", f"{view.perplexity[1]:,.4f}")),
+        TableRow(("KL divergence", f"{view.divergence:.3g}", "nats per token")),
+        TableRow(("same best token", f"{view.agreement:.2%}", "")),
     )
-    parts: list[Part] = [
-        Heading(f"{one}  ‖  {other}"),
-        Table((Column(), Column("first", "number", least=12), Column("second")), tuple(Row(row) for row in numbers)),
+    parts: list[PagePart] = [
+        Heading(f"{first}  ‖  {second}"),
+        Table((Column(), Column("first", "number", min_width=12), Column("second")), rows),
     ]
     if view.first is None:
-        parts.append(Words("their first choices are the same at every place", "chosen"))
+        parts.append(Paragraph("the same best token at every position", "chosen"))
     else:
-        parts.append(Words(f"their first choices part at position {view.first.position}:", "strong"))
-        parts.append(_places([view.first]))
+        parts.append(Paragraph(f"the best tokens first differ at position {view.first.position}:", "strong"))
+        parts.append(_places_table([view.first]))
     if view.divergence:
-        worst = view.worst if everything else view.worst[:6]
-        parts += [Heading("where they differ most"), _places(worst)]
+        places = _places_table(view.worst if everything else view.worst[:MAX_PLACES])
+        parts += [Heading("where they differ most"), places, Paragraph(LEGEND, "dim")]
     if view.gaps:
         most = max(gap.error for gap in view.gaps) or 1.0
-        order = list(view.gaps) if everything else sorted(view.gaps, key=lambda gap: -gap.error)[:WORST_BLOCKS]
-        rows = (Row((gap.layer, f"{gap.error:.2e}", gap.error / most)) for gap in order)
-        parts.append(
-            Heading("how far their streams are apart, " + ("layer by layer" if everything else "worst layers first"))
-        )
-        parts.append(Table((Column("after", "number"), Column("error", "number"), Column("", "bar")), tuple(rows)))
-        parts.append(Words("error: the difference's length over the first's, mean over the tokens", "dim"))
-    return Page(f"{one} and {other}", tuple(parts))
+        order = list(view.gaps) if everything else sorted(view.gaps, key=lambda gap: -gap.error)[:MAX_LAYERS]
+        layers = tuple(TableRow((gap.layer, f"{gap.error:.2e}", gap.error / most)) for gap in order)
+        parts += [
+            Heading("difference of the residual streams, " + ("layer by layer" if everything else "worst layers first")),
+            Table((Column("after", "number"), Column("error", "number"), Column("", "bar")), layers),
+            Paragraph("error: the norm of the difference over that of the first, mean over the tokens", "dim"),
+        ]
+    return Page(f"{first} and {second}", tuple(parts))
 
 
-def _places(view: Sequence[DifferingPlace]) -> Table:
+def _places_table(places: Sequence[DifferingPlace]) -> Table:
     columns = (
         Column("", "number"),
-        Column("text so far", least=10, ends=True),
-        Column("came", "token", least=6),
-        Column("first says", "token", least=8),
-        Column("second says", "token", least=8),
-        Column("chance of it", "number", keep=6),
-        Column("", "number", keep=6),
+        Column("text so far", min_width=10, keep_end=True),
+        Column("token", "token", min_width=6),
+        Column("best 1", "token", min_width=8),
+        Column("best 2", "token", min_width=8),
+        Column("prob. 1", "number", priority=6),
+        Column("prob. 2", "number", priority=6),
         Column("KL", "number"),
     )
     rows = (
-        Row(
+        TableRow(
             (
-                str(one.position),
-                brief(one.before, SO_FAR),
-                visible(one.came) if one.came else "",
-                visible(one.best[0]),
-                visible(one.best[1]),
-                *("" if chance is None else share(chance) for chance in one.probability),
-                f"{one.divergence:.3g}",
+                str(place.position),
+                tail(place.before, MAX_CONTEXT),
+                visible(place.came) if place.came else "",
+                visible(place.best[0]),
+                visible(place.best[1]),
+                *("" if probability is None else format_percent(probability) for probability in place.probability),
+                f"{place.divergence:.3g}",
             )
         )
-        for one in view
+        for place in places
     )
     return Table(columns, tuple(rows))

@@ -1,39 +1,41 @@
-"""Two texts in one model: where they part, and what the same token is in each, layer by layer."""
+"""Two texts in one model: how the states of the same token differ between them, layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassformer.page.document import Column, Heading, Page, Part, Row, Table, Words
-from glassformer.page.format import many, share, visible
+from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
+from glassformer.page.format import format_percent, pluralize, visible
 from glassformer.views.answers import Candidate
 from glassformer.views.view import View
 
 
 @dataclass(frozen=True)
 class LayerDifference:
-    """How far a token's states in two texts are apart after one layer."""
+    """How far a token's states in two texts differ after one layer."""
 
     layer: str  # 'embedding', then the blocks by number
-    largest: float  # difference of any one number
+    largest: float  # largest difference of any element
     cosine: float  # 1: the same direction
 
 
 @dataclass(frozen=True)
 class TextComparison(View):
+    """One token in two texts, layer by layer."""
+
     SCHEMA = "glassformer.compare-texts/1"
 
     model: str
     texts: tuple[str, str]
     tokens: tuple[tuple[str, ...], tuple[str, ...]]
-    shared: int  # tokens at the beginning that are the same in both
-    token: str  # the one that is looked at
-    positions: tuple[int, int]  # where it stands in each
+    shared: int  # length of the common prefix, in tokens
+    token: str  # the one that is compared
+    positions: tuple[int, int]  # of that token, in each text
     layers: tuple[LayerDifference, ...]
-    parts: str | None  # the first layer after which it differs; None: it is the same all the way
-    best: tuple[tuple[Candidate, ...], tuple[Candidate, ...]]  # what would come next, in each
-    divergence: float | None  # of the second's from the first's, in nats; None for a model that scores no tokens
+    parts: str | None  # the first layer after which it differs; None: it does not
+    best: tuple[tuple[Candidate, ...], tuple[Candidate, ...]]  # for the token after it, in each text
+    divergence: float | None  # KL divergence of the second from the first, in nats; None for a model that scores no tokens
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -44,55 +46,66 @@ class TextComparison(View):
         return self.parts is None
 
     def __repr__(self) -> str:
-        return f"TextComparison({self.token!r}: {'the same' if self.same else f'parts at layer {self.parts}'})"
-
-
-# Two texts ----------------------------------------------------------------------------------------------------------
+        return f"TextComparison({self.token!r}: {'the same' if self.same else f'differs from layer {self.parts} on'})"
 
 
 def draw(view: TextComparison, everything: bool = False) -> Page:
-    one, other = view.positions
+    first, second = view.positions
     token = visible(view.token)
-    said = f"{token} at position {one} of the first text and {other} of the second"
+    title = f"{token} at position {first} of the first text and {second} of the second"
     if view.same:
         verdict = "the same at every layer: what follows a token does not change it"
     elif view.parts == "embedding":
-        verdict = "different from the start: the token stands at another position, or is another"
+        verdict = "different from the start: another position, or another token"
     else:
         verdict = f"the same until block {view.parts}, where attention brings in other tokens"
-    most = max(one.largest for one in view.layers) or 1.0
-    parts: list[Part] = [
-        Heading(f"{view.model}: {said}"),
-        *(Words(f"{number}: {' '.join(map(visible, side))}") for number, side in enumerate(view.tokens, 1)),
-        Words(f"alike at the beginning: {many(view.shared, 'token')}" if view.shared else "they begin differently", "dim"),
-        Words(f"{token} is {verdict}", "chosen" if view.same else "strong"),
+    most = max(layer.largest for layer in view.layers) or 1.0
+    parts: list[PagePart] = [
+        Heading(f"{view.model}: {title}"),
+        *(Paragraph(f"{number}: {' '.join(map(visible, tokens))}") for number, tokens in enumerate(view.tokens, 1)),
+        Paragraph(f"common prefix: {pluralize(view.shared, 'token')}" if view.shared else "no common prefix", "dim"),
+        Paragraph(f"{token} is {verdict}", "chosen" if view.same else "strong"),
         Table(
             (
                 Column("after", "number"),
                 Column("largest difference", "number"),
                 Column("cosine", "number"),
-                Column("", "bar", keep=5),
+                Column("", "bar", priority=5),
             ),
             tuple(
-                Row((one.layer, "0" if not one.largest else f"{one.largest:.3g}", f"{one.cosine:.4f}", one.largest / most))
-                for one in view.layers
+                TableRow(
+                    (
+                        layer.layer,
+                        "0" if not layer.largest else f"{layer.largest:.3g}",
+                        f"{layer.cosine:.4f}",
+                        layer.largest / most,
+                    )
+                )
+                for layer in view.layers
             ),
         ),
     ]
     if view.divergence is not None:
-        parts += [Heading(f"what would come after it: KL {view.divergence:.4f} nats"), _pair(view.best)]
+        parts += [Heading(f"the next token: KL divergence {view.divergence:.4f} nats"), _candidates_table(view.best)]
     return Page(f"{view.model}: two texts", tuple(parts))
 
 
-def _pair(best: Sequence[Sequence[Candidate]]) -> Table:
+def _candidates_table(best: Sequence[Sequence[Candidate]]) -> Table:
     columns = (
-        Column("first text", "token", least=8),
-        Column("chance", "number"),
-        Column("second text", "token", least=8),
-        Column("chance", "number"),
+        Column("first text", "token", min_width=8),
+        Column("probability", "number"),
+        Column("second text", "token", min_width=8),
+        Column("probability", "number"),
     )
     rows = (
-        Row((visible(one.text), share(one.probability), visible(other.text), share(other.probability)))
-        for one, other in zip(*best, strict=True)
+        TableRow(
+            (
+                visible(first.text),
+                format_percent(first.probability),
+                visible(second.text),
+                format_percent(second.probability),
+            )
+        )
+        for first, second in zip(*best, strict=True)
     )
     return Table(columns, tuple(rows))

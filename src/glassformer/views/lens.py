@@ -1,28 +1,30 @@
-"""The logit lens as pictures: layers down, positions across; and how one answer came about, layer by layer."""
+"""The logit lens: what each layer would predict at each position, and how one prediction forms, layer by layer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassformer.page.document import Column, Grid, Heading, Page, Part, Row, Table, Words
-from glassformer.page.format import share, visible
+from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
+from glassformer.page.format import format_percent, visible
 from glassformer.views.view import View
 
 
 @dataclass(frozen=True)
 class LayerPrediction:
-    """What one layer would have said at one position."""
+    """What one layer would predict at one position."""
 
     id: int
     text: str
     probability: float
-    rank: int  # of the token that the last layer says: 1 is the first choice
-    final: float  # the probability of that token here
-    divergence: float  # of what is said here from what is said at the end: Kullback and Leibler's, in nats
+    rank: int  # of the token that the last layer predicts: 1 is the first choice
+    final: float  # that token's probability in this layer
+    divergence: float  # KL divergence of this layer's probabilities from the last one's, in nats
 
 
 @dataclass(frozen=True)
 class Lens(View):
+    """The predictions of every layer at some positions of a text."""
+
     SCHEMA = "glassformer.lens/2"
 
     model: str
@@ -36,11 +38,11 @@ class Lens(View):
 
     @property
     def final(self) -> tuple[LayerPrediction, ...]:
-        """What the model said, by position."""
+        """What the model predicts, by position."""
         return self.predictions[-1]
 
     def settled(self, at: int = -1) -> str:
-        """The layer from which on the answer at a position, by its place in `positions`, does not change."""
+        """The layer from which on the prediction at a position, by its index in `positions`, does not change."""
         last = self.predictions[-1][at].id
         settled = len(self.layers) - 1
         while settled > 0 and self.predictions[settled - 1][at].id == last:
@@ -52,50 +54,49 @@ class Lens(View):
 
 
 def draw(view: Lens, everything: bool = False) -> Page:
-    parts: list[Part] = [
-        Heading(f"{view.model}: what each layer would have said next"),
-        Words("each column is a token of the text, each cell the best next token there; shades are its probability", "dim"),
+    parts: list[PagePart] = [
+        Heading(f"{view.model}: what each layer would predict next"),
+        Paragraph(
+            "each column is a token of the text, each cell the best next token there; shades are its probability", "dim"
+        ),
         Grid(
             view.layers,
             tuple(map(visible, view.tokens)),
-            tuple(tuple(one.probability for one in layer) for layer in view.predictions),
-            tuple(tuple(visible(one.text) for one in layer) for layer in view.predictions),
-            whole=everything,
+            tuple(tuple(cell.probability for cell in layer) for layer in view.predictions),
+            tuple(tuple(visible(cell.text) for cell in layer) for layer in view.predictions),
+            all_columns=everything,
         ),
     ]
     for at in range(len(view.positions)) if everything else (len(view.positions) - 1,):
-        parts += position(view, at)
-    parts.append(Words("KL to the end: how far what is said here is from what is said at the end, in nats", "dim"))
+        parts += position_parts(view, at)
+    parts.append(Paragraph("KL to last: divergence of a layer's probabilities from the last layer's, in nats", "dim"))
     return Page(f"{view.model}: the lens", tuple(parts))
 
 
-def position(view: Lens, at: int) -> list[Part]:
+def position_parts(view: Lens, at: int) -> list[PagePart]:
     """One position, layer by layer."""
-    end = visible(view.final[at].text)
+    last = visible(view.final[at].text)
     columns = (
-        Column("layer", "number"), Column("says", "token", least=8), Column("chance", "number"),
-        Column(f"rank of {end}", "number"), Column("its chance", "number"), Column("", "bar", keep=5),
-        Column("KL to the end", "number", keep=8),
+        Column("layer", "number"), Column("predicts", "token", min_width=8), Column("prob.", "number"),
+        Column(f"rank of {last}", "number"), Column("its prob.", "number"), Column("", "bar", priority=5),
+        Column("KL to last", "number", priority=8),
     )  # fmt: skip
     rows = tuple(
-        Row(
+        TableRow(
             (
                 name,
-                visible(one.text),
-                share(one.probability),
-                f"{one.rank:,}",
-                share(one.final),
-                one.final,
-                f"{one.divergence:.2f}",
+                visible(prediction.text),
+                format_percent(prediction.probability),
+                f"{prediction.rank:,}",
+                format_percent(prediction.final),
+                prediction.final,
+                f"{prediction.divergence:.2f}",
             ),
-            "chosen" if one.id == view.final[at].id else "",
+            "chosen" if prediction.id == view.final[at].id else "",
         )
-        for name, one in zip(view.layers, (layer[at] for layer in view.predictions), strict=True)
+        for name, prediction in zip(view.layers, (layer[at] for layer in view.predictions), strict=True)
     )
     where = f"after {visible(view.tokens[at])} (position {view.positions[at]})"
-    said = (
-        f"{end} is the first choice from layer {view.settled(at)} on"
-        if view.settled(at) != "embedding"
-        else f"{end} from the start"
-    )
-    return [Heading(f"{where}: {said}"), Table(columns, rows)]
+    settled = view.settled(at)
+    since = "from the start" if settled == "embedding" else f"is the first choice from layer {settled} on"
+    return [Heading(f"{where}: {last} {since}"), Table(columns, rows)]

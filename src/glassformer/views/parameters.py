@@ -1,4 +1,4 @@
-"""Parameters: every tensor with its shape, kind and bytes, as a tree of modules with equal blocks once, or one by one."""
+"""Parameters: every tensor with its shape, kind and bytes, as a tree of modules with equal blocks once, or as a list."""
 
 from __future__ import annotations
 
@@ -7,27 +7,42 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from glassformer.page.document import Cell, Column, Long, Page, Part, Row, Style, Table, Words
-from glassformer.page.format import count, many, share, size, storage, tame
+from glassformer.page.document import Cell, Column, Page, PagePart, Paragraph, Shortenable, Style, Table, TableRow
+from glassformer.page.format import (
+    abbreviate_list,
+    escape_control,
+    format_bytes,
+    format_count,
+    format_percent,
+    format_shape,
+    pluralize,
+)
 from glassformer.views.view import View
+
+OUTLIER = 6  # standard deviations from the mean, beyond which a value is an outlier
+BARS = "▁▂▃▄▅▆▇█"
+MAX_STATISTICS = 48  # tensors whose statistics are shown, unless everything is
+HALF_BYTES = 2  # of a 16-bit number, as most models are published
+SIZE_COLUMNS = (Column("parameters", "number"), Column("bytes", "number", priority=8), Column("kind", priority=8))
+LEGEND = f"std: standard deviation · outliers: further than {OUTLIER} of them from the mean"
 
 
 @dataclass(frozen=True)
 class Parameter:
     """One tensor."""
 
-    name: str  # as the model has it: its module's, and its own
+    name: str  # in the model, with its module's
     shape: tuple[int, ...]
     elements: int
-    kind: str | None = None  # F32, BF16, Q4_K, …; None where there are no weights, and so are the next two
+    kind: str | None = None  # F32, BF16, Q4_K, …; None without weights, as are the next two
     bytes: int | None = None
-    bits: float | None = None  # for each number
-    written: str | None = None  # what the file calls it, where that is something else
+    bits: float | None = None  # per element
+    written: str | None = None  # its name in the file, where that differs
     statistics: Statistics | None = None
 
 
 @dataclass(frozen=True)
-class Module:
+class ModuleNode:
     """A module: its own tensors, and the modules inside it."""
 
     name: str  # dotted; the whole model's is empty
@@ -35,7 +50,7 @@ class Module:
     elements: int
     bytes: int | None
     parameters: tuple[Parameter, ...]
-    modules: tuple[Module, ...]
+    modules: tuple[ModuleNode, ...]
 
     def walk(self) -> Iterator[Parameter]:
         """Its own tensors and those inside."""
@@ -45,8 +60,8 @@ class Module:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """All tensors that are stored alike."""
+class KindTotals:
+    """The totals of all tensors that are stored as one kind."""
 
     kind: str
     tensors: int
@@ -55,41 +70,41 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Tied:
-    """A name for what is a parameter under another name already."""
+class TiedParameter:
+    """A second name for a parameter."""
 
     name: str
-    same: str
-    bytes: int | None  # that the file gives it once more; None: it is there once
+    same: str  # the name under which it is counted
+    bytes: int | None  # of a second copy in the file; None: there is none
 
 
 @dataclass(frozen=True)
 class Parameters(View):
-    """Everything that a model has learnt. The sums are of all of it; the tree holds what was asked for."""
+    """All weights of a model. The sums are of all of them; the tree holds those that were selected."""
 
     SCHEMA = "glassformer.parameters/1"
 
     model: str
-    family: str | None  # its model_type; None where it is not known
+    family: str | None  # its model_type; None: not a known family
     tensors: int
     elements: int
-    bytes: int | None  # None: there are no weights here
-    kinds: tuple[Kind, ...]  # the one that takes most room first
-    tied: tuple[Tied, ...]
-    unused: tuple[Parameter, ...]  # in the file, and of no use to the model
+    bytes: int | None  # None: there are no weights
+    kinds: tuple[KindTotals, ...]  # the one with most bytes first
+    tied: tuple[TiedParameter, ...]
+    unused: tuple[Parameter, ...]  # in the file, but not in the model
     missing: tuple[str, ...]  # not in the file
-    only: str | None  # what the tree was chosen by
-    tree: Module
+    only: str | None  # the pattern that selected the tree
+    tree: ModuleNode
 
     @property
     def flat(self) -> tuple[Parameter, ...]:
-        """The tensors of the tree in a row."""
+        """The tensors of the tree as a list."""
         return tuple(self.tree.walk())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Their shapes by name, as a state_dict tells them."""
-        return {one.name: one.shape for one in self.tree.walk()}
+        """Their shapes by name, as in a state_dict."""
+        return {tensor.name: tensor.shape for tensor in self.tree.walk()}
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
@@ -98,12 +113,9 @@ class Parameters(View):
         return f"Parameters({self.model!r}: {self.elements:,} in {self.tensors} tensors)"
 
 
-FAR = 6  # standard deviations from the mean, beyond which a number is out of line
-
-
 @dataclass(frozen=True)
 class Histogram:
-    """How many numbers lie between each two edges, as numpy.histogram counts them."""
+    """How many values lie between each two edges, as numpy.histogram counts them."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
@@ -111,120 +123,120 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of the finite numbers; where there is none, there is nothing to tell."""
+    """Of a tensor's finite values; None where there are none."""
 
     mean: float | None
-    deviation: float | None  # of a sample (n - 1), as torch has it; None for a single number
+    deviation: float | None  # of a sample (n - 1), as torch has it; None for a single value
     least: float | None
     most: float | None
-    zeros: float  # share of all numbers
-    outliers: float  # share of all numbers that lie further than FAR deviations from the mean
-    nans: int  # numbers that are none
+    zeros: float  # fraction of all values
+    outliers: float  # fraction of all values further than OUTLIER standard deviations from the mean
+    nans: int
     infinite: int
     histogram: Histogram | None = None
 
 
-BARS = "▁▂▃▄▅▆▇█"
-MOST = 48  # tensors whose statistics are shown
-SIXTEEN = 2  # bytes of a number as models are mostly published
-SIZES = (Column("parameters", "number"), Column("bytes", "number", keep=8), Column("kind", keep=8))
-
-
 def draw(view: Parameters, everything: bool = False) -> Page:
-    """Equal blocks once, and the middle of long lists left out, unless `everything` is wanted."""
-    chosen = view.flat
-    parts: list[Part] = [Words(sentence(view)), *kinds(view), Words("")]
+    """Equal blocks once, and long lists without their middle, unless `everything` is shown."""
+    selected = view.flat
+    parts: list[PagePart] = [Paragraph(summary(view)), *kind_parts(view), Paragraph("")]
     if view.only is not None:
-        line = f"{many(len(chosen), 'tensor')} with {view.tree.elements:,} parameters"
-        parts.append(Words(f"{tame(view.only)}: {line}", "strong"))
-    if any(one.statistics for one in chosen):
-        parts += [*statistics(chosen, everything), *unsound(chosen)]
+        line = f"{pluralize(len(selected), 'tensor')} with {view.tree.elements:,} parameters"
+        parts.append(Paragraph(f"{escape_control(view.only)}: {line}", "strong"))
+    if any(tensor.statistics for tensor in selected):
+        parts += [*statistics_parts(selected, everything), *not_finite(selected)]
     elif everything or view.only is not None:
-        parts.append(listing(chosen))
+        parts.append(list_table(selected))
     else:
-        parts.append(tree(view.tree))
-    parts += [Words(line, "dim") for line in remarks(view)]
+        parts.append(tree_table(view.tree))
+    parts += [Paragraph(line, "dim") for line in notes(view)]
     return Page(f"{view.model}: {view.elements:,} parameters", tuple(parts))
 
 
-def sentence(view: Parameters) -> str:
-    """What it all comes to."""
+def summary(view: Parameters) -> str:
+    """The total number of parameters and their bytes."""
     family = f" ({view.family})" if view.family else ""
-    line = f"{tame(view.model)}{family}: {view.elements:,} parameters in {many(view.tensors, 'tensor')}"
+    line = f"{escape_control(view.model)}{family}: {view.elements:,} parameters in {pluralize(view.tensors, 'tensor')}"
     if view.bytes is None:
         return (
-            f"{line}.\nThere are no weights here: the shapes are those that the config makes.\n"
-            f"In 16 bits each they would take {storage(view.elements * SIXTEEN)}."
+            f"{line}.\nThere are no weights here: the shapes are those of the config.\n"
+            f"With 16 bits each they would take {format_bytes(view.elements * HALF_BYTES)}."
         )
-    return f"{line}, {storage(view.bytes)}"
+    return f"{line}, {format_bytes(view.bytes)}"
 
 
-def kinds(view: Parameters) -> list[Part]:
+def kind_parts(view: Parameters) -> list[PagePart]:
     if not view.kinds or view.bytes is None:
         return []
     columns = (Column("kind"), Column("tensors", "number"), Column("parameters", "number"), Column("bytes", "number"),
                Column("bits each", "number"))  # fmt: skip
-    rows = [_kind(one.kind, one.tensors, one.elements, one.bytes) for one in view.kinds]
+    rows = [_kind_row(total.kind, total.tensors, total.elements, total.bytes) for total in view.kinds]
     if len(rows) > 1:
-        rows.append(_kind("all", view.tensors, view.elements, view.bytes, "dim"))
-    return [Words(""), Table(columns, tuple(rows))]
+        rows.append(_kind_row("all", view.tensors, view.elements, view.bytes, "dim"))
+    return [Paragraph(""), Table(columns, tuple(rows))]
 
 
-def _kind(name: str, tensors: int, elements: int, room: int, style: Style = "") -> Row:
-    return Row((name, f"{tensors:,}", count(elements), storage(room), f"{8 * room / max(elements, 1):.2f}"), style)
+def _kind_row(name: str, tensors: int, elements: int, size: int, style: Style = "") -> TableRow:
+    return TableRow(
+        (name, f"{tensors:,}", format_count(elements), format_bytes(size), f"{8 * size / max(elements, 1):.2f}"), style
+    )
 
 
 # The tree -------------------------------------------------------------------------------------------------------
 
 
-def tree(root: Module) -> Table:
-    return Table((Column("module", least=20), Column("shape"), *SIZES), tuple(_inside(root, 0)))
+def tree_table(root: ModuleNode) -> Table:
+    return Table((Column("module", min_width=20), Column("shape"), *SIZE_COLUMNS), tuple(_module_rows(root, 0)))
 
 
-def _inside(module: Module, depth: int) -> Iterator[Row]:
+def _module_rows(module: ModuleNode, depth: int) -> Iterator[TableRow]:
     """A module's tensors and modules; modules that differ in nothing but their number are shown once."""
-    for one in module.parameters:
-        yield _leaf(one.name.rpartition(".")[2], one, depth)
-    for alike in _groups(module.modules):
-        first = alike[0]
-        own = first.name.removeprefix(f"{module.name}.") if module.name else first.name
+    for tensor in module.parameters:
+        yield _tensor_row(_last_part(tensor.name), tensor, depth)
+    for group in _equal_modules(module.modules):
+        first = group[0]
+        label = first.name.removeprefix(f"{module.name}.") if module.name else first.name
         if _numbered(first):
-            own = f"{_ranges([int(one.name.rpartition('.')[2]) for one in alike])}{', each' if len(alike) > 1 else ''}"
+            label = f"{_ranges([int(_last_part(inner.name)) for inner in group])}{', each' if len(group) > 1 else ''}"
         while not first.parameters and len(first.modules) == 1 and not _numbered(first.modules[0]):
-            first = first.modules[0]  # a module around one module only says where that is
-            own += f".{first.name.rpartition('.')[2]}"
-        if not first.modules and not _numbered(first):  # its tensors alone are enough to name it
-            yield from (_leaf(f"{own}.{one.name.rpartition('.')[2]}", one, depth) for one in first.parameters)
+            first = first.modules[0]  # a module that only holds another one shares its row
+            label += f".{_last_part(first.name)}"
+        if not first.modules and not _numbered(first):  # no row of its own: its tensors' rows name it
+            yield from (_tensor_row(f"{label}.{_last_part(tensor.name)}", tensor, depth) for tensor in first.parameters)
             continue
-        yield _row(own, "", first.elements, first.bytes, "", depth)
-        yield from _inside(first, depth + 1)
+        yield _row(label, "", first.elements, first.bytes, "", depth)
+        yield from _module_rows(first, depth + 1)
 
 
-def _leaf(name: str, one: Parameter, depth: int) -> Row:
-    return _row(name, size(one.shape), one.elements, one.bytes, one.kind or "", depth)
+def _last_part(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
-def _row(name: str, shape: str, elements: int, room: int | None, kind: str, depth: int) -> Row:
-    line = "" if room is None else storage(room)
-    return Row(("  " * depth + tame(name), shape, count(elements), line, kind), "" if shape else "strong")
+def _tensor_row(label: str, tensor: Parameter, depth: int) -> TableRow:
+    return _row(label, format_shape(tensor.shape), tensor.elements, tensor.bytes, tensor.kind or "", depth)
 
 
-def _groups(modules: Sequence[Module]) -> list[list[Module]]:
-    """Modules in the order in which they stand; numbered ones that are alike stand together with the first of them."""
-    found: dict[object, list[Module]] = {}
-    for one in modules:
-        found.setdefault(_face(one) if _numbered(one) else one.name, []).append(one)
-    return list(found.values())
+def _row(label: str, shape: str, elements: int, size: int | None, kind: str, depth: int) -> TableRow:
+    cells = ("  " * depth + escape_control(label), shape, format_count(elements), format_bytes(size or 0), kind)
+    return TableRow(cells, "" if shape else "strong")
 
 
-def _numbered(module: Module) -> bool:
+def _equal_modules(modules: Sequence[ModuleNode]) -> list[list[ModuleNode]]:
+    """Modules in their order, numbered ones grouped with the first that has the same tensors."""
+    groups: dict[object, list[ModuleNode]] = {}
+    for module in modules:
+        groups.setdefault(_signature(module) if _numbered(module) else module.name, []).append(module)
+    return list(groups.values())
+
+
+def _numbered(module: ModuleNode) -> bool:
     """Whether it is one of several in a list."""
-    return module.name.rpartition(".")[2].isdecimal()
+    return _last_part(module.name).isdecimal()
 
 
-def _face(module: Module) -> tuple[tuple[str, tuple[int, ...], str | None], ...]:
-    """What a module looks like from outside, whatever its name."""
-    return tuple((one.name.removeprefix(module.name), one.shape, one.kind) for one in module.walk())
+def _signature(module: ModuleNode) -> tuple[tuple[str, tuple[int, ...], str | None], ...]:
+    """The tensors of a module, whatever its own name."""
+    return tuple((tensor.name.removeprefix(module.name), tensor.shape, tensor.kind) for tensor in module.walk())
 
 
 def _ranges(numbers: Sequence[int]) -> str:
@@ -232,55 +244,61 @@ def _ranges(numbers: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5, 7, 8])
     '0–2, 5, 7–8'
     """
-    line = []
+    ranges = []
     for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        held = [number for _, number in run]
-        line.append(str(held[0]) if len(held) == 1 else f"{held[0]}–{held[-1]}")
-    return ", ".join(line)
+        members = [number for _, number in run]
+        ranges.append(str(members[0]) if len(members) == 1 else f"{members[0]}–{members[-1]}")
+    return ", ".join(ranges)
 
 
-def listing(rows: Sequence[Parameter]) -> Table:
+def list_table(tensors: Sequence[Parameter]) -> Table:
     """Every name with its shape, in the order in which the model uses them."""
-    columns = (Column("name"), Column("shape"), SIZES[0], Column("kind", keep=8), Column("bytes", "number", keep=7))
-    line = (Row((tame(one.name), size(one.shape), count(one.elements), one.kind or "", _room(one))) for one in rows)
-    return Table(columns, tuple(line))
+    kind, size = Column("kind", priority=8), Column("bytes", "number", priority=7)
+    rows = (
+        TableRow(
+            (
+                escape_control(tensor.name),
+                format_shape(tensor.shape),
+                format_count(tensor.elements),
+                tensor.kind or "",
+                format_bytes(tensor.bytes or 0),
+            )
+        )
+        for tensor in tensors
+    )
+    return Table((Column("name"), Column("shape"), SIZE_COLUMNS[0], kind, size), tuple(rows))
 
 
-def _room(one: Parameter) -> str:
-    return "" if one.bytes is None else storage(one.bytes)
+# Statistics -----------------------------------------------------------------------------------------------------
 
 
-# Numbers --------------------------------------------------------------------------------------------------------
-
-
-LEGEND = f"spread: the standard deviation · far: more than {FAR} of them from the mean"
-
-
-def statistics(rows: Sequence[Parameter], everything: bool) -> list[Part]:
+def statistics_parts(tensors: Sequence[Parameter], everything: bool) -> list[PagePart]:
     """Tensor by tensor; those of one block under its name."""
-    pictures = any(one.statistics and one.statistics.histogram for one in rows)
+    histograms = any(tensor.statistics and tensor.statistics.histogram for tensor in tensors)
     columns = (
-        Column("name", least=24), Column("mean", "number"), Column("spread", "number"), Column("least", "number", keep=7),
-        Column("most", "number", keep=7), Column("zeros", "number", keep=4), Column("far", "number", keep=5),
-        *((Column("from least to most"),) if pictures else ()),
+        Column("name", min_width=24), Column("mean", "number"), Column("std", "number"), Column("min", "number", priority=7),
+        Column("max", "number", priority=7), Column("zeros", "number", priority=4), Column("outliers", "number", priority=5),
+        *((Column("histogram"),) if histograms else ()),
     )  # fmt: skip
-    half = MOST // 2
-    if everything or len(rows) <= MOST:
-        line = [*_blocks(rows, pictures)]
+    half = MAX_STATISTICS // 2
+    if everything or len(tensors) <= MAX_STATISTICS:
+        rows = [*_block_rows(tensors, histograms)]
     else:
-        between = Row(_padded(f"… {len(rows) - 2 * half:,} more (--all)", pictures), "dim")
-        line = [*_blocks(rows[:half], pictures), between, *_blocks(rows[-half:], pictures)]
-    return [Table(columns, tuple(line)), Words(LEGEND, "dim")]
+        gap = TableRow(_label_row(f"… {len(tensors) - 2 * half:,} more (--all)", histograms), "dim")
+        rows = [*_block_rows(tensors[:half], histograms), gap, *_block_rows(tensors[-half:], histograms)]
+    return [Table(columns, tuple(rows)), Paragraph(LEGEND, "dim")]
 
 
-def _blocks(rows: Sequence[Parameter], pictures: bool) -> Iterator[Row]:
-    for block, group in groupby(rows, lambda one: _block(one.name)):
-        held = [*group]
-        if not block or len(held) == 1:
-            yield from (Row((_brief(one.name, rows), *_told(one, pictures))) for one in held)
+def _block_rows(tensors: Sequence[Parameter], histograms: bool) -> Iterator[TableRow]:
+    for block, group in groupby(tensors, lambda tensor: _block(tensor.name)):
+        members = [*group]
+        if not block or len(members) == 1:
+            yield from (TableRow((_name(tensor.name, tensors), *_numbers(tensor, histograms))) for tensor in members)
             continue
-        yield Row(_padded(tame(block), pictures), "strong")
-        yield from (Row((f"  {tame(one.name.removeprefix(block + '.'))}", *_told(one, pictures))) for one in held)
+        yield TableRow(_label_row(escape_control(block), histograms), "strong")
+        for tensor in members:
+            label = f"  {escape_control(tensor.name.removeprefix(block + '.'))}"
+            yield TableRow((label, *_numbers(tensor, histograms)))
 
 
 def _block(name: str) -> str:
@@ -288,85 +306,83 @@ def _block(name: str) -> str:
     >>> _block("model.layers.12.mlp.up_proj.weight"), _block("model.norm.weight")
     ('model.layers.12', '')
     """
-    found = re.match(r"(?:\D+\.)?\d+(?=\.)", name)
-    return found[0] if found else ""
+    match = re.match(r"(?:\D+\.)?\d+(?=\.)", name)
+    return match[0] if match else ""
 
 
-def _brief(name: str, rows: Sequence[Parameter]) -> Cell:
-    """A name; where there is no room, and it is as the others but for its block, only that."""
+def _name(name: str, tensors: Sequence[Parameter]) -> Cell:
+    """A name; if all names differ in their blocks only, its short form is the block."""
     block = _block(name)
-    ends = {one.name.removeprefix(_block(one.name)) for one in rows}
-    if not block or len(ends) > 1:
-        return tame(name)
-    return Long(tame(name), tame(".".join(block.split(".")[-2:])))
+    endings = {tensor.name.removeprefix(_block(tensor.name)) for tensor in tensors}
+    if not block or len(endings) > 1:
+        return escape_control(name)
+    return Shortenable(escape_control(name), escape_control(".".join(block.split(".")[-2:])))
 
 
-def _padded(text: str, pictures: bool) -> tuple[str, ...]:
-    return (text,) + ("",) * (7 if pictures else 6)
+def _label_row(text: str, histograms: bool) -> tuple[str, ...]:
+    return (text,) + ("",) * (7 if histograms else 6)
 
 
-def _told(one: Parameter, pictures: bool) -> tuple[str, ...]:
-    known = one.statistics
-    assert known is not None, "of all, or of none"
-    numbers = (number(known.mean), number(known.deviation), number(known.least), number(known.most))
-    shares = (share(part) if part else "" for part in (known.zeros, known.outliers))
-    return (*numbers, *shares, *((bars(known.histogram),) if pictures else ()))
+def _numbers(tensor: Parameter, histograms: bool) -> tuple[str, ...]:
+    statistics = tensor.statistics
+    assert statistics is not None, "of all, or of none"
+    numbers = map(format_number, (statistics.mean, statistics.deviation, statistics.least, statistics.most))
+    fractions = (format_percent(value) if value else "" for value in (statistics.zeros, statistics.outliers))
+    return (*numbers, *fractions, *((histogram_bars(statistics.histogram),) if histograms else ()))
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """
-    >>> number(-0.00123456), number(12.5), number(None)
+    >>> format_number(-0.00123456), format_number(12.5), format_number(None)
     ('-0.0012', '12.5', '')
     """
     return "" if value is None else f"{value:.2g}" if abs(value) < 1 else f"{value:,.3g}"
 
 
-def bars(histogram: Histogram | None) -> str:
-    """A bin's height is its count's, the highest being full; where there is any number, there is a bar.
+def histogram_bars(histogram: Histogram | None) -> str:
+    """One bar for each bin, the fullest at full height; every bin that is not empty has a bar.
 
-    >>> bars(Histogram((0.0, 1.0, 2.0, 3.0, 4.0), (1, 100, 50, 0)))
+    >>> histogram_bars(Histogram((0.0, 1.0, 2.0, 3.0, 4.0), (1, 100, 50, 0)))
     '▁█▄ '
     """
     if histogram is None:
         return ""
     most = max(*histogram.counts, 1)
-    return "".join(BARS[max(0, -(-one * len(BARS) // most) - 1)] if one else " " for one in histogram.counts)
+    return "".join(BARS[max(0, -(-count * len(BARS) // most) - 1)] if count else " " for count in histogram.counts)
 
 
-def unsound(rows: Sequence[Parameter]) -> list[Part]:
-    """What is no number, in words: it makes everything that it touches none either."""
-    parts: list[Part] = []
-    for one in rows:
-        known = one.statistics
-        if known is not None and (known.nans or known.infinite):
-            wrong = [f"{known.nans:,} not a number (NaN)"] * bool(known.nans) + [f"{known.infinite:,} infinite"] * bool(
-                known.infinite
-            )
-            line = f"{tame(one.name)}: of {one.elements:,} values, {' and '.join(wrong)}. The statistics are of the others."
-            parts.append(Words(line, "special"))
+def not_finite(tensors: Sequence[Parameter]) -> list[PagePart]:
+    """A warning for each tensor with NaN or infinite values: they spoil everything that is computed from them."""
+    parts: list[PagePart] = []
+    for tensor in tensors:
+        statistics = tensor.statistics
+        if statistics is not None and (statistics.nans or statistics.infinite):
+            counts = [f"{statistics.nans:,} not a number (NaN)"] * bool(statistics.nans)
+            counts += [f"{statistics.infinite:,} infinite"] * bool(statistics.infinite)
+            values = f"of {tensor.elements:,} values, {' and '.join(counts)}"
+            parts.append(Paragraph(f"{escape_control(tensor.name)}: {values}. The statistics are of the others.", "special"))
     return parts
 
 
-# Beside ---------------------------------------------------------------------------------------------------------
+# Notes ----------------------------------------------------------------------------------------------------------
 
 
-def remarks(view: Parameters) -> Iterator[str]:
-    """What a careful reader would ask."""
-    for one in view.tied:
-        again = f" The file holds it once more ({storage(one.bytes)})." if one.bytes else ""
-        yield f"{tame(one.name)} is tied: it is {tame(one.same)}, and counted there.{again}"
+def notes(view: Parameters) -> Iterator[str]:
+    """What is tied, unused, missing or named otherwise in the file."""
+    for tied in view.tied:
+        copy = f" The file holds it once more ({format_bytes(tied.bytes)})." if tied.bytes else ""
+        yield f"{escape_control(tied.name)} is tied: it is {escape_control(tied.same)}, and counted there.{copy}"
     if view.unused:
-        room = storage(sum(one.bytes or 0 for one in view.unused))
-        yield f"in the file but not used, and not counted: {_some([one.name for one in view.unused])} ({room})"
+        size = format_bytes(sum(tensor.bytes or 0 for tensor in view.unused))
+        yield f"in the file but not used, and not counted: {_names([tensor.name for tensor in view.unused])} ({size})"
     if view.missing:
-        yield f"not in the file: {_some(view.missing)}"
+        yield f"not in the file: {_names(view.missing)}"
     if view.family is None:
-        yield "This is no family that is known here: every tensor of its files is counted."
-    if otherwise := [one for one in view.flat if one.written]:
-        line = f"the file calls {many(len(otherwise), 'tensor')} by other names"
-        yield f"{line}: {tame(otherwise[0].name)} is {tame(otherwise[0].written or '')} there"
+        yield "This is not a known family: every tensor of its files is counted."
+    if renamed := [tensor for tensor in view.flat if tensor.written]:
+        first = f"{escape_control(renamed[0].name)} is {escape_control(renamed[0].written or '')} there"
+        yield f"the file calls {pluralize(len(renamed), 'tensor')} by other names: {first}"
 
 
-def _some(names: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(tame(name) for name in names[:most]) + more
+def _names(names: Sequence[str]) -> str:
+    return abbreviate_list([escape_control(name) for name in names])

@@ -1,4 +1,4 @@
-"""The receipt of a run, and what came of replaying one."""
+"""The receipt of a run, and the result of replaying one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.page.document import Column, Heading, Page, Part, Passage, Row, Table, Words, middle
-from glassformer.page.format import tame, visible
+from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Preformatted, Table, TableRow, elide_middle
+from glassformer.page.format import escape_control, visible
 from glassformer.views.journey import shortened
 from glassformer.views.view import View
 
 SCHEMA = "glassformer.run/1"
+MAX_TOKENS = 64  # unless everything is shown
 
 
 @dataclass(frozen=True)
 class ReceiptStep:
-    """One token that was chosen."""
+    """One chosen token."""
 
     id: int
     text: str
@@ -26,7 +27,7 @@ class ReceiptStep:
 
 @dataclass(frozen=True)
 class SettingValue:
-    """A setting in force, and where it came from."""
+    """A setting in force, and its origin."""
 
     value: Any
     origin: str
@@ -34,19 +35,21 @@ class SettingValue:
 
 @dataclass(frozen=True)
 class Receipt(View):
+    """Everything that is needed to write a run's text again."""
+
     SCHEMA = SCHEMA
 
-    model: str  # by name
-    path: str | None  # where its weights lay
-    weights: str | None  # their SHA-256; None for a model that was made in memory
+    model: str
+    path: str | None  # of its weights
+    weights: str | None  # their SHA-256; None for a model built in memory
     versions: Mapping[str, str]
     executor: Mapping[str, Any]
     prompt: str  # as the model saw it
     prompt_ids: tuple[int, ...]
     settings: Mapping[str, SettingValue]
     seed: int | None
-    negative_ids: tuple[int, ...] | None  # what guidance led away from
-    changes: Mapping[str, Any]  # what was changed inside the model, by site
+    negative_ids: tuple[int, ...] | None  # of guidance's negative prompt
+    changes: Mapping[str, Any]  # changes inside the model, by site
     text: str
     steps: tuple[ReceiptStep, ...]
     finish: str | None
@@ -59,21 +62,18 @@ class Receipt(View):
         return f"Receipt({self.model}: {len(self.steps)} tokens)"
 
 
-# Replaying ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Replay(View):
-    """What came of writing a text again."""
+    """The result of replaying a receipt."""
 
     SCHEMA = "glassformer.replay/1"
 
-    identical: bool  # every token is the same
-    step: int | None  # the first that is not
-    was: str | None  # what stood there
-    now: str | None  # what came this time
-    logprobs: tuple[float | None, float | None]  # of what stood there and of what came, in the two runs
-    differences: tuple[str, ...]  # of the circumstances: versions, executor
+    identical: bool  # whether every token is the same
+    step: int | None  # the first that differs
+    was: str | None  # the token in the receipt; None: the text had ended
+    now: str | None  # the token in the replay; None: the text had ended
+    logprobs: tuple[float | None, float | None]  # of the two tokens, each in its own run
+    differences: tuple[str, ...]  # of versions and executor
     text: str
 
     def page(self, everything: bool = False) -> Page:
@@ -81,9 +81,6 @@ class Replay(View):
 
     def __repr__(self) -> str:
         return "Replay(identical)" if self.identical else f"Replay(differs from token {self.step} on)"
-
-
-MOST = 64
 
 
 def draw_receipt(view: Receipt, everything: bool = False) -> Page:
@@ -97,36 +94,36 @@ def draw_receipt(view: Receipt, everything: bool = False) -> Page:
         "ended": view.finish or "",
         "changed": ", ".join(view.changes),
     }
-    rows = tuple(Row((name, value)) for name, value in about.items() if value)
-    settings = tuple(Row((name, str(setting.value), setting.origin)) for name, setting in view.settings.items())
+    rows = tuple(TableRow((name, value)) for name, value in about.items() if value)
+    settings = tuple(TableRow((name, str(setting.value), setting.origin)) for name, setting in view.settings.items())
     tokens = [
-        Row((str(number), str(one.id), visible(one.text), "" if one.draw is None else f"{one.draw:.6f}"))
-        for number, one in enumerate(view.steps)
+        TableRow((str(number), str(step.id), visible(step.text), "" if step.draw is None else f"{step.draw:.6f}"))
+        for number, step in enumerate(view.steps)
     ]
-    columns = (Column("", "number"), Column("id", "number"), Column("token", "token", least=8), Column("draw", "number"))
-    parts: list[Part] = [
+    columns = (Column("", "number"), Column("id", "number"), Column("token", "token", min_width=8), Column("draw", "number"))
+    parts: list[PagePart] = [
         Heading("what it was made with"),
-        Table((Column(), Column(least=20)), rows),
+        Table((Column(), Column(min_width=20)), rows),
         Heading("settings, and where each came from"),
-        Table((Column("setting"), Column("value", least=12), Column("from")), settings),
+        Table((Column("setting"), Column("value", min_width=12), Column("from")), settings),
         Heading("the prompt, as the model saw it"),
-        Passage(shortened(view.prompt, everything)),
-        Heading("what came out"),
-        Words(tame(view.text)),
-        Table(columns, tuple(tokens) if everything else middle(tokens, MOST)),
+        Preformatted(shortened(view.prompt, everything)),
+        Heading("the text"),
+        Paragraph(escape_control(view.text)),
+        Table(columns, tuple(tokens) if everything else elide_middle(tokens, MAX_TOKENS)),
     ]
     return Page(f"{view.model}: receipt", tuple(parts))
 
 
 def draw_replay(view: Replay, everything: bool = False) -> Page:
-    parts: list[Part] = []
+    parts: list[PagePart] = []
     if view.identical:
-        parts.append(Words("identical: every token is the same", "chosen"))
+        parts.append(Paragraph("identical: every token is the same", "chosen"))
     else:
         was = "the end" if view.was is None else visible(view.was)
         now = "the end" if view.now is None else visible(view.now)
-        parts.append(Words(f"not identical: at token {view.step} there was {was}, now it is {now}", "strong"))
-        logs = ["–" if one is None else f"{one:.4f}" for one in view.logprobs]
-        parts.append(Words(f"their log-probabilities: {logs[0]} then, {logs[1]} now", "dim"))
-    parts += [Words(one, "dim") for one in view.differences]
+        parts.append(Paragraph(f"not identical: at token {view.step} there was {was}, now it is {now}", "strong"))
+        before, after = ("–" if value is None else f"{value:.4f}" for value in view.logprobs)
+        parts.append(Paragraph(f"their log-probabilities: {before} then, {after} now", "dim"))
+    parts += [Paragraph(difference, "dim") for difference in view.differences]
     return Page("replay", tuple(parts))

@@ -1,13 +1,13 @@
-"""A whole run as one page: what was said, how surprising each token was, why it was chosen, and what went on inside."""
+"""A whole run as one page: its text, each token's surprisal, why it was chosen, and what happened inside the model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from glassformer.page.document import Fold, Heading, Page, Part, Passage, Strip, Words
-from glassformer.page.format import many, seconds, tame, visible
+from glassformer.page.document import Collapsible, Heading, Page, PagePart, Paragraph, Preformatted, TokenStrip
+from glassformer.page.format import escape_control, format_seconds, pluralize, visible
 from glassformer.views import trace, why
-from glassformer.views.attention import Attention, Heads
+from glassformer.views.attention import AttentionMap, Heads
 from glassformer.views.attribution import Attribution
 from glassformer.views.journey import Journey
 from glassformer.views.lens import Lens
@@ -15,20 +15,20 @@ from glassformer.views.receipt import Receipt
 from glassformer.views.trace import Trace
 from glassformer.views.why import Why
 
-FEW = 24  # tokens that are explained one by one unless everything is wanted
-MAPPED = 64  # tokens of a text whose map of attention is drawn
+MAX_EXPLAINED = 24  # tokens that are explained one by one, unless everything is shown
+MAX_MAP_TOKENS = 64  # of a text whose attention map is drawn
 
 
 @dataclass(frozen=True)
 class Overview:
-    """Every view of a run that its page shows; None where there is nothing to show."""
+    """The views of a run that its page shows; None where there is nothing to show."""
 
     model: str
     prompt: str
     text: str
     strategy: str
     seed: int | None
-    tokens: tuple[int, int]  # in the prompt, and written
+    tokens: tuple[int, int]  # of the prompt, and generated
     seconds_to_first: float
     tokens_per_second: float
     remedy: str | None
@@ -37,54 +37,55 @@ class Overview:
     lens: Lens | None
     attribution: Attribution | None
     heads: Heads | None
-    attention: Attention | None
+    attention: AttentionMap | None
     journey: Journey
     receipt: Receipt
 
 
 def draw(run: Overview, everything: bool = False) -> Page:
-    parts: list[Part] = [
-        Words(tame(run.text), "strong"),
-        Words(_summary(run), "dim"),
-        *([Words(run.remedy)] if run.remedy else []),
+    parts: list[PagePart] = [
+        Paragraph(escape_control(run.text), "strong"),
+        Paragraph(_summary(run), "dim"),
+        *([Paragraph(run.remedy)] if run.remedy else []),
     ]
     if run.trace is not None:
-        explained = run.whys if everything else run.whys[:FEW]
+        explained = run.whys if everything else run.whys[:MAX_EXPLAINED]
         parts += [
-            Heading("each token, shaded by its surprisal; follow one to see why it was chosen"),
-            _strip(run.trace, len(explained)),
-            Fold("the trace: what was expected at each place", run.trace.page(everything).parts, open=True),
-            Fold(
+            Heading("each token, shaded by its surprisal (how unexpected it was); follow one to see why it was chosen"),
+            _linked_strip(run.trace, len(explained)),
+            Collapsible("the trace: what was expected at each position", run.trace.page(everything).parts, expanded=True),
+            Collapsible(
                 "why each token",
                 tuple(
-                    Fold(why.sentence(one), one.page(everything).parts[1:], name=f"token-{one.number}") for one in explained
+                    Collapsible(why.sentence(token), token.page(everything).parts[1:], anchor=f"token-{token.number}")
+                    for token in explained
                 ),
             ),
         ]
-    parts.append(Fold("the prompt, as the model saw it", (Passage(tame(run.prompt)),)))
+    parts.append(Collapsible("the prompt, as the model saw it", (Preformatted(escape_control(run.prompt)),)))
     if run.lens is not None:
-        parts.append(Fold("the lens: what each layer would have said", run.lens.page().parts))
+        parts.append(Collapsible("the lens: what each layer would predict", run.lens.page().parts))
     if run.attribution is not None:
-        title = f"attribution: which parts wrote {visible(run.attribution.text)}, the first token"
-        parts.append(Fold(title, run.attribution.page(everything).parts))
+        title = f"logit attribution: which parts wrote {visible(run.attribution.text)}, the first token"
+        parts.append(Collapsible(title, run.attribution.page(everything).parts))
     if run.heads is not None:
-        parts.append(Fold("attention: all heads", run.heads.page().parts))
+        parts.append(Collapsible("attention: all heads", run.heads.page().parts))
     if run.attention is not None:
-        parts.append(Fold("attention: the mean of all layers", run.attention.page(everything).parts))
-    parts.append(Fold("the journey of the prompt to the first token", run.journey.page(everything).parts))
-    parts.append(Fold("the receipt", run.receipt.page(everything).parts))
+        parts.append(Collapsible("attention: the mean of all layers", run.attention.page(everything).parts))
+    parts.append(Collapsible("the journey of the prompt to the first token", run.journey.page(everything).parts))
+    parts.append(Collapsible("the receipt", run.receipt.page(everything).parts))
     return Page(f"{run.model}: {run.text.strip()[:60] or 'a run'}", tuple(parts))
 
 
 def _summary(run: Overview) -> str:
-    given, written = run.tokens
+    prompt, generated = run.tokens
     speed = f" · {run.tokens_per_second:.1f} tokens/s" if run.tokens_per_second else ""
     seed = "" if run.seed is None else f" · seed {run.seed}"
-    tokens = f"{given:,} → {many(written, 'token')}"
-    return f"{run.model} · {run.strategy}{seed} · {tokens} · first after {seconds(run.seconds_to_first)}{speed}"
+    tokens = f"{prompt:,} → {pluralize(generated, 'token')}"
+    return f"{run.model} · {run.strategy}{seed} · {tokens} · first after {format_seconds(run.seconds_to_first)}{speed}"
 
 
-def _strip(traced: Trace, linked: int) -> Strip:
-    strip = trace.strip(traced)
-    links = tuple(f"token-{number}" if number < linked else "" for number in range(len(strip.tokens)))
-    return Strip(strip.tokens, strip.values, strip.notes, links)
+def _linked_strip(view: Trace, count: int) -> TokenStrip:
+    strip = trace.strip(view)
+    links = tuple(f"token-{number}" if number < count else "" for number in range(len(strip.tokens)))
+    return TokenStrip(strip.tokens, strip.values, strip.notes, links)

@@ -1,4 +1,4 @@
-"""The JSON schema of a view, read off its dataclass: what is written, and what is promised, cannot differ."""
+"""The JSON schema of a view, derived from its dataclass, so that the two cannot differ."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ SIMPLE: Mapping[Any, dict[str, Any]] = {
 
 
 def schema(view: type[View]) -> dict[str, Any]:
-    """What `view.to_dict()` gives, as a JSON schema."""
-    parts: dict[str, Any] = {}
-    found = _object(view, parts)
-    found["properties"] = {"schema": {"const": view.SCHEMA}, **found["properties"]}
-    found["required"] = ["schema", *found["required"]]
-    return {"$schema": DRAFT, "title": view.SCHEMA, **found, "$defs": parts}
+    """The JSON schema of `view.to_dict()`."""
+    definitions: dict[str, Any] = {}
+    root = _object(view, definitions)
+    root["properties"] = {"schema": {"const": view.SCHEMA}, **root["properties"]}
+    root["required"] = ["schema", *root["required"]]
+    return {"$schema": DRAFT, "title": view.SCHEMA, **root, "$defs": definitions}
 
 
-def _object(kind: type[Any], parts: dict[str, Any]) -> dict[str, Any]:
+def _object(kind: type[Any], definitions: dict[str, Any]) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    told = [one for one in fields(kind) if one.metadata.get("stored", True)]
+    names = [field.name for field in fields(kind) if field.metadata.get("stored", True)]
     return {
         "type": "object",
-        "properties": {one.name: _of(hints[one.name], parts) for one in told},
-        "required": [one.name for one in told],
+        "properties": {name: _value(hints[name], definitions) for name in names},
+        "required": names,
         "additionalProperties": False,
     }
 
 
-def _of(hint: Any, parts: dict[str, Any]) -> dict[str, Any]:
+def _value(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if hint in SIMPLE:
         return dict(SIMPLE[hint])
     if is_dataclass(hint):
         name = hint.__name__  # type: ignore[union-attr]
-        if name not in parts:
-            parts[name] = {}  # known before it is done: a tree holds trees
-            parts[name] = _object(hint, parts)  # type: ignore[arg-type]
+        if name not in definitions:
+            definitions[name] = {}  # registered before it is complete: a tree holds trees
+            definitions[name] = _object(hint, definitions)  # type: ignore[arg-type]
         return {"$ref": f"#/$defs/{name}"}
     origin, inside = get_origin(hint), get_args(hint)
     if origin is Literal:
         return {"enum": list(inside)}
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_of(one, parts) for one in inside]}
+        return {"anyOf": [_value(item, definitions) for item in inside]}
     if origin in (tuple, list) and (origin is list or inside[-1] is ...):
-        return {"type": "array", "items": _of(inside[0], parts)}
+        return {"type": "array", "items": _value(inside[0], definitions)}
     if origin is tuple:
-        return {"type": "array", "prefixItems": [_of(one, parts) for one in inside], "minItems": len(inside)}
+        return {"type": "array", "prefixItems": [_value(item, definitions) for item in inside], "minItems": len(inside)}
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {"type": "object", "additionalProperties": _of(inside[1], parts)}
+        return {"type": "object", "additionalProperties": _value(inside[1], definitions)}
     if getattr(origin, "__name__", "") == "ndarray":
         return {"type": "array"}
     raise TypeError(f"no JSON schema is known for {hint!r}.")

@@ -1,4 +1,4 @@
-"""A sweep of one setting over the same scores, candidates down and values across; and strategies with what each wrote."""
+"""A sweep of one setting over the same scores; and several strategies with the text each wrote."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.page.document import Column, Heading, Page, Part, Row, Table, Words
-from glassformer.page.format import brief, seconds, share, tame, visible
+from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
+from glassformer.page.format import escape_control, format_percent, format_seconds, tail, visible
 from glassformer.views.view import View
 
 
 @dataclass(frozen=True)
 class ShapedScores:
-    """What the scores become under one value."""
+    """The probabilities under one value of the setting."""
 
     value: str
-    left: int  # candidates in play
+    left: int  # candidates left
     entropy: float  # in bits
     chances: tuple[float, ...]  # of the candidates
 
 
 @dataclass(frozen=True)
 class Sweep(View):
+    """The candidates of one step under several values of one setting."""
+
     SCHEMA = "glassformer.sweep/1"
 
     model: str
@@ -30,8 +32,8 @@ class Sweep(View):
     step: int
     before: str  # the end of the text
     ids: tuple[int, ...]
-    candidates: tuple[str, ...]  # best first, as the model has it
-    own: tuple[float, ...]  # their probabilities as the model has it
+    candidates: tuple[str, ...]  # best first, under the model
+    own: tuple[float, ...]  # their probabilities under the model
     shapes: tuple[ShapedScores, ...]
 
     def page(self, everything: bool = False) -> Page:
@@ -43,19 +45,21 @@ class Sweep(View):
 
 @dataclass(frozen=True)
 class TriedStrategy:
-    """One strategy, and what it wrote."""
+    """One strategy, and the text it wrote."""
 
     name: str
     settings: Mapping[str, Any]
     text: str
     tokens: int
-    surprisal: float | None  # mean, in bits a token, as the model has it
+    surprisal: float | None  # mean, in bits per token, under the model
     seconds: float
     finish: str | None
 
 
 @dataclass(frozen=True)
 class Strategies(View):
+    """Several strategies on one prompt."""
+
     SCHEMA = "glassformer.strategies/2"
 
     model: str
@@ -66,55 +70,62 @@ class Strategies(View):
         return draw_strategies(self, everything)
 
     def __repr__(self) -> str:
-        return f"Strategies({', '.join(one.name for one in self.tried)})"
+        return f"Strategies({', '.join(strategy.name for strategy in self.tried)})"
 
 
 def draw_sweep(view: Sweep, everything: bool = False) -> Page:
     names = [f"{view.setting} {shape.value}" if len(view.shapes) < 3 else shape.value for shape in view.shapes]
-    columns = (Column("candidate", "token", least=8), Column("model", "number"), *(Column(name, "number") for name in names))
+    columns = (
+        Column("candidate", "token", min_width=8),
+        Column("model", "number"),
+        *(Column(name, "number") for name in names),
+    )
     rows = [
-        Row((visible(text), share(own), *(_chance(shape.chances[at]) for shape in view.shapes)))
+        TableRow((visible(text), format_percent(own), *(_probability(shape.chances[at]) for shape in view.shapes)))
         for at, (text, own) in enumerate(zip(view.candidates, view.own, strict=True))
     ]
-    rows.append(Row(("in play", "", *(f"{shape.left:,}" for shape in view.shapes)), "dim"))
-    rows.append(Row(("bits", "", *(f"{shape.entropy:.2f}" for shape in view.shapes)), "dim"))
+    rows.append(TableRow(("in play", "", *(f"{shape.left:,}" for shape in view.shapes)), "dim"))
+    rows.append(TableRow(("entropy", "", *(f"{shape.entropy:.2f}" for shape in view.shapes)), "dim"))
     bars = tuple(
-        Row((visible(text), *(shape.chances[at] for shape in view.shapes))) for at, text in enumerate(view.candidates)
+        TableRow((visible(text), *(shape.chances[at] for shape in view.shapes))) for at, text in enumerate(view.candidates)
     )
-    parts: list[Part] = [
-        Heading(f"{view.model}: token {view.step} after {brief(view.before, 24)}, by {view.setting}"),
+    parts: list[PagePart] = [
+        Heading(f"{view.model}: token {view.step} after {tail(view.before, 24)}, by {view.setting}"),
         Table(columns, tuple(rows)),
         Table((columns[0], *(Column(name, "bar") for name in names)), bars),
+        Paragraph("in play: candidates left · entropy: in bits", "dim"),
     ]
     return Page(f"{view.model}: a sweep of {view.setting}", tuple(parts))
 
 
-def _chance(value: float) -> str:
-    return share(value) if value else "–"
+def _probability(value: float) -> str:
+    return format_percent(value) if value else "–"
 
 
 def draw_strategies(view: Strategies, everything: bool = False) -> Page:
     columns = (
-        Column("strategy"), Column("tokens", "number"), Column("surprisal", "number"), Column("time", "number", keep=6),
-        Column("ended", keep=5),
+        Column("strategy"), Column("tokens", "number"), Column("surprisal", "number"), Column("time", "number", priority=6),
+        Column("ended", priority=5),
     )  # fmt: skip
     rows = (
-        Row(
+        TableRow(
             (
-                one.name,
-                str(one.tokens),
-                "" if one.surprisal is None else f"{one.surprisal:.2f}",
-                seconds(one.seconds),
-                one.finish or "",
+                strategy.name,
+                str(strategy.tokens),
+                "" if strategy.surprisal is None else f"{strategy.surprisal:.2f}",
+                format_seconds(strategy.seconds),
+                strategy.finish or "",
             )
         )
-        for one in view.tried
+        for strategy in view.tried
     )
-    parts: list[Part] = [Heading(f"{view.model}: {len(view.tried)} ways to choose, on one prompt")]
+    parts: list[PagePart] = [Heading(f"{view.model}: {len(view.tried)} strategies on one prompt")]
     parts += [
         Table(columns, tuple(rows)),
-        Words("surprisal: mean bits per token, −log2 of the probability that the model gave it", "dim"),
+        Paragraph(
+            "surprisal: how unexpected a token was, −log2 of its probability; mean, in bits", "dim"
+        ),
     ]
-    for one in view.tried:
-        parts += [Heading(one.name), Words(tame(one.text))]
+    for strategy in view.tried:
+        parts += [Heading(strategy.name), Paragraph(escape_control(strategy.text))]
     return Page(f"{view.model}: strategies side by side", tuple(parts))

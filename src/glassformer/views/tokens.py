@@ -1,4 +1,4 @@
-"""A text cut into its tokens: what each is, where it stands in the text, and which word it belongs to."""
+"""A text split into its tokens, each with its place in the text and the word it belongs to."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassformer.errors import InputError, nearest
-from glassformer.page.document import Column, Page, Row, Table, Words, middle
-from glassformer.page.format import many, tame, visible
+from glassformer.page.document import Column, Page, Paragraph, Table, TableRow, elide_middle
+from glassformer.page.format import escape_control, pluralize, visible
 from glassformer.views.view import View
-from glassformer.views.vocabulary import Vocabulary
+from glassformer.views.vocabulary import VocabularySizes
+
+MAX_TOKENS = 96  # of a long text, unless everything is shown
+COLUMNS = (
+    Column("", "number"),
+    Column("id", "number"),
+    Column("token", "token", min_width=6),
+    Column("text", "token", min_width=6),
+    Column("characters", "number"),
+    Column("word", "number"),
+    Column("bytes", priority=2),
+)
 
 
 def find_token(token: int | str, texts: Sequence[str]) -> int:
@@ -32,21 +43,21 @@ class Token:
 
     position: int
     id: int
-    token: str  # as the vocabulary spells it
+    token: str  # as in the vocabulary
     text: str  # as it reads; half a character as its bytes
-    special: bool  # one that steers the model, such as <|im_end|>
+    special: bool  # a control token, such as <|im_end|>
 
 
 @dataclass(frozen=True)
 class TextToken(Token):
     """One token of a text, and its place there."""
 
-    start: int | None  # where it begins in its text, in characters; None for a token put around the text
+    start: int | None  # in characters of its text; None for a token added around it
     end: int | None
     word: int | None  # the number of its word
-    added: bool  # put into the vocabulary after it was trained
+    added: bool  # to the vocabulary after its training
     second: bool = False  # of the second text of two
-    bytes: str = ""  # what it adds to the text, in hexadecimal
+    bytes: str = ""  # of the text that it adds, in hexadecimal
 
 
 @dataclass(frozen=True)
@@ -59,44 +70,37 @@ class TokenizedText(View):
     text: str
     pair: str | None
     tokens: tuple[TextToken, ...]
-    vocabulary: Vocabulary
+    vocabulary: VocabularySizes
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
 
 
-MOST = 96  # tokens that are shown of a long text
-COLUMNS = (
-    Column("", "number"), Column("id", "number"), Column("token", "token", least=6), Column("text", "token", least=6),
-    Column("characters", "number"), Column("word", "number"), Column("bytes", keep=2),
-)  # fmt: skip
-
-
 def draw(view: TokenizedText, everything: bool = False) -> Page:
-    two = any(piece.second for piece in view.tokens)
-    rows = [row(piece, two) for piece in view.tokens]
+    pair = any(token.second for token in view.tokens)
+    rows = [token_row(token, pair) for token in view.tokens]
     characters = len(view.text) + len(view.pair or "")
     return Page(
-        f"{view.model}: {many(len(rows), 'token')}",
+        f"{view.model}: {pluralize(len(rows), 'token')}",
         (
-            Table(COLUMNS, tuple(rows) if everything else middle(rows, MOST)),
-            Words(f"\n{many(len(rows), 'token')} of {many(characters, 'character')}"),
-            Words(f"vocabulary: {view.vocabulary}", "dim"),
+            Table(COLUMNS, tuple(rows) if everything else elide_middle(rows, MAX_TOKENS)),
+            Paragraph(f"\n{pluralize(len(rows), 'token')} of {pluralize(characters, 'character')}"),
+            Paragraph(f"vocabulary: {view.vocabulary}", "dim"),
         ),
     )
 
 
-def row(piece: TextToken, two: bool) -> Row:
-    """A token's columns; of `two` texts, it is said which one it stands in."""
-    which = ("2: " if piece.second else "1: ") if two else ""
-    kind = "special" if piece.special else "added" if piece.added else ""
+def token_row(token: TextToken, pair: bool) -> TableRow:
+    """A token's row; with which of the two texts it is in, if there is a `pair`."""
+    which = ("2: " if token.second else "1: ") if pair else ""
+    kind = "special" if token.special else "added" if token.added else ""
     cells = (
-        str(piece.position),
-        str(piece.id),
-        tame(piece.token).replace("\n", "⏎").replace("\t", "⇥"),
-        visible(piece.text),
-        "" if piece.start is None else f"{which}{piece.start}–{piece.end}",
-        kind or ("" if piece.word is None else str(piece.word)),
-        piece.bytes,
+        str(token.position),
+        str(token.id),
+        escape_control(token.token).replace("\n", "⏎").replace("\t", "⇥"),
+        visible(token.text),
+        "" if token.start is None else f"{which}{token.start}–{token.end}",
+        kind or ("" if token.word is None else str(token.word)),
+        token.bytes,
     )
-    return Row(cells, "special" if kind else "")
+    return TableRow(cells, "special" if kind else "")

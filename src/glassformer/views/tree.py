@@ -1,7 +1,7 @@
-"""The decision tree: the likeliest ways on from a prompt, each token with its probability and that of its whole path.
+"""The decision tree: the likeliest continuations of a prompt, each token with its probability and that of its whole path.
 
-From any node it can be grown on, and a text can be forced anywhere, to see how likely that would have been and what would
-have followed.
+It can be grown from any node, and a text can be forced anywhere, to see how likely that would have been and what would have
+followed.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from glassformer.errors import InputError, InputTypeError
-from glassformer.page.document import Branch, Column, Page, Part, Row, Style, Table, Words
-from glassformer.page.format import brief, many, share, visible
+from glassformer.page.document import Branch, Column, Page, PagePart, Paragraph, Style, Table, TableRow
+from glassformer.page.format import format_percent, pluralize, tail, visible
 from glassformer.progress import Progress
 from glassformer.views.view import View
 
-MOST = 60  # nodes that are drawn of a large tree: the likeliest ones
-LEVELS = 7  # that are drawn one inside the other; what is deeper goes on below
-LONGEST = 14  # characters of a path's numbers that are shown at a node
+MAX_NODES = 60  # of a large tree: the likeliest ones, unless everything is shown
+MAX_LEVELS = 7  # of nesting; what is deeper continues below
+MAX_PATH = 14  # characters of a path that are shown at a node
 GREEDY, OTHER, FORCED = "●", "○", "◆"
 
 
-class Grower(Protocol):
-    """What can grow a tree on: a model that writes, as the view needs to know it."""
+class TreeGrower(Protocol):
+    """What a tree needs of the model that grows it."""
 
     @property
     def start(self) -> int | None:
-        """What an encoder-decoder's target begins with."""
+        """The start token of an encoder-decoder's target."""
 
     def decode(self, ids: Sequence[int]) -> str: ...
 
     def grow(self, tree: Tree, at: Sequence[int], width: int, depth: int, progress: Progress | None) -> Node:
-        """The root of the same tree, with one of its nodes grown on."""
+        """The root of the tree after growing one of its nodes."""
 
     def force(self, tree: Tree, at: Sequence[int], text: str) -> tuple[Node, list[int]]:
-        """The root of the same tree, with a text put behind one of its nodes; and the text's ids."""
+        """The root of the tree after adding a text below one of its nodes; and the text's ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A token on some path; the root is the last one before the growth."""
+    """A token and its continuations; the root is the last token of the prompt."""
 
     id: int
     text: str  # as it reads; half a character as its bytes
-    probability: float  # after what stands before it
+    probability: float  # given all tokens before it
     path_probability: float  # of all tokens from the root to this one
-    path_logprob: float  # the same as a logarithm, which does not vanish
-    score: float | None  # as the model gave it; the root has none
+    path_logprob: float  # its logarithm, which does not underflow
+    score: float | None  # the model's; the root has none
     greedy: bool  # whether each token up to here was the likeliest one
-    forced: bool  # put here by somebody
+    forced: bool  # added by `Tree.forced`
     finish: str | None  # "eos" where the text ends with it
     children: tuple[Node, ...] = ()  # the likeliest first
 
@@ -61,8 +61,8 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """A way from the root to a node."""
+class TreePath:
+    """The tokens from the root to a node."""
 
     at: tuple[int, ...]  # the number of the child to take at each step
     ids: tuple[int, ...]
@@ -73,7 +73,7 @@ class Path:
 
 @dataclass(frozen=True, repr=False)
 class Tree(View):
-    """The likeliest ways on from a prompt."""
+    """The likeliest continuations of a prompt."""
 
     SCHEMA = "glassformer.tree/1"
 
@@ -86,46 +86,48 @@ class Tree(View):
     focus: tuple[int, ...]  # the node that was grown or forced last
     nodes: int = field(init=False)  # without the root
     leaves: int = field(init=False)
-    covered: float = field(init=False)  # how much of all that could follow goes through the leaves
-    greedy: Path = field(init=False)  # the likeliest token at each step
-    likeliest: Path = field(init=False)  # the best as a whole, of those that have `depth` tokens or ended before
-    grower: Grower = field(compare=False, metadata={"stored": False})
+    covered: float = field(init=False)  # the probability of all leaves together
+    greedy: TreePath = field(init=False)  # the likeliest token at each step
+    likeliest: TreePath = field(
+        init=False
+    )  # the path of highest probability, of those that have `depth` tokens or ended before
+    grower: TreeGrower = field(compare=False, metadata={"stored": False})
 
     def __post_init__(self) -> None:
-        every = list(walk(self.root))
-        leaves = [node for at, node in every if at and not node.children]
-        long = ((at, node) for at, node in every if len(at) == self.depth or (node.finish and len(at) < self.depth))
-        found = {
-            "nodes": len(every) - 1,
+        nodes = list(walk(self.root))
+        leaves = [node for at, node in nodes if at and not node.children]
+        ends = ((at, node) for at, node in nodes if len(at) == self.depth or (node.finish and len(at) < self.depth))
+        values = {
+            "nodes": len(nodes) - 1,
             "leaves": len(leaves),
             "covered": math.fsum(node.path_probability for node in leaves),
-            "greedy": self.path(max((at for at, node in every if node.greedy), key=len)),
-            "likeliest": self.path(max(long, key=lambda one: one[1].path_logprob)[0]),
+            "greedy": self.path(max((at for at, node in nodes if node.greedy), key=len)),
+            "likeliest": self.path(max(ends, key=lambda end: end[1].path_logprob)[0]),
         }
-        for name, value in found.items():
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def at(self, *numbers: int) -> Node:
         """A node, by the number of the child to take at each step: `at(0, 2)`; without numbers, the root."""
         return self._along(numbers)[-1]
 
-    def path(self, at: Sequence[int]) -> Path:
-        """The way to a node."""
+    def path(self, at: Sequence[int]) -> TreePath:
+        """The path to a node."""
         _, *nodes = self._along(at)
         ids = tuple(node.id for node in nodes)
         last = nodes[-1] if nodes else self.root
-        return Path(tuple(at), ids, self.grower.decode(ids), last.path_probability, last.path_logprob)
+        return TreePath(tuple(at), ids, self.grower.decode(ids), last.path_probability, last.path_logprob)
 
     def grown(
         self, at: Sequence[int] = (), *, width: int | None = None, depth: int | None = None, progress: Progress | None = None
     ) -> Tree:
-        """A tree in which one node was grown on, by as many levels as this tree had at first, or as are asked for."""
+        """A tree in which one node was grown further, by default as wide and deep as this tree was first grown."""
         self.open_path(at)
         width, depth = self.width if width is None else width, self.depth if depth is None else depth
         return replace(self, root=self.grower.grow(self, at, width, depth, progress), focus=tuple(at))
 
     def forced(self, at: Sequence[int], text: str) -> Tree:
-        """A tree in which a text follows one node, each of its tokens with its true probability; `focus` is the last one."""
+        """A tree in which a text follows one node, each of its tokens with its probability; `focus` is the last one."""
         self.open_path(at)
         if not isinstance(text, str):
             raise InputTypeError(f"a text to force is text, not {type(text).__name__}.")
@@ -137,22 +139,20 @@ class Tree(View):
         return replace(self, root=root, focus=tuple(focus))
 
     def _along(self, at: Sequence[int]) -> list[Node]:
-        """The root, and every node on the way."""
+        """The root, and every node on a path."""
         nodes = [self.root]
         for step, number in enumerate(at):
             node = nodes[-1]
             if not isinstance(number, int) or not 0 <= number < len(node.children):
                 where = f"node {format_path(at[:step])}" if step else "the root"
                 count = len(node.children)
-                said = (
-                    "no children" if not count else "1 child (0)" if count == 1 else f"{count} children (0 to {count - 1})"
-                )
-                raise InputError(f"there is no node {format_path(at)}: {where} has {said}.")
+                children = f"{count} children (0 to {count - 1})" if count > 1 else "1 child (0)" if count else "no children"
+                raise InputError(f"there is no node {format_path(at)}: {where} has {children}.")
             nodes.append(node.children[number])
         return nodes
 
     def open_path(self, at: Sequence[int]) -> list[Node]:
-        """The nodes on the way to one that something can follow."""
+        """The nodes on the path to one at which the text has not ended; InputError where it has."""
         _, *nodes = self._along(at)
         if nodes and nodes[-1].finish:
             raise InputError(
@@ -168,48 +168,54 @@ class Tree(View):
 
 
 def format_path(at: Sequence[int]) -> str:
-    """A path as it is written: 0.2."""
+    """A path as it is typed: 0.2."""
     return ".".join(map(str, at))
 
 
 def walk(root: Node) -> Iterator[tuple[tuple[int, ...], Node]]:
     """Every node and its path, in the order in which they are drawn."""
-    left: list[tuple[tuple[int, ...], Node]] = [((), root)]
-    while left:
-        at, node = left.pop()
+    stack: list[tuple[tuple[int, ...], Node]] = [((), root)]
+    while stack:
+        at, node = stack.pop()
         yield at, node
-        left += [((*at, number), child) for number, child in reversed(list(enumerate(node.children)))]
+        stack += [((*at, number), child) for number, child in reversed(list(enumerate(node.children)))]
 
 
 def draw(tree: Tree, everything: bool = False) -> Page:
-    said = f'{many(tree.nodes, "node")} after "{brief(tree.prompt, 40)}"'
-    shown = None if everything or tree.nodes <= MOST else chosen(tree)
+    title = f'{pluralize(tree.nodes, "node")} after "{tail(tree.prompt, 40)}"'
+    shown = None if everything or tree.nodes <= MAX_NODES else likeliest_nodes(tree)
     return Page(
-        f"{tree.model}: {said}",
-        (Words(said + "\n" + summary(tree, shown)), paths(tree), *drawn(tree, shown), Words(legend(tree), "dim")),
+        f"{tree.model}: {title}",
+        (
+            Paragraph(f"{title}\n{summary(tree, shown)}"),
+            paths_table(tree),
+            *branches(tree, shown),
+            Paragraph(legend(tree), "dim"),
+        ),
     )
 
 
 def summary(tree: Tree, shown: Collection[tuple[int, ...]] | None) -> str:
-    """What has grown, and how much of all it is."""
-    ways = f"{many(tree.width, 'way')} on" + (f" at each of {tree.depth} levels" if tree.depth > 1 else "")
-    more = f"; grown on at {format_path(tree.focus)}" if tree.focus else ""
-    left = "" if shown is None else f"\nShown are {len(shown) - 1} of them, the likeliest; with --all, all."
+    """How it was grown, and the probability of its leaves."""
+    width = "the likeliest token" if tree.width == 1 else f"the {tree.width} likeliest tokens"
+    levels = f" at each of {tree.depth} levels" if tree.depth > 1 else ""
+    focus = f"; grown further at {format_path(tree.focus)}" if tree.focus else ""
+    hidden = "" if shown is None else f"\nShown are the likeliest {len(shown) - 1} of them; --all shows all."
     leaves = "The leaf covers" if tree.leaves == 1 else f"The {tree.leaves:,} leaves cover"
-    return f"{ways}{more}\n{leaves} {chance(tree.covered)} of all that could follow.{left}"
+    return f"{width}{levels}{focus}\n{leaves} {format_probability(tree.covered)} of all that could follow.{hidden}"
 
 
-def paths(tree: Tree) -> Table:
+def paths_table(tree: Tree) -> Table:
     """The greedy path; and the likeliest, if that is another one."""
-    columns = (Column(), Column("path"), Column("text", "token", least=10), Column("probability", "number"))
-    rows = [_path(GREEDY, "greedy", tree.greedy, "chosen")]
+    columns = (Column(), Column("path"), Column("text", "token", min_width=10), Column("probability", "number"))
+    rows = [_path_row(GREEDY, "greedy", tree.greedy, "chosen")]
     if tree.likeliest.at != tree.greedy.at[: tree.depth]:
-        rows.append(_path(OTHER, "likeliest", tree.likeliest, ""))
+        rows.append(_path_row(OTHER, "likeliest", tree.likeliest, ""))
     return Table(columns, tuple(rows))
 
 
-def _path(sign: str, name: str, path: Path, style: Style) -> Row:
-    return Row((sign, name, brief(path.text, 60), chance(path.probability, path.logprob)), style)
+def _path_row(sign: str, name: str, path: TreePath, style: Style) -> TableRow:
+    return TableRow((sign, name, tail(path.text, 60), format_probability(path.probability, path.logprob)), style)
 
 
 def legend(tree: Tree) -> str:
@@ -219,80 +225,80 @@ def legend(tree: Tree) -> str:
     place = tree.greedy.at[:2]
     return (
         f"{' · '.join(signs)}\npath: the probability of all tokens up to there\n"
-        f"to grow on from a node: --at {format_path(place)}, or tree.grown({list(place)}) in Python"
+        f"to grow it from a node: --at {format_path(place)}, or tree.grown({list(place)}) in Python"
     )
 
 
-def chosen(tree: Tree) -> set[tuple[int, ...]]:
+def likeliest_nodes(tree: Tree) -> set[tuple[int, ...]]:
     """What is drawn of a large tree: its likeliest nodes, the likeliest where it was grown last, and the paths to these."""
-    found = set()
-    for first in {(), tree.focus}:
-        inside = heapq.nlargest(MOST, walk(tree.at(*first)), key=lambda one: (one[1].path_logprob, -len(one[0])))
-        found |= {(*first, *at) for at, _ in inside}
+    shown = set()
+    for start in {(), tree.focus}:
+        best = heapq.nlargest(MAX_NODES, walk(tree.at(*start)), key=lambda pair: (pair[1].path_logprob, -len(pair[0])))
+        shown |= {(*start, *at) for at, _ in best}
     ends = (tree.greedy.at, tree.likeliest.at, tree.focus)
-    return found | {at[:count] for at in ends for count in range(len(at) + 1)}
+    return shown | {at[:count] for at in ends for count in range(len(at) + 1)}
 
 
-def drawn(tree: Tree, shown: Collection[tuple[int, ...]] | None) -> Iterator[Part]:
-    """The tree; where it is tall, one part after the other."""
-    left: deque[tuple[tuple[int, ...], Node]] = deque([((), tree.root)])
-    while left:
-        first, root = left.popleft()
+def branches(tree: Tree, shown: Collection[tuple[int, ...]] | None) -> Iterator[PagePart]:
+    """The tree; a deep one in several parts."""
+    pending: deque[tuple[tuple[int, ...], Node]] = deque([((), tree.root)])
+    while pending:
+        start, root = pending.popleft()
 
-        def branch(at: tuple[int, ...], node: Node, first: tuple[int, ...] = first) -> Branch:
-            if len(at) - len(first) == LEVELS and node.children:
-                left.append((at, node))
-                return Branch(text(node), note(at, node, below=True), style(node), node.probability)
-            there = [((*at, number), child) for number, child in enumerate(node.children)]
-            kept = [one for one in there if shown is None or one[0] in shown]
-            children = [branch(*one) for one in kept]
-            if len(kept) < len(there):
-                children.append(Branch("…", f"{len(there) - len(kept)} more (--all)", "dim"))
-            if at == first:
-                return Branch(_root(tree, at), "", "strong", None, tuple(children))
-            return Branch(text(node), note(at, node), style(node), node.probability, tuple(children))
+        def branch(at: tuple[int, ...], node: Node, start: tuple[int, ...] = start) -> Branch:
+            if len(at) - len(start) == MAX_LEVELS and node.children:
+                pending.append((at, node))
+                return Branch(node_text(node), node_note(at, node, below=True), node_style(node), node.probability)
+            paths = [(*at, number) for number in range(len(node.children))]
+            visible_paths = [path for path in paths if shown is None or path in shown]
+            children = [branch(path, node.children[path[-1]]) for path in visible_paths]
+            if len(visible_paths) < len(paths):
+                children.append(Branch("…", f"{len(paths) - len(visible_paths)} more (--all)", "dim"))
+            if at == start:
+                return Branch(_root_text(tree, at), "", "strong", None, tuple(children))
+            return Branch(node_text(node), node_note(at, node), node_style(node), node.probability, tuple(children))
 
-        if first:
-            yield Words(f"\non from {format_path(first)}:", "dim")
-        yield branch(first, root)
+        if start:
+            yield Paragraph(f"\ncontinued from {format_path(start)}:", "dim")
+        yield branch(start, root)
 
 
-def _root(tree: Tree, at: tuple[int, ...]) -> str:
-    """What the first line of a part says: the end of all that stands before."""
+def _root_text(tree: Tree, at: tuple[int, ...]) -> str:
+    """The first line of a part: the end of the text before it."""
     if at:
-        return brief(tree.path(at).text, 60)
-    return brief(tree.prompt, 60) if tree.grower.start is None else f"{brief(tree.prompt, 50)} ▶ {visible(tree.root.text)}"
+        return tail(tree.path(at).text, 60)
+    return tail(tree.prompt, 60) if tree.grower.start is None else f"{tail(tree.prompt, 50)} ▶ {visible(tree.root.text)}"
 
 
-def text(node: Node) -> str:
+def node_text(node: Node) -> str:
     sign = FORCED if node.forced else GREEDY if node.greedy else OTHER
     return f"{sign} {visible(node.text)}"
 
 
-def style(node: Node) -> Style:
+def node_style(node: Node) -> Style:
     return "chosen" if node.greedy else "special" if node.forced else ""
 
 
-def note(at: tuple[int, ...], node: Node, below: bool = False) -> str:
-    """Its probability, that of its path, and where it stands; or that it goes on below, where that is told."""
-    said = [chance(node.probability)]
+def node_note(at: tuple[int, ...], node: Node, below: bool = False) -> str:
+    """Its probability, that of its path, and its path; or that it ends, or continues below."""
+    notes = [format_probability(node.probability)]
     if len(at) > 1:
-        said.append(f"path {chance(node.path_probability, node.path_logprob)}")
+        notes.append(f"path {format_probability(node.path_probability, node.path_logprob)}")
     if node.finish or below:
-        said.append("ends" if node.finish else "goes on below")
-    elif len(format_path(at)) <= LONGEST:
-        said.append(f"at {format_path(at)}")
-    return " · ".join(said)
+        notes.append("ends" if node.finish else "continued below")
+    elif len(format_path(at)) <= MAX_PATH:
+        notes.append(f"at {format_path(at)}")
+    return " · ".join(notes)
 
 
-def chance(probability: float, logprob: float | None = None) -> str:
-    """A share, with more digits where it is small; a very small one by its power of ten, however small.
+def format_probability(probability: float, logprob: float | None = None) -> str:
+    """A percentage, with more digits where it is small; a very small one in scientific notation.
 
-    >>> chance(0.25), chance(0.00012), chance(0.00000012), chance(0.0, -1000.0)
-    ('25.0%', '0.012%', '1.2e-07', '5.1e-435')
+    >>> [format_probability(value) for value in (0.25, 0.00012, 0.00000012)], format_probability(0.0, -1000.0)
+    (['25.0%', '0.012%', '1.2e-07'], '5.1e-435')
     """
     if probability >= 0.01:
-        return share(probability)
+        return format_percent(probability)
     if probability >= 1e-6:
         return f"{100 * probability:.2g}%"
     if probability > 1e-300 or logprob is None or not math.isfinite(logprob):

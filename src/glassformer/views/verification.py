@@ -1,4 +1,4 @@
-"""How far two executors are apart at every site: one comparison site by site, or several beside each other."""
+"""How far two executors differ at every site: one comparison site by site, or several in one table."""
 
 from __future__ import annotations
 
@@ -13,59 +13,62 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+NUMBER_COLUMNS = ("top-1", "KL", "error", "largest", "bound")
+LEGEND = "error: of the worst site, relative to its values; bound: what rounding alone may amount to"
+BLOCK = re.compile(r"blocks\.(\d+)\.")
+
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """How far apart two values of a site are, where they are farthest apart."""
+class SiteDifference:
+    """How far two executors' values of a site differ, in the worst of all feeds."""
 
     site: str
-    error: float  # the root mean square of the difference, over that of the value; in the worst of all feeds
-    largest: float  # the largest difference, over the largest value; in the worst of all feeds
+    error: float  # the root mean square of the difference, over that of the value
+    largest: float  # the largest difference, over the largest value
 
-    def joined(self, other: Difference) -> Difference:
-        return Difference(self.site, max(self.error, other.error), max(self.largest, other.largest))
+    def worst_of(self, other: SiteDifference) -> SiteDifference:
+        return SiteDifference(self.site, max(self.error, other.error), max(self.largest, other.largest))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of comparing two executors."""
+    """The result of comparing two executors."""
 
-    sites: tuple[Difference, ...]  # in the order in which a pass meets them
+    sites: tuple[SiteDifference, ...]  # in the order in which a pass meets them
     positions: int  # that were scored
-    agreement: float  # the share of them where both have the same best token
-    divergence: float  # Kullback–Leibler, of the probabilities, in nats: its mean
+    agreement: float  # the fraction of them where both have the same best token
+    divergence: float  # KL divergence of the probabilities, in nats: its mean
     farthest: float  # and its largest
 
     @property
-    def worst(self) -> Difference:
-        return max(self.sites, key=lambda one: one.error)
+    def worst(self) -> SiteDifference:
+        return max(self.sites, key=lambda site: site.error)
 
     def agrees(self, bound: float) -> bool:
         """Whether no site's error is above a bound."""
         return self.worst.error <= bound
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data; what is infinite is None, for JSON has no word for it."""
+        """As plain data; infinity is None, since JSON has no word for it."""
         return asdict(self, dict_factory=_finite)
 
     def __rich__(self) -> Any:
-
         return draw(self)
 
     def __str__(self) -> str:
-        """The whole draw, without colours."""
-        from glassformer.page.terminal import plain
+        """The whole table, without colors."""
+        from glassformer.page.terminal import plain_text
 
-        return plain(self)
+        return plain_text(self)
 
 
 @dataclass(frozen=True)
-class Checked:
-    """A verdict on one way of running an engine, and the bound that it is held against."""
+class EngineVerdict:
+    """A verdict on one configuration of an engine, and the bound of its error."""
 
-    level: str  # of instructions
-    cache: str  # what keys and values were kept in
-    activations: str  # what inputs of packed weights were rounded to
+    level: str  # instruction set
+    cache: str  # dtype of the KV cache
+    activations: str  # what the inputs of packed weights are rounded to
     verdict: Verdict
     bound: float
 
@@ -88,50 +91,44 @@ def _finite(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {name: None if value == math.inf else value for name, value in fields}
 
 
-NUMBERS = ("top-1", "KL", "error", "largest", "bound")  # columns of them
-FOOT = "error: how far the worst site is off, over its own size; bound: what rounding alone may come to"
-BLOCK = re.compile(r"blocks\.(\d+)\.")
-
-
 def draw(verdict: Verdict) -> RenderableType:
-    """One comparison: each name of a site, with the block in which it is worst."""
+    """One comparison: each site once, with the block in which it differs most."""
     table = _table("site", "worst in", "error", "largest")
-    worst: dict[str, Difference] = {}
-    for one in verdict.sites:
-        name = BLOCK.sub("", one.site)
-        worst[name] = max(worst.get(name, one), one, key=lambda each: each.error)
-    for name, one in worst.items():
-        block = BLOCK.search(one.site)
-        style = "bold" if one == verdict.worst else ""
+    worst: dict[str, SiteDifference] = {}
+    for site in verdict.sites:
+        name = BLOCK.sub("", site.site)
+        worst[name] = max(worst.get(name, site), site, key=lambda difference: difference.error)
+    for name, site in worst.items():
+        block = BLOCK.search(site.site)
+        style = "bold" if site == verdict.worst else ""
         where = f"block {block[1]}" if block else ""
-        table.add_row(name, where, amount(one.error), amount(one.largest), style=style)
+        table.add_row(name, where, format_error(site.error), format_error(site.largest), style=style)
     return Group(Text(sentence(verdict)), table)
 
 
-def verdicts(rows: Iterable[Checked]) -> Table:
-    """Several comparisons with the same executor, one to a line."""
+def verdicts_table(rows: Iterable[EngineVerdict]) -> Table:
+    """Several comparisons with the same executor, one per line."""
     table = _table("level", "cache", "inputs", "top-1", "KL", "worst block, site", "error", "bound", "")
     for row in rows:
         verdict = row.verdict
         table.add_row(
-            row.level, row.cache, row.activations, f"{verdict.agreement:.1%}", amount(verdict.divergence),
-            BLOCK.sub(r"\1 ", verdict.worst.site), amount(verdict.worst.error), amount(row.bound),
+            row.level, row.cache, row.activations, f"{verdict.agreement:.1%}", format_error(verdict.divergence),
+            BLOCK.sub(r"\1 ", verdict.worst.site), format_error(verdict.worst.error), format_error(row.bound),
             Text(row.word, "green" if row.agrees else "bold red"),
         )  # fmt: skip
     return table
 
 
 def sentence(verdict: Verdict) -> str:
-    """The comparison in a line."""
-    return (
-        f"{verdict.positions} positions: the same best token at {verdict.agreement:.1%}, divergence {amount(verdict.divergence)} "
-        f"nats, worst site {verdict.worst.site} ({amount(verdict.worst.error)})"
-    )
+    """The comparison in one line."""
+    agreement = f"the same best token at {verdict.agreement:.1%}, divergence {format_error(verdict.divergence)} nats"
+    worst = f"worst site {verdict.worst.site} ({format_error(verdict.worst.error)})"
+    return f"{verdict.positions} positions: {agreement}, {worst}"
 
 
-def amount(value: float) -> str:
+def format_error(value: float) -> str:
     """
-    >>> amount(0.0), amount(0.00123), amount(0.01), amount(float("inf"))
+    >>> format_error(0.0), format_error(0.00123), format_error(0.01), format_error(float("inf"))
     ('0', '1.2e-3', '1e-2', '∞')
     """
     if value in (0, float("inf")):
@@ -143,5 +140,7 @@ def amount(value: float) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for name in columns:
-        table.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap="site" not in name, overflow="fold")
+        table.add_column(
+            name, justify="right" if name in NUMBER_COLUMNS else "left", no_wrap="site" not in name, overflow="fold"
+        )
     return table

@@ -1,7 +1,7 @@
-"""What every view has: data first, and each form of it made from the same numbers.
+"""What every view has: data, and every form of output made from the same data.
 
-A view is a frozen dataclass. `print` shows it in the terminal, a notebook shows it as HTML, `to_dict` gives it as JSON can
-hold it, under a schema with a name and a version, and `save` writes any of these.
+A view is a frozen dataclass. `print` shows it in the terminal, a notebook shows it as HTML, `to_dict` gives it as plain data
+for JSON, under a schema with a name and a version, and `save` writes any of these. docs/adding-a-view.md shows one.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 
 
 class View:
-    """A view; its class says what it is called in files, and has a page."""
+    """The base of all views: a subclass names its schema, and draws its page."""
 
-    SCHEMA: ClassVar[str]  # such as "glassformer.journey/1"; the number grows when a reader of the old form would stumble
+    SCHEMA: ClassVar[str]  # such as "glassformer.journey/2"; the version grows when a reader of the old form would fail
 
     def page(self, everything: bool = False) -> Page:
-        """What it looks like, wherever that is; long ones are shortened in the middle unless `everything` is wanted."""
+        """The view as a document for any renderer; long ones are shortened unless `everything` is shown."""
         raise NotImplementedError
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it, with the name of its schema."""
+        """As plain data for JSON, with the name of its schema."""
         data: dict[str, Any] = plain_data(self)
         return {"schema": self.SCHEMA, **data}
 
     def __rich__(self) -> Any:
-        from glassformer.page.terminal import Drawn
+        from glassformer.page.terminal import TerminalPage
 
-        return Drawn(self.page())
+        return TerminalPage(self.page())
 
     def __str__(self) -> str:
-        """The whole picture, without colours."""
-        from glassformer.page.terminal import plain, width
+        """What `print` shows, without colors."""
+        from glassformer.page.terminal import plain_text, terminal_width
 
-        return plain(self, width())
+        return plain_text(self, terminal_width())
 
     def _repr_html_(self) -> str:
-        from glassformer.page.html import fragment
+        from glassformer.page.html import html_fragment
 
-        return fragment(self.page())
+        return html_fragment(self.page())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it: .json for programs, .html for a browser, .txt for people."""
-        from glassformer.page.html import document
-        from glassformer.page.terminal import Drawn, plain
+        from glassformer.page.html import html_document
+        from glassformer.page.terminal import TerminalPage, plain_text
 
         forms = {
             ".json": lambda: json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n",
-            ".html": lambda: document(self.page(everything=True)),
-            ".txt": lambda: plain(Drawn(self.page(everything=True))),
+            ".html": lambda: html_document(self.page(everything=True)),
+            ".txt": lambda: plain_text(TerminalPage(self.page(everything=True))),
         }
         return write_form(path, forms)
 
@@ -73,14 +73,14 @@ FORMS = (".json", ".html", ".txt")
 
 
 def form_of(path: Path) -> str:
-    """The form that a file's name asks for."""
+    """The form that a file's suffix stands for."""
     if path.suffix not in FORMS:
         raise InputError(f"{path.name!r} does not say in which form it is to be written. End it in {', '.join(FORMS)}.")
     return path.suffix
 
 
 def write_form(path: str | os.PathLike[str], forms: Mapping[str, Callable[[], str]]) -> Path:
-    """Write the form that a file's name asks for."""
+    """Write the form that a file's suffix stands for."""
     target = Path(path)
     text = forms[form_of(target)]()
     try:
@@ -91,7 +91,7 @@ def write_form(path: str | os.PathLike[str], forms: Mapping[str, Callable[[], st
 
 
 def plain_data(value: Any) -> Any:
-    """Dataclasses, arrays and enums as dicts, lists and numbers; what is not a number as null."""
+    """Dataclasses, arrays and enums as dicts, lists and numbers; NaN and infinity as None."""
     if is_dataclass(value):
         return {
             field.name: plain_data(getattr(value, field.name))
@@ -99,9 +99,9 @@ def plain_data(value: Any) -> Any:
             if field.metadata.get("stored", True)
         }
     if isinstance(value, Mapping):
-        return {str(name): plain_data(one) for name, one in value.items()}
+        return {str(name): plain_data(item) for name, item in value.items()}
     if isinstance(value, (tuple, list, set, frozenset)):
-        return [plain_data(one) for one in value]
+        return [plain_data(item) for item in value]
     if hasattr(value, "tolist"):
         return plain_data(value.tolist())
     if isinstance(value, Enum):

@@ -1,45 +1,54 @@
-"""Why this token: what the model thought of each candidate, what each rule did to it, and what decided."""
+"""Why a token was chosen: the model's score of each candidate, what each rule did to it, and what decided."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from glassformer.page.document import Column, Heading, Page, Part, Row, Table, Words
-from glassformer.page.format import share, visible
+from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
+from glassformer.page.format import format_percent, visible
 from glassformer.views.view import View
+
+MAX_CANDIDATES = 12  # unless everything is shown
+SHORT_NAMES = {  # of rules, as columns
+    "repetition_penalty": "repetition", "presence_penalty": "presence", "frequency_penalty": "frequency",
+    "dry_multiplier": "dry", "no_repeat_ngram_size": "n-grams", "guidance_scale": "guidance", "xtc_probability": "xtc",
+}  # fmt: skip
+LEGEND = "model: its score · in play: candidates left · entropy: in bits"
 
 
 @dataclass(frozen=True)
 class ExplainedCandidate:
-    """One candidate and its way through the rules."""
+    """One candidate and its score after each rule."""
 
     id: int
     text: str
-    scores: tuple[float | None, ...]  # under the model, then after each rule; None when it is out
-    probability: float  # at the end
+    scores: tuple[float | None, ...]  # the model's, then after each rule; None: removed
+    probability: float  # after all rules
     removed_by: str | None
     chosen: bool
 
 
 @dataclass(frozen=True)
 class Why(View):
+    """Why one token was chosen."""
+
     SCHEMA = "glassformer.why/1"
 
-    number: int  # which token it was: 0 is the first after the prompt
+    number: int  # of the token: 0 is the first after the prompt
     text: str
     rules: tuple[str, ...]
-    counts: tuple[int, ...]  # candidates in play: at first, then after each rule
-    entropies: tuple[float, ...]  # of what is in play, in bits
-    candidates: tuple[ExplainedCandidate, ...]  # best first, as the model has it
+    counts: tuple[int, ...]  # candidates left: at first, then after each rule
+    entropies: tuple[float, ...]  # of the candidates left, in bits
+    candidates: tuple[ExplainedCandidate, ...]  # best first, under the model
     draw: float | None
-    logprob: float | None  # of the chosen token under the model's own scores
+    logprob: float | None  # of the chosen token, under the model
     finish: str | None
-    beams: int = 1  # how many texts were compared: above 1, a token is chosen for the text that it is part of
+    beams: int = 1  # above 1, a token is chosen for the whole text that it is part of
 
     @property
     def entropy(self) -> float:
-        """How open the choice was to the model, in bits."""
+        """Of the model's probabilities, in bits."""
         return self.entropies[0]
 
     def page(self, everything: bool = False) -> Page:
@@ -63,80 +72,80 @@ class Whys(View):
         return draw_all(self, everything)
 
 
-MOST = 12  # candidates that are shown
-SHORT = {  # rules' names where columns are narrow
-    "repetition_penalty": "repetition", "presence_penalty": "presence", "frequency_penalty": "frequency",
-    "dry_multiplier": "dry", "no_repeat_ngram_size": "n-grams", "guidance_scale": "guidance", "xtc_probability": "xtc",
-}  # fmt: skip
-
-
 def draw(view: Why, everything: bool = False) -> Page:
-    said = sentence(view)
+    return Page(sentence(view), (*_choice_parts(view, everything), Paragraph(LEGEND, "dim")))
+
+
+def _choice_parts(view: Why, everything: bool) -> list[PagePart]:
     idle = [rule for at, rule in enumerate(view.rules, 1) if _idle(view, at)]
-    parts: list[Part] = [Words(said), table(view, everything)]
-    if idle:
-        parts.append(Words(f"changed nothing here: {', '.join(idle)}", "dim"))
-    return Page(said, tuple(parts))
+    note = [Paragraph(f"changed nothing here: {', '.join(idle)}", "dim")] if idle else []
+    return [Paragraph(sentence(view)), table(view, everything), *note]
 
 
 def draw_all(view: Whys, everything: bool = False) -> Page:
-    """One choice after the other."""
+    """One token after the other."""
     settings = "\n".join(f"{name}: {value}" for name, value in view.settings.items())
-    parts: list[Part] = [Heading("the settings in force"), Words(settings, "dim")]
-    for one in view.whys:
-        chosen = next(candidate for candidate in one.candidates if candidate.chosen)
-        parts += [Heading(f"token {one.number}: {visible(chosen.text)}"), *draw(one, everything).parts]
+    parts: list[PagePart] = [Heading("the settings in force"), Paragraph(settings, "dim")]
+    for why in view.whys:
+        chosen = next(candidate for candidate in why.candidates if candidate.chosen)
+        parts += [Heading(f"token {why.number}: {visible(chosen.text)}"), *_choice_parts(why, everything)]
+    parts.append(Paragraph(LEGEND, "dim"))
     return Page(f"{view.model}: why each token", tuple(parts))
 
 
 def table(view: Why, everything: bool = False) -> Table:
-    """The best candidates and the chosen one; what is out stays blank from the rule on that took it out.
+    """The best candidates and the chosen one; a removed one has no score from the rule on that removed it.
 
-    Rules that changed nothing of this have no column, and where there is little room, the first ones have none.
+    Rules that changed nothing here have no column; where there is little room, the columns of the first rules are dropped.
     """
-    rows = _rows(view, everything)
-    names = ("log-prob" if view.beams > 1 else "model", *(SHORT.get(name, name) for name in view.rules))
+    candidates = _shown_candidates(view, everything)
+    names = ("log-prob" if view.beams > 1 else "model", *(SHORT_NAMES.get(name, name) for name in view.rules))
     stages = [at for at in range(len(names)) if not at or not _idle(view, at)]
-    ranks = {at: 9 if at in (0, stages[-1]) else min(8, 2 + number) for number, at in enumerate(stages)}
+    priorities = {at: 9 if at in (0, stages[-1]) else min(8, 2 + number) for number, at in enumerate(stages)}
     columns = (
-        Column(), Column("candidate", "token", least=10), *(Column(names[at], "number", keep=ranks[at]) for at in stages),
-        Column("chance", "number"), Column("", "bar", keep=1), Column("out by", keep=8),
-    )  # fmt: skip
-    lines = [
-        Row(
+        Column(),
+        Column("candidate", "token", min_width=10),
+        *(Column(names[at], "number", priority=priorities[at]) for at in stages),
+        Column("prob.", "number"),
+        Column("", "bar", priority=1),
+        Column("removed by", priority=8),
+    )
+    rows = [
+        TableRow(
             (
-                "→" if row.chosen else "",
-                visible(row.text),
-                *("" if (score := row.scores[at]) is None else f"{score:.2f}" for at in stages),
-                share(row.probability) if row.probability else "",
-                float(row.probability),
-                row.removed_by or "",
+                "→" if candidate.chosen else "",
+                visible(candidate.text),
+                *("" if (score := candidate.scores[at]) is None else f"{score:.2f}" for at in stages),
+                format_percent(candidate.probability) if candidate.probability else "",
+                float(candidate.probability),
+                candidate.removed_by or "",
             ),
-            "chosen" if row.chosen else "out" if row.removed_by else "",
+            "chosen" if candidate.chosen else "out" if candidate.removed_by else "",
         )
-        for row in rows
+        for candidate in candidates
     ]
-    foot = [
-        Row(("", "in play", *(f"{view.counts[at]:,}" for at in stages), "", 0.0, ""), "dim"),
-        Row(("", "bits", *(f"{view.entropies[at]:.2f}" for at in stages), "", 0.0, ""), "dim"),
+    totals = [
+        TableRow(("", "in play", *(f"{view.counts[at]:,}" for at in stages), "", 0.0, ""), "dim"),
+        TableRow(("", "entropy", *(f"{view.entropies[at]:.2f}" for at in stages), "", 0.0, ""), "dim"),
     ]
-    return Table(columns, (*lines, *foot))
+    return Table(columns, (*rows, *totals))
 
 
-def _rows(view: Why, everything: bool) -> list[ExplainedCandidate]:
-    most = len(view.candidates) if everything else MOST
-    return [*view.candidates[:most], *(one for one in view.candidates[most:] if one.chosen)]
+def _shown_candidates(view: Why, everything: bool) -> list[ExplainedCandidate]:
+    limit = len(view.candidates) if everything else MAX_CANDIDATES
+    return [*view.candidates[:limit], *(candidate for candidate in view.candidates[limit:] if candidate.chosen)]
 
 
 def _idle(view: Why, at: int) -> bool:
     """Whether a rule changed nothing that is shown."""
     same = view.counts[at] == view.counts[at - 1]
-    return same and all(row.scores[at] == row.scores[at - 1] for row in _rows(view, everything=False))
+    shown = _shown_candidates(view, everything=False)
+    return same and all(candidate.scores[at] == candidate.scores[at - 1] for candidate in shown)
 
 
 def sentence(view: Why) -> str:
-    """What happened, in a line."""
-    chosen = next(one for one in view.candidates if one.chosen)
+    """The choice in one line."""
+    chosen = next(candidate for candidate in view.candidates if candidate.chosen)
     how = "the best" if view.draw is None else f"picked by the draw {view.draw:.4f}"
     if view.beams > 1:
         how = f"part of the best text of {view.beams} beams,"
