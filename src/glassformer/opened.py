@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +35,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")  # what a model can run i
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """A located checkpoint; each part is read when it is first asked for."""
+    """A located checkpoint; each part is read on first use."""
 
     name: str
     checkpoint: Checkpoint
@@ -48,32 +49,28 @@ class OpenedModel:
 
     @cached_property
     def config(self) -> Config:
-        with _ErrorsNaming(self.path, "config.json"):
+        with _errors_name(self.path, "config.json"):
             return read_config(self.checkpoint.config)
 
     @cached_property
     def settings(self) -> GenerationConfig:
         """The model's generation settings; what ends a text is taken from its config where they do not say."""
-        places = (
-            ("the GGUF file",) * 2
-            if isinstance(self.checkpoint, GgufCheckpoint)
-            else ("config.json", "generation_config.json")
-        )
-        fallback = GenerationConfig.from_model_config(self.config, places[0])
-        with _ErrorsNaming(self.path, places[1]):
-            settings = (
-                GenerationConfig.from_dict(self.checkpoint.settings, places[1]) if self.checkpoint.settings else fallback
-            )
+        is_gguf = isinstance(self.checkpoint, GgufCheckpoint)
+        config_file, file = ("the GGUF file",) * 2 if is_gguf else ("config.json", "generation_config.json")
+        fallback = GenerationConfig.from_model_config(self.config, config_file)
+        with _errors_name(self.path, file):
+            stored = self.checkpoint.settings
+            settings = GenerationConfig.from_dict(stored, file) if stored else fallback
         if settings.unsupported:
-            said = ", ".join(f"{name}={value!r}" for name, value in settings.unsupported.items())
-            note(f"{self.name}: its generation settings ask for {said}, which is not supported and left out.")
+            unsupported = ", ".join(f"{name}={value!r}" for name, value in settings.unsupported.items())
+            note(f"{self.name}: its generation settings ask for {unsupported}, which is not supported and left out.")
         settings.fill_from(fallback, SPECIAL_TOKENS)
         return settings
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         if isinstance(self.checkpoint, GgufCheckpoint):
-            with _ErrorsNaming(self.path):
+            with _errors_name(self.path):
                 return Tokenizer.from_gguf(self.checkpoint.metadata)
         if isinstance(self.checkpoint, ScratchCheckpoint):
             if (path := tiktoken_ranks.ranks_path()) is None:
@@ -86,9 +83,8 @@ class OpenedModel:
     @cached_property
     def sentence(self) -> SentenceSettings:
         """How the model's states become one vector per text."""
-        return read_sentence_settings(
-            self.path, self.checkpoint.metadata if isinstance(self.checkpoint, GgufCheckpoint) else None
-        )
+        metadata = self.checkpoint.metadata if isinstance(self.checkpoint, GgufCheckpoint) else None
+        return read_sentence_settings(self.path, metadata)
 
     @property
     def tensors(self) -> Mapping[str, StoredTensor]:
@@ -115,17 +111,16 @@ class OpenedModel:
         return blueprint(self.config, head or self.head)
 
 
-class _ErrorsNaming:
+@contextmanager
+def _errors_name(path: Path, file: str = "") -> Iterator[None]:
     """Put the file's name in front of an error about its content."""
-
-    def __init__(self, path: Path, file: str = "") -> None:
-        self.path = path / file if file and path.is_dir() else path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (CheckpointError, ConfigError)) and str(self.path) not in str(error):
-            raise type(error)(f"{self.path}: {error}") from error
+    path = path / file if file and path.is_dir() else path
+    try:
+        yield
+    except (CheckpointError, ConfigError) as error:
+        if str(path) in str(error):
+            raise
+        raise type(error)(f"{path}: {error}") from error
 
 
 def open_model(

@@ -33,7 +33,7 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
 # Reading --------------------------------------------------------------------------------------------------------
 
 
-def test_config_and_settings(tmp_path: Path) -> None:
+def test_folder_config_and_settings(tmp_path: Path) -> None:
     folder = FolderCheckpoint(write_folder(tmp_path, {}))
     assert folder.config == CONFIG
     assert folder.settings == {}
@@ -41,7 +41,7 @@ def test_config_and_settings(tmp_path: Path) -> None:
     assert FolderCheckpoint(tmp_path).settings == {"temperature": 0.5, "name": "é"}
 
 
-def test_one_file(tmp_path: Path) -> None:
+def test_one_safetensors_file(tmp_path: Path) -> None:
     wanted = {"a": numbers(3, 4), "b": numbers(5), "none": numbers(0, 4), "scalar": numbers()}
     found = FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": wanted})).tensors
     assert found.keys() == wanted.keys()
@@ -51,7 +51,7 @@ def test_one_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(one.to_float32(), wanted[name])
 
 
-def test_many_files(tmp_path: Path) -> None:
+def test_sharded_safetensors(tmp_path: Path) -> None:
     shards = {ONE: {"a": numbers(3, 4), "b": numbers(5)}, TWO: {"c": numbers(2, 2)}}
     found = FolderCheckpoint(write_folder(tmp_path, shards)).tensors
     for name, tensors in shards.items():
@@ -61,7 +61,7 @@ def test_many_files(tmp_path: Path) -> None:
     assert found["a"].file is found["b"].file
 
 
-def test_shards_may_lie_deeper_inside(tmp_path: Path) -> None:
+def test_shards_in_a_subfolder(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     found = FolderCheckpoint(write_folder(tmp_path, {"deep/a.safetensors": {"a": numbers(2)}})).tensors
     assert found["a"].file.path == tmp_path / "deep" / "a.safetensors"
@@ -75,12 +75,12 @@ def test_linked_files_are_followed(tmp_path: Path) -> None:
     assert FolderCheckpoint(tmp_path / "snapshot").tensors.keys() == {"a"}
 
 
-def test_one_whole_file_wins_over_an_index(tmp_path: Path) -> None:
+def test_model_safetensors_wins_over_an_index(tmp_path: Path) -> None:
     write_folder(tmp_path, {ONE: {"old": numbers(2)}})
     assert FolderCheckpoint(write_folder(tmp_path, {"model.safetensors": {"new": numbers(2)}})).tensors.keys() == {"new"}
 
 
-def test_whole(tmp_path: Path) -> None:
+def test_complete_needs_every_shard(tmp_path: Path) -> None:
     assert not FolderCheckpoint(tmp_path).complete
     assert FolderCheckpoint(write_folder(tmp_path, {ONE: {"a": numbers(2)}, TWO: {"b": numbers(2)}})).complete
     (tmp_path / TWO).unlink()
@@ -89,7 +89,7 @@ def test_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
-def test_every_plain_kind(tmp_path: Path, kind: str) -> None:
+def test_every_plain_kind_of_safetensors(tmp_path: Path, kind: str) -> None:
     wanted = torch.randn(5, 3).mul(3).to(STORED_DTYPES[kind])
     save_file({"a": wanted}, tmp_path / "model.safetensors")
     one = FolderCheckpoint(tmp_path).tensors["a"]
@@ -101,7 +101,7 @@ def test_every_plain_kind(tmp_path: Path, kind: str) -> None:
         refused(one.to_float32, tmp_path, "tensor 'a'", f"kind {kind}", "Use a file in one of the usual kinds")
 
 
-def test_empty_whole_numbers_are_refused_like_others(tmp_path: Path) -> None:
+def test_to_float32_refuses_empty_integer_tensors(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(0, 3, dtype=torch.int64)}, tmp_path / "model.safetensors")
     refused(FolderCheckpoint(tmp_path).tensors["a"].to_float32, "tensor 'a'", "kind I64")
 
@@ -134,7 +134,7 @@ def test_writing_into_a_tensor_never_changes_the_file(tmp_path: Path) -> None:
     assert FolderCheckpoint(tmp_path).tensors["a"].to_float32()[1] == numbers(64)[1]
 
 
-def test_tensors_at_odd_places(tmp_path: Path) -> None:
+def test_unaligned_tensors(tmp_path: Path) -> None:
     """The format does not align: a header of odd length, or a tensor behind an odd number of bytes."""
     wanted = numbers(3)
     table = {
@@ -158,7 +158,7 @@ def test_same_bytes(tmp_path: Path) -> None:
     assert not turned.same_bytes(found["a"])
 
 
-def test_same_bytes_looks_at_all_of_them(tmp_path: Path) -> None:
+def test_same_bytes_compares_every_byte(tmp_path: Path) -> None:
     """Beyond one step of the comparison too."""
     (tmp_path / "x").write_bytes(bytes(2 * ((1 << 24) + 8) - 1) + b"\x01")
     file, size = MappedFile(tmp_path / "x"), (1 << 24) + 8
@@ -183,7 +183,7 @@ BROKEN_JSON: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("what", BROKEN_JSON)
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
-def test_broken_json(tmp_path: Path, name: str, what: str) -> None:
+def test_broken_json_is_refused(tmp_path: Path, name: str, what: str) -> None:
     data, why = BROKEN_JSON[what]
     path = replace(tmp_path / name, data)
     refused(
@@ -194,14 +194,14 @@ def test_broken_json(tmp_path: Path, name: str, what: str) -> None:
     )
 
 
-def test_json_that_is_not_there_or_no_file(tmp_path: Path) -> None:
+def test_missing_json_or_a_folder_in_its_place(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     refused(lambda: FolderCheckpoint(tmp_path).config, path, "the file is missing", "needs config.json beside its weights")
     path.mkdir()
     refused(lambda: read_json(path), path, "cannot be read", "Check the path and its permissions.")
 
 
-def test_no_weights(tmp_path: Path) -> None:
+def test_folder_without_weights(tmp_path: Path) -> None:
     (tmp_path / "tf_model.h5").touch()
     refused(
         lambda: FolderCheckpoint(tmp_path).tensors,
@@ -246,7 +246,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGED)
-def test_damaged_file(tmp_path: Path, what: str) -> None:
+def test_damaged_safetensors_are_refused(tmp_path: Path, what: str) -> None:
     data, why = DAMAGED[what]
     path = replace(tmp_path / "model.safetensors", data)
     with modestly():
@@ -255,7 +255,7 @@ def test_damaged_file(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["F8_E4M3", "F8_E5M2", "U16", "U32", "U64"])
-def test_unsupported_dtype(tmp_path: Path, kind: str) -> None:
+def test_unsupported_safetensors_dtype(tmp_path: Path, kind: str) -> None:
     width = {"U16": 2, "U32": 4, "U64": 8}.get(kind, 1)
     table = listed(dtype=kind, data_offsets=[0, 4 * width])
     path = replace(tmp_path / "model.safetensors", safetensors_bytes(table, bytes(4 * width)))
@@ -269,7 +269,7 @@ def test_unsupported_dtype(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("where", [None, [], "x", {"a": 5}, {"a": None}, {"a": ["x"]}])
-def test_index_of_the_wrong_type(tmp_path: Path, where: object) -> None:
+def test_shard_index_of_the_wrong_type(tmp_path: Path, where: object) -> None:
     path = replace(tmp_path / INDEX, json.dumps({"weight_map": where}).encode())
     refused(lambda: FolderCheckpoint(tmp_path).tensors, path, "'weight_map' must map tensor names to file names", AGAIN)
     refused(lambda: FolderCheckpoint(tmp_path).complete, path)
@@ -310,7 +310,7 @@ SHARDS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", SHARDS)
-def test_shards_that_do_not_hold_what_the_index_says(tmp_path: Path, what: str) -> None:
+def test_shards_that_lack_an_indexed_tensor(tmp_path: Path, what: str) -> None:
     spoil, words = SHARDS[what]
     spoil(write_folder(tmp_path, {ONE: {"a": numbers(2)}, TWO: {"b": numbers(2)}}))
     refused(lambda: FolderCheckpoint(tmp_path).tensors, tmp_path, *words)
@@ -319,7 +319,7 @@ def test_shards_that_do_not_hold_what_the_index_says(tmp_path: Path, what: str) 
 # Damage ---------------------------------------------------------------------------------------------------------
 
 
-def test_cut_anywhere(tmp_path: Path) -> None:
+def test_safetensors_cut_short_anywhere(tmp_path: Path) -> None:
     for cut in range(1, len(GOOD)):
         path = replace(tmp_path / "x.safetensors", GOOD[:cut])
         refused(lambda path=path: read_safetensors(path), path, AGAIN)  # type: ignore[misc]
@@ -340,7 +340,9 @@ SMALL_FILES = {"config.json": json.dumps(CONFIG).encode(), INDEX: INDEX_TEXT}
 
 @given(st.data())
 @settings(max_examples=300, deadline=None)
-def test_damage_is_an_error_of_ours_or_none(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+def test_any_damage_to_a_folder_is_a_checkpoint_error_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
     folder = tmp_path_factory.getbasetemp() / "damaged"
     folder.mkdir(exist_ok=True)
     spoilt = data.draw(st.sampled_from([ONE, ONE, ONE, *SMALL_FILES]))

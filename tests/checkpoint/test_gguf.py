@@ -79,7 +79,7 @@ def depth(value: object) -> int:
 
 @given(st.dictionaries(st.text(min_size=1, max_size=12), TYPED, max_size=6))
 @settings(max_examples=80, deadline=None)
-def test_metadata_of_every_type_comes_back(tmp_path_factory: pytest.TempPathFactory, metadata: dict[str, Typed]) -> None:
+def test_metadata_of_every_type_round_trips(tmp_path_factory: pytest.TempPathFactory, metadata: dict[str, Typed]) -> None:
     path = write_gguf(tmp_path_factory.mktemp("metadata") / "x.gguf", metadata=metadata, tensors={})
     assert GgufCheckpoint(path).metadata == {"general.architecture": "llama"} | {
         key: typed[0] for key, typed in metadata.items()
@@ -87,7 +87,7 @@ def test_metadata_of_every_type_comes_back(tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("kind", SCALARS, ids=lambda kind: kind.name)
-def test_scalars_have_python_types(tmp_path: Path, kind: Value) -> None:
+def test_metadata_scalars_have_python_types(tmp_path: Path, kind: Value) -> None:
     """Not NumPy's: they go into configs, JSON and messages."""
     value: Any = {Value.STRING: "word", Value.BOOL: True, Value.FLOAT32: 0.5, Value.FLOAT64: 0.1}.get(kind, 7)
     path = write_gguf(tmp_path / "x.gguf", metadata={"one": (value, kind), "many": ([value], Value.ARRAY, kind)}, tensors={})
@@ -96,7 +96,7 @@ def test_scalars_have_python_types(tmp_path: Path, kind: Value) -> None:
     assert type(found["one"]) is type(found["many"][0]) is type(value)
 
 
-def test_large_vocabulary(tmp_path: Path) -> None:
+def test_metadata_with_a_large_vocabulary(tmp_path: Path) -> None:
     words = [f"<{number}>é" for number in range(150_000)]
     vocabulary = {
         "tokenizer.ggml.tokens": (words, Value.ARRAY, Value.STRING),
@@ -139,7 +139,7 @@ def raw(kind: GGMLQuantizationType, *shape: int) -> np.ndarray:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # any bytes at all may mean infinity
 @pytest.mark.parametrize("kind", EXPANDED, ids=lambda kind: kind.name)
-def test_every_kind_expands_as_gguf_has_it(tmp_path: Path, kind: GGMLQuantizationType) -> None:
+def test_every_kind_dequantizes_like_the_gguf_package(tmp_path: Path, kind: GGMLQuantizationType) -> None:
     shapes = {"row": (512,), "matrix": (3, 512), "stack": (2, 3, 256)}
     packed = {name: (raw(kind, *shape), kind) for name, shape in shapes.items()}
     found = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", tensors=packed)).raw
@@ -153,7 +153,7 @@ def test_every_kind_expands_as_gguf_has_it(tmp_path: Path, kind: GGMLQuantizatio
 
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.name)
-def test_kinds_that_cannot_be_expanded_say_so(tmp_path: Path, kind: GGMLQuantizationType) -> None:
+def test_kinds_that_cannot_be_dequantized_are_refused(tmp_path: Path, kind: GGMLQuantizationType) -> None:
     elements, size = GGML_QUANT_SIZES[kind]
     path = write_gguf(tmp_path / "x.gguf", tensors={"one": (np.zeros((2, size), np.uint8), kind)})
     one = GgufCheckpoint(path).raw["one"]
@@ -162,7 +162,7 @@ def test_kinds_that_cannot_be_expanded_say_so(tmp_path: Path, kind: GGMLQuantiza
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_package_reads_the_same(tmp_path: Path, family: str) -> None:
+def test_reads_the_same_as_the_gguf_package(tmp_path: Path, family: str) -> None:
     path = write_gguf(tmp_path / "x.gguf", family)
     ours, theirs = GgufCheckpoint(path), GGUFReader(path)
     assert [(one.name, one.kind, one.shape, one.offset, one.size) for one in ours.raw.values()] == [
@@ -172,7 +172,7 @@ def test_the_package_reads_the_same(tmp_path: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize("alignment", [1, 8, 64, 4096])
-def test_alignment(tmp_path: Path, alignment: int) -> None:
+def test_gguf_alignment(tmp_path: Path, alignment: int) -> None:
     found = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", alignment=alignment)).raw
     for name, wanted in weights("llama").items():
         assert found[name].offset % alignment == 0
@@ -190,7 +190,7 @@ def test_version_2_is_read_as_3(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_config_and_names(tmp_path: Path, family: str) -> None:
+def test_gguf_config_and_tensor_names(tmp_path: Path, family: str) -> None:
     opened = open_model(write_gguf(tmp_path / "x.gguf", family))
     config: Any = opened.config
     assert (config.model_type, config.vocab_size, config.hidden_size, config.num_hidden_layers) == (family, 8, 16, 1)
@@ -206,7 +206,7 @@ def test_config_and_names(tmp_path: Path, family: str) -> None:
     assert all(name == one.name for name, one in opened.tensors.items())
 
 
-def test_what_is_absent_says_something_too(tmp_path: Path) -> None:
+def test_gguf_config_from_absent_fields_and_tensors(tmp_path: Path) -> None:
     """No head means a shared table, a bias beside the query means biases, and no count of groups means no groups."""
     tensors = weights("llama") | {"blk.0.attn_q.bias": np.arange(16, dtype=np.float32)}
     tensors["blk.0.attn_k.weight"] = tensors["blk.0.attn_v.weight"] = tensors["blk.0.attn_q.weight"]
@@ -225,7 +225,7 @@ def test_what_is_absent_says_something_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ids", "wanted"), [({}, {}), ({"eos": 2}, {"eos_token_id": [2]}),
                                              ({"eos": 7, "eot": 2, "eom": 9}, {"eos_token_id": [2, 7, 9]}),
                                              ({"eos": 5, "eot": 5}, {"eos_token_id": [5]})])  # fmt: skip
-def test_everything_that_ends_a_text_is_a_setting(tmp_path: Path, ids: dict[str, int], wanted: dict[str, Any]) -> None:
+def test_eos_eot_and_eom_are_eos_token_ids(tmp_path: Path, ids: dict[str, int], wanted: dict[str, Any]) -> None:
     metadata = {f"tokenizer.ggml.{name}_token_id": (number, Value.UINT32) for name, number in ids.items()}
     assert GgufCheckpoint(write_gguf(tmp_path / "x.gguf", metadata=metadata, tensors={})).settings == wanted
 
@@ -237,13 +237,13 @@ def permute(rows: np.ndarray, heads: int) -> np.ndarray:
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
-def test_rows_go_back_to_where_the_family_has_them(heads: int, half: int, width: int) -> None:
+def test_interleaved_pairs_order_of_rows(heads: int, half: int, width: int) -> None:
     rows = np.arange(2 * heads * half * width).reshape(2 * heads * half, width)
     np.testing.assert_array_equal(permute(rows, heads)[InterleavedPairs(heads).rows(len(rows))], rows)
 
 
 @pytest.mark.parametrize("kind", [F.F32, F.BF16, F.Q4_0, F.Q4_1, F.Q8_0, F.TQ2_0], ids=lambda kind: kind.name)
-def test_query_and_key_come_out_in_order_however_packed(tmp_path: Path, kind: GGMLQuantizationType) -> None:
+def test_query_and_key_rows_are_reordered_in_every_kind(tmp_path: Path, kind: GGMLQuantizationType) -> None:
     query, key = raw(kind, 16, 256), raw(kind, 8, 256)
     stored = {"blk.0.attn_q.weight": (permute(query, 4), kind), "blk.0.attn_k.weight": (permute(key, 2), kind)}
     found = GgufCheckpoint(write_gguf(tmp_path / "llama.gguf", tensors=weights("llama") | stored)).tensors
@@ -254,7 +254,7 @@ def test_query_and_key_come_out_in_order_however_packed(tmp_path: Path, kind: GG
     assert found["model.layers.0.self_attn.v_proj.weight"].layout is None
 
 
-def test_qwen3_has_its_rows_in_order_already(tmp_path: Path) -> None:
+def test_qwen3_rows_are_not_reordered(tmp_path: Path) -> None:
     found = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", "qwen3")).tensors
     assert all(one.layout is None for one in found.values())
     query = found["model.layers.0.self_attn.q_proj.weight"].to_float32()
@@ -277,7 +277,7 @@ def divisors(factor: float, theta: float, size: int = 64) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
-def test_llama3_rule_is_found_behind_its_divisors(tmp_path: Path, factor: float) -> None:
+def test_llama3_rope_is_recovered_from_its_divisors(tmp_path: Path, factor: float) -> None:
     metadata = sizes("llama") | {"llama.rope.freq_base": (500000.0, Value.FLOAT32)}
     tensors = weights("llama") | {"rope_freqs.weight": divisors(factor, 500000.0)}
     checkpoint = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", metadata=metadata, tensors=tensors))
@@ -288,13 +288,13 @@ def test_llama3_rule_is_found_behind_its_divisors(tmp_path: Path, factor: float)
     assert not any("rope" in name for name in checkpoint.tensors)
 
 
-def test_divisors_of_no_known_rule(tmp_path: Path) -> None:
+def test_unknown_rope_divisors_are_refused(tmp_path: Path) -> None:
     tensors = weights("llama") | {"rope_freqs.weight": np.linspace(1, 2, 8, dtype=np.float32)}
     path = write_gguf(tmp_path / "x.gguf", tensors=tensors)
     refused(lambda: open_model(path).config, path, "rope_freqs.weight", kind=ConfigError)
 
 
-def test_scaling_is_never_ignored(tmp_path: Path) -> None:
+def test_rope_scaling_is_read_or_refused(tmp_path: Path) -> None:
     def scaled(kind: str) -> Any:
         metadata = sizes("llama") | {
             "llama.rope.scaling.type": (kind, Value.STRING),
@@ -311,7 +311,7 @@ def test_scaling_is_never_ignored(tmp_path: Path) -> None:
 # The real file --------------------------------------------------------------------------------------------------
 
 
-def test_smollm2(smollm2: Path) -> None:
+def test_smollm2_gguf_config_and_tensors(smollm2: Path) -> None:
     opened = open_model(smollm2)
     config: Any = opened.config
     assert (config.model_type, config.num_hidden_layers, config.hidden_size, config.vocab_size) == ("llama", 30, 576, 49152)
@@ -385,13 +385,13 @@ OUTSIDE: dict[str, bytes] = {
 }
 
 
-def test_another_kind_of_file(tmp_path: Path) -> None:
+def test_a_file_that_is_no_gguf(tmp_path: Path) -> None:
     path = replace(tmp_path / "x.gguf", header(magic=b"GGML"))
     refused(lambda: open_all(path), path, "not a GGUF file", "does not begin with 'GGUF'", "Give another file")
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_header(tmp_path: Path, what: str) -> None:
+def test_hostile_gguf_header_is_refused(tmp_path: Path, what: str) -> None:
     data, field, why = HOSTILE[what]
     path = replace(tmp_path / "x.gguf", data)
     with modestly():
@@ -400,7 +400,7 @@ def test_hostile_header(tmp_path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", OUTSIDE)
-def test_tensor_outside_its_file(tmp_path: Path, what: str) -> None:
+def test_gguf_tensor_outside_its_file(tmp_path: Path, what: str) -> None:
     path = replace(tmp_path / "x.gguf", OUTSIDE[what])
     with modestly():
         open_all(path)
@@ -417,7 +417,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return write_gguf(tmp_path_factory.mktemp("whole") / "x.gguf", metadata=metadata, tensors=tensors).read_bytes()
 
 
-def test_cut_anywhere(tmp_path: Path, whole: bytes) -> None:
+def test_gguf_cut_short_anywhere(tmp_path: Path, whole: bytes) -> None:
     """Every cut is noticed, down to the last byte of the last tensor."""
     last = list(GgufCheckpoint(replace(tmp_path / "whole.gguf", whole)).raw.values())[-1]
     end = last.offset + last.size
@@ -430,7 +430,9 @@ def test_cut_anywhere(tmp_path: Path, whole: bytes) -> None:
 
 @given(st.data())
 @settings(max_examples=400, deadline=None)
-def test_damage_is_an_error_of_ours_or_none(tmp_path_factory: pytest.TempPathFactory, whole: bytes, data: Any) -> None:
+def test_any_damage_to_a_gguf_is_a_checkpoint_error_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, whole: bytes, data: Any
+) -> None:
     changed = data.draw(damaged(whole, whole.rindex(b"output.weight") + 40))
     path = replace(tmp_path_factory.getbasetemp() / "damaged.gguf", changed)
     with np.errstate(all="ignore"), modestly():
@@ -444,7 +446,7 @@ WRONG: list[Typed] = [
 
 
 @pytest.mark.parametrize("key", sizes("llama"))
-def test_values_of_the_wrong_type_or_size(tmp_path: Path, key: str) -> None:
+def test_gguf_config_values_of_the_wrong_type_or_size(tmp_path: Path, key: str) -> None:
     for number, typed in enumerate(WRONG):
         path = write_gguf(tmp_path / f"{number}.gguf", metadata=sizes("llama") | {key: typed})
         with modestly():
@@ -488,14 +490,14 @@ UNFIT: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", UNFIT)
-def test_whole_files_that_are_no_model_of_ours(tmp_path: Path, what: str) -> None:
+def test_valid_gguf_files_of_unknown_models_are_refused(tmp_path: Path, what: str) -> None:
     write, words = UNFIT[what]
     path = write(tmp_path / "x.gguf")
     refused(lambda: GgufCheckpoint(path).tensors, path, *words)
 
 
 @pytest.mark.parametrize("field", ["eos", "eot", "eom"])
-def test_what_ends_a_text_must_be_a_token_id(tmp_path: Path, field: str) -> None:
+def test_gguf_eos_must_be_a_token_id(tmp_path: Path, field: str) -> None:
     key = f"tokenizer.ggml.{field}_token_id"
     path = write_gguf(tmp_path / "x.gguf", metadata=sizes("llama") | {key: ([1, 2], Value.ARRAY)})
     refused(lambda: GgufCheckpoint(path).settings, path, repr(key), "holds a list where a token id belongs", AGAIN)

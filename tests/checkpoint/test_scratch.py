@@ -56,15 +56,15 @@ def repository(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def scratch(path: Path, state: Mapping[str, Tensor] | None = None, **said: Any) -> ScratchCheckpoint:
+def scratch(path: Path, state: Mapping[str, Tensor] | None = None, **h_params: Any) -> ScratchCheckpoint:
     state = weights() if state is None else state
-    torch.save({"h_params": said, "model_state_dict": state} if said else state, path / "model.ckpt")
+    torch.save({"h_params": h_params, "model_state_dict": state} if h_params else state, path / "model.ckpt")
     found = open_at(path / "model.ckpt")
     assert isinstance(found, ScratchCheckpoint)
     return found
 
 
-def test_the_chapter_s_checkpoint(tmp_path: Path) -> None:
+def test_scratch_config_and_tensors(tmp_path: Path) -> None:
     found = scratch(tmp_path, device="cpu", learning_rate=1e-3, **SIZES)
     assert found.config == CONFIG
     assert found.settings == {}
@@ -73,14 +73,14 @@ def test_the_chapter_s_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".pt", ".pth", ".bin", ".ckpt"])
-def test_tensors_alone(tmp_path: Path, ending: str) -> None:
+def test_scratch_tensors_without_h_params(tmp_path: Path, ending: str) -> None:
     torch.save(weights(), tmp_path / f"model{ending}")
     found = open_at(tmp_path / f"model{ending}")
     assert found.path == tmp_path / f"model{ending}"
     assert found.config == {name: value for name, value in CONFIG.items() if name != "dropout"}
 
 
-def test_the_repository_s_names(tmp_path: Path) -> None:
+def test_scratch_repository_names(tmp_path: Path) -> None:
     state = repository(weights(rows=51))
     assert state.keys() >= {
         "language_model_out_linear_layer.bias",
@@ -94,7 +94,7 @@ def test_the_repository_s_names(tmp_path: Path) -> None:
     assert found.tensors.keys() == {name for name in weights() if "mask" not in name}
 
 
-def test_every_spelling(tmp_path: Path) -> None:
+def test_every_spelling_of_h_params(tmp_path: Path) -> None:
     for name, spellings in SPELLINGS.items():
         for spelling in spellings:
             assert scratch(tmp_path, **{spelling: CONFIG[name]}).config[name] == CONFIG[name]
@@ -102,23 +102,25 @@ def test_every_spelling(tmp_path: Path) -> None:
             refused(lambda spelling=spelling: scratch(tmp_path, **{spelling: 7}).config, tmp_path, *words)
 
 
-@pytest.mark.parametrize(("rows", "scored", "said"), [
+@pytest.mark.parametrize(("rows", "scored", "h_params"), [
     (50, 50, {"vocab_size": 50}), (50, 50, {"max_token_value": 50}), (51, 50, {"max_token_value": 50}),
     (51, 51, {"max_token_value": 50}), (51, 50, {"vocab_size": 50}), (51, 50, {"vocab_size": 51}),
 ])  # fmt: skip
-def test_how_many_tokens(tmp_path: Path, rows: int, scored: int, said: dict[str, int]) -> None:
-    config = scratch(tmp_path, weights(rows, scored), **said).config
+def test_scratch_vocab_size(tmp_path: Path, rows: int, scored: int, h_params: dict[str, int]) -> None:
+    config = scratch(tmp_path, weights(rows, scored), **h_params).config
     assert (config["vocab_size"], config.get("output_size", rows)) == (rows, scored)
 
 
-@pytest.mark.parametrize("said", [{"vocab_size": 49}, {"max_token_value": 48}, {"vocab_size": "50"}, {"vocab_size": [1]}])
-def test_another_number_of_tokens(tmp_path: Path, said: dict[str, Any]) -> None:
-    name, value = next(iter(said.items()))
+@pytest.mark.parametrize(
+    "h_params", [{"vocab_size": 49}, {"max_token_value": 48}, {"vocab_size": "50"}, {"vocab_size": [1]}]
+)
+def test_scratch_vocab_size_that_contradicts_the_tensors(tmp_path: Path, h_params: dict[str, Any]) -> None:
+    name, value = next(iter(h_params.items()))
     words = (f"h_params say that {name!r} is {value!r}", "the table of embeddings has 50 rows.")
-    refused(lambda: scratch(tmp_path, **said).config, tmp_path, *words)
+    refused(lambda: scratch(tmp_path, **h_params).config, tmp_path, *words)
 
 
-def test_tied(tmp_path: Path) -> None:
+def test_scratch_tied_embeddings(tmp_path: Path) -> None:
     state = weights()
     state["model_out_linear_layer.weight"] = state["token_embedding_lookup_table.weight"]
     found = scratch(tmp_path, state, **SIZES)
@@ -126,7 +128,7 @@ def test_tied(tmp_path: Path) -> None:
     assert found.tensors["model_out_linear_layer.weight"] is found.tensors["token_embedding_lookup_table.weight"]
 
 
-def test_without_masks(tmp_path: Path) -> None:
+def test_scratch_without_masks(tmp_path: Path) -> None:
     """Buffers need not be saved; then only h_params know how long a text may be."""
     state = {name: value for name, value in weights().items() if "mask" not in name}
     assert scratch(tmp_path, state, context_length=99).config["max_position_embeddings"] == 99
@@ -135,23 +137,23 @@ def test_without_masks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 2.0, "16", None, [16]])
-def test_sizes_that_are_none(tmp_path: Path, value: object) -> None:
+def test_invalid_h_params_sizes(tmp_path: Path, value: object) -> None:
     words = (f"'context_length' is {value!r}, where a whole number from 1 on belongs.", "Save them again")
     refused(lambda: scratch(tmp_path, context_length=value).config, tmp_path, *words)
 
 
 @pytest.mark.parametrize("value", [1, -0.1, "0.1", None, [0.1], float("nan")])
-def test_dropout_that_is_none(tmp_path: Path, value: object) -> None:
+def test_invalid_h_params_dropout(tmp_path: Path, value: object) -> None:
     words = (f"'dropout' is {value!r}, where a number from 0 to 1 belongs.", "Save them again")
     refused(lambda: scratch(tmp_path, dropout=value).config, tmp_path, *words)
 
 
-def test_values_of_many_lines_are_said_on_one(tmp_path: Path) -> None:
+def test_h_params_errors_stay_on_one_line(tmp_path: Path) -> None:
     error = refused(lambda: scratch(tmp_path, context_length=torch.ones(9, 9)).config, "'context_length' is tensor([[1.,")
     assert "\n" not in str(error)
 
 
-def test_h_params_that_are_none(tmp_path: Path) -> None:
+def test_h_params_of_the_wrong_type(tmp_path: Path) -> None:
     torch.save({"h_params": [1], "model_state_dict": weights()}, tmp_path / "x.ckpt")
     refused(lambda: open_at(tmp_path / "x.ckpt").config, "'h_params' holds a list where a dictionary belongs. Save it")
 
@@ -160,7 +162,7 @@ def test_h_params_that_are_none(tmp_path: Path) -> None:
     {"model.embed_tokens.weight": torch.ones(2, 2), "b": torch.ones(2), "c": torch.ones(1), "d": torch.ones(1)},
     {"token_embedding_lookup_table.weight": torch.ones(2)},
 ])  # fmt: skip
-def test_some_other_model(tmp_path: Path, state: dict[str, Tensor]) -> None:
+def test_a_torch_file_that_is_no_scratch_model(tmp_path: Path, state: dict[str, Tensor]) -> None:
     words = (f"holds {len(state)} tensors ({next(iter(state))!r}", "but no model from scratch", "give that folder.")
     refused(lambda: scratch(tmp_path, state).config, tmp_path / "model.ckpt", *words)
     refused(lambda: scratch(tmp_path, state).tensors, tmp_path / "model.ckpt", *words)

@@ -20,7 +20,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", ["Qwen3", "SmolLM2", "MiniLM", "GPT-2"])
-def test_the_table(name: str, request: pytest.FixtureRequest) -> None:
+def test_vocabulary_table_matches_the_tokenizers(name: str, request: pytest.FixtureRequest) -> None:
     fixture = {"Qwen3": "qwen3_tokenizer", "SmolLM2": "smollm2", "MiniLM": "minilm", "GPT-2": "gpt2_tokenizer"}[name]
     path = request.getfixturevalue(fixture)
     tokenizer = AutoTokenizer.from_pretrained(path)
@@ -31,7 +31,7 @@ def test_the_table(name: str, request: pytest.FixtureRequest) -> None:
         assert AutoConfig.from_pretrained(path).vocab_size == scored
 
 
-def test_what_is_said_of_qwen3(qwen3_tokenizer: Path) -> None:
+def test_statements_about_qwen3(qwen3_tokenizer: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(qwen3_tokenizer)
     trained, listed, scored = ROWS["Qwen3"]
     assert sorted(tokenizer.get_added_vocab().values()) == list(range(trained, listed))
@@ -39,7 +39,7 @@ def test_what_is_said_of_qwen3(qwen3_tokenizer: Path) -> None:
     assert (listed - trained, scored - listed, scored) == (26, 267, 1187 * 128)
 
 
-def test_what_is_said_of_the_others(smollm2: Path, minilm: Path, gpt2_tokenizer: Path) -> None:
+def test_statements_about_the_other_models(smollm2: Path, minilm: Path, gpt2_tokenizer: Path) -> None:
     smol, mini, gpt2 = (AutoTokenizer.from_pretrained(path) for path in (smollm2, minilm, gpt2_tokenizer))
     assert smol.convert_tokens_to_ids("<|im_start|>") == 1
     assert ROWS["SmolLM2"][2] == 384 * 128
@@ -49,7 +49,7 @@ def test_what_is_said_of_the_others(smollm2: Path, minilm: Path, gpt2_tokenizer:
     assert gpt2.convert_tokens_to_ids("<|endoftext|>") == 50_256
 
 
-def test_python(smollm2: Path, tiny_qwen3: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_vocabulary_python_blocks(smollm2: Path, tiny_qwen3: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     (block,) = blocks(PAGE, "python")
     exec(block, names)

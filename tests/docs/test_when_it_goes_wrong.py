@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.checkpoint.packed import dequantise
+from glassformer.checkpoint.dequantization import dequantize
 from glassformer.errors import GlassError
 from tests.cli.test_cli import failed, glass
 from tests.docs.pages import agrees, blocks, run
 from tests.test_docs import ROOT
 
 PAGE = ROOT / "docs" / "when-it-goes-wrong.md"
-ELSEWHERE = 1  # messages without a block of their own: see test_a_kind_without_a_way_back
+ELSEWHERE = 1  # messages without a block of their own: see test_a_kind_that_cannot_be_dequantized
 
 
-def test_python(smollm2: Path, minilm: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_when_it_goes_wrong_python_blocks(smollm2: Path, minilm: Path, caplog: pytest.LogCaptureFixture) -> None:
     facts(run(PAGE, caplog))
 
 
@@ -34,14 +34,16 @@ def facts(names: dict[str, Any]) -> None:
     assert names["bytes_held"] > 500e6
 
 
-@pytest.mark.parametrize(("text", "told"), [(text, told) for mark, text, told in blocks(PAGE) if mark == "sh fails"])
-def test_commands_that_fail(text: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"), [(text, expected) for mark, text, expected in blocks(PAGE) if mark == "sh fails"]
+)
+def test_when_it_goes_wrong_failing_commands(text: str, expected: str) -> None:
     words = shlex.split(text)
     assert words[0] == "glass"
-    assert agrees(failed(glass(*words[1:], HF_HUB_OFFLINE="1")).strip(), told)
+    assert agrees(failed(glass(*words[1:], HF_HUB_OFFLINE="1")).strip(), expected)
 
 
-def test_thinking(tiny_qwen3: Path) -> None:
+def test_when_it_goes_wrong_thinking_block(tiny_qwen3: Path) -> None:
     (block,) = [text for mark, text, _ in blocks(PAGE) if mark == "python qwen3"]
     names: dict[str, Any] = {}
     exec("import glassformer as glass\nfrom glassformer import AutoTokenizer", names)
@@ -51,11 +53,11 @@ def test_thinking(tiny_qwen3: Path) -> None:
     assert tokenizer.decode(ids, skip_special_tokens=True) == "<think>\nHm.\n</think>\n\nFine."
 
 
-def test_a_kind_without_a_way_back() -> None:
+def test_a_kind_that_cannot_be_dequantized() -> None:
     with pytest.raises(GlassError) as caught:
-        dequantise(np.zeros(36, np.uint8), "Q8_1", (1, 32), "tensor 'x'")
-    said = str(caught.value).replace("tensor 'x'", "…")
-    assert f"{type(caught.value).__name__}: {said}" in [text.strip() for mark, text, _ in blocks(PAGE) if mark == "text"]
+        dequantize(np.zeros(36, np.uint8), "Q8_1", (1, 32), "tensor 'x'")
+    message = str(caught.value).replace("tensor 'x'", "…")
+    assert f"{type(caught.value).__name__}: {message}" in [text.strip() for mark, text, _ in blocks(PAGE) if mark == "text"]
 
 
 def test_every_message_has_its_test() -> None:

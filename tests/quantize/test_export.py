@@ -34,11 +34,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 TEXT = "the quick brown fox, isn't it? 42 naïve"
-Made = Callable[[str], Path]
+MakeCheckpoint = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> MakeCheckpoint:
     """The folder of a family's tiny model, written once."""
     held: dict[str, Path] = {}
 
@@ -51,17 +51,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return folder
 
 
-def packed(folder: Path, path: Path, kind: str = "F32", **options: Any) -> GgufCheckpoint:
+def exported(folder: Path, path: Path, kind: str = "F32", **options: Any) -> GgufCheckpoint:
     quantize(open_model(folder), path, kind, **options)
     return GgufCheckpoint(path)
 
 
 @pytest.mark.parametrize("family", models.TOKENIZERS)
-class TestFamilies:
+class TestExportedFamilies:
     @torch.no_grad()
-    def test_float32_is_the_same_model(self, family: str, made: Made, tmp_path: Path) -> None:
-        packed(made(family), tmp_path / "x.gguf")
-        one, other = load(made(family), "causal"), load(tmp_path / "x.gguf", "causal")
+    def test_float32_is_the_same_model(self, family: str, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+        exported(make_checkpoint(family), tmp_path / "x.gguf")
+        one, other = load(make_checkpoint(family), "causal"), load(tmp_path / "x.gguf", "causal")
         ids = ids_for(one, 2, 60)
         close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-6)
         kept = {name for name in other.state_dict() if "norm" not in name}  # Gemma's are raised, and lowered again
@@ -71,9 +71,11 @@ class TestFamilies:
 
     @torch.no_grad()
     @pytest.mark.parametrize(("kind", "share"), [("bf16", 0.05), ("q8_0", 0.1), ("q4_k", 0.5), ("q5_k", 0.3), ("q6_k", 0.2)])
-    def test_packed_is_nearly_the_same(self, family: str, kind: str, share: float, made: Made, tmp_path: Path) -> None:
-        found = packed(made(family), tmp_path / "x.gguf", kind)
-        one, other = load(made(family), "causal"), load(tmp_path / "x.gguf", "causal")
+    def test_quantized_is_nearly_the_same_model(
+        self, family: str, kind: str, share: float, make_checkpoint: MakeCheckpoint, tmp_path: Path
+    ) -> None:
+        found = exported(make_checkpoint(family), tmp_path / "x.gguf", kind)
+        one, other = load(make_checkpoint(family), "causal"), load(tmp_path / "x.gguf", "causal")
         ids = ids_for(one, 2, 20)
         wanted, got = (model(input_ids=ids).logits.double().log_softmax(-1) for model in (one, other))
         divergence = float((wanted.exp() * (wanted - got)).sum(-1).mean())
@@ -86,47 +88,49 @@ class TestFamilies:
         assert set(counts) == {kind.upper(), table, "F32"}
         assert all(stored.kind == "F32" for stored in found.raw.values() if len(stored.shape) == 1)
 
-    def test_names_are_the_formats_own(self, family: str, made: Made, tmp_path: Path) -> None:
-        found = packed(made(family), tmp_path / "x.gguf")
+    def test_tensor_names_are_known_to_the_gguf_package(
+        self, family: str, make_checkpoint: MakeCheckpoint, tmp_path: Path
+    ) -> None:
+        found = exported(make_checkpoint(family), tmp_path / "x.gguf")
         architecture = {"mistral": "llama", "gemma3_text": "gemma3"}.get(family, family)
         assert found.metadata["general.architecture"] == architecture
         names = get_tensor_name_map(MODEL_ARCH[architecture.upper()], 7)
-        stored = open_model(made(family)).tensors
+        stored = open_model(make_checkpoint(family)).tensors
         assert {names.get_name(name, (".weight", ".bias")) for name in stored} == set(found.raw)
 
-    def test_the_tokenizer_goes_with_it(self, family: str, made: Made, tmp_path: Path) -> None:
-        packed(made(family), tmp_path / "x.gguf")
-        one, other = (open_model(path) for path in (made(family), tmp_path / "x.gguf"))
+    def test_the_tokenizer_is_exported(self, family: str, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+        exported(make_checkpoint(family), tmp_path / "x.gguf")
+        one, other = (open_model(path) for path in (make_checkpoint(family), tmp_path / "x.gguf"))
         assert other.tokenizer(TEXT)["input_ids"] == one.tokenizer(TEXT)["input_ids"]
         assert other.tokenizer.chat_template == one.tokenizer.chat_template
         assert other.tokenizer.eos_token == one.tokenizer.eos_token
 
     @torch.no_grad()
-    def test_from_gguf_to_gguf(self, family: str, made: Made, tmp_path: Path) -> None:
+    def test_gguf_to_gguf(self, family: str, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
         """Through a float32 file, the same bytes come out as straight from the folder."""
-        packed(made(family), tmp_path / "floats.gguf")
-        one = packed(made(family), tmp_path / "x.gguf", "q4_k")
-        other = packed(tmp_path / "floats.gguf", tmp_path / "y.gguf", "q4_k")
-        said = [{k: v for k, v in file.metadata.items() if k != "general.name"} for file in (one, other)]
-        assert said[0] == said[1]
+        exported(make_checkpoint(family), tmp_path / "floats.gguf")
+        one = exported(make_checkpoint(family), tmp_path / "x.gguf", "q4_k")
+        other = exported(tmp_path / "floats.gguf", tmp_path / "y.gguf", "q4_k")
+        fields = [{k: v for k, v in file.metadata.items() if k != "general.name"} for file in (one, other)]
+        assert fields[0] == fields[1]
         assert [*one.raw] == [*other.raw]
         for name, stored in one.raw.items():
             assert stored.kind == other.raw[name].kind
             assert np.array_equal(stored.bytes, other.raw[name].bytes), name
 
 
-def test_what_a_file_says(made: Made, tmp_path: Path) -> None:
-    said = packed(made("qwen3"), tmp_path / "x.gguf", "q4_k").metadata
-    size = {k.removeprefix("qwen3."): v for k, v in said.items() if k.startswith("qwen3.")}
+def test_metadata_of_an_exported_file(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    written = exported(make_checkpoint("qwen3"), tmp_path / "x.gguf", "q4_k").metadata
+    size = {k.removeprefix("qwen3."): v for k, v in written.items() if k.startswith("qwen3.")}
     assert size == {
         "context_length": 128, "embedding_length": 256, "block_count": 2, "feed_forward_length": 512,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 64, "attention.value_length": 64,
         "attention.layer_norm_rms_epsilon": pytest.approx(1e-6), "rope.freq_base": 10000.0, "rope.dimension_count": 64,
         "vocab_size": 448,
     }  # fmt: skip
-    assert said["general.file_type"] == 14
-    assert said["general.quantization_version"] == 2
-    assert said["general.name"] == made("qwen3").name
+    assert written["general.file_type"] == 14
+    assert written["general.quantization_version"] == 2
+    assert written["general.name"] == make_checkpoint("qwen3").name
 
 
 ROPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -139,10 +143,10 @@ ROPES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ROPES)
-def test_stretched_rope(name: str, tmp_path: Path) -> None:
+def test_rope_scaling_is_exported(name: str, tmp_path: Path) -> None:
     family, rope = ROPES[name]
     models.write(tmp_path / "folder", family, rope_parameters=rope)
-    found = packed(tmp_path / "folder", tmp_path / "x.gguf")
+    found = exported(tmp_path / "folder", tmp_path / "x.gguf")
     assert ("rope_freqs.weight" in found.raw) == (name == "llama3")
     one, other = load(tmp_path / "folder", "causal"), load(tmp_path / "x.gguf", "causal")
     ids = ids_for(one, 1, 90)
@@ -153,9 +157,9 @@ def test_stretched_rope(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "layers", [["full_attention"] * 3, ["sliding_attention", "full_attention"] * 2, ["sliding_attention"] * 3]
 )
-def test_gemmas_windows(layers: list[str], tmp_path: Path) -> None:
+def test_gemma3_window_pattern_is_exported(layers: list[str], tmp_path: Path) -> None:
     models.write(tmp_path / "folder", "gemma3_text", layer_types=layers, num_hidden_layers=len(layers))
-    found = packed(tmp_path / "folder", tmp_path / "x.gguf")
+    found = exported(tmp_path / "folder", tmp_path / "x.gguf")
     assert ("gemma3.attention.sliding_window" in found.metadata) == (SLIDING in layers)
     one, other = load(tmp_path / "folder", "causal"), load(tmp_path / "x.gguf", "causal")
     assert other.config.layer_types == layers
@@ -165,60 +169,65 @@ def test_gemmas_windows(layers: list[str], tmp_path: Path) -> None:
 
 class TestHeads:
     @torch.no_grad()
-    def test_one_of_its_own_although_the_config_ties_it(self, tmp_path: Path) -> None:
+    def test_untied_head_although_the_config_ties_it(self, tmp_path: Path) -> None:
         models.write(tmp_path / "folder", "qwen3", tie_word_embeddings=True)
         path = tmp_path / "folder" / "model.safetensors"
         values = load_file(path)
         save_file({**values, "lm_head.weight": values["model.embed_tokens.weight"][::-1].copy()}, path)
-        found = packed(tmp_path / "folder", tmp_path / "x.gguf")
+        found = exported(tmp_path / "folder", tmp_path / "x.gguf")
         assert "output.weight" in found.raw
         one, other = load(tmp_path / "folder", "causal"), load(tmp_path / "x.gguf", "causal")
         ids = ids_for(one, 1, 9)
         close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-6)
 
-    def test_the_same_one_stored_twice(self, tmp_path: Path) -> None:
+    def test_tied_head_stored_twice(self, tmp_path: Path) -> None:
         models.write(tmp_path / "folder", "qwen3", tie_word_embeddings=True)
         path = tmp_path / "folder" / "model.safetensors"
         values = load_file(path)
         save_file({**values, "lm_head.weight": values["model.embed_tokens.weight"].copy()}, path)
-        found = packed(tmp_path / "folder", tmp_path / "x.gguf")
+        found = exported(tmp_path / "folder", tmp_path / "x.gguf")
         assert "output.weight" not in found.raw
         assert found.config["tie_word_embeddings"] is True
 
     @pytest.mark.parametrize("prefix", ["", "transformer."])
-    def test_names_with_and_without_the_bases_prefix(self, prefix: str, made: Made, tmp_path: Path) -> None:
+    def test_names_with_and_without_the_bases_prefix(
+        self, prefix: str, make_checkpoint: MakeCheckpoint, tmp_path: Path
+    ) -> None:
         models.write(tmp_path / "folder", "gpt2")
         path = tmp_path / "folder" / "model.safetensors"
         values = {prefix + name.removeprefix("transformer."): value for name, value in load_file(path).items()}
         mask = {f"{prefix}h.0.attn.bias": np.ones((1, 1, 8, 8), np.float32)}  # which old files carry along
         save_file({**values, **mask}, path)
-        found, wanted = packed(tmp_path / "folder", tmp_path / "x.gguf"), packed(made("gpt2"), tmp_path / "y.gguf")
+        found, wanted = (
+            exported(tmp_path / "folder", tmp_path / "x.gguf"),
+            exported(make_checkpoint("gpt2"), tmp_path / "y.gguf"),
+        )
         assert {k: v.bytes.tobytes() for k, v in found.raw.items()} == {k: v.bytes.tobytes() for k, v in wanted.raw.items()}
 
 
-def test_several_ends(tmp_path: Path) -> None:
+def test_several_eos_tokens_are_exported(tmp_path: Path) -> None:
     models.write(tmp_path / "folder", "qwen3")
     opened = open_model(tmp_path / "folder")
     end = opened.tokenizer.eos_token_id
     settings = {"eos_token_id": [7, end, 9]}
     (tmp_path / "folder" / "generation_config.json").write_text(json.dumps(settings))
-    found = packed(tmp_path / "folder", tmp_path / "x.gguf").metadata
+    found = exported(tmp_path / "folder", tmp_path / "x.gguf").metadata
     assert [found[f"tokenizer.ggml.{name}_token_id"] for name in ("eos", "eot", "eom")] == [end, 7, 9]
 
 
-def test_odd_widths_fall_back(tmp_path: Path) -> None:
+def test_odd_row_widths_fall_back_to_another_kind(tmp_path: Path) -> None:
     models.write(tmp_path / "folder", "llama", hidden_size=96, intermediate_size=256, head_dim=24)
-    raw = packed(tmp_path / "folder", tmp_path / "x.gguf", "q4_k").raw
+    raw = exported(tmp_path / "folder", tmp_path / "x.gguf", "q4_k").raw
     assert raw["blk.0.ffn_up.weight"].kind == "Q4_1"  # rows of 96
     assert raw["blk.0.ffn_down.weight"].kind == "Q4_K"  # rows of 256
 
 
 class TestFromGguf:
     @torch.no_grad()
-    def test_a_family_that_is_never_made(self, tmp_path: Path) -> None:
+    def test_a_family_that_is_only_copied(self, tmp_path: Path) -> None:
         """Fields and names are copied, so every architecture that is read can be packed."""
         write_gguf(tmp_path / "bert.gguf", "bert", metadata("bert"), converted("bert"))
-        found = packed(tmp_path / "bert.gguf", tmp_path / "x.gguf", "q8_0")
+        found = exported(tmp_path / "bert.gguf", tmp_path / "x.gguf", "q8_0")
         assert found.raw["blk.0.ffn_up.weight"].kind == "Q8_0"
         assert found.raw["position_embd.weight"].kind == "F32"
         source = GgufCheckpoint(tmp_path / "bert.gguf").metadata
@@ -228,37 +237,39 @@ class TestFromGguf:
         wanted = theirs("bert")(input_ids=ids).last_hidden_state
         close(load(tmp_path / "x.gguf", "base")(input_ids=ids).last_hidden_state, wanted, 0.05)
 
-    def test_packed_ones_are_refused(self, smollm2: Path, tmp_path: Path) -> None:
+    def test_quantized_gguf_is_refused(self, smollm2: Path, tmp_path: Path) -> None:
         words = ("its weights are packed already, as Q4_1", "Take the model in BF16")
-        refused(lambda: packed(smollm2, tmp_path / "x.gguf", "q8_0"), *words, kind=InputError)
-        refused(lambda: packed(smollm2, tmp_path / "x.gguf", "q4_1"), *words, kind=InputError)
+        refused(lambda: exported(smollm2, tmp_path / "x.gguf", "q8_0"), *words, kind=InputError)
+        refused(lambda: exported(smollm2, tmp_path / "x.gguf", "q4_1"), *words, kind=InputError)
 
 
-class TestPlaces:
-    def test_what_is_there_stays(self, made: Made, tmp_path: Path) -> None:
+class TestExportPath:
+    def test_an_existing_file_needs_force(self, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
         path = tmp_path / "x.gguf"
         path.write_bytes(b"dear")
-        refused(lambda: packed(made("qwen3"), path), "is there already", "--force (force=True)", kind=InputError)
+        refused(
+            lambda: exported(make_checkpoint("qwen3"), path), "is there already", "--force (force=True)", kind=InputError
+        )
         assert path.read_bytes() == b"dear"
-        assert packed(made("qwen3"), path, force=True).metadata["general.architecture"] == "qwen3"
+        assert exported(make_checkpoint("qwen3"), path, force=True).metadata["general.architecture"] == "qwen3"
 
-    def test_no_folder(self, made: Made, tmp_path: Path) -> None:
+    def test_missing_folder_is_refused(self, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
         path = tmp_path / "no" / "x.gguf"
-        refused(lambda: packed(made("qwen3"), path), f"{tmp_path / 'no'} is no folder", kind=InputError)
+        refused(lambda: exported(make_checkpoint("qwen3"), path), f"{tmp_path / 'no'} is no folder", kind=InputError)
 
-    def test_onto_itself(self, made: Made, tmp_path: Path) -> None:
+    def test_the_model_itself_is_refused(self, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
         path = tmp_path / "x.gguf"
-        packed(made("qwen3"), path)
+        exported(make_checkpoint("qwen3"), path)
         before = path.read_bytes()
-        refused(lambda: packed(path, path, "q8_0", force=True), "is the model itself", kind=InputError)
+        refused(lambda: exported(path, path, "q8_0", force=True), "is the model itself", kind=InputError)
         assert path.read_bytes() == before
 
-    def test_broken_off(self, made: Made, tmp_path: Path) -> None:
+    def test_an_interrupted_export_leaves_nothing(self, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            packed(made("qwen3"), tmp_path / "x.gguf", "q8_0", progress=stop)
+            exported(make_checkpoint("qwen3"), tmp_path / "x.gguf", "q8_0", progress=stop)
         assert not list(tmp_path.iterdir())
 
 
@@ -287,54 +298,60 @@ UNSAID: dict[str, tuple[str, dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-class TestRefused:
+class TestExportRefused:
     @pytest.mark.parametrize("what", UNSAID)
-    def test_what_gguf_cannot_say(self, what: str, tmp_path: Path) -> None:
+    def test_configs_that_gguf_cannot_express(self, what: str, tmp_path: Path) -> None:
         family, changes, words = UNSAID[what]
         models.write(tmp_path / "folder", family, **changes)
         mend = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
-        refused(lambda: packed(tmp_path / "folder", tmp_path / "x.gguf"), words, mend, kind=InputError)
+        refused(lambda: exported(tmp_path / "folder", tmp_path / "x.gguf"), words, mend, kind=InputError)
         assert not (tmp_path / "x.gguf").exists()
 
     @pytest.mark.parametrize(("family", "head"), [("t5", "seq2seq"), ("distilbert", "masked")])
-    def test_families_that_gguf_has_not(self, family: str, head: str, tmp_path: Path) -> None:
+    def test_families_that_gguf_lacks(self, family: str, head: str, tmp_path: Path) -> None:
         reference.write(tmp_path / "folder", family, head)
         words = (f"a {family} model cannot be written as GGUF, only llama, mistral, qwen2, qwen3, gemma3_text, gpt2",)
-        refused(lambda: packed(tmp_path / "folder", tmp_path / "x.gguf"), *words, kind=InputError)
+        refused(lambda: exported(tmp_path / "folder", tmp_path / "x.gguf"), *words, kind=InputError)
 
     def test_another_head(self, tmp_path: Path) -> None:
         reference.write(tmp_path / "folder", "llama", "sequence")
         words = ("GGUF has no place for a model with a sequence head",)
-        refused(lambda: packed(tmp_path / "folder", tmp_path / "x.gguf"), *words, kind=InputError)
+        refused(lambda: exported(tmp_path / "folder", tmp_path / "x.gguf"), *words, kind=InputError)
 
-    def test_no_tokenizer(self, tmp_path: Path) -> None:
+    def test_missing_tokenizer(self, tmp_path: Path) -> None:
         reference.write(tmp_path / "folder", "llama")
-        refused(lambda: packed(tmp_path / "folder", tmp_path / "x.gguf"), "holds no tokenizer.json")
+        refused(lambda: exported(tmp_path / "folder", tmp_path / "x.gguf"), "holds no tokenizer.json")
 
     @pytest.mark.parametrize(
         ("edit", "words"), [("lacks", "the weights lack model.norm.weight"), ("shape", "has shape (8,)")]
     )
-    def test_weights_that_do_not_fit(self, edit: str, words: str, tmp_path: Path) -> None:
+    def test_missing_or_misshapen_weights(self, edit: str, words: str, tmp_path: Path) -> None:
         models.write(tmp_path / "folder", "qwen3")
         path = tmp_path / "folder" / "model.safetensors"
         values = load_file(path)
         norm = values.pop("model.norm.weight")
         save_file(values if edit == "lacks" else {**values, "model.norm.weight": norm[:8]}, path)
         refused(
-            lambda: packed(tmp_path / "folder", tmp_path / "x.gguf"), words, "Is this the config of these weights?",
+            lambda: exported(tmp_path / "folder", tmp_path / "x.gguf"), words, "Is this the config of these weights?",
             kind=CheckpointError,
         )  # fmt: skip
 
-    def test_an_unknown_kind(self, made: Made, tmp_path: Path) -> None:
-        refused(lambda: packed(made("qwen3"), tmp_path / "x.gguf", "q4_k_m"), "Did you mean 'Q4_K'?", kind=GlassError)
+    def test_an_unknown_kind(self, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+        refused(
+            lambda: exported(make_checkpoint("qwen3"), tmp_path / "x.gguf", "q4_k_m"),
+            "Did you mean 'Q4_K'?",
+            kind=GlassError,
+        )
 
 
-def test_numbers_are_those_of_packing(made: Made, tmp_path: Path) -> None:
+def test_exported_bytes_are_those_of_quantize_rows(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     """Rows are laid before they are packed: Llama's pairs side by side, GPT-2's columns as rows."""
-    source = open_model(made("gpt2")).tensors["transformer.h.0.mlp.c_fc.weight"].to_float32()
-    found = packed(made("gpt2"), tmp_path / "x.gguf", "q6_k").raw["blk.0.ffn_up.weight"]
+    source = open_model(make_checkpoint("gpt2")).tensors["transformer.h.0.mlp.c_fc.weight"].to_float32()
+    found = exported(make_checkpoint("gpt2"), tmp_path / "x.gguf", "q6_k").raw["blk.0.ffn_up.weight"]
     assert np.array_equal(found.bytes, quantize_rows(np.ascontiguousarray(source.T), "Q6_K").reshape(-1))
-    source = open_model(made("llama")).tensors["model.layers.1.self_attn.k_proj.weight"].to_float32()  # two heads of 64
+    source = (
+        open_model(make_checkpoint("llama")).tensors["model.layers.1.self_attn.k_proj.weight"].to_float32()
+    )  # two heads of 64
     paired = source.reshape(2, 2, 32, 256).swapaxes(1, 2).reshape(128, 256)
-    found = packed(made("llama"), tmp_path / "y.gguf", "q6_k").raw["blk.1.attn_k.weight"]
+    found = exported(make_checkpoint("llama"), tmp_path / "y.gguf", "q6_k").raw["blk.1.attn_k.weight"]
     assert np.array_equal(found.bytes, quantize_rows(paired, "Q6_K").reshape(-1))

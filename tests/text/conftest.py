@@ -32,8 +32,8 @@ def gpt2(gpt2_tokenizer: Path) -> Path:
 @pytest.fixture(scope="session")
 def words(minilm: Path) -> list[str]:
     """MiniLM's vocabulary, by id."""
-    held: dict[str, int] = json.loads(minilm.read_text("utf-8"))["model"]["vocab"]
-    return sorted(held, key=held.__getitem__)
+    vocabulary: dict[str, int] = json.loads(minilm.read_text("utf-8"))["model"]["vocab"]
+    return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
 @pytest.fixture(scope="session")

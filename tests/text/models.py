@@ -9,7 +9,7 @@ from typing import Any
 
 import sentencepiece
 
-from tests.text.test_vocabulary import Files, write
+from tests.text.test_legacy_vocabulary import Files, write
 
 PROSE = [
     "the quick brown fox jumps over the lazy dog, and the dog does not mind at all",

@@ -20,19 +20,19 @@ from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
 from glassformer.text.sources.gguf import build
 from glassformer.text.sources.gguf.byte_level import PRE_TOKENIZERS
-from tests.text.texts import SALT, moderate, spelt, texts
+from tests.text.texts import SALT, encodable_bytes, moderate, texts
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED = 1, 2, 3, 4, 5
 Metadata = Mapping[str, Any]
 
 
-def of(fields: Mapping[str, Any]) -> dict[str, Any]:
+def gguf_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
 
 
 def tiny(**changes: Any) -> dict[str, Any]:
     """Three letters, two of which merge, and two special tokens."""
-    held = {
+    fields = {
         "model": "gpt2",
         "pre": "gpt-2",
         "tokens": ["a", "b", "ab", "c", "<s>", "</s>"],
@@ -41,7 +41,7 @@ def tiny(**changes: Any) -> dict[str, Any]:
         "bos_token_id": 4,
         "eos_token_id": 5,
     }
-    return of({name: value for name, value in (held | changes).items() if value is not None})
+    return gguf_fields({name: value for name, value in (fields | changes).items() if value is not None})
 
 
 # SmolLM2 -----------------------------------------------------------------------------------------------------------
@@ -67,11 +67,11 @@ def pipeline(smol_metadata: Metadata) -> tokenizers.Tokenizer:
 def test_smollm2_is_digits_then_gpt2(smol: Tokenizer, pipeline: tokenizers.Tokenizer, text: str, skip: bool) -> None:
     ids = smol.encode(text)
     assert ids == pipeline.encode(text).ids
-    assert smol.decode(ids) == spelt(smol, text).decode(errors="replace")
+    assert smol.decode(ids) == encodable_bytes(smol, text).decode(errors="replace")
     assert smol.decode(ids, skip_special_tokens=skip) == pipeline.decode(ids, skip_special_tokens=skip)
 
 
-def test_the_numbers_of_smollm2(smol: Tokenizer, smol_metadata: Metadata) -> None:
+def test_vocabulary_and_special_ids_of_smollm2(smol: Tokenizer, smol_metadata: Metadata) -> None:
     assert smol.vocab_size == len(smol) == 49152
     assert smol.convert_ids_to_tokens(range(49152)) == smol_metadata["tokenizer.ggml.tokens"]
     assert smol.model_max_length == 8192
@@ -94,7 +94,7 @@ def test_the_numbers_of_smollm2(smol: Tokenizer, smol_metadata: Metadata) -> Non
         ("", []),
     ],
 )
-def test_known_pieces(smol: Tokenizer, text: str, tokens: list[str]) -> None:
+def test_known_encodings_of_smollm2(smol: Tokenizer, text: str, tokens: list[str]) -> None:
     assert smol.tokenize(text) == tokens
 
 
@@ -104,11 +104,11 @@ def test_known_pieces(smol: Tokenizer, text: str, tokens: list[str]) -> None:
 @pytest.fixture(scope="session")
 def qwen_metadata(qwen3_tokenizer: Path) -> Metadata:
     """Qwen3's tokenizer.json as the field's converter writes it, with the padding behind."""
-    held = json.loads((qwen3_tokenizer / "tokenizer.json").read_text("utf-8"))
-    words = sorted(held["model"]["vocab"], key=held["model"]["vocab"].__getitem__)
-    added = sorted(held["added_tokens"], key=lambda token: token["id"])
+    fields = json.loads((qwen3_tokenizer / "tokenizer.json").read_text("utf-8"))
+    words = sorted(fields["model"]["vocab"], key=fields["model"]["vocab"].__getitem__)
+    added = sorted(fields["added_tokens"], key=lambda token: token["id"])
     padding = [f"[PAD{number}]" for number in range(len(words) + len(added), 151936)]
-    pairs = held["model"]["merges"]
+    pairs = fields["model"]["merges"]
     fields = {
         "model": "gpt2",
         "pre": "qwen2",
@@ -121,7 +121,7 @@ def qwen_metadata(qwen3_tokenizer: Path) -> Metadata:
         "padding_token_id": 151643,
         "add_bos_token": False,
     }
-    return of(fields) | {"general.architecture": "qwen3", "qwen3.context_length": 40960}
+    return gguf_fields(fields) | {"general.architecture": "qwen3", "qwen3.context_length": 40960}
 
 
 @pytest.fixture(scope="session")
@@ -165,7 +165,7 @@ SPLITS = {
 @pytest.mark.parametrize("pre", SPLITS)
 @moderate
 @given(text=st.lists(st.sampled_from(SALT), max_size=12).map("".join))
-def test_text_is_split_as_the_name_says(pre: str, text: str) -> None:
+def test_each_pre_tokenizer_splits_text_as_its_name_says(pre: str, text: str) -> None:
     found = PRE_TOKENIZERS[pre]().pre_tokenize_str(text)
     assert [text[start:end] for _, (start, end) in found] == SPLITS[pre](text)
 
@@ -179,13 +179,13 @@ def test_text_is_split_as_the_name_says(pre: str, text: str) -> None:
         ("llama-bpe", ["Call", " ", "123", "456", "7", " now"]),
     ],
 )
-def test_numbers(pre: str, parts: list[str]) -> None:
+def test_each_pre_tokenizer_splits_digits(pre: str, parts: list[str]) -> None:
     text = "Call 1234567 now"
     assert [text[start:end] for _, (start, end) in PRE_TOKENIZERS[pre]().pre_tokenize_str(text)] == parts
 
 
 @pytest.mark.parametrize("pre", [*PRE_TOKENIZERS, None])
-def test_every_name_can_be_built(pre: str | None) -> None:
+def test_every_pre_tokenizer_name_can_be_built(pre: str | None) -> None:
     backend, special, _ = build(tiny(pre=pre))
     assert backend.encode("ab ab<s>c", add_special_tokens=False).ids[-2:] == [4, 3]
     assert special == {"bos_token": "<s>", "eos_token": "</s>"}
@@ -222,7 +222,7 @@ def test_llama3_takes_whole_words_first() -> None:
     ],
     ids=repr,
 )
-def test_tokens_around_each_text(fields: dict[str, Any], around: tuple[list[int], list[int]]) -> None:
+def test_bos_and_eos_around_each_text(fields: dict[str, Any], around: tuple[list[int], list[int]]) -> None:
     ours = Tokenizer.from_gguf(tiny(**fields))
     before, after = around
     assert ours.encode("abc") == [*before, 2, 3, *after]
@@ -244,7 +244,7 @@ def test_tokens_around_each_text(fields: dict[str, Any], around: tuple[list[int]
     ],
     ids=repr,
 )
-def test_ids_stay_where_the_file_has_them(kinds: list[int], sizes: tuple[int, int]) -> None:
+def test_added_tokens_keep_their_ids(kinds: list[int], sizes: tuple[int, int]) -> None:
     names = [f"<{number}>" for number in range(len(kinds))]
     metadata = tiny(
         tokens=["a", "b", "ab", "c", *names], token_type=[NORMAL] * 4 + kinds, bos_token_id=None, eos_token_id=None
@@ -258,19 +258,19 @@ def test_ids_stay_where_the_file_has_them(kinds: list[int], sizes: tuple[int, in
 
 
 @pytest.mark.parametrize("kind", [UNKNOWN, UNUSED])
-def test_a_named_token_is_there_whatever_its_kind(kind: int) -> None:
+def test_a_special_token_is_added_whatever_its_token_type(kind: int) -> None:
     tokens, kinds = ["a", "b", "ab", "c", "<s>", "</s>", "<pad>"], [NORMAL] * 4 + [CONTROL] * 2 + [kind]
     ours = Tokenizer.from_gguf(tiny(tokens=tokens, token_type=kinds, padding_token_id=6))
     assert (ours.pad_token, ours.pad_token_id, ours.decode([6, 2], True)) == ("<pad>", 6, "ab")
 
 
-def test_a_named_word_stays_a_word() -> None:
+def test_a_special_token_of_normal_type_stays_a_word() -> None:
     ours = Tokenizer.from_gguf(tiny(unknown_token_id=0))
     assert (ours.unk_token_id, ours.encode("aab"), ours.decode([0, 2], skip_special_tokens=True)) == (0, [0, 2], "aab")
 
 
 @pytest.mark.parametrize("template", [None, 7])
-def test_no_template_and_no_limit(template: Any) -> None:
+def test_gguf_without_template_and_context_length(template: Any) -> None:
     ours = Tokenizer.from_gguf(tiny() | {"tokenizer.chat_template": template, "llama.context_length": 9})
     assert (ours.chat_template, ours.model_max_length) == (None, 10**30)
 
@@ -295,7 +295,7 @@ def test_a_file_with_nothing_but_a_tokenizer(tmp_path: Path) -> None:
     assert ours.encode("abc") == [4, 2, 3]
 
 
-def test_an_error_names_the_file(tmp_path: Path) -> None:
+def test_a_tokenizer_error_names_the_gguf_file(tmp_path: Path) -> None:
     path = write(tmp_path / "other.gguf", tiny(model="rwkv"))
     with pytest.raises(CheckpointError, match=r"other\.gguf: GGUF field 'tokenizer\.ggml\.model' is 'rwkv'; only 'gpt2'"):
         AutoTokenizer.from_pretrained(path)
@@ -329,7 +329,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "words"), BROKEN, ids=[repr(changes) for changes, _ in BROKEN])
-def test_metadata_that_is_broken(changes: dict[str, Any], words: str) -> None:
+def test_broken_tokenizer_metadata_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.from_gguf(tiny(**changes))
     assert words in str(caught.value)

@@ -17,7 +17,7 @@ from glassformer.text.sources.protobuf import Malformed, fields
 from tests.parity.reference import transformers
 from tests.text import models
 from tests.text.models import GEMMA, LLAMA, PLAIN, T5, processor, trained
-from tests.text.test_vocabulary import NAMES, Files, of, write
+from tests.text.test_legacy_vocabulary import NAMES, Files, config_files, write
 from tests.text.texts import EMOJI, MARKS, NUMBERS, SCRIPTS, WORDS, texts
 
 some = settings(max_examples=40, deadline=None)
@@ -54,7 +54,7 @@ def with_the_library(request: pytest.FixtureRequest, tmp_path_factory: pytest.Te
 
 @some
 @given(text=spaced)
-def test_any_text_is_cut_as_the_library_cuts_it(with_the_library: tuple[Tokenizer, Any], text: str) -> None:
+def test_any_text_encodes_like_the_sentencepiece_library(with_the_library: tuple[Tokenizer, Any], text: str) -> None:
     ours, theirs = with_the_library
     assert ours.encode(text) == theirs.encode(text)
     ids = ours.encode(text)
@@ -62,7 +62,7 @@ def test_any_text_is_cut_as_the_library_cuts_it(with_the_library: tuple[Tokenize
         assert ours.decode(ids) == theirs.decode(ids)
 
 
-def test_whole_symbols_are_the_librarys(with_the_library: tuple[Tokenizer, Any]) -> None:
+def test_control_and_user_defined_symbols_match_the_sentencepiece_library(with_the_library: tuple[Tokenizer, Any]) -> None:
     ours, theirs = with_the_library
     for text in ("the <sym> fox", "a<sym>fox<sym>", "the  (x) fox <sym>"):
         if "<sym>" in ours.vocab:
@@ -73,26 +73,27 @@ def test_whole_symbols_are_the_librarys(with_the_library: tuple[Tokenizer, Any])
 
 
 LAYOUTS: dict[str, tuple[str, dict[str, Any], Files]] = {
-    "t5": ("spiece.model", T5, of("T5Tokenizer")),
-    "t5 by its model": ("spiece.model", T5, of(model_type="t5", model_max_length=20)),
-    "t5 with few blanks": (
-        "spiece.model", T5, of("T5TokenizerFast", extra_ids=2, additional_special_tokens=["<extra_id_0>", "<extra_id_1>"])
+    "t5": ("spiece.model", T5, config_files("T5Tokenizer")),
+    "t5 by its model": ("spiece.model", T5, config_files(model_type="t5", model_max_length=20)),
+    "t5 with few sentinels": (
+        "spiece.model", T5,
+        config_files("T5TokenizerFast", extra_ids=2, additional_special_tokens=["<extra_id_0>", "<extra_id_1>"]),
     ),
-    "t5 without blanks": ("spiece.model", T5, of("T5Tokenizer", extra_ids=0)),
-    "t5 with whole symbols": ("spiece.model", {**T5, "user_defined_symbols": ["<sym>"]}, of("T5Tokenizer")),
-    "t5, folded": ("spiece.model", {**T5, "normalization_rule_name": "nfkc_cf"}, of("T5Tokenizer")),
-    "t5, characters as they are": ("spiece.model", {**T5, "normalization_rule_name": "identity"}, of("T5Tokenizer")),
-    "llama": ("tokenizer.model", LLAMA, of("LlamaTokenizer", add_bos_token=True)),
-    "llama with an end": ("tokenizer.model", LLAMA, of("LlamaTokenizer", model_type="llama", add_eos_token=True)),
-    "llama of old": ("tokenizer.model", LLAMA, of("LlamaTokenizerFast", legacy=True, pad_token="</s>")),
-    "llama without a space": ("tokenizer.model", LLAMA, of("LlamaTokenizer", add_prefix_space=False)),
+    "t5 without sentinels": ("spiece.model", T5, config_files("T5Tokenizer", extra_ids=0)),
+    "t5 with whole symbols": ("spiece.model", {**T5, "user_defined_symbols": ["<sym>"]}, config_files("T5Tokenizer")),
+    "t5, folded": ("spiece.model", {**T5, "normalization_rule_name": "nfkc_cf"}, config_files("T5Tokenizer")),
+    "t5, identity": ("spiece.model", {**T5, "normalization_rule_name": "identity"}, config_files("T5Tokenizer")),
+    "llama": ("tokenizer.model", LLAMA, config_files("LlamaTokenizer", add_bos_token=True)),
+    "llama with an end": ("tokenizer.model", LLAMA, config_files("LlamaTokenizer", model_type="llama", add_eos_token=True)),
+    "llama of old": ("tokenizer.model", LLAMA, config_files("LlamaTokenizerFast", legacy=True, pad_token="</s>")),
+    "llama without a space": ("tokenizer.model", LLAMA, config_files("LlamaTokenizer", add_prefix_space=False)),
     "llama with more tokens": (
         "tokenizer.model", LLAMA,
-        {**of("LlamaTokenizer", pad_token="<pad>"), "added_tokens.json": {"<pad>": 420, "<late>": 421}},
+        {**config_files("LlamaTokenizer", pad_token="<pad>"), "added_tokens.json": {"<pad>": 420, "<late>": 421}},
     ),
-    "gemma": ("tokenizer.model", GEMMA, of("GemmaTokenizer", add_bos_token=True)),
-    "gemma by its model": ("tokenizer.model", GEMMA, of(model_type="gemma3_text")),
-    "mistral without a space": ("tokenizer.model", {**LLAMA, "add_dummy_prefix": False}, of(model_type="mistral")),
+    "gemma": ("tokenizer.model", GEMMA, config_files("GemmaTokenizer", add_bos_token=True)),
+    "gemma by its model": ("tokenizer.model", GEMMA, config_files(model_type="gemma3_text")),
+    "mistral without a space": ("tokenizer.model", {**LLAMA, "add_dummy_prefix": False}, config_files(model_type="mistral")),
 }  # fmt: skip
 TOKENS = ["<extra_id_0>", "<extra_id_7>", "<s>", "</s>", "<turn>", "<mask>", "<sym>", "<pad>", "<late>", "\n", "\t", "▁"]
 salted = st.lists(st.sampled_from(TOKENS) | texts | prose, max_size=5).map("".join)
@@ -107,7 +108,9 @@ def with_the_reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.
 
 @some
 @given(first=salted, second=salted)
-def test_any_text_is_the_references(with_the_reference: tuple[Tokenizer, Any], first: str, second: str) -> None:
+def test_any_text_encodes_like_the_reference_class(
+    with_the_reference: tuple[Tokenizer, Any], first: str, second: str
+) -> None:
     ours, theirs = with_the_reference
     for given_ in ((first,), (first, second)):
         options = {"return_offsets_mapping": True, "return_token_type_ids": True, "return_special_tokens_mask": True}
@@ -118,7 +121,7 @@ def test_any_text_is_the_references(with_the_reference: tuple[Tokenizer, Any], f
         assert ours.decode(ids, skip) == theirs.decode(ids, skip_special_tokens=skip)
 
 
-def test_names_and_numbers(with_the_reference: tuple[Tokenizer, Any], tmp_path: Path) -> None:
+def test_special_tokens_and_ids_match_the_reference_class(with_the_reference: tuple[Tokenizer, Any], tmp_path: Path) -> None:
     ours, theirs = with_the_reference
     assert (ours.vocab_size, len(ours), ours.vocab) == (theirs.vocab_size, len(theirs), theirs.get_vocab())
     assert ours.get_added_vocab() == theirs.get_added_vocab()
@@ -131,24 +134,26 @@ def test_names_and_numbers(with_the_reference: tuple[Tokenizer, Any], tmp_path: 
     assert again.encode("the <extra_id_0> fox") == ours.encode("the <extra_id_0> fox")
 
 
-def test_the_blanks_of_t5(tmp_path: Path) -> None:
-    ours = AutoTokenizer.from_pretrained(write(tmp_path, {"spiece.model": trained(**T5), **of("T5Tokenizer")}))
+def test_t5_sentinels(tmp_path: Path) -> None:
+    ours = AutoTokenizer.from_pretrained(write(tmp_path, {"spiece.model": trained(**T5), **config_files("T5Tokenizer")}))
     count = processor(trained(**T5)).vocab_size()
     assert (ours.convert_tokens_to_ids("<extra_id_99>"), ours.convert_tokens_to_ids("<extra_id_0>")) == (count, count + 99)
     assert ours.tokenize("the <extra_id_0> fox")[1] == "<extra_id_0>"
 
 
-def test_what_the_class_does_not_say_the_file_does(tmp_path: Path) -> None:
+def test_sentencepiece_options_that_the_class_does_not_set(tmp_path: Path) -> None:
     """The reference's T5 knows neither of these options; what was trained with them is read with them."""
     raw = trained(**{**T5, "byte_fallback": True, "vocab_size": 420})
-    ours = AutoTokenizer.from_pretrained(write(tmp_path / "bytes", {"spiece.model": raw, **of("T5Tokenizer")}))
+    ours = AutoTokenizer.from_pretrained(write(tmp_path / "bytes", {"spiece.model": raw, **config_files("T5Tokenizer")}))
     assert ours.encode("the 🫠")[:-1] == processor(raw).encode("the 🫠")
     assert ours.decode(ours.encode("the 🫠"), skip_special_tokens=True) == "the 🫠"
     raw = trained(**{**T5, "add_dummy_prefix": False})
-    ours = AutoTokenizer.from_pretrained(write(tmp_path / "bare", {"spiece.model": raw, **of("T5Tokenizer")}))
+    ours = AutoTokenizer.from_pretrained(write(tmp_path / "bare", {"spiece.model": raw, **config_files("T5Tokenizer")}))
     assert ours.encode("the fox")[:-1] == processor(raw).encode("the fox")
     raw = trained(**LLAMA)
-    ours = AutoTokenizer.from_pretrained(write(tmp_path / "mistral", {"tokenizer.model": raw, **of(model_type="mistral")}))
+    ours = AutoTokenizer.from_pretrained(
+        write(tmp_path / "mistral", {"tokenizer.model": raw, **config_files(model_type="mistral")})
+    )
     assert ours.encode("  the fox") == processor(raw).encode("  the fox")
 
 
@@ -159,15 +164,15 @@ def test_what_the_class_does_not_say_the_file_does(tmp_path: Path) -> None:
     "files",
     [
         {"added_tokens.json": {"<one>": 30522, "<two>": 30523}},
-        {"added_tokens.json": {"<two>": 30523, "<One>": 30522}, **of("BertTokenizer", mask_token="<two>")},
+        {"added_tokens.json": {"<two>": 30523, "<One>": 30522}, **config_files("BertTokenizer", mask_token="<two>")},
         {"added_tokens.json": {"<One>": 30522}, "special_tokens_map.json": {"pad_token": "<One>"}},
-        {"added_tokens.json": {"<one>": 30522}, **of("BertTokenizer", added_tokens_decoder={})},
-        {"added_tokens.json": {"<far>": 40000}, **of("BertTokenizer", additional_special_tokens=["<more>"])},
+        {"added_tokens.json": {"<one>": 30522}, **config_files("BertTokenizer", added_tokens_decoder={})},
+        {"added_tokens.json": {"<far>": 40000}, **config_files("BertTokenizer", additional_special_tokens=["<more>"])},
     ],
     ids=str,
 )
-def test_tokens_that_were_added_long_ago(files: Files, words: list[str], tmp_path: Path) -> None:
-    write(tmp_path, {"vocab.txt": words, **of("BertTokenizer"), **files})
+def test_added_tokens_json(files: Files, words: list[str], tmp_path: Path) -> None:
+    write(tmp_path, {"vocab.txt": words, **config_files("BertTokenizer"), **files})
     ours, theirs = AutoTokenizer.from_pretrained(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert (ours.vocab, ours.get_added_vocab()) == (theirs.get_vocab(), theirs.get_added_vocab())
     for text in ("a <one>b<two> <One> x", "<far><more> MASK [MASK]"):
@@ -176,7 +181,7 @@ def test_tokens_that_were_added_long_ago(files: Files, words: list[str], tmp_pat
 
 
 @pytest.mark.parametrize("content", [{"<x>": "7"}, {"<x>": None}])
-def test_added_tokens_that_are_broken(content: Any, words: list[str], tmp_path: Path) -> None:
+def test_broken_added_tokens_json_is_refused(content: Any, words: list[str], tmp_path: Path) -> None:
     write(tmp_path, {"vocab.txt": words, "added_tokens.json": content})
     with pytest.raises(CheckpointError, match=r"added_tokens\.json: does not map tokens to ids"):
         AutoTokenizer.from_pretrained(tmp_path)
@@ -220,33 +225,38 @@ BROKEN: list[tuple[bytes, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "said"), BROKEN, ids=[said for _, said in BROKEN])
-def test_files_that_are_broken(raw: bytes, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("raw", "message"), BROKEN, ids=[message for _, message in BROKEN])
+def test_broken_sentencepiece_files_are_refused(raw: bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.from_folder(write(tmp_path, {"tokenizer.model": raw}))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / "tokenizer.model"))
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
-        (of("XLMRobertaTokenizer"), "its tokenizer_class is 'XLMRobertaTokenizer', for which this file is not enough"),
-        (of(model_type="xlm-roberta"), "its model_type is 'xlm-roberta', for which this file is not enough"),
-        (of("BertTokenizer"), "its tokenizer_class is 'BertTokenizer', for which this file is not enough"),
-        (of("T5Tokenizer", extra_ids="many"), "'extra_ids' beside it is 'many', which is no number of tokens"),
-        (of("T5Tokenizer", extra_ids=10**9), "'extra_ids' beside it is 1000000000, which is no number of tokens"),
+        (
+            config_files("XLMRobertaTokenizer"),
+            "its tokenizer_class is 'XLMRobertaTokenizer', for which this file is not enough",
+        ),
+        (config_files(model_type="xlm-roberta"), "its model_type is 'xlm-roberta', for which this file is not enough"),
+        (config_files("BertTokenizer"), "its tokenizer_class is 'BertTokenizer', for which this file is not enough"),
+        (config_files("T5Tokenizer", extra_ids="many"), "'extra_ids' beside it is 'many', which is no number of tokens"),
+        (config_files("T5Tokenizer", extra_ids=10**9), "'extra_ids' beside it is 1000000000, which is no number of tokens"),
     ],
 )
-def test_folders_that_are_broken(files: Files, said: str, tmp_path: Path) -> None:
+def test_broken_sentencepiece_folders_are_refused(files: Files, message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.from_folder(write(tmp_path, {"spiece.model": trained(**T5), **files}))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_damage_is_found_or_harmless(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_damage_to_a_sentencepiece_file_is_refused_or_harmless(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     raw = bytearray(trained(**T5))
     if data.draw(st.booleans()):
         del raw[data.draw(st.integers(0, len(raw) - 1)) :]
@@ -254,16 +264,16 @@ def test_any_damage_is_found_or_harmless(data: st.DataObject, tmp_path_factory: 
         if raw:
             raw[at] = data.draw(st.integers(0, 255))
     folder = write(tmp_path_factory.mktemp("damaged"), {"spiece.model": bytes(raw)})
-    said = f"{folder}"
+    message = f"{folder}"
     try:
         Tokenizer.from_folder(folder).encode("the quick fox 🫠 ½")
     except CheckpointError as error:
-        said = str(error)
-    assert said.startswith((str(folder), "the tokenizer's files do not let this text be encoded"))
+        message = str(error)
+    assert message.startswith((str(folder), "the tokenizer's files do not let this text be encoded"))
 
 
 @given(raw=st.binary(max_size=60))
-def test_any_bytes_are_fields_or_malformed(raw: bytes) -> None:
+def test_any_bytes_are_protobuf_fields_or_malformed(raw: bytes) -> None:
     try:
         numbers = [number for number, _ in fields(raw)]
     except Malformed:
@@ -271,7 +281,7 @@ def test_any_bytes_are_fields_or_malformed(raw: bytes) -> None:
     assert all(number > 0 for number in numbers)
 
 
-def test_fields_of_every_kind() -> None:
+def test_protobuf_fields_of_every_wire_type() -> None:
     raw = b"\x08\x96\x01" + block(2, b"hi") + b"\x1d" + struct.pack("<f", 0.5) + b"\x21" + struct.pack("<d", 0.25)
     negative = b"\x28" + b"\xff" * 9 + b"\x01"
     assert list(fields(raw + negative)) == [(1, 150), (2, b"hi"), (3, 0.5), (4, 0.25), (5, -1)]

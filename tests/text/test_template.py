@@ -76,7 +76,7 @@ TOOLED: dict[str, list[Message]] = {
 @pytest.mark.parametrize("prompt", [True, False])
 @pytest.mark.parametrize("thinking", [{}, {"enable_thinking": True}, {"enable_thinking": False}], ids=repr)
 @pytest.mark.parametrize("tools", [None, [WEATHER], [WEATHER, WEATHER]], ids=["no tools", "one tool", "two tools"])
-def test_qwen3s_template(qwen: Tokenizer, reference: Any, prompt: bool, thinking: Message, tools: Any) -> None:
+def test_qwen3_template(qwen: Tokenizer, reference: Any, prompt: bool, thinking: Message, tools: Any) -> None:
     options = {"add_generation_prompt": prompt, "tools": tools, **thinking}
     for name, conversation in (PLAIN | TOOLED).items():
         ours, theirs = (
@@ -88,7 +88,7 @@ def test_qwen3s_template(qwen: Tokenizer, reference: Any, prompt: bool, thinking
 
 
 @pytest.mark.parametrize("prompt", [True, False])
-def test_smollm2s_template(smol: Tokenizer, reference: Any, prompt: bool) -> None:
+def test_smollm2_template(smol: Tokenizer, reference: Any, prompt: bool) -> None:
     for name, conversation in PLAIN.items():
         ours = smol.apply_chat_template(conversation, tokenize=False, add_generation_prompt=prompt)
         theirs = reference.apply_chat_template(
@@ -105,7 +105,7 @@ messages = st.builds(lambda role, content: {"role": role, "content": content}, s
 
 @moderate
 @given(conversation=st.lists(messages, max_size=5), first=texts, prompt=st.booleans())
-def test_any_conversation(
+def test_any_conversation_renders_like_the_reference(
     qwen: Tokenizer, smol: Tokenizer, reference: Any, conversation: list[Message], first: str, prompt: bool
 ) -> None:
     options = {"tokenize": False, "add_generation_prompt": prompt}
@@ -141,7 +141,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_what_templates_are_written_with(qwen: Tokenizer, reference: Any, name: str) -> None:
+def test_jinja_features_render_like_the_reference(qwen: Tokenizer, reference: Any, name: str) -> None:
     for conversation in (PLAIN["several turns"], PLAIN["any script"], PLAIN["markup"]):
         for prompt in (True, False):
             options = {"chat_template": SMALL[name], "tokenize": False, "add_generation_prompt": prompt}
@@ -149,7 +149,7 @@ def test_what_templates_are_written_with(qwen: Tokenizer, reference: Any, name: 
             assert ours == theirs
 
 
-def test_the_date() -> None:
+def test_strftime_now() -> None:
     rendered = ChatTemplate("{{ strftime_now('%d %B %Y') }}").render([user("Hi!")])
     dates = [(dt.datetime.now() - dt.timedelta(days=days)).strftime("%d %B %Y") for days in (0, 1)]  # midnight may pass
     assert rendered in dates
@@ -167,14 +167,14 @@ def test_any_variable_of_the_template_can_be_given(qwen: Tokenizer, reference: A
     assert ours == theirs == "good END"
 
 
-def test_customary_variables_are_never_refused(smol: Tokenizer) -> None:
+def test_common_variables_are_never_refused(smol: Tokenizer) -> None:
     plain = smol.apply_chat_template([user("Hi!")], tokenize=False)
     customary = {"enable_thinking": False, "reasoning_effort": "low", "date_string": "today", "tools": [], "documents": None}
     assert smol.apply_chat_template([user("Hi!")], tokenize=False, **customary) == plain
 
 
 @pytest.mark.parametrize("kind", [None, "pt", "np"])
-def test_what_comes_back(qwen: Tokenizer, reference: Any, kind: Any) -> None:
+def test_apply_chat_template_return_types(qwen: Tokenizer, reference: Any, kind: Any) -> None:
     for conversation in ([user("Hi!")], [[user("Hi!")], [user("Hi!"), assistant("Ho!"), user("Hey, you!")]]):
         options = {"return_tensors": kind, "padding": True, "add_generation_prompt": True}
         ours, theirs = (which.apply_chat_template(conversation, **options) for which in (qwen, reference))
@@ -194,7 +194,7 @@ def having(tokenizer: Tokenizer, template: str | Mapping[str, str] | None) -> To
     return other
 
 
-def test_several_templates(qwen: Tokenizer) -> None:
+def test_named_chat_templates(qwen: Tokenizer) -> None:
     several = having(qwen, {"default": "plain", "tool_use": "with tools", "rag": "{{ documents | length }}"})
 
     def render(**options: Any) -> Any:
@@ -225,7 +225,7 @@ MISSPELT = {
 }
 
 
-def test_a_variable_that_is_not_there_suggests_the_nearest(qwen: Tokenizer, smol: Tokenizer) -> None:
+def test_an_unknown_template_variable_suggests_the_nearest(qwen: Tokenizer, smol: Tokenizer) -> None:
     with pytest.raises(
         TemplateError, match=r"no variable 'enable_thinkin'\. Did you mean 'enable_thinking'\? It uses: .*tools"
     ):
@@ -245,7 +245,7 @@ def test_a_variable_that_is_not_there_suggests_the_nearest(qwen: Tokenizer, smol
         ChatTemplate("{{ messages }}").render([user("Hi!")], variables={"messages": []})
 
 
-def test_a_template_that_raises() -> None:
+def test_raise_exception_refuses_the_conversation() -> None:
     template = ChatTemplate("{% if messages[0].role != 'user' %}{{ raise_exception('Users first.') }}{% endif %}fine")
     assert template.render([user("Hi!")]) == "fine"
     with pytest.raises(TemplateError, match=r"the chat template refused the conversation: Users first\.$"):
@@ -294,7 +294,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_a_template_that_fails_or_reaches_out(name: str) -> None:
+def test_template_errors_and_sandbox_violations_are_template_errors(name: str) -> None:
     source, kind = FAILING[name]
     conversation = [user("Hi!")]
     with pytest.raises(TemplateError, match=rf"the chat template failed: {kind}: .*[^.]\.$"):
@@ -307,13 +307,13 @@ def test_a_template_that_fails_or_reaches_out(name: str) -> None:
     ["Hi!", b"Hi!", None, 7, {"role": "user", "content": "Hi!"}, {1}, iter([])],
     ids=lambda one: type(one).__name__,
 )
-def test_what_is_no_conversation(qwen: Tokenizer, conversation: Any) -> None:
+def test_conversation_of_the_wrong_type(qwen: Tokenizer, conversation: Any) -> None:
     with pytest.raises(InputTypeError, match=f"a conversation is a list of messages, not {type(conversation).__name__}"):
         qwen.apply_chat_template(conversation)
 
 
 @pytest.mark.parametrize("message", ["Hi!", None, 7, {"content": "Hi!"}], ids=repr)
-def test_what_is_no_message(qwen: Tokenizer, message: Any) -> None:
+def test_message_of_the_wrong_type(qwen: Tokenizer, message: Any) -> None:
     with pytest.raises(InputTypeError, match=r"message 1 is .*; a message is \{'role': 'user', 'content': '…'\}"):
         qwen.apply_chat_template([user("Hi!"), message])
     with pytest.raises(InputTypeError, match=r"message 0 is"):
@@ -327,7 +327,7 @@ def test_an_empty_conversation(smol: Tokenizer, conversation: Any) -> None:
 
 
 @pytest.mark.parametrize("template", [None, "", {}])
-def test_no_template(qwen: Tokenizer, template: Any) -> None:
+def test_tokenizer_without_a_chat_template(qwen: Tokenizer, template: Any) -> None:
     bare = having(qwen, template)
     with pytest.raises(TemplateError, match=r"no chat template\. Pass chat_template=…, or use plain text"):
         bare.apply_chat_template([user("Hi!")])

@@ -44,7 +44,7 @@ def test_every_token_has_tiktokens_bytes(ours: Tokenizer, tiktoken_cl100k: Any) 
     assert all(ours.token_bytes(number) == tiktoken_cl100k.decode_single_token_bytes(number) for number in ranks)
 
 
-def test_special_tokens(ours: Tokenizer) -> None:
+def test_cl100k_special_tokens(ours: Tokenizer) -> None:
     assert (ours.eos_token, ours.eos_token_id) == ("<|endoftext|>", 100257)
     assert ours.convert_tokens_to_ids("<|endofprompt|>") == 100276
     assert ours.decode([100257, 15339], skip_special_tokens=True) == "hello"
@@ -58,7 +58,7 @@ def ranked(*tokens: str) -> dict[bytes, int]:
     return {token.encode(): rank for rank, token in enumerate(tokens)}
 
 
-def slow(text: str, ranks: dict[bytes, int]) -> list[int]:
+def merge_slowly(text: str, ranks: dict[bytes, int]) -> list[int]:
     """Join the neighbours whose union ranks first, and of equals the leftmost, until none are left."""
     parts = [bytes([byte]) for byte in text.encode()]
     while joined := [(ranks[a + b], at) for at, (a, b) in enumerate(pairwise(parts)) if a + b in ranks]:
@@ -72,16 +72,16 @@ def slow(text: str, ranks: dict[bytes, int]) -> list[int]:
     more=st.lists(st.text("ab", min_size=2, max_size=5), unique=True, max_size=8),
     text=st.text("ab", max_size=12),
 )
-def test_any_ranks_join_as_they_should(more: list[str], text: str) -> None:
+def test_any_ranks_merge_lowest_rank_first(more: list[str], text: str) -> None:
     ranks = ranked("a", "b", *more)
     backend = build(ranks, r"[\s\S]", {})
     assert backend.encode("ab").ids == [0, 1]  # the pattern splits all
     whole = build(ranks, r"\A[\s\S]+\z", {})
     whole.model.ignore_merges = False
-    assert whole.encode(text).ids == slow(text, ranks)
+    assert whole.encode(text).ids == merge_slowly(text, ranks)
 
 
-def test_the_order_of_overlapping_pairs() -> None:
+def test_merges_order_of_overlapping_pairs() -> None:
     assert merges({"a": 0, "aa": 1, "aaa": 2}) == [("a", "a"), ("aa", "a")]
     assert merges({"a": 0, "b": 1, "aba": 2, "ab": 3, "ba": 4}) == [("ab", "a"), ("a", "b"), ("b", "a")]
     assert merges({"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "abc": 5}) == [
@@ -90,7 +90,7 @@ def test_the_order_of_overlapping_pairs() -> None:
     assert merges({"a": 0, "aaaa": 1, "aaa": 2}) == []  # no two letters join, so nothing ever does
 
 
-def test_other_patterns_and_tokens(tmp_path: Path) -> None:
+def test_from_tiktoken_with_another_pattern_and_special_tokens(tmp_path: Path) -> None:
     path = tmp_path / "small.tiktoken"
     path.write_text(line(b"a", 0) + line(b"b", 1) + "\n" + line(b"ab", 2))
     ours = Tokenizer.from_tiktoken(path, r"\S+|\s+", {"<end>": 9})
@@ -99,7 +99,7 @@ def test_other_patterns_and_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "holds no tokens"),
         ("\n\n", "holds no tokens"),
@@ -115,26 +115,26 @@ def test_other_patterns_and_tokens(tmp_path: Path) -> None:
         (line(b"a", 0) + line(b"b", 0), "gives one rank to several tokens"),
     ],
 )
-def test_a_file_that_is_broken(content: str, said: str, tmp_path: Path) -> None:
+def test_broken_tiktoken_file_is_refused(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.tiktoken"
     path.write_text(content)
     with pytest.raises(CheckpointError) as caught:
         read_ranks(path)
-    assert str(caught.value).startswith(f"{path}: {said}")
+    assert str(caught.value).startswith(f"{path}: {message}")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_tiktoken_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"none\.tiktoken: cannot be read \(No such file"):
         Tokenizer.from_tiktoken(tmp_path / "none.tiktoken")
 
 
 @pytest.mark.parametrize("special", [{"<x>": 1}, {"b": 7}])
-def test_special_tokens_that_are_taken(special: dict[str, int]) -> None:
+def test_special_tokens_that_are_already_in_the_ranks(special: dict[str, int]) -> None:
     with pytest.raises(CheckpointError, match=r"the special token .* is already in the ranks\. Give another"):
         build(ranked("a", "b"), r"\S+", special)
 
 
-def test_sizes(cl100k: Path) -> None:
+def test_cl100k_vocab_size_and_length(cl100k: Path) -> None:
     """The ranks were trained, the special tokens put in later."""
     found = Tokenizer.from_tiktoken(cl100k)
     assert (found.vocab_size, len(found)) == (100_256, 100_261)

@@ -22,7 +22,7 @@ from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError, InputError, InputTypeError, UnknownArgument
 from glassformer.text import BatchEncoding, Tokenizer
 from tests.parity.reference import transformers
-from tests.text.texts import moderate, spelt, texts
+from tests.text.texts import encodable_bytes, moderate, texts
 
 BATCH = ["Hi!", "How are you today?", "", "👩‍👩‍👧 naïve 2024"]
 
@@ -30,7 +30,7 @@ BATCH = ["Hi!", "How are you today?", "", "👩‍👩‍👧 naïve 2024"]
 # The vocabulary ---------------------------------------------------------------------------------------------------
 
 
-def test_the_numbers_of_qwen3(qwen: Tokenizer, reference: Any) -> None:
+def test_vocabulary_sizes_of_qwen3(qwen: Tokenizer, reference: Any) -> None:
     assert (qwen.vocab_size, len(qwen)) == (151643, 151669) == (reference.vocab_size, len(reference))
     assert qwen.vocab == qwen.get_vocab() == reference.get_vocab()
     assert qwen.get_added_vocab() == reference.get_added_vocab()
@@ -39,7 +39,7 @@ def test_the_numbers_of_qwen3(qwen: Tokenizer, reference: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["bos", "eos", "unk", "sep", "pad", "cls", "mask"])
-def test_special_tokens_are_the_references(qwen: Tokenizer, reference: Any, name: str) -> None:
+def test_special_tokens_match_the_reference(qwen: Tokenizer, reference: Any, name: str) -> None:
     for attribute in (f"{name}_token", f"{name}_token_id"):
         assert getattr(qwen, attribute) == getattr(reference, attribute)
 
@@ -56,7 +56,7 @@ def test_special_tokens_of_qwen3(qwen: Tokenizer, reference: Any) -> None:
     assert (qwen.padding_side, qwen.model_max_length) == (reference.padding_side, reference.model_max_length)
 
 
-def test_an_unknown_attribute(qwen: Tokenizer) -> None:
+def test_an_unknown_tokenizer_attribute(qwen: Tokenizer) -> None:
     with pytest.raises(AttributeError, match="the tokenizer has no attribute 'eos_tokens'"):
         _ = qwen.eos_tokens
 
@@ -66,7 +66,7 @@ def test_an_unknown_attribute(qwen: Tokenizer) -> None:
 
 @moderate
 @given(text=texts)
-def test_any_text_gives_the_references_ids(qwen: Tokenizer, reference: Any, text: str) -> None:
+def test_any_text_encodes_like_the_reference(qwen: Tokenizer, reference: Any, text: str) -> None:
     assert dict(qwen(text)) == dict(reference(text))
     assert qwen.encode(text) == reference.encode(text)
     assert qwen.tokenize(text) == reference.tokenize(text)
@@ -74,7 +74,7 @@ def test_any_text_gives_the_references_ids(qwen: Tokenizer, reference: Any, text
 
 @moderate
 @given(batch=st.lists(texts, min_size=1, max_size=4), side=st.sampled_from(["left", "right"]), limit=st.integers(0, 12))
-def test_any_batch_is_padded_and_cut_like_the_references(
+def test_any_batch_pads_and_truncates_like_the_reference(
     qwen: Tokenizer, reference: Any, batch: list[str], side: str, limit: int
 ) -> None:
     for options in (
@@ -100,7 +100,7 @@ def test_the_padding_side_can_be_set(qwen: Tokenizer, reference: Any, side: str)
     assert torch.equal(found.attention_mask, expected.attention_mask)
 
 
-def test_truncation_alone_cuts_at_the_models_own_limit(qwen: Tokenizer) -> None:
+def test_truncation_defaults_to_model_max_length(qwen: Tokenizer) -> None:
     short = copy.copy(qwen)
     short.model_max_length = 3
     assert short("one two three four", truncation=True)["input_ids"] == qwen("one two three")["input_ids"]
@@ -108,7 +108,7 @@ def test_truncation_alone_cuts_at_the_models_own_limit(qwen: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("text", ["Hi!", ["Hi!"], ("Hi!", "Hi!"), [], ""])
-def test_what_comes_back(qwen: Tokenizer, text: Any) -> None:
+def test_return_tensors_types_and_shapes(qwen: Tokenizer, text: Any) -> None:
     plain = qwen(text)["input_ids"]
     rows = [plain] if isinstance(text, str) else plain
     assert isinstance(plain, list)
@@ -122,7 +122,7 @@ def test_what_comes_back(qwen: Tokenizer, text: Any) -> None:
     assert list(qwen(text, return_attention_mask=False)) == ["input_ids"]
 
 
-def test_the_printed_values(qwen: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_encoding_of_qwen3_as_printed(qwen: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
     assert qwen("Hi!")["input_ids"] == [13048, 0]
     pprint(qwen("Hi!", return_tensors="pt"))
     assert capsys.readouterr().out == ("{'input_ids': tensor([[13048,     0]]), 'attention_mask': tensor([[1, 1]])}\n")
@@ -151,14 +151,14 @@ def test_an_encoding_is_a_mapping_with_attributes(qwen: Tokenizer) -> None:
 
 @moderate
 @given(ids=st.lists(st.integers(0, 151935) | st.integers(151640, 151670), max_size=20), skip=st.booleans())
-def test_any_ids_decode_like_the_references(qwen: Tokenizer, reference: Any, ids: list[int], skip: bool) -> None:
+def test_any_ids_decode_like_the_reference(qwen: Tokenizer, reference: Any, ids: list[int], skip: bool) -> None:
     assert qwen.decode(ids, skip_special_tokens=skip) == reference.decode(ids, skip_special_tokens=skip)
 
 
 @moderate
 @given(text=texts)
-def test_text_comes_back(qwen: Tokenizer, text: str) -> None:
-    assert qwen.decode(qwen.encode(text)) == spelt(qwen, text).decode()
+def test_decode_inverts_encode(qwen: Tokenizer, text: str) -> None:
+    assert qwen.decode(qwen.encode(text)) == encodable_bytes(qwen, text).decode()
 
 
 @pytest.mark.parametrize("shape", [list, tuple, np.array, torch.tensor])
@@ -178,13 +178,13 @@ def test_decode_takes_one_id(qwen: Tokenizer, one: Any) -> None:
     assert qwen.convert_ids_to_tokens(one) == "Hi"
 
 
-def test_no_ids_and_padded_ids_are_no_text(qwen: Tokenizer) -> None:
+def test_no_ids_and_padding_ids_decode_to_nothing(qwen: Tokenizer) -> None:
     assert qwen.decode([]) == ""
     assert qwen.decode([[], []]) == ["", ""]
     assert qwen.decode([151669, 151935]) == ""  # scores are padded beyond the vocabulary
 
 
-def test_ids_and_tokens_are_inverse(qwen: Tokenizer, reference: Any) -> None:
+def test_convert_ids_and_tokens_are_inverse(qwen: Tokenizer, reference: Any) -> None:
     ids = [13048, 0, 220, 151644, 151667, 151642]
     tokens = qwen.convert_ids_to_tokens(ids)
     assert tokens == reference.convert_ids_to_tokens(ids)
@@ -287,13 +287,13 @@ LAYOUTS: dict[str, Files] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_is_read_like_the_reference_reads_it(tmp_path: Path, layout: str) -> None:
+def test_every_folder_layout_loads_like_the_reference(tmp_path: Path, layout: str) -> None:
     folder = write(tmp_path, LAYOUTS[layout])
     assert_same(AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder))
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_clean_up_of_word_by_word_text(tmp_path: Path, clean: bool) -> None:
+def test_clean_up_of_wordpiece_decoding(tmp_path: Path, clean: bool) -> None:
     folder = write(tmp_path, configured(unk_token="[UNK]", clean_up_tokenization_spaces=clean), wordwise())
     ours = AutoTokenizer.from_pretrained(folder)
     assert_same(ours, transformers.AutoTokenizer.from_pretrained(folder))
@@ -301,7 +301,7 @@ def test_clean_up_of_word_by_word_text(tmp_path: Path, clean: bool) -> None:
     assert ours.convert_tokens_to_ids(["it", "banana"]) == [1, 0]  # the unknown token's id
 
 
-def test_a_template_file_of_the_older_kind(tmp_path: Path) -> None:
+def test_chat_template_json(tmp_path: Path) -> None:
     files = {**configured(chat_template="from the config"), "chat_template.json": {"chat_template": "from the file"}}
     ours = AutoTokenizer.from_pretrained(write(tmp_path, files))
     assert ours.chat_template == "from the file"
@@ -310,7 +310,7 @@ def test_a_template_file_of_the_older_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [2, 3, 4, 5, 99])
-def test_truncation_keeps_the_tokens_around(tmp_path: Path, limit: int) -> None:
+def test_truncation_keeps_special_tokens(tmp_path: Path, limit: int) -> None:
     folder = write(tmp_path, configured(bos_token="<s>", eos_token="</s>", pad_token="</s>"))
     ours, theirs = AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
     for options in ({}, {"padding": "max_length"}, {"add_special_tokens": False}):
@@ -321,7 +321,7 @@ def test_truncation_keeps_the_tokens_around(tmp_path: Path, limit: int) -> None:
     assert ours("the fox", truncation=True, max_length=1)["input_ids"] == [0]  # never more than was asked for
 
 
-def test_a_template_says_itself_what_stands_around(tmp_path: Path) -> None:
+def test_chat_template_adds_no_special_tokens(tmp_path: Path) -> None:
     folder = write(tmp_path, configured(bos_token="<s>", eos_token="</s>", chat_template="{{ bos_token }}the fox"))
     ours, theirs = AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
     conversation = [{"role": "user", "content": ""}]
@@ -329,7 +329,7 @@ def test_a_template_says_itself_what_stands_around(tmp_path: Path) -> None:
     assert found == theirs.apply_chat_template(conversation)["input_ids"] == ours.encode("the fox")[:-1]
 
 
-def test_special_tokens_can_be_set(tmp_path: Path) -> None:
+def test_set_special_tokens(tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path, configured(eos_token="</s>")))
     assert ours.pad_token_id is None
     ours.pad_token = ours.eos_token
@@ -346,7 +346,7 @@ def test_special_tokens_can_be_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_is_saved_is_what_was_read(tmp_path: Path, layout: str) -> None:
+def test_save_pretrained_round_trip(tmp_path: Path, layout: str) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path / "first", LAYOUTS[layout]))
     ours.save_pretrained(tmp_path / "second")
     again, theirs = (auto.from_pretrained(tmp_path / "second") for auto in (AutoTokenizer, transformers.AutoTokenizer))
@@ -355,7 +355,7 @@ def test_what_is_saved_is_what_was_read(tmp_path: Path, layout: str) -> None:
     assert (again.model_max_length, again.chat_template) == (ours.model_max_length, ours.chat_template)
 
 
-def test_the_default_model_is_saved_as_a_folder(tmp_path: Path, smol: Tokenizer) -> None:
+def test_save_pretrained_of_the_default_model(tmp_path: Path, smol: Tokenizer) -> None:
     smol.save_pretrained(tmp_path)
     assert_same(smol, transformers.AutoTokenizer.from_pretrained(tmp_path))
     assert AutoTokenizer.from_pretrained(tmp_path).model_max_length == smol.model_max_length
@@ -366,7 +366,7 @@ def test_the_default_model_is_saved_as_a_folder(tmp_path: Path, smol: Tokenizer)
 
 @moderate
 @given(first=texts, second=texts, limit=st.integers(1, 12), side=st.sampled_from(["left", "right"]))
-def test_any_two_texts_give_the_references_ids(
+def test_any_text_pair_encodes_like_the_reference(
     qwen: Tokenizer, reference: Any, first: str, second: str, limit: int, side: str
 ) -> None:
     assert dict(qwen(first, second)) == dict(reference(first, second))
@@ -380,14 +380,14 @@ def test_any_two_texts_give_the_references_ids(
     )
 
 
-def test_offsets_are_numbers_two_by_two(qwen: Tokenizer) -> None:
+def test_offset_mapping_as_a_tensor(qwen: Tokenizer) -> None:
     for kind in ("pt", "np"):
         found = qwen(["Hi!", "How are you?"], padding=True, return_offsets_mapping=True, return_tensors=kind)
         assert found.offset_mapping.shape == (2, 4, 2)
         assert found.offset_mapping[0].tolist() == [[0, 2], [2, 3], [0, 0], [0, 0]]
 
 
-def test_the_side_that_is_cut_is_read_from_the_file(tmp_path: Path) -> None:
+def test_truncation_side_is_read_from_the_file(tmp_path: Path) -> None:
     folder = write(tmp_path, configured(truncation_side="left"))
     ours, theirs = AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
     options = {"truncation": True, "max_length": 4}
@@ -397,7 +397,7 @@ def test_the_side_that_is_cut_is_read_from_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "error", "said"),
+    ("given_", "error", "message"),
     [
         (("a", ["b"]), InputTypeError, "one text takes one second text, not list"),
         ((["a"], "b"), InputTypeError, "a list of texts takes a list of second texts, not str"),
@@ -409,13 +409,13 @@ def test_the_side_that_is_cut_is_read_from_the_file(tmp_path: Path) -> None:
         (("a", "\ud83d"), InputError, "lone surrogate"),
     ],
 )
-def test_second_texts_that_do_not_fit(qwen: Tokenizer, given_: Any, error: type[Exception], said: str) -> None:
+def test_text_pair_of_the_wrong_type_or_length(qwen: Tokenizer, given_: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         qwen(*given_)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_a_text_that_may_not_be_cut(qwen: Tokenizer) -> None:
+def test_only_second_that_cannot_reach_the_limit(qwen: Tokenizer) -> None:
     with pytest.raises(InputError, match=r"truncation='only_second' cannot bring 5 tokens to 3 by cutting 1. Use trunc"):
         qwen("one two three four", "five", truncation="only_second", max_length=3)
     with pytest.raises(InputError, match=r"by cutting 0"):
@@ -426,20 +426,20 @@ def test_a_text_that_may_not_be_cut(qwen: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("text", [None, 7, b"bytes", bytearray(b"b"), {"a": 1}, {"a"}, torch.tensor([1])])
-def test_what_is_no_text(qwen: Tokenizer, text: Any) -> None:
+def test_encoding_refuses_what_is_no_text(qwen: Tokenizer, text: Any) -> None:
     with pytest.raises(InputTypeError, match=f"a string or a list of strings, not {type(text).__name__}"):
         qwen(text)
 
 
 @pytest.mark.parametrize("inside", [None, 7, b"x", ["nested"]])
-def test_a_list_with_something_else_in_it(qwen: Tokenizer, inside: Any) -> None:
+def test_encoding_names_the_entry_that_is_no_text(qwen: Tokenizer, inside: Any) -> None:
     with pytest.raises(InputTypeError, match=f"takes text, not {type(inside).__name__}"):
         qwen(["fine", inside])
     with pytest.raises(InputTypeError, match="takes text, not"):
         qwen.tokenize(inside)
 
 
-def test_a_lone_surrogate(qwen: Tokenizer) -> None:
+def test_encoding_refuses_a_lone_surrogate(qwen: Tokenizer) -> None:
     with pytest.raises(InputError, match="lone surrogate, which is no character"):
         qwen("half of an emoji: \ud83d")
 
@@ -458,13 +458,13 @@ def test_a_lone_surrogate(qwen: Tokenizer) -> None:
         ({"padding": "max_length", "max_length": "9"}, "max_length='9' is no length"),
     ],
 )
-def test_options_that_cannot_be_honoured(qwen: Tokenizer, options: dict[str, Any], words: str) -> None:
+def test_invalid_tokenizer_options_are_refused(qwen: Tokenizer, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
         qwen("Hi!", **options)
     assert words in str(caught.value)
 
 
-def test_an_unknown_option_suggests_the_nearest(qwen: Tokenizer, qwen3_tokenizer: Path) -> None:
+def test_an_unknown_tokenizer_option_suggests_the_nearest(qwen: Tokenizer, qwen3_tokenizer: Path) -> None:
     with pytest.raises(UnknownArgument, match=r"no argument 'return_tensor'. Did you mean 'return_tensors'\?"):
         qwen("Hi!", return_tensor="pt")
     with pytest.raises(UnknownArgument, match=r"from_pretrained\(\) has no argument 'revision'"):
@@ -477,7 +477,7 @@ def test_rows_of_different_lengths_are_no_tensor(qwen: Tokenizer, kind: Any) -> 
         qwen(["a", "b c d"], return_tensors=kind)
 
 
-def test_padding_without_the_means(tmp_path: Path) -> None:
+def test_padding_without_pad_token_or_max_length(tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path, configured(eos_token="</s>")))
     with pytest.raises(InputError, match=r"no padding token\. Set one: tokenizer\.pad_token = tokenizer\.eos_token"):
         ours(["the", "fox"], padding=True)
@@ -487,7 +487,7 @@ def test_padding_without_the_means(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [-1, 2**32, 2**70])
-def test_numbers_that_are_no_ids(qwen: Tokenizer, number: int) -> None:
+def test_decode_refuses_numbers_that_are_no_ids(qwen: Tokenizer, number: int) -> None:
     for ids in (number, [0, number], [[0], [number]]):
         with pytest.raises(InputError, match=f"{number} is no token id; the vocabulary has 151669"):
             qwen.decode(ids)
@@ -503,7 +503,7 @@ def test_an_id_beyond_the_vocabulary_has_no_token(qwen: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("ids", ["Hi!", b"Hi!", None, 1.5, [1.5], ["Hi!"], [None], {"input_ids": [1]}, torch.tensor([0.5])])
-def test_what_is_no_id(qwen: Tokenizer, ids: Any) -> None:
+def test_decode_refuses_what_is_no_id(qwen: Tokenizer, ids: Any) -> None:
     for turn in (qwen.decode, qwen.batch_decode, qwen.convert_ids_to_tokens):
         with pytest.raises(InputTypeError, match="token ids are whole numbers, or lists or tensors of them, not"):
             turn(ids)
@@ -519,14 +519,16 @@ def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
     ["", "{", "null", "[]", "7", "{}", '{"model": {}}', '{"model": {"type": "BPE", "vocab": [], "merges": {}}}',
      '{"model": {"type": "BPE", "vocab": {"a": "b"}, "merges": []}}', "\x00" * 9, '{"a":' * 5000],
 )  # fmt: skip
-def test_a_tokenizer_file_that_is_none(tmp_path: Path, content: str) -> None:
+def test_invalid_tokenizer_json(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer file \(.*Fetch it again"):
         AutoTokenizer.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interruption_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> None:
+def test_keyboard_interrupt_while_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
     def interrupted(path: str) -> None:
         raise kind
 
@@ -559,21 +561,21 @@ BROKEN: list[tuple[Files, str]] = [
 
 
 @pytest.mark.parametrize(("files", "words"), BROKEN, ids=[words for _, words in BROKEN])
-def test_files_beside_it_that_are_broken(tmp_path: Path, files: Files, words: str) -> None:
+def test_broken_tokenizer_config_files_are_refused(tmp_path: Path, files: Files, words: str) -> None:
     with pytest.raises(CheckpointError) as caught:
         AutoTokenizer.from_pretrained(write(tmp_path, files))
     assert words in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path))
 
 
-def test_a_template_that_is_no_text(tmp_path: Path) -> None:
+def test_chat_template_file_that_is_no_text(tmp_path: Path) -> None:
     write(tmp_path, {})
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(CheckpointError, match=r"chat_template\.jinja: not UTF-8 text"):
         AutoTokenizer.from_pretrained(tmp_path)
 
 
-def test_from_pretrained_takes_what_people_know(gpt2_tokenizer: Path, tmp_path: Path) -> None:
+def test_auto_tokenizer_from_pretrained_options(gpt2_tokenizer: Path, tmp_path: Path) -> None:
     found = AutoTokenizer.from_pretrained(
         gpt2_tokenizer, pad_token="!", model_max_length=5, truncation_side="left", padding_side="left", use_fast=True
     )

@@ -188,7 +188,7 @@ FUNCTIONS += [Custom.method, Custom().method, Custom.of_class, Custom.of_none]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda one: one.__qualname__)
-def test_equal_to_the_reference(function: Callable[..., Any]) -> None:
+def test_get_json_schema_matches_the_reference(function: Callable[..., Any]) -> None:
     from transformers.utils import get_json_schema as theirs
 
     assert json.dumps(get_json_schema(function)) == json.dumps(theirs(function))
@@ -284,7 +284,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("function", WRONG, ids=lambda one: one.__name__)
-def test_what_a_function_lacks(function: Callable[..., Any]) -> None:
+def test_get_json_schema_refusals(function: Callable[..., Any]) -> None:
     from transformers.utils import get_json_schema as theirs
 
     with pytest.raises(Exception):  # noqa: B017, PT011 - each of its own kind
@@ -296,7 +296,7 @@ def test_what_a_function_lacks(function: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     "tools", ["weather", b"x", 7, {"name": "weather"}, plain, {1}], ids=lambda given: type(given).__name__
 )
-def test_tools_that_are_no_list(qwen: Tokenizer, tools: Any) -> None:
+def test_tools_must_be_a_list(qwen: Tokenizer, tools: Any) -> None:
     with pytest.raises(InputTypeError, match=rf"tools is a list of functions or JSON schemas, not {type(tools).__name__}"):
         qwen.apply_chat_template([user("Hi!")], tools=tools)
 
@@ -304,13 +304,13 @@ def test_tools_that_are_no_list(qwen: Tokenizer, tools: Any) -> None:
 @pytest.mark.parametrize(
     "tool", ["weather", None, 7, {}, len, Custom, functools.partial(plain, 1)], ids=lambda given: type(given).__name__
 )
-def test_a_tool_that_is_none(qwen: Tokenizer, tool: Any) -> None:
+def test_a_tool_of_the_wrong_type(qwen: Tokenizer, tool: Any) -> None:
     with pytest.raises(InputTypeError, match=r"tool 1 is .*; a tool is a function with type hints and a docstring, or"):
         qwen.apply_chat_template([user("Hi!")], tools=[WEATHER, tool])
 
 
 @pytest.mark.parametrize("documents", ["text", 7, {"title": "a"}], ids=lambda given: type(given).__name__)
-def test_documents_that_are_no_list(qwen: Tokenizer, documents: Any) -> None:
+def test_documents_must_be_a_list(qwen: Tokenizer, documents: Any) -> None:
     with pytest.raises(InputTypeError, match=f"documents is a list of documents, not {type(documents).__name__}"):
         qwen.apply_chat_template([user("Hi!")], documents=documents)
     with pytest.raises(InputTypeError, match=r"document 1 is 'text'; a document is \{'title': '…', 'text': '…'\}"):

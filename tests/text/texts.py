@@ -30,7 +30,7 @@ def single_bytes(tokenizer: Tokenizer) -> dict[bytes, int]:
     return {raw: number for number in range(300) if len(raw := tokenizer.token_bytes(number)) == 1}
 
 
-def spelt(tokenizer: Tokenizer, text: str) -> bytes:
+def encodable_bytes(tokenizer: Tokenizer, text: str) -> bytes:
     """What a tokenizer makes of a text: some compose its characters, and SmolLM2 has no token for a few rare bytes."""
     normalizer = tokenizer.backend.normalizer
     raw = (text if normalizer is None else normalizer.normalize_str(text)).encode()

@@ -26,7 +26,7 @@ def block_size(kind: str) -> tuple[int, int]:
 
 @cache
 def kind_name(code: int) -> str | None:
-    """The name behind a GGUF type code, or None for one that does not exist."""
+    """The name of a GGUF type code, or None for one that does not exist."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
@@ -37,7 +37,7 @@ def kind_name(code: int) -> str | None:
 
 
 def dequantize(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], where: str) -> npt.NDArray[np.float32]:
-    """Stored bytes as float32 values of a shape; `where` is said if the kind cannot be expanded."""
+    """Stored bytes as float32 values of a shape; `where` names the tensor in the error for a kind that cannot be."""
     if kind == "F32":
         return raw.view("<f4").reshape(shape)
     if kind == "F16":

@@ -255,10 +255,10 @@ def tensors_from_gguf(
                 f"{path}: GGUF tensor {name!r} has no place in a {architecture} model."
                 f"{nearest(pattern, names)} This variant is not supported; choose another file."
             )
-        theirs = f"{names[pattern].format(number.group(1) if number else '')}.{ending}"
+        family_name = f"{names[pattern].format(number.group(1) if number else '')}.{ending}"
         layout = _layout(table, name, stored.shape, config, path)
         shape = stored.shape if layout is None else layout.stored_shape(stored.shape)  # each layout is its own inverse there
-        tensors[theirs] = replace(stored, name=theirs, shape=shape, layout=layout)
+        tensors[family_name] = replace(stored, name=family_name, shape=shape, layout=layout)
     return tensors
 
 

@@ -19,7 +19,7 @@ from glassformer.errors import CheckpointError
 
 ZIP = b"PK\x03\x04"
 MAGIC = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that files of the old format begin with, pickled
-OLD_FORMAT_PICKLES = 5  # in the old format, one behind the other: magic, version, system, object, storage keys
+OLD_FORMAT_PICKLES = 5  # one after the other: magic, version, system, object, storage keys
 MAX_PICKLE_BYTES = 16 << 20  # bytes of one pickle; that of a model with a thousand tensors has a few hundred thousand,
 MAX_INSTRUCTIONS = 500_000  # and some forty thousand instructions
 MAX_DEPTH, MAX_WIDTH = 100, 10_000  # tuples in tuples, and their items in all: hashing them takes stack and time

@@ -194,7 +194,7 @@ def _six_bits(values: Floats) -> tuple[Floats, Floats]:
 
 def _pack_scales_and_minima(scales: Floats, lows: Floats) -> Bytes:
     """Eight scales and eight minima of 6 bits in twelve bytes: the first four of each whole, above them the upper bits of
-    the rest, whose lower bits stand behind."""
+    the rest, whose lower bits follow."""
     scale, low = scales.astype(np.uint8), lows.astype(np.uint8)
     upper = [values[:, :4] | (values[:, 4:] >> 4) << 6 for values in (scale, low)]
     return np.concatenate([*upper, (scale[:, 4:] & 15) | (low[:, 4:] & 15) << 4], axis=1)

@@ -1,6 +1,6 @@
 """Stored tensors: where the bytes lie in a mapped file, of which kind and shape.
 
-Nothing is read until somebody asks, and then the operating system pages in just that part. Mappings are private
+Nothing is read until it is needed, and then the operating system pages in just that part. Mappings are private
 (copy on write), so a tensor may be changed in memory and the file never is.
 """
 
@@ -44,7 +44,7 @@ class MappedFile:
         return len(self.buffer)
 
     def release(self, offset: int, size: int) -> None:
-        """Let the system take the pages of a part back; whoever reads it again gets it from the file again."""
+        """Let the system reclaim the pages of a part; reading it again reads the file again."""
         if hasattr(mmap, "MADV_DONTNEED"):
             first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
             last = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE

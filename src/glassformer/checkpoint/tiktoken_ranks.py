@@ -28,11 +28,11 @@ def ranks_path() -> Path | None:
 
 def set_tiktoken_cache() -> Path | None:
     """Point this process's tiktoken at a copy of ours, unless the user has set a cache. The copy's path, or None."""
-    ours = ranks_path()
-    if ours is None or any(name in os.environ for name in CACHE_VARIABLES):
+    path = ranks_path()
+    if path is None or any(name in os.environ for name in CACHE_VARIABLES):
         return None
     try:
-        copy = _copy(ours, home() / "tiktoken")
+        copy = _copy(path, home() / "tiktoken")
     except FetchError:  # a home that cannot be written to: tiktoken looks where it always did
         return None
     os.environ[CACHE_VARIABLES[0]] = str(copy.parent)
@@ -41,8 +41,8 @@ def set_tiktoken_cache() -> Path | None:
 
 def copy_to_tiktoken_cache() -> Path | None:
     """Copy ours to where any process's tiktoken looks. None if we have none, or its caching is turned off."""
-    ours, folder = ranks_path(), _tiktoken_cache()
-    return None if ours is None or folder is None else _copy(ours, folder)
+    path, folder = ranks_path(), _tiktoken_cache()
+    return None if path is None or folder is None else _copy(path, folder)
 
 
 def _tiktoken_cache() -> Path | None:
@@ -52,7 +52,7 @@ def _tiktoken_cache() -> Path | None:
     return Path(setting) if setting else None  # set to nothing, it turns caching off
 
 
-def _copy(ours: Path, folder: Path) -> Path:
+def _copy(source: Path, folder: Path) -> Path:
     """A copy that is right already is left alone; another is replaced in one step."""
     target = folder / CACHE_KEY
     try:
@@ -62,7 +62,7 @@ def _copy(ours: Path, folder: Path) -> Path:
         handle, temporary = tempfile.mkstemp(prefix=f"{CACHE_KEY}.", dir=folder)
         os.close(handle)
         try:
-            shutil.copy(ours, temporary)  # with its permissions, which a temporary file has not
+            shutil.copy(source, temporary)  # with its permissions, which a temporary file has not
             Path(temporary).replace(target)
         finally:
             Path(temporary).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Which tensor of a model gets which kind.
 
-The matrices of products take nearly all the room and bear rounding best: they get the kind that is asked for. The table of
-tokens and the head, where rounding is heard most, get no fewer than eight bits. Norms, biases and positions are small and
+The matrices of products take nearly all the room and bear rounding best: they get the requested kind. The table of
+tokens and the head, where rounding hurts most, get no fewer than eight bits. Norms, biases and positions are small and
 stay as they are. Where a row does not divide into a kind's blocks, the nearest kind that fits takes its place.
 """
 

@@ -69,7 +69,7 @@ class BatchEncoding(UserDict[str, Any]):
         return BatchEncoding(moved, self._rows)
 
     def convert_to_tensors(self, tensor_type: TensorType = None, prepend_batch_axis: bool = False) -> BatchEncoding:
-        """Lists into tensors ("pt") or arrays ("np"), in place; one axis more in front where asked."""
+        """Lists into tensors ("pt") or arrays ("np"), in place; with one more axis in front if `prepend_batch_axis`."""
         for name, value in self.data.items() if tensor_type is not None else ():
             if not hasattr(value, "ndim"):
                 self.data[name] = to_array([value] if prepend_batch_axis else value, tensor_type, name)
@@ -79,7 +79,7 @@ class BatchEncoding(UserDict[str, Any]):
 
     @property
     def is_fast(self) -> bool:
-        """Whether the lookups below can be asked: not after `pad`, which is given ids and no text."""
+        """Whether the lookups below work: not after `pad`, which takes ids and no text."""
         return self._rows is not None
 
     @property
@@ -157,7 +157,7 @@ class BatchEncoding(UserDict[str, Any]):
 
 
 def to_array(values: Any, tensor_type: TensorType, name: str = "input_ids") -> Any:
-    """Numbers, rows of them, or rows of pairs, as an array of the wanted kind."""
+    """Numbers, rows of them, or rows of pairs, as an array or tensor."""
     if tensor_type not in ("pt", "np"):
         raise InputError(f"return_tensors={tensor_type!r} is not known. Use 'pt', 'np' or None.")
     import numpy as np

@@ -1,4 +1,4 @@
-"""What a tokenizer is given: a text or many, each alone or with a second one, as strings or as lists of words."""
+"""A tokenizer's inputs: a text or many, each alone or with a second one, as strings or as lists of words."""
 
 from __future__ import annotations
 

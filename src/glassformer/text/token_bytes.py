@@ -2,7 +2,7 @@
 
 byte-level   every byte is one printable character: `Ġ` is a space, `Ċ` a line break, `Ã©` an é
 pieces       SentencePiece: `▁` is a space, and `<0x0A>` a byte that no piece covers
-WordPiece    `##ing` continues a word; anything else stands apart by a space
+WordPiece    `##ing` continues a word; anything else follows a space
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tokenizers
 SPACE_MARKER = "▁"  # SentencePiece's, U+2581
 BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 
-_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # of Latin-1, spelt as themselves
+_PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # of Latin-1, which stand for themselves
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
 CHARACTERS = {byte: chr(byte) for byte in _PRINTABLE} | {byte: chr(256 + at) for at, byte in enumerate(_UNPRINTABLE)}
 BYTES = {character: byte for byte, character in CHARACTERS.items()}

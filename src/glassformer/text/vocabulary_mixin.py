@@ -89,7 +89,7 @@ class VocabularyMixin:
         return frozenset(self.backend.get_added_tokens_decoder())
 
     def __getattr__(self, name: str) -> Any:
-        """`eos_token`, `eos_token_id` and their kin; None when the tokenizer has no such token."""
+        """`eos_token`, `eos_token_id` and the like; None when the tokenizer has no such token."""
         stem = name.removesuffix("_id")
         if stem in SPECIAL_TOKEN_NAMES:
             token = self._special.get(stem)
@@ -97,7 +97,7 @@ class VocabularyMixin:
         raise AttributeError(f"the tokenizer has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """`pad_token`, `pad_token_id` and their kin can be set to any token of the vocabulary, or to None."""
+        """`pad_token`, `pad_token_id` and the like can be set to any token of the vocabulary, or to None."""
         stem = name.removesuffix("_id")
         if stem not in SPECIAL_TOKEN_NAMES:
             object.__setattr__(self, name, value)
@@ -108,7 +108,7 @@ class VocabularyMixin:
         self._special = in_role_order({**self._special, stem: token})
 
     def add_tokens(self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False) -> int:
-        """Add tokens that are found whole in every text, and say how many were new.
+        """Add tokens that are matched whole in every text, and return how many were new.
 
         A model needs a row for each: `model.resize_token_embeddings(len(tokenizer))`. Special ones are left out by
         `decode(…, skip_special_tokens=True)`.

@@ -49,7 +49,7 @@ class Budget:
             raise BudgetExceeded("it takes too many steps or too much memory")
 
     def charge_text(self, length: int) -> int:
-        """Pay for a text of that length, and say how much it was."""
+        """Pay for a text of that length, and return how much it was."""
         if length > MAX_CHARACTERS:
             raise BudgetExceeded(f"it makes a text of more than {MAX_CHARACTERS:,} characters")
         units = 1 + max(0, length) // CHARACTERS_PER_UNIT
@@ -59,7 +59,7 @@ class Budget:
         return units
 
     def charge_value(self, value: Any) -> int:
-        """Pay for all that a value holds, to any depth, and say how much it was: what printing or comparing it costs."""
+        """Pay for all that a value holds, to any depth, and return how much it was: what printing or comparing it costs."""
         kind = type(value)
         if kind is str:
             return self.charge_text(len(value))
@@ -97,7 +97,7 @@ class Budget:
         self.spend(1 + cost * length)
 
     def charge_result(self, value: Any) -> Any:
-        """Pay for what came out of an operation, and give it back."""
+        """Pay for an operation's result, and return it."""
         if isinstance(value, (str, bytes)):
             self.charge_text(len(value))
         elif isinstance(value, (list, tuple, dict)):
@@ -178,7 +178,7 @@ def _numbers(values: Sequence[Any]) -> list[int]:
 
 
 def _largest_number(owner: Any, args: Sequence[Any], size: int, args_size: int) -> int:
-    """As much as the largest number says."""
+    """As much as the largest number among the arguments."""
     return max(_numbers(args), default=0)
 
 

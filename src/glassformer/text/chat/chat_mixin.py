@@ -107,7 +107,7 @@ class ChatMixin:
                 "Pass one that puts them between {% generation %} and {% endgeneration %}."
             )
         first = conversation[0] if isinstance(conversation, Sequence) and conversation else None
-        many = isinstance(first, (list, tuple)) or hasattr(first, "messages")
+        batched = isinstance(first, (list, tuple)) or hasattr(first, "messages")
         controls = ControlTokens(self.backend, template.literals, self._ids) if sanitize_control_tokens else None
         extras = {"tools": schemas(tools), "documents": validated_documents(documents)}
         rendered = [
@@ -120,11 +120,11 @@ class ChatMixin:
                 variables=variables,
                 also=inspect.signature(self.apply_chat_template).parameters,
             )
-            for chat in (conversation if many else [conversation])
+            for chat in (conversation if batched else [conversation])
         ]
         texts = [chat.text for chat in rendered]
         if not tokenize:
-            return texts if many else texts[0]
+            return texts if batched else texts[0]
         options = {
             "add_special_tokens": False,
             "padding": padding,
@@ -136,12 +136,12 @@ class ChatMixin:
             raise InputTypeError(f"tokenizer_kwargs has {name!r}, which apply_chat_template sets. Pass it by itself.")
         options |= tokenizer_kwargs or {}
         if controls:
-            encoded = self._pad_ids([controls.encode(text) for text in texts], many, options)
+            encoded = self._pad_ids([controls.encode(text) for text in texts], batched, options)
         else:
-            encoded = self(texts if many else texts[0], **options)
+            encoded = self(texts if batched else texts[0], **options)
         if masks:
             rows = [_mask(chat.spans, row.offsets) for chat, row in zip(rendered, encoded.encodings or [], strict=True)]
-            encoded["assistant_masks"] = rows if many or return_tensors else rows[0]
+            encoded["assistant_masks"] = rows if batched or return_tensors else rows[0]
             encoded.convert_to_tensors(return_tensors)
         return encoded if return_dict else encoded["input_ids"]
 
@@ -161,13 +161,13 @@ class ChatMixin:
         ids: list[int] = self(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _pad_ids(self, rows: list[list[int]], many: bool, options: Mapping[str, Any]) -> BatchEncoding:
+    def _pad_ids(self, rows: list[list[int]], batched: bool, options: Mapping[str, Any]) -> BatchEncoding:
         """Ids truncated and padded as the tokenizer would."""
         options = {name: value for name, value in options.items() if name != "add_special_tokens"}
         if options.pop("truncation") not in NO_TRUNCATION:
             limit = self.model_max_length if options["max_length"] is None else options["max_length"]
             rows = [ids[:limit] if self.truncation_side == "right" else ids[max(0, len(ids) - limit) :] for ids in rows]
-        return self.pad({"input_ids": rows if many or options["return_tensors"] else rows[0]}, **options)
+        return self.pad({"input_ids": rows if batched or options["return_tensors"] else rows[0]}, **options)
 
 
 def _refuse_both(option: str, value: object, other_option: str, other_value: object) -> None:

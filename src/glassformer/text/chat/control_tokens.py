@@ -1,4 +1,4 @@
-"""Control tokens that a conversation spells out: kept as plain text, so that nobody can speak in another's name.
+"""Control tokens that a conversation spells out: encoded as plain text, so that no message can pose as another role's.
 
 The conversation's own spellings are wrapped in two characters of no meaning before the template runs. Afterwards the
 wrapped ones are encoded letter by letter, and those that the template wrote itself become the tokens that they are.

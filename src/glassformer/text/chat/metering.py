@@ -1,7 +1,7 @@
-"""A chat template's tree, made to pay before it is compiled: each loop and macro for every round, and whatever prints,
-joins, compares or looks up for the size of what it handles.
+"""Metering: a chat template's tree is rewritten before it is compiled, so that each loop and macro pays for every round, and
+whatever prints, joins, compares or looks up for the size of what it handles.
 
-Values are passed through filters of names that no template can spell; `sandbox.py` says what these do.
+Values are passed through filters whose names no template can spell; `sandbox.py` defines them.
 """
 # ruff: noqa: N802 - Jinja's visitors are named after its nodes
 
@@ -18,7 +18,7 @@ WEIGH, WALK, TICK, RESULT = "(weigh)", "(walk)", "(tick)", "(made)"
 
 
 class MeteringTransformer(jinja2.visitor.NodeTransformer):
-    """Makes a template's tree pay as it runs."""
+    """Rewrites a template's tree so that it pays as it runs."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         tests = 0 if node.test is None else 1 + sum(1 for _ in node.test.find_all(nodes.Node))

@@ -1,7 +1,7 @@
 """Where chat templates run: Jinja's immutable sandbox, set up as the field's templates expect, and with a budget.
 
 Filters, calls and operators pay through the environment's own hooks, and loops and the rest through the template's tree
-(`paying.py`). `budget.py` says how much.
+(`metering.py`). `budget.py` says how much.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Namespace(jinja2.utils.Namespace):
 
 
 class _Dict:
-    """`dict(…)` and `dict.fromkeys(…)`, without the class behind them."""
+    """`dict(…)` and `dict.fromkeys(…)`, without the class itself."""
 
     def __call__(self, *args: Any, **named: Any) -> dict[Any, Any]:
         return dict(*args, **named)

@@ -99,7 +99,7 @@ class ChatTemplate:
         chat = with_reasoning_keys(validated_messages(messages))
         compiled, declared, _ = _parsed(self.source)
         self._refuse_unknown(variables or {}, declared, also)
-        last = self._mark_last_message(chat, continue_final_message) if continue_final_message else None
+        words = self._mark_last_message(chat, continue_final_message) if continue_final_message else None
         # templates ask whether tools and documents are none, not whether they are defined
         context = {"messages": chat, **plain_data({"tools": tools, "documents": documents})}
         context |= plain_data({**(special_tokens or {}), **(variables or {})})
@@ -113,7 +113,7 @@ class ChatTemplate:
             ) from error
         except Exception as error:  # a template is a small program: anything can come out of it
             raise TemplateError(f"the chat template failed: {type(error).__name__}: {_message(error)}.") from error
-        return rendered if last is None else RenderedChat(_text_to_continue(rendered.text, last))
+        return rendered if words is None else RenderedChat(_text_to_continue(rendered.text, words))
 
     def _refuse_unknown(self, variables: Mapping[str, Any], declared: frozenset[str], also: Iterable[str]) -> None:
         known = sorted(declared - {"messages"})

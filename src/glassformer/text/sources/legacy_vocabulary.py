@@ -31,54 +31,56 @@ from glassformer.text.sources.tokenizer_classes import (
 )
 
 
-def tokenizer_class(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
-    """What the files in a folder make: by their names, then by the tokenizer's class, then by the model's type."""
+def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
+    """The tokenizer class of a folder without tokenizer.json: by its files, the class it names, then the model's type."""
     file = next((name for name in ("vocab.txt", "vocab.json", *sentencepiece.FILES) if (folder / name).exists()), None)
     if file is None:
         raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
     if file == "vocab.json" and not (folder / "merges.txt").exists():
         raise CheckpointError(f"{folder}: holds a vocab.json but no merges.txt. Fetch that, or its tokenizer.json.")
     name, model_type = tokenizer_classes.class_name(config, model), model.get("model_type")
-    known: TokenizerClass | None
+    tokenizer_class: TokenizerClass | None
     if name is not None and name not in GENERIC_CLASSES:
         reason = f"its tokenizer_class is {name!r}"
-        known = CLASS_BY_NAME.get(name.removesuffix("Fast").removesuffix("Tokenizer"))
+        tokenizer_class = CLASS_BY_NAME.get(name.removesuffix("Fast").removesuffix("Tokenizer"))
     elif model_type is not None:
         reason = f"its model_type is {model_type!r}"
-        known = CLASS_BY_MODEL_TYPE.get(str(model_type))
+        tokenizer_class = CLASS_BY_MODEL_TYPE.get(str(model_type))
     else:
-        reason, known = "", {"vocab.txt": BERT, "vocab.json": GPT2}.get(file, SENTENCEPIECE)
-    if known is None or known.files != (file if file in ("vocab.txt", "vocab.json") else "pieces"):
+        reason, tokenizer_class = "", {"vocab.txt": BERT, "vocab.json": GPT2}.get(file, SENTENCEPIECE)
+    if tokenizer_class is None or tokenizer_class.files != (file if file in ("vocab.txt", "vocab.json") else "pieces"):
         raise CheckpointError(f"{folder / file}: {reason}, for which this file is not enough. Fetch its tokenizer.json.")
-    return known
+    return tokenizer_class
 
 
-def build(folder: Path, known: TokenizerClass, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
+def build(
+    folder: Path, tokenizer_class: TokenizerClass, config: Mapping[str, Any], unknown: str | None
+) -> tokenizers.Tokenizer:
     """The library's tokenizer, still without the tokens around each text."""
     with LibraryErrors(f"{folder}: its vocabulary does not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."):
-        return _wordpiece(folder, config, unknown) if known.files == "vocab.txt" else _byte_level(folder, config)
+        return _wordpiece(folder, config, unknown) if tokenizer_class.files == "vocab.txt" else _byte_level(folder, config)
 
 
 def read_pieces(folder: Path) -> sentencepiece.SentencePieceModel:
-    """The SentencePiece model of a folder whose kind was found to be that."""
+    """The SentencePiece model of a folder that has one."""
     return sentencepiece.read(next(folder / name for name in sentencepiece.FILES if (folder / name).exists()))
 
 
 def set_post_processor(
-    backend: tokenizers.Tokenizer, known: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
+    backend: tokenizers.Tokenizer, tokenizer_class: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
 ) -> None:
-    """Put the kind's tokens around each text, and between two."""
+    """Put the class's special tokens around each text, and between two."""
     numbers = {token: backend.token_to_id(token) or 0 for token in special.values()}  # all were added: none is missing
     first, last = special.get("cls_token"), special.get("sep_token")
-    if known.bos_eos_pair and first and last:
+    if tokenizer_class.bos_eos_pair and first and last:
         backend.post_processor = processors.RobertaProcessing(
             (last, numbers[last]), (first, numbers[first]), _flag(config, "trim_offsets", True), _add_prefix_space(config)
         )
         return
-    if known is T5:
+    if tokenizer_class is T5:
         last = special.get("eos_token")
         single, pair = ("$A:0 last:0", "$A:0 last:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
-    elif known.files == "vocab.txt" and first and last:
+    elif tokenizer_class.files == "vocab.txt" and first and last:
         single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
     else:
         first, last = special.get("bos_token"), special.get("eos_token")

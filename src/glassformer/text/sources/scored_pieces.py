@@ -1,4 +1,4 @@
-"""SentencePiece's two ways to cut a text, over the library at hand: for its own files, and for GGUF's copies of them.
+"""SentencePiece's two algorithms, BPE and Unigram, over the tokenizers library: for its own files, and for GGUF's copies.
 
 A vocabulary is pieces, each with a score and a kind. `▁` is a space inside a piece.
 
@@ -35,7 +35,7 @@ class ScoredPieces:
     charsmap: bytes = b""
     remove_extra_whitespaces: bool = False
     add_prefix_space: bool = True
-    byte_fallback: bool = False  # characters that no piece covers are spelt in bytes, `<0xE2>`
+    byte_fallback: bool = False  # characters that no piece covers are encoded as bytes, `<0xE2>`
 
     def bpe(self) -> Tokenizer:
         """The BPE model alone; how a text gets to it, and back, is set by `dress` or by the caller."""
@@ -95,7 +95,7 @@ class ScoredPieces:
         )
 
     def added_tokens(self, normalized: Collection[int] = ()) -> list[AddedToken]:
-        """The pieces that are found whole wherever they stand: control tokens, and those that a user defined."""
+        """The pieces that are matched whole anywhere in a text: control tokens, and those that a user defined."""
         return [
             AddedToken(token, special=kind == CONTROL, normalized=number in normalized)
             for number, (token, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))

@@ -102,7 +102,7 @@ def _special(trainer: Mapping[int, Any], tokens: list[str]) -> dict[str, str]:
 def build(
     model: SentencePieceModel, tokenizer_class: TokenizerClass, config: Mapping[str, Any]
 ) -> tuple[Tokenizer, list[AddedToken]]:
-    """The library's tokenizer, and the tokens that are found whole in a text."""
+    """The library's tokenizer, and the tokens that are matched whole in a text."""
     pieces = model.pieces
     sentinels = _sentinels(config, pieces.source) if tokenizer_class is T5 else []
     count = len(pieces.tokens)

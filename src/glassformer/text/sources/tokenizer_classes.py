@@ -85,7 +85,7 @@ def class_name(config: Mapping[str, Any], model: Mapping[str, Any]) -> str | Non
     return name if isinstance(name, str) else None
 
 
-def tokenizer_class(config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
+def class_for_config(config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
     """The kind of a checkpoint with a tokenizer.json; one that is not in the tables has nothing to add."""
     if (name := class_name(config, model)) is not None:
         return CLASS_BY_NAME.get(name.removesuffix("Fast").removesuffix("Tokenizer"), UNKNOWN_CLASS)

@@ -24,7 +24,7 @@ from glassformer.text.sources import legacy_vocabulary, sentencepiece, tokenizer
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 NO_LIMIT = 10**30  # what the field writes for "no limit"
-MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter spelt so as to hide it
+MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter escaped so as to hide it
 
 
 def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     config, model = _read_optional_json(path), _read_optional_json(folder / "config.json")
     ready = _read_tokenizer_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
     tokenizer_class = (
-        legacy_vocabulary.tokenizer_class(folder, config, model)
+        legacy_vocabulary.class_for_files(folder, config, model)
         if ready is None
-        else tokenizer_classes.tokenizer_class(config, model)
+        else tokenizer_classes.class_for_config(config, model)
     )
     # older checkpoints name their special tokens in a file of their own, which then has the last word
     names = (
@@ -127,7 +127,7 @@ def _default_special_tokens(
 
 
 def _token_types(config: Mapping[str, Any], path: Path, default: bool) -> bool:
-    """Whether the model is told which of two texts a token belongs to."""
+    """Whether the model takes token type ids, which say which of two texts a token belongs to."""
     names = config.get("model_input_names")
     if names is None:
         return default
@@ -150,7 +150,7 @@ def _read_optional_json(path: Path) -> dict[str, Any]:
 
 
 def _read_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
-    """A token is written as a string, or as an object with its content and habits."""
+    """A token is written as a string, or as an object with its content and flags."""
     entry = {"content": entry, "special": True} if isinstance(entry, str) else entry
     if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
         raise CheckpointError(f"{path}: {field!r} holds {entry!r}, which is no token. Fetch it again.")

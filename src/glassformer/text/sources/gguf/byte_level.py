@@ -57,7 +57,7 @@ def build(fields: TokenizerFields) -> Tokenizer:
         )
     tokens, kinds, merges = fields.tokens, fields.kinds, fields.required_list("merges")
     added = set(fields.added_ids)
-    words = len(tokens)  # the trained vocabulary; what was added or padded behind it is no part of it
+    words = len(tokens)  # the trained vocabulary, without the added and padding tokens after it
     while words and kinds[words - 1] != NORMAL and words - 1 not in added:
         words -= 1
     while words and words - 1 in added:

@@ -75,7 +75,7 @@ def _byte_level(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _steps(raw: Any) -> list[Any]:
-    """What a pre-tokenizer does, step by step; where a token's letters are said to lie is no part of it."""
+    """What a pre-tokenizer does, step by step; offsets do not count."""
     if raw is None:
         return []
     if raw["type"] == "Sequence":

@@ -89,7 +89,7 @@ class TokenizerFields:
                 )
 
     def bos_eos_processor(self, add_bos: bool, add_eos: bool) -> Any:
-        """The begin and end tokens around each text, where the file or its kind's habit wants them."""
+        """The begin and end tokens around each text, where the file says so, else by default."""
         special = {
             "first": self.special_ids.get("bos_token") if self.get("add_bos_token", add_bos) else None,
             "last": self.special_ids.get("eos_token") if self.get("add_eos_token", add_eos) else None,

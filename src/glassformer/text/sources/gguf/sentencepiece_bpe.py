@@ -1,7 +1,7 @@
 """`llama`: SentencePiece's BPE, as the files of Llama 2, Mistral and Gemma carry it.
 
 Pieces have scores in place of merges: the pair whose union scores highest joins first. `▁` is a space, one is put
-before each text unless the file says otherwise, and a character that no piece covers is spelt in bytes, `<0xE2>`.
+before each text unless the file says otherwise, and a character that no piece covers is encoded as bytes, `<0xE2>`.
 """
 
 from __future__ import annotations

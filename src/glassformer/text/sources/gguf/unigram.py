@@ -49,7 +49,7 @@ def build(fields: TokenizerFields) -> Tokenizer:
 def _name_sentinels(fields: TokenizerFields) -> None:
     """Give T5's blanks their names back, `<extra_id_99>` down to `<extra_id_0>`.
 
-    They stand behind SentencePiece's pieces and not among them, so the field's converter, which reads those, fills the
+    They follow SentencePiece's pieces and are not among them, so the field's converter, which reads those, fills the
     model's 32,128 rows with `[PAD32000]`, `[PAD32001]`, … The first hundred are the blanks, as T5's own tokenizer
     numbers them; what follows only rounds the table up. Fewer than a hundred cannot be T5's, and stay as they are.
     """

@@ -36,9 +36,9 @@ def build(fields: TokenizerFields) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
     fields.add_tokens_to(backend)
-    first, last = fields.special_ids["cls_token"], fields.special_ids["sep_token"]
+    cls, sep = fields.special_ids["cls_token"], fields.special_ids["sep_token"]
     backend.post_processor = fields.template(
-        ["first", "$A", "last"], ["first", "$A", "last", "$B:1", "last:1"], {"first": first, "last": last}
+        ["first", "$A", "last"], ["first", "$A", "last", "$B:1", "last:1"], {"first": cls, "last": sep}
     )
     return backend
 

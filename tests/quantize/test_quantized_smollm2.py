@@ -37,14 +37,14 @@ def compared(folder: Path, kind: str) -> LikelihoodComparison:
 
 
 @pytest.mark.parametrize("kind", COSTS)
-def test_costs(folder: Path, kind: str) -> None:
+def test_quantized_smollm2_loses_little(folder: Path, kind: str) -> None:
     found = compared(folder, kind)
     assert 0 < found.divergence < COSTS[kind]
     assert found.second.perplexity < found.first.perplexity * (1 + 3 * COSTS[kind])
     assert found.agreement > (0.6 if COSTS[kind] > 0.1 else 0.93)
 
 
-def test_what_was_in_the_kind_before_comes_back_as_it_was(folder: Path) -> None:
+def test_requantizing_smollm2_to_its_own_kind_loses_nothing(folder: Path) -> None:
     found = compared(folder, "q4_1")
     assert found.divergence == pytest.approx(0, abs=1e-6)
     assert found.agreement == 1

@@ -20,19 +20,19 @@ from tests.text.texts import moderate, texts
 Metadata = Mapping[str, Any]
 
 
-def written(tokenizer: Tokenizer, size: int | None = None) -> dict[str, Any]:
+def fields_of(tokenizer: Tokenizer, size: int | None = None) -> dict[str, Any]:
     template = tokenizer.chat_template
     assert not isinstance(template, Mapping)
     special = {name: token for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     return tokenizer_fields(tokenizer.backend, special, template, size or len(tokenizer))
 
 
-def again(tokenizer: Tokenizer, size: int | None = None) -> Tokenizer:
-    return Tokenizer.from_gguf(written(tokenizer, size))
+def reloaded(tokenizer: Tokenizer, size: int | None = None) -> Tokenizer:
+    return Tokenizer.from_gguf(fields_of(tokenizer, size))
 
 
-def test_smollm2_becomes_what_it_came_from(smol_metadata: Metadata) -> None:
-    found = written(Tokenizer.from_gguf(smol_metadata))
+def test_smollm2_tokenizer_fields_round_trip(smol_metadata: Metadata) -> None:
+    found = fields_of(Tokenizer.from_gguf(smol_metadata))
     theirs = {key: value for key, value in smol_metadata.items() if key.startswith("tokenizer.")}
     assert found.pop("tokenizer.ggml.add_eos_token") is False  # which their converter leaves unsaid
     assert theirs.pop("tokenizer.ggml.add_space_prefix") is False  # which is of no use to byte-level BPE
@@ -40,12 +40,12 @@ def test_smollm2_becomes_what_it_came_from(smol_metadata: Metadata) -> None:
 
 
 @pytest.mark.parametrize(("name", "size", "pre"), [("qwen3", 151936, "qwen2"), ("gpt2", 50257, "gpt-2")])
-def test_real_ones(name: str, size: int, pre: str, request: pytest.FixtureRequest) -> None:
+def test_real_tokenizers_round_trip(name: str, size: int, pre: str, request: pytest.FixtureRequest) -> None:
     tokenizer = Tokenizer.from_folder(request.getfixturevalue(f"{name}_tokenizer"))
-    said = written(tokenizer, size)
-    assert said["tokenizer.ggml.pre"] == pre
-    assert len(said["tokenizer.ggml.tokens"]) == len(said["tokenizer.ggml.token_type"]) == size
-    other = Tokenizer.from_gguf(said)
+    fields = fields_of(tokenizer, size)
+    assert fields["tokenizer.ggml.pre"] == pre
+    assert len(fields["tokenizer.ggml.tokens"]) == len(fields["tokenizer.ggml.token_type"]) == size
+    other = Tokenizer.from_gguf(fields)
     assert other.special_tokens_map == {k: v for k, v in tokenizer.special_tokens_map.items() if isinstance(v, str)}
     assert other.chat_template == tokenizer.chat_template
     assert other.get_added_vocab() == tokenizer.get_added_vocab()
@@ -68,33 +68,33 @@ def gemma(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.from_folder(folder(path, "tokenizer.model", trained(**GEMMA), {"tokenizer_config.json": config}))
 
 
-class TestSentencePiece:
-    def test_llama(self, llama: Tokenizer) -> None:
-        said = written(llama)
-        assert said["tokenizer.ggml.model"] == "llama"
-        assert said["tokenizer.ggml.add_space_prefix"] is True
-        assert said["tokenizer.ggml.add_bos_token"] is True
-        assert said["tokenizer.ggml.bos_token_id"] == 1
-        kinds = dict(zip(said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"], strict=True))
+class TestSentencePieceExport:
+    def test_llama_fields_round_trip(self, llama: Tokenizer) -> None:
+        fields = fields_of(llama)
+        assert fields["tokenizer.ggml.model"] == "llama"
+        assert fields["tokenizer.ggml.add_space_prefix"] is True
+        assert fields["tokenizer.ggml.add_bos_token"] is True
+        assert fields["tokenizer.ggml.bos_token_id"] == 1
+        kinds = dict(zip(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"], strict=True))
         assert (kinds["<unk>"], kinds["<s>"], kinds["<0x0A>"], kinds["▁the"]) == (2, 3, 6, 1)
 
-    def test_gemma(self, gemma: Tokenizer) -> None:
-        said = written(gemma)
-        assert said["tokenizer.ggml.add_space_prefix"] is False
-        kinds = dict(zip(said["tokenizer.ggml.tokens"], said["tokenizer.ggml.token_type"], strict=True))
+    def test_gemma_fields_round_trip(self, gemma: Tokenizer) -> None:
+        fields = fields_of(gemma)
+        assert fields["tokenizer.ggml.add_space_prefix"] is False
+        kinds = dict(zip(fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"], strict=True))
         assert kinds["<turn>"] == 4
 
-    def test_users_tokens_with_spaces(self, gemma: Tokenizer) -> None:
+    def test_user_defined_tokens_with_spaces(self, gemma: Tokenizer) -> None:
         """Where pieces take no space in front, GGUF spells the spaces of a user's tokens as they are in a text."""
         backend = Backend.from_str(gemma.backend.to_str())
         backend.add_tokens([AddedToken("▁▁▁", normalized=True)])
-        said = tokenizer_fields(backend, {"bos_token": "<bos>"}, None, backend.get_vocab_size())
-        assert said["tokenizer.ggml.tokens"][-1] == "   "
-        assert Tokenizer.from_gguf(said)("a   b")["input_ids"] == backend.encode("a   b").ids
+        fields = tokenizer_fields(backend, {"bos_token": "<bos>"}, None, backend.get_vocab_size())
+        assert fields["tokenizer.ggml.tokens"][-1] == "   "
+        assert Tokenizer.from_gguf(fields)("a   b")["input_ids"] == backend.encode("a   b").ids
 
     @moderate
     @given(text=texts)
-    def test_any_text(self, llama: Tokenizer, gemma: Tokenizer, text: str) -> None:
+    def test_any_text_encodes_the_same_after_export(self, llama: Tokenizer, gemma: Tokenizer, text: str) -> None:
         for tokenizer in (llama, gemma):
             mine = tokenizer(text)["input_ids"]
             if not text.startswith((" ", "▁")):  # a second space is put before one there, by some
@@ -106,7 +106,7 @@ _READ: dict[int, Tokenizer] = {}
 
 def _read(tokenizer: Tokenizer) -> Tokenizer:
     if id(tokenizer) not in _READ:
-        _READ[id(tokenizer)] = again(tokenizer)
+        _READ[id(tokenizer)] = reloaded(tokenizer)
     return _READ[id(tokenizer)]
 
 
@@ -121,15 +121,15 @@ def byte_level(**changes: Any) -> Backend:
 
 
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
-def test_every_way_to_split(name: str) -> None:
+def test_every_pre_tokenizer_is_named(name: str) -> None:
     """Each has a name, if not the only one; with it the same is read."""
     backend = byte_level(ignore_merges=name in LLAMA3_LIKE)
     backend.pre_tokenizer = PRE_TOKENIZERS[name]()
     backend.normalizer = normalizers.NFC() if name in NFC_NORMALIZED else None
-    said = tokenizer_fields(backend, {}, None, 300)["tokenizer.ggml.pre"]
-    one, other = (json_of(PRE_TOKENIZERS[way]()) for way in (said, name))
+    exported = tokenizer_fields(backend, {}, None, 300)["tokenizer.ggml.pre"]
+    one, other = (json_of(PRE_TOKENIZERS[way]()) for way in (exported, name))
     assert one == other
-    assert (said in NFC_NORMALIZED, said in LLAMA3_LIKE) == (name in NFC_NORMALIZED, name in LLAMA3_LIKE)
+    assert (exported in NFC_NORMALIZED, exported in LLAMA3_LIKE) == (name in NFC_NORMALIZED, name in LLAMA3_LIKE)
 
 
 def json_of(pre: Any) -> bytes:
@@ -141,7 +141,7 @@ def json_of(pre: Any) -> bytes:
     ("around", "bos", "eos"),
     [("$A", False, False), ("<s> $A", True, False), ("<s> $A </s>", True, True), ("$A </s>", False, True)],
 )
-def test_what_stands_around_a_text(around: str, bos: bool, eos: bool) -> None:
+def test_add_bos_and_add_eos_fields(around: str, bos: bool, eos: bool) -> None:
     backend = byte_level()
     numbers = [(token, backend.token_to_id(token)) for token in ("<s>", "</s>")]
     backend.post_processor = processors.TemplateProcessing(single=around, special_tokens=numbers)
@@ -149,24 +149,24 @@ def test_what_stands_around_a_text(around: str, bos: bool, eos: bool) -> None:
     assert (found["tokenizer.ggml.add_bos_token"], found["tokenizer.ggml.add_eos_token"]) == (bos, eos)
 
 
-def test_ids_without_a_text_are_named() -> None:
+def test_ids_without_a_token_are_padding() -> None:
     found = tokenizer_fields(byte_level(), {}, None, 262)
     assert found["tokenizer.ggml.tokens"][-3:] == ["</s>", "[PAD260]", "[PAD261]"]
     assert found["tokenizer.ggml.token_type"][-4:] == [3, 3, 5, 5]
 
 
-class TestRefused:
-    def test_fewer_scores_than_tokens(self) -> None:
+class TestExportRefused:
+    def test_more_tokens_than_the_model_scores(self) -> None:
         with pytest.raises(CheckpointError, match="has the id 259, but the model scores only 259 tokens. Is this"):
             tokenizer_fields(byte_level(), {}, None, 259)
 
-    def test_another_kind(self) -> None:
+    def test_wordpiece(self) -> None:
         backend = Backend(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
         with pytest.raises(CheckpointError, match="neither byte-level BPE nor SentencePiece's"):
             tokenizer_fields(backend, {}, None, 2)
 
     @pytest.mark.parametrize("what", ["split", "normalizer", "merges"])
-    def test_another_way_to_split(self, what: str) -> None:
+    def test_unnamed_pre_tokenizer(self, what: str) -> None:
         backend = byte_level(ignore_merges=what == "merges")
         if what == "split":
             backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), PRE_TOKENIZERS["gpt-2"]()])
@@ -175,7 +175,7 @@ class TestRefused:
         with pytest.raises(CheckpointError, match="splits a text in a way that GGUF has no name for. Keep the checkpoint"):
             tokenizer_fields(backend, {}, None, 300)
 
-    def test_what_shows_only_in_texts(self) -> None:
+    def test_behaviour_that_shows_only_in_encodings(self) -> None:
         backend = byte_level()
         backend.post_processor = processors.TemplateProcessing(single="<s> <s> $A", special_tokens=[("<s>", 258)])
         with pytest.raises(CheckpointError, match="does something to 'The quick brown fox' that GGUF's fields cannot say"):

@@ -37,7 +37,7 @@ old_or_new = pytest.mark.parametrize("old", [False, True])
 
 @old_or_new
 @pytest.mark.parametrize("kind", PLAIN_KINDS)
-def test_every_plain_kind(tmp_path: Path, kind: str, old: bool) -> None:
+def test_every_plain_kind_of_torch_file(tmp_path: Path, kind: str, old: bool) -> None:
     wanted = torch.randn(5, 3).mul(3).to(STORED_DTYPES[kind])
     one = read_torch_file(save({"a": wanted}, tmp_path / "x.bin", old)).tensors["a"]
     assert (one.name, one.kind, one.shape, one.size, one.packed) == ("a", kind, (5, 3), 15 * PLAIN_KINDS[kind], False)
@@ -47,13 +47,13 @@ def test_every_plain_kind(tmp_path: Path, kind: str, old: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e4m3fn, torch.uint16])
-def test_other_kinds(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_unsupported_dtypes_of_torch_file(tmp_path: Path, dtype: torch.dtype) -> None:
     path = save({"a": torch.zeros(3, dtype=dtype)}, tmp_path / "x.bin")
     refused(lambda: read_torch_file(path), path, f"tensor 'a' is of {dtype}, which is not supported.", *KINDS)
 
 
 @old_or_new
-def test_shapes(tmp_path: Path, old: bool) -> None:
+def test_tensor_shapes_of_torch_file(tmp_path: Path, old: bool) -> None:
     table = torch.randn(4, 6)
     wanted = {"all": table, "turned": table.T, "rows": table[1:3], "column": table[:, 2], "number": torch.tensor(3.0),
               "negative": torch._neg_view(table), "repeated": table[0, :1].expand(3), "none": torch.zeros(0, 4)}  # fmt: skip
@@ -65,7 +65,7 @@ def test_shapes(tmp_path: Path, old: bool) -> None:
 
 
 @old_or_new
-def test_what_is_one_tensor_stays_one(tmp_path: Path, old: bool) -> None:
+def test_shared_tensors_stay_shared(tmp_path: Path, old: bool) -> None:
     """A tied table must become one parameter, which goes by identity; a part or a turn of it is another tensor."""
     table = torch.randn(4, 4)
     values = {"table": table, "head": nn.Parameter(table), "turned": table.T, "part": table[:2], "copy": table.clone(),
@@ -76,7 +76,7 @@ def test_what_is_one_tensor_stays_one(tmp_path: Path, old: bool) -> None:
     assert len({id(one) for one in found.values()}) == len(values) - 1
 
 
-def test_nothing_is_copied(tmp_path: Path) -> None:
+def test_tensors_of_a_torch_file_are_mapped(tmp_path: Path) -> None:
     """Two views of one storage are two views of the mapped file."""
     table = torch.randn(8, 8)
     found = read_torch_file(save({"all": table, "rows": table[2:4], "turned": table.T}, tmp_path / "x.bin")).tensors
@@ -96,7 +96,7 @@ def test_writing_into_a_tensor_never_changes_the_file(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_odd_places_in_the_file(tmp_path: Path) -> None:
+def test_strided_and_unaligned_tensors_of_torch_file(tmp_path: Path) -> None:
     """A zip that somebody else wrote does not align its parts."""
     wanted = np.arange(4, dtype=np.float32)
     for padding in range(4):
@@ -108,7 +108,7 @@ def test_odd_places_in_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_wrappers(tmp_path: Path, wrapper: str) -> None:
+def test_state_dict_wrappers(tmp_path: Path, wrapper: str) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     optimiser = torch.optim.Adam(model.parameters())
     model(torch.randn(4, 3)).sum().backward()
@@ -122,12 +122,12 @@ def test_wrappers(tmp_path: Path, wrapper: str) -> None:
     assert read.content["epoch"] == 3
 
 
-def test_what_is_no_tensor_is_left_out(tmp_path: Path) -> None:
+def test_entries_that_are_no_tensors_are_left_out(tmp_path: Path) -> None:
     values = OrderedDict([("a", nn.Parameter(torch.ones(2))), ("version", 3), (7, torch.ones(2)), ("deep", {"b": 1})])
     assert read_torch_file(save(values, tmp_path / "x.bin")).tensors.keys() == {"a"}
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_torch_file(tmp_path: Path) -> None:
     refused(lambda: read_torch_file(tmp_path / "x.bin"), tmp_path / "x.bin", "the file is missing.")
 
 
@@ -143,13 +143,13 @@ def write_index(folder: Path, shards: dict[str, dict[str, Tensor]]) -> Path:
     return folder
 
 
-def test_one_file(tmp_path: Path) -> None:
+def test_one_pytorch_bin(tmp_path: Path) -> None:
     save({"a": torch.ones(3), "epoch": 3}, tmp_path / BIN)
     assert FolderCheckpoint(tmp_path).tensors["a"].to_float32().tolist() == [1, 1, 1]
     assert FolderCheckpoint(tmp_path).complete
 
 
-def test_many_files(tmp_path: Path) -> None:
+def test_sharded_pytorch_bin(tmp_path: Path) -> None:
     folder = write_index(tmp_path, {ONE: {"a": torch.ones(2)}, TWO: {"b": torch.zeros(3)}})
     assert {name: one.file.path.name for name, one in FolderCheckpoint(folder).tensors.items()} == {"a": ONE, "b": TWO}
     assert FolderCheckpoint(folder).complete
@@ -158,7 +158,7 @@ def test_many_files(tmp_path: Path) -> None:
     refused(lambda: FolderCheckpoint(folder).tensors, folder / TWO, "the file is missing")
 
 
-def test_shards_stay_inside(tmp_path: Path) -> None:
+def test_pytorch_shards_outside_the_folder_are_refused(tmp_path: Path) -> None:
     folder = write_index(tmp_path, {ONE: {"a": torch.ones(2)}})
     (folder / INDEX).write_text(json.dumps({"weight_map": {"a": "../x.bin"}}))
     refused(
@@ -181,7 +181,7 @@ def test_safetensors_come_first(tmp_path: Path) -> None:
     assert FolderCheckpoint(tmp_path).tensors.keys() == {"whole"}
 
 
-def test_a_file_of_a_folder_means_the_folder_with_that_file(tmp_path: Path) -> None:
+def test_opening_a_weights_file_opens_its_folder(tmp_path: Path) -> None:
     write_folder(tmp_path, {"model.safetensors": {"new": np.ones(2)}})
     save({"old": torch.ones(2)}, tmp_path / BIN)
     for name, wanted in (("model.safetensors", "new"), (BIN, "old")):
@@ -192,14 +192,14 @@ def test_a_file_of_a_folder_means_the_folder_with_that_file(tmp_path: Path) -> N
         assert checkpoint.tensors.keys() == {wanted}
 
 
-def test_other_names_are_not_taken_for_weights(tmp_path: Path) -> None:
+def test_only_known_weight_file_names_are_weights(tmp_path: Path) -> None:
     for name in ("adapter_model.bin", "optimizer.pt", "training_args.bin"):
         save({"a": torch.ones(2)}, tmp_path / name)
     assert not FolderCheckpoint(tmp_path).complete
     refused(lambda: FolderCheckpoint(tmp_path).tensors, tmp_path, "holds no model.safetensors", "nor a pytorch_model.bin")
 
 
-def test_a_real_model_either_way(minilm: Path, tmp_path: Path) -> None:
+def test_a_real_model_from_safetensors_and_from_torch_file(minilm: Path, tmp_path: Path) -> None:
     wanted = read_safetensors(minilm / "model.safetensors")
     values = {name: as_tensor(one, STORED_DTYPES[one.kind]) for name, one in wanted.items()}
     save(values, tmp_path / BIN)

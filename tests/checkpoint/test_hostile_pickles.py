@@ -223,7 +223,7 @@ def peak() -> int:
 
 @pytest.mark.parametrize("ending", [".bin", ".ckpt"])
 @pytest.mark.parametrize("what", [*CALLS, *SHAPES])
-def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, ending: str) -> None:
+def test_hostile_pickles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, ending: str) -> None:
     monkeypatch.chdir(tmp_path)
     path, mark = tmp_path / f"x{ending}", tmp_path / "mark"
     make, words = (CALLS | SHAPES)[what]
@@ -240,11 +240,11 @@ def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, end
     assert peak() - before < GIGABYTE // 2
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough_hostile_pickles() -> None:
     assert len(CALLS) >= 20
 
 
-def test_a_mark_would_show(tmp_path: Path) -> None:
+def test_code_run_by_a_pickle_would_be_noticed(tmp_path: Path) -> None:
     """The same pickles do run where one lets them."""
     make, _ = CALLS["bare pickle"]
     make(tmp_path / "x", f"echo > {tmp_path / 'mark'}")
@@ -252,7 +252,7 @@ def test_a_mark_would_show(tmp_path: Path) -> None:
     assert (tmp_path / "mark").exists()
 
 
-def test_attributes_in_the_place_of_a_tensor_s_methods(tmp_path: Path) -> None:
+def test_pickled_attributes_do_not_replace_tensor_methods(tmp_path: Path) -> None:
     value = torch.nn.Parameter(torch.arange(4.0))
     value.is_contiguous = value.untyped_storage = value.stride = OrderedDict  # type: ignore[method-assign, assignment]
     state = Calls(torch._utils._rebuild_parameter_with_state, torch.arange(4.0), False, OrderedDict(), value.__dict__)
@@ -280,7 +280,9 @@ def readable(path: Path) -> None:
 @pytest.mark.parametrize("old", [False, True])
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
-def test_damage(tmp_path_factory: pytest.TempPathFactory, old: bool, data: st.DataObject) -> None:
+def test_any_damage_to_a_pickle_is_a_checkpoint_error_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, old: bool, data: st.DataObject
+) -> None:
     whole = as_saved(old)
     path = tmp_path_factory.getbasetemp() / f"damaged-{old}.bin"
     readable(replace(path, data.draw(damaged(whole, len(whole)))))
@@ -288,7 +290,7 @@ def test_damage(tmp_path_factory: pytest.TempPathFactory, old: bool, data: st.Da
 
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
-def test_damage_that_the_zip_does_not_notice(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_pickle_damage_that_the_zip_does_not_notice(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     with zipfile.ZipFile(io.BytesIO(as_saved(False))) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     name = data.draw(st.sampled_from([name for name in parts if parts[name]] + ["archive/data.pkl"] * 9))
@@ -298,7 +300,7 @@ def test_damage_that_the_zip_does_not_notice(tmp_path_factory: pytest.TempPathFa
     readable(zipped(path, parts))
 
 
-def test_a_length_in_an_old_file(tmp_path: Path) -> None:
+def test_a_hostile_length_in_an_old_format_file(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     write_old(path, {"a": Claimed(Storage("0", 4), (4,), (1,))}, ["0"], [(4, struct.pack("<4f", 1, 2, 3, 4))])
     assert read_torch_file(path).tensors["a"].to_float32().tolist() == [1, 2, 3, 4]

@@ -43,7 +43,7 @@ LOADING = {
 
 
 @pytest.mark.parametrize("parts", LOADING.values(), ids=LOADING)
-def test_files_that_cannot_be_loaded(parts: dict[str, Any], tmp_path: Path) -> None:
+def test_library_errors_on_loading_name_the_file(parts: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer file \(.*Fetch it again"):
         AutoTokenizer.from_pretrained(write(tmp_path, **parts))
 
@@ -53,7 +53,7 @@ def test_files_that_cannot_be_loaded(parts: dict[str, Any], tmp_path: Path) -> N
     [bpe("####", [["a", "b"]], a=0, b=1, ab=2), bpe("x", [["a", "é"]], a=0, é=1, aé=2), bpe("x", ["a é"], a=0, é=1, aé=2)],
     ids=str,
 )
-def test_merges_over_which_the_library_would_die(model: dict[str, Any], tmp_path: Path) -> None:
+def test_merges_that_lack_their_prefix_are_refused(model: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: its merge .* lacks the prefix '.*'\. Fetch it again"):
         AutoTokenizer.from_pretrained(write(tmp_path, model=model))
     hidden = (tmp_path / "tokenizer.json").read_text("utf-8").replace('"continuing', '"c\\u006fntinuing')
@@ -62,7 +62,7 @@ def test_merges_over_which_the_library_would_die(model: dict[str, Any], tmp_path
         AutoTokenizer.from_pretrained(tmp_path)
 
 
-def test_merges_with_a_prefix_that_fits(tmp_path: Path) -> None:
+def test_merges_with_their_prefix_load(tmp_path: Path) -> None:
     model = bpe("##", [["a", "##b"]], **{"a": 0, "##b": 1, "ab": 2})
     assert AutoTokenizer.from_pretrained(write(tmp_path, model=model)).encode("ab") == [2]
 
@@ -97,7 +97,7 @@ ENCODE_ERRORS = {
 
 
 @pytest.mark.parametrize("parts", ENCODE_ERRORS.values(), ids=ENCODE_ERRORS)
-def test_files_over_which_encoding_fails(parts: dict[str, Any], tmp_path: Path) -> None:
+def test_library_panics_while_encoding_become_checkpoint_errors(parts: dict[str, Any], tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path, **parts))
     whole = partial(ours.tokenize, add_special_tokens=True)
     for turn in (ours, ours.encode, whole, lambda text: ours([text, text]), lambda text: ours([text])):
@@ -106,7 +106,7 @@ def test_files_over_which_encoding_fails(parts: dict[str, Any], tmp_path: Path) 
 
 
 @pytest.mark.parametrize("ends", [(0, 9), (9, 9)])
-def test_files_over_which_decoding_fails(ends: tuple[int, int], tmp_path: Path) -> None:
+def test_library_panics_while_decoding_become_checkpoint_errors(ends: tuple[int, int], tmp_path: Path) -> None:
     strip = {"type": "Strip", "content": "a", "start": ends[0], "stop": ends[1]}
     ours = AutoTokenizer.from_pretrained(write(tmp_path, decoder=strip))
     for ids in (0, [0], [[0], [0]], (0,), [(0,)]):
@@ -118,7 +118,7 @@ def test_files_over_which_decoding_fails(ends: tuple[int, int], tmp_path: Path) 
         ours.detokenizer().feed(0)
 
 
-def test_limits_in_the_file_are_not_ours(tmp_path: Path) -> None:
+def test_padding_and_truncation_in_the_file_are_not_applied(tmp_path: Path) -> None:
     """A window that never moves on, and padding to a multiple of nothing: the library's state is not used."""
     truncation = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 5}
     padding = {
@@ -131,7 +131,7 @@ def test_limits_in_the_file_are_not_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_interruption_passes(kind: type[BaseException]) -> None:
+def test_keyboard_interrupt_passes_through(kind: type[BaseException]) -> None:
     with pytest.raises(kind), LibraryErrors("never said: {}"):
         raise kind
     with pytest.raises(CheckpointError, match="it said: no"), LibraryErrors("it said: {}"):

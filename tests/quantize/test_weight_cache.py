@@ -39,7 +39,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
 SMALL = ("position", "wpe", "type", "bias")  # words in the names of what stays
 
 
-def made(folder: Path, family: str = "llama", **changes: Any) -> OpenedModel:
+def make_model(folder: Path, family: str = "llama", **changes: Any) -> OpenedModel:
     head = {"t5": "seq2seq", "bart": "seq2seq"}.get(family, "masked" if family in reference.ENCODERS else "causal")
     reference.write(folder, family, head, **{**WIDE[family], **changes})
     return open_model(folder)
@@ -57,9 +57,9 @@ def files() -> list[Path]:
 @pytest.mark.parametrize("family", reference.FAMILIES)
 @pytest.mark.parametrize("kind", ["q8_0", "Q4_1"])
 @torch.no_grad()
-def test_every_family(family: str, kind: str, tmp_path: Path) -> None:
+def test_requantize_every_family(family: str, kind: str, tmp_path: Path) -> None:
     """The tensors have their names and shapes, packed as they should be; and the model runs with them."""
-    opened = made(tmp_path, family)
+    opened = make_model(tmp_path, family)
     found = requantize(opened, kind)
     assert found.keys() == opened.tensors.keys()
     packed = 0
@@ -90,33 +90,33 @@ def test_every_family(family: str, kind: str, tmp_path: Path) -> None:
     assert 0 < float((got - wanted).abs().max()) < 0.5 * float(wanted.max() - wanted.min())
 
 
-class TestTheFile:
+class TestCachedFile:
     def test_is_made_once(self, tmp_path: Path) -> None:
-        opened, told = made(tmp_path), list[tuple[str, int, int]]()
-        requantize(opened, "q8_0", lambda *said: told.append(said))
+        opened, reports = make_model(tmp_path), list[tuple[str, int, int]]()
+        requantize(opened, "q8_0", lambda *report: reports.append(report))
         (path,) = files()
         assert path.parent.name.startswith(f"{tmp_path.name}-")
         assert path.name.startswith("q8_0-")
-        assert told[-1][0] == f"packing {tmp_path.name} as Q8_0"
-        assert told[-1][1] == told[-1][2] > 0
+        assert reports[-1][0] == f"packing {tmp_path.name} as Q8_0"
+        assert reports[-1][1] == reports[-1][2] > 0
         when = path.stat().st_mtime_ns
         again: list[object] = []
-        found = requantize(open_model(tmp_path), "Q8_0", lambda *said: again.append(said))
+        found = requantize(open_model(tmp_path), "Q8_0", lambda *report: again.append(report))
         assert not again
         assert files() == [path]
         assert path.stat().st_mtime_ns == when
         assert found["model.layers.0.mlp.up_proj.weight"].file.path == path
 
     def test_another_kind_is_another_file(self, tmp_path: Path) -> None:
-        opened = made(tmp_path)
+        opened = make_model(tmp_path)
         for kind in ("q8_0", "q4_0"):
             requantize(opened, kind)
         assert [path.name.partition("-")[0] for path in files()] == ["q4_0", "q8_0"]
 
     @pytest.mark.parametrize("what", ["time", "size", "version"])
     def test_is_made_anew_when_the_source_changes(self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        requantize(made(tmp_path), "q8_0")
-        requantize(made(tmp_path), "q4_0")
+        requantize(make_model(tmp_path), "q8_0")
+        requantize(make_model(tmp_path), "q4_0")
         before = files()
         weights = tmp_path / "model.safetensors"
         if what == "time":
@@ -137,8 +137,8 @@ class TestTheFile:
         one = open_model(tmp_path).tensors["model.norm.weight"]
         assert np.array_equal(found["model.norm.weight"].to_float32(), one.to_float32())
 
-    def test_what_killed_runs_left_goes_after_a_day(self, tmp_path: Path) -> None:
-        opened = made(tmp_path)
+    def test_part_files_of_killed_runs_are_removed_after_a_day(self, tmp_path: Path) -> None:
+        opened = make_model(tmp_path)
         requantize(opened, "q4_0")
         left = files()[0].with_name(".q8_0-other.gguf.1-1.part")
         left.write_bytes(b"half")
@@ -146,13 +146,13 @@ class TestTheFile:
         requantize(opened, "q8_0")
         assert not left.exists()
 
-    def test_two_models_of_one_name(self, tmp_path: Path) -> None:
+    def test_two_models_of_one_name_have_two_files(self, tmp_path: Path) -> None:
         for folder in ("a", "b"):
-            requantize(made(tmp_path / folder / "same"), "q8_0")
+            requantize(make_model(tmp_path / folder / "same"), "q8_0")
         assert len({path.parent for path in files()}) == 2
 
-    def test_a_run_that_is_broken_off_leaves_nothing(self, tmp_path: Path) -> None:
-        opened = made(tmp_path)
+    def test_an_interrupted_run_leaves_nothing(self, tmp_path: Path) -> None:
+        opened = make_model(tmp_path)
 
         def stop(*_: object) -> None:
             raise KeyboardInterrupt
@@ -162,15 +162,15 @@ class TestTheFile:
         assert not [path for path in (weight_cache.home() / "packed").rglob("*") if path.is_file()]
         assert requantize(opened, "q8_0")["model.layers.0.mlp.up_proj.weight"].kind == "Q8_0"
 
-    def test_nowhere_to_put_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        opened = made(tmp_path / "model")
+    def test_glass_home_that_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = make_model(tmp_path / "model")
         (tmp_path / "file").write_text("in the way")
         monkeypatch.setenv("GLASS_HOME", str(tmp_path / "file"))
         refused(lambda: requantize(opened, "q8_0"), "cannot be made", "set GLASS_HOME to another folder")
 
 
 class TestLayouts:
-    def test_from_gguf(self, tmp_path: Path) -> None:
+    def test_llama_from_gguf(self, tmp_path: Path) -> None:
         """Rows stay in the order of the file, and so does the layout that leads from it."""
         source = open_model(write_gguf(tmp_path / "x.gguf", "llama"))
         found = requantize(source, "f16")
@@ -193,10 +193,10 @@ class TestLayouts:
         assert np.array_equal(found[name].bytes, quantize_rows(raw.to_float32(), "Q8_0").reshape(-1))
 
 
-class TestTables:
+class TestEmbeddingTables:
     @pytest.mark.parametrize("same", [True, False])
-    def test_a_table_that_is_stored_twice(self, same: bool, tmp_path: Path) -> None:
-        made(tmp_path, tie_word_embeddings=True)
+    def test_a_table_stored_twice_stays_one_tensor(self, same: bool, tmp_path: Path) -> None:
+        make_model(tmp_path, tie_word_embeddings=True)
         values = load_file(tmp_path / "model.safetensors")
         table = values["model.embed_tokens.weight"]
         save_file({**values, "lm_head.weight": table.copy() if same else table * 2}, tmp_path / "model.safetensors")
@@ -204,18 +204,18 @@ class TestTables:
         assert (found["lm_head.weight"] is found["model.embed_tokens.weight"]) == same
 
     def test_no_fewer_than_eight_bits(self, tmp_path: Path) -> None:
-        found = requantize(made(tmp_path, tie_word_embeddings=False), "q4_0")
+        found = requantize(make_model(tmp_path, tie_word_embeddings=False), "q4_0")
         assert {found[name].kind for name in ("model.embed_tokens.weight", "lm_head.weight")} == {"Q8_0"}
         assert found["model.layers.0.mlp.up_proj.weight"].kind == "Q4_0"
 
 
-def test_what_is_in_the_kind_already_stays(tmp_path: Path) -> None:
-    opened = made(tmp_path)
+def test_tensors_of_the_kind_stay(tmp_path: Path) -> None:
+    opened = make_model(tmp_path)
     assert requantize(opened, "f32") is opened.tensors
     assert not files()
 
 
-def test_packed_weights_are_not_packed_again(smollm2: Path) -> None:
+def test_quantized_weights_are_not_quantized_again(smollm2: Path) -> None:
     opened = open_model(smollm2)
     assert requantize(opened, "q4_1") is opened.tensors
     refused(
@@ -224,19 +224,19 @@ def test_packed_weights_are_not_packed_again(smollm2: Path) -> None:
     )  # fmt: skip
 
 
-def test_an_unknown_kind(tmp_path: Path) -> None:
-    refused(lambda: requantize(made(tmp_path), "q9_0"), "there is no kind 'q9_0'", kind=InputError)
+def test_requantize_refuses_an_unknown_kind(tmp_path: Path) -> None:
+    refused(lambda: requantize(make_model(tmp_path), "q9_0"), "there is no kind 'q9_0'", kind=InputError)
 
 
-def test_a_damaged_source_is_said(tmp_path: Path) -> None:
-    opened = made(tmp_path)
+def test_requantize_names_a_damaged_source(tmp_path: Path) -> None:
+    opened = make_model(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="empty"):
         requantize(opened, "q8_0")
 
 
-def test_needs_no_torch(tmp_path: Path) -> None:
-    made(tmp_path)
+def test_requantize_needs_no_torch(tmp_path: Path) -> None:
+    make_model(tmp_path)
     code = (
         "import sys; from glassformer.opened import open_model; from glassformer.quantize import requantize\n"
         f"requantize(open_model({str(tmp_path)!r}), 'q8_0'); assert 'torch' not in sys.modules"

@@ -18,7 +18,7 @@ from glassformer import AutoTokenizer
 from glassformer.errors import GlassError, InputError, InputTypeError
 from glassformer.text import BatchEncoding, Tokenizer
 from tests.parity.reference import transformers
-from tests.text.test_vocabulary import of, write
+from tests.text.test_legacy_vocabulary import config_files, write
 from tests.text.texts import texts
 
 KINDS = ("bert", "gpt2", "roberta", "t5-like")
@@ -37,10 +37,13 @@ def duo(
     vocabulary, merges = pairs
     level = {"vocab.json": vocabulary, "merges.txt": ["#version: 0.2", *merges]}
     files = {
-        "bert": {"vocab.txt": words, **of("BertTokenizer")},
-        "gpt2": {**level, **of("GPT2Tokenizer", pad_token="<|endoftext|>")},
-        "roberta": {**level, **of("RobertaTokenizer")},
-        "t5-like": {**level, **of("GPT2Tokenizer", add_eos_token=True, pad_token="<|endoftext|>", padding_side="left")},
+        "bert": {"vocab.txt": words, **config_files("BertTokenizer")},
+        "gpt2": {**level, **config_files("GPT2Tokenizer", pad_token="<|endoftext|>")},
+        "roberta": {**level, **config_files("RobertaTokenizer")},
+        "t5-like": {
+            **level,
+            **config_files("GPT2Tokenizer", add_eos_token=True, pad_token="<|endoftext|>", padding_side="left"),
+        },
     }[request.param]
     write(folder, files)
     return AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
@@ -69,7 +72,7 @@ EVERYTHING = {
     side=st.sampled_from(["left", "right"]),
     padding=st.sampled_from([False, True, "max_length"]),
 )
-def test_any_windows_are_the_references(
+def test_any_overflow_windows_match_the_reference(
     duo: tuple[Tokenizer, Any], batch: list[Any], limit: int, stride: int, way: Any, side: str, padding: Any
 ) -> None:
     ours, theirs = (copy.copy(one) for one in duo)
@@ -85,7 +88,7 @@ def test_any_windows_are_the_references(
         assert found == expected
 
 
-def test_windows_over_a_long_context(duo: tuple[Tokenizer, Any]) -> None:
+def test_overflow_windows_over_a_long_context(duo: tuple[Tokenizer, Any]) -> None:
     ours, _ = duo
     options = {"truncation": "only_second", "max_length": 20, "stride": 5, "padding": "max_length", **EVERYTHING}
     found, expected = (one([QUESTION] * 2, [CONTEXT, "Short."], **options) for one in duo)
@@ -106,7 +109,9 @@ word = st.sampled_from(["Hello", "naïve", "don't", "", " ", "👍🏽", "unaffa
 
 @some
 @given(batch=st.lists(st.tuples(st.lists(word, max_size=5), st.lists(word, max_size=5)), min_size=1, max_size=3))
-def test_any_words_are_the_references(duo: tuple[Tokenizer, Any], batch: list[tuple[list[str], list[str]]]) -> None:
+def test_any_pretokenized_words_match_the_reference(
+    duo: tuple[Tokenizer, Any], batch: list[tuple[list[str], list[str]]]
+) -> None:
     firsts, seconds = [one for one, _ in batch], [two for _, two in batch]
     options = {"is_split_into_words": True, "padding": True, "return_offsets_mapping": True}
     for given_ in ((firsts,), (firsts, seconds), (firsts[0],), (firsts[0], seconds[0]), (batch,)):
@@ -119,7 +124,7 @@ def test_any_words_are_the_references(duo: tuple[Tokenizer, Any], batch: list[tu
 
 @some
 @given(first=texts, second=texts, limit=st.sampled_from([None, 9]), side=st.sampled_from(["left", "right"]))
-def test_any_place_is_the_references(
+def test_any_token_char_word_lookup_matches_the_reference(
     duo: tuple[Tokenizer, Any], first: str, second: str, limit: int | None, side: str
 ) -> None:
     options = {"padding": "max_length", "max_length": limit or 60, "truncation": limit is not None, "padding_side": side}
@@ -141,7 +146,7 @@ def test_any_place_is_the_references(
                     assert found.word_to_chars(at, place, which) == (None if span is None else tuple(span))
 
 
-def test_places_without_a_row(duo: tuple[Tokenizer, Any]) -> None:
+def test_lookups_out_of_range_are_refused(duo: tuple[Tokenizer, Any]) -> None:
     ours, _ = duo
     found = ours("Hello there")
     last = len(found["input_ids"]) - 1
@@ -161,7 +166,7 @@ def test_places_without_a_row(duo: tuple[Tokenizer, Any]) -> None:
         ours.pad(found).word_ids()
 
 
-def test_an_encoding_travels(duo: tuple[Tokenizer, Any]) -> None:
+def test_batch_encoding_copy_pickle_and_to(duo: tuple[Tokenizer, Any]) -> None:
     found = duo[0](["Hello there", "you"], padding=True)
     for again in (copy.deepcopy(found), pickle.loads(pickle.dumps(found)), found.to("cpu")):
         assert dict(again) == dict(found)
@@ -180,7 +185,7 @@ def test_an_encoding_travels(duo: tuple[Tokenizer, Any]) -> None:
     truncation=st.sampled_from([None, True, False]),
 )
 @pytest.mark.filterwarnings("ignore:`max_length` is ignored")
-def test_any_lengths_are_the_references(
+def test_any_padding_and_truncation_lengths_match_the_reference(
     duo: tuple[Tokenizer, Any], batch: list[str], multiple: Any, padding: Any, limit: Any, truncation: Any
 ) -> None:
     if padding == "max_length" and limit is None:
@@ -191,7 +196,7 @@ def test_any_lengths_are_the_references(
         assert outcome(duo[0], given_, **options) == outcome(duo[1], given_, **options)
 
 
-def test_targets(duo: tuple[Tokenizer, Any]) -> None:
+def test_text_target_gives_labels(duo: tuple[Tokenizer, Any]) -> None:
     for options in ({}, {"padding": True}, {"truncation": True, "max_length": 6}, {"return_offsets_mapping": True}):
         for given_ in (
             {"text": "translate this", "text_target": "dies"},
@@ -232,7 +237,7 @@ def test_encode_takes_the_options(duo: tuple[Tokenizer, Any]) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_pad_is_the_references(duo: tuple[Tokenizer, Any], options: dict[str, Any]) -> None:
+def test_pad_matches_the_reference(duo: tuple[Tokenizer, Any], options: dict[str, Any]) -> None:
     ours, _ = duo
     rows = [dict(ours(text, return_special_tokens_mask=True)) for text in ("Hello there, you", "Hi", "")]
     if options.get("padding") is False or ours.num_special_tokens_to_add() == 0:
@@ -249,7 +254,7 @@ def test_pad_is_the_references(duo: tuple[Tokenizer, Any], options: dict[str, An
             assert (one if isinstance(one, list) else one.tolist()) == (two if isinstance(two, list) else two.tolist())
 
 
-def test_pad_keeps_the_kind_and_the_labels(duo: tuple[Tokenizer, Any]) -> None:
+def test_pad_keeps_the_tensor_type_and_the_labels(duo: tuple[Tokenizer, Any]) -> None:
     ours, theirs = duo
     for make in (np.array, torch.tensor):
         rows = [{"input_ids": make([5, 6, 7]), "labels": make([1, 2])}, {"input_ids": make([8]), "labels": make([3, 4])}]
@@ -265,7 +270,7 @@ def test_pad_keeps_the_kind_and_the_labels(duo: tuple[Tokenizer, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "options", "error", "said"),
+    ("given_", "options", "error", "message"),
     [
         ("text", {}, InputTypeError, "pad takes what the tokenizer gave, or a list of such, not str"),
         ([1, 2], {}, InputTypeError, "pad takes what the tokenizer gave"),
@@ -278,12 +283,12 @@ def test_pad_keeps_the_kind_and_the_labels(duo: tuple[Tokenizer, Any]) -> None:
          InputError, "'input_ids' is nested too deeply or unevenly"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_filled(
-    duo: tuple[Tokenizer, Any], given_: Any, options: dict[str, Any], error: type[Exception], said: str
+def test_inputs_that_pad_refuses(
+    duo: tuple[Tokenizer, Any], given_: Any, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as caught:
         duo[0].pad(given_, **options)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 # New tokens ----------------------------------------------------------------------------------------------------------
@@ -291,11 +296,11 @@ def test_what_cannot_be_filled(
 
 @pytest.fixture
 def fresh(words: list[str], tmp_path: Path) -> tuple[Tokenizer, Any]:
-    write(tmp_path, {"vocab.txt": words, **of("BertTokenizer")})
+    write(tmp_path, {"vocab.txt": words, **config_files("BertTokenizer")})
     return AutoTokenizer.from_pretrained(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
 
 
-def test_tokens_are_added(fresh: tuple[Tokenizer, Any], tmp_path: Path) -> None:
+def test_add_tokens(fresh: tuple[Tokenizer, Any], tmp_path: Path) -> None:
     ours, theirs = fresh
     ours.token_bytes(5)  # which remembers the added ones
     for new in ("glassy", ["glassy", "formy"], AddedToken("<x>", lstrip=True), [], ["hello"]):
@@ -310,7 +315,7 @@ def test_tokens_are_added(fresh: tuple[Tokenizer, Any], tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path / "again").encode(text) == ours.encode(text)
 
 
-def test_special_tokens_are_added(fresh: tuple[Tokenizer, Any]) -> None:
+def test_add_special_tokens(fresh: tuple[Tokenizer, Any]) -> None:
     for new in (
         {"bos_token": "<start>", "pad_token": AddedToken("<fill>")}, {}, {"extra_special_tokens": ["<a>", "<b>"]},
         {"additional_special_tokens": ["<c>"]},
@@ -326,7 +331,7 @@ def test_special_tokens_are_added(fresh: tuple[Tokenizer, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("new", "error", "said"),
+    ("new", "error", "message"),
     [
         ({"pad_tokn": "x"}, InputError, "'pad_tokn' is no role of a token. Did you mean 'pad_token'? Use one of: bos_token"),
         ({"extra_special_tokens": "x"}, InputTypeError, "extra_special_tokens is a list of tokens, not str"),
@@ -334,19 +339,19 @@ def test_special_tokens_are_added(fresh: tuple[Tokenizer, Any]) -> None:
         ({"pad_token": "\ud83d"}, InputError, "holds a lone surrogate"),
     ],
 )
-def test_special_tokens_that_are_none(
-    fresh: tuple[Tokenizer, Any], new: dict[str, Any], error: type[Exception], said: str
+def test_add_special_tokens_refuses_what_is_no_token(
+    fresh: tuple[Tokenizer, Any], new: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as caught:
         fresh[0].add_special_tokens(new)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 # What cannot be done -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("given_", "options", "error", "said"),
+    ("given_", "options", "error", "message"),
     [
         ((["fine", "\ud83d"],), {}, InputError, "lone surrogate, which is no character, in entry 1 of the batch"),
         ((["fine", ("a", "b\udc00")],), {}, InputError, "in entry 1 of the batch"),
@@ -374,23 +379,23 @@ def test_special_tokens_that_are_none(
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_encoded(
-    duo: tuple[Tokenizer, Any], given_: tuple[Any, ...], options: dict[str, Any], error: type[Exception], said: str
+def test_inputs_that_encoding_refuses(
+    duo: tuple[Tokenizer, Any], given_: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error) as caught:
         duo[0](*given_, **options)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert isinstance(caught.value, GlassError)
 
 
-def test_a_lone_surrogate_is_no_token(duo: tuple[Tokenizer, Any]) -> None:
+def test_add_tokens_refuses_a_lone_surrogate(duo: tuple[Tokenizer, Any]) -> None:
     ours, _ = duo
     assert ours.convert_tokens_to_ids("\ud83d") == ours.unk_token_id
     with pytest.raises(InputError, match="is not in the vocabulary"):
         ours.pad_token = "\ud83d"
 
 
-def test_no_texts_and_empty_ones(duo: tuple[Tokenizer, Any]) -> None:
+def test_empty_batches_and_empty_texts(duo: tuple[Tokenizer, Any]) -> None:
     ours, theirs = duo
     assert dict(ours([])) == {name: [] for name in ours.model_input_names}
     for given_ in ("", [""], ["", "a"]):
@@ -399,8 +404,8 @@ def test_no_texts_and_empty_ones(duo: tuple[Tokenizer, Any]) -> None:
     assert ours([], return_tensors="np", return_length=True)["input_ids"].shape == (0, 0)
 
 
-def test_spaces_are_cleaned_where_asked(words: list[str], tmp_path: Path) -> None:
-    write(tmp_path, {"vocab.txt": words, **of("BertTokenizer")})
+def test_clean_up_tokenization_spaces_option(words: list[str], tmp_path: Path) -> None:
+    write(tmp_path, {"vocab.txt": words, **config_files("BertTokenizer")})
     ours, theirs = AutoTokenizer.from_pretrained(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
     ids = ours.encode("isn't it so, friend?", add_special_tokens=False)
     for clean in (None, True, False):

@@ -47,8 +47,8 @@ def tensor(name: str, kind: str) -> OutputTensor:
 ALL = [tensor("flat", "F32"), tensor("wide", "Q4_K"), tensor("narrow", "Q8_0")]
 
 
-class TestWritten:
-    def test_the_formats_own_reader(self, tmp_path: Path) -> None:
+class TestWriteGguf:
+    def test_read_back_by_the_gguf_package(self, tmp_path: Path) -> None:
         write_gguf(tmp_path / "x.gguf", "odd", FIELDS, ALL)
         reader = GGUFReader(tmp_path / "x.gguf")
         kinds = {name: field.types for name, field in reader.fields.items() if not name.startswith("GGUF")}
@@ -64,7 +64,7 @@ class TestWritten:
             assert one.data_offset % 32 == 0
             assert np.allclose(found, VALUES[one.name], atol=0 if one.name == "flat" else 0.4)
 
-    def test_our_own(self, tmp_path: Path) -> None:
+    def test_read_back_by_ours(self, tmp_path: Path) -> None:
         write_gguf(tmp_path / "x.gguf", "odd", FIELDS, ALL)
         found = GgufCheckpoint(tmp_path / "x.gguf")
         own = {"general.alignment", "split.count", "x.nothing", "x.empty"}
@@ -76,18 +76,18 @@ class TestWritten:
             "flat": ("F32", (7,)), "wide": ("Q4_K", (5, 512)), "narrow": ("Q8_0", (300, 32)),
         }  # fmt: skip
 
-    def test_pieces_and_threads_make_no_difference(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_chunks_and_threads_make_no_difference(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         write_gguf(tmp_path / "whole.gguf", "odd", FIELDS, ALL)
         monkeypatch.setattr(gguf_writer, "PIECE", 64)
         monkeypatch.setattr(os, "cpu_count", lambda: 5)
-        told: list[tuple[str, int, int]] = []
-        write_gguf(tmp_path / "pieces.gguf", "odd", FIELDS, ALL, lambda *said: told.append(said))
+        reports: list[tuple[str, int, int]] = []
+        write_gguf(tmp_path / "pieces.gguf", "odd", FIELDS, ALL, lambda *report: reports.append(report))
         assert (tmp_path / "pieces.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
-        assert told == sorted(told)
-        assert told[-1][0] == "pieces.gguf"
-        assert told[-1][1] == told[-1][2] == sum(-(-one.size // 32) * 32 for one in ALL)
+        assert reports == sorted(reports)
+        assert reports[-1][0] == "pieces.gguf"
+        assert reports[-1][1] == reports[-1][2] == sum(-(-one.size // 32) * 32 for one in ALL)
 
-    def test_few_pieces_are_in_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_few_chunks_are_in_memory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(gguf_writer, "PIECE", 1024)
         monkeypatch.setattr(os, "cpu_count", lambda: 2)
         ahead, lock = [0, 0], threading.Lock()  # pieces that were asked for and not yet written; the most
@@ -106,16 +106,16 @@ class TestWritten:
         assert ahead[1] <= 2 + 2
 
 
-class TestBrokenOff:
+class TestInterruptedWrite:
     @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-    def test_nothing_is_left(self, error: type[BaseException], tmp_path: Path) -> None:
+    def test_leaves_no_file(self, error: type[BaseException], tmp_path: Path) -> None:
         (tmp_path / "x.gguf").write_bytes(b"what was there")
         with pytest.raises(error):
             write_gguf(tmp_path / "x.gguf", "odd", {}, [*ALL, OutputTensor("bad", "F32", (4, 4), raising(error()))])
         assert [path.name for path in tmp_path.iterdir()] == ["x.gguf"]
         assert (tmp_path / "x.gguf").read_bytes() == b"what was there"
 
-    def test_numbers_that_cannot_be_packed_are_named(self, tmp_path: Path) -> None:
+    def test_numbers_that_cannot_be_quantized_name_the_tensor(self, tmp_path: Path) -> None:
         bad = OutputTensor("blk.0.bad", "Q8_0", (1, 32), lambda: lambda *_: np.full((1, 32), np.nan, np.float32))
         refused(
             lambda: write_gguf(tmp_path / "x.gguf", "odd", {}, [bad]), "tensor 'blk.0.bad'", "cannot hold", kind=InputError
@@ -130,12 +130,12 @@ class TestBrokenOff:
         )  # fmt: skip
         assert not list(tmp_path.iterdir())
 
-    def test_no_folder(self, tmp_path: Path) -> None:
+    def test_missing_folder(self, tmp_path: Path) -> None:
         refused(lambda: write_gguf(tmp_path / "no" / "x.gguf", "odd", {}, ALL), "cannot be written (No such file")
 
     @pytest.mark.skipif(sys.platform == "win32", reason="there is no such signal")
     @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
-    def test_killed(self, how: str, tmp_path: Path) -> None:
+    def test_killed_write_leaves_no_file_under_the_name(self, how: str, tmp_path: Path) -> None:
         """A run that is killed leaves no file under the name; one that is interrupted leaves nothing at all."""
         code = (
             "import os, sys, time, numpy as np\nfrom pathlib import Path\n"
@@ -154,7 +154,7 @@ class TestBrokenOff:
         left = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
         assert left == ([] if how == "SIGINT" else [f".x.gguf.{process.pid}"])
 
-    def test_what_a_killed_run_left_goes_after_a_day(self, tmp_path: Path) -> None:
+    def test_part_files_of_killed_runs_are_removed_after_a_day(self, tmp_path: Path) -> None:
         old, young, others = (tmp_path / name for name in (".x.gguf.1.part", ".x.gguf.2.part", ".y.gguf.1.part"))
         day_ago = time.time() - 100_000
         for path in (old, young, others):
@@ -187,7 +187,7 @@ def test_rows_of_a_stored_tensor(kind: str, cut: tuple[int, int], tmp_path: Path
 
 
 @pytest.mark.parametrize("layout", [InterleavedPairs(1), InterleavedPairs(3), Transposed(), OffsetByOne()], ids=repr)
-def test_a_layout_and_back(layout: Layout) -> None:
+def test_layouts_round_trip(layout: Layout) -> None:
     values = DRAW.integers(-9, 9, (24, 10)).astype(np.float32)
     assert np.array_equal(layout.from_stored(layout.to_stored(values)), values)
     assert np.array_equal(layout.to_stored(layout.from_stored(values)), values)
@@ -196,7 +196,7 @@ def test_a_layout_and_back(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
-def test_names_and_back(architecture: str, tmp_path: Path) -> None:
+def test_gguf_names_round_trip(architecture: str, tmp_path: Path) -> None:
     """What the reader calls a tensor, the writer calls by the name that was read."""
     found = GgufCheckpoint(made_by_the_library(tmp_path / "x.gguf", architecture))
     for name, one in tensors_from_gguf(found.metadata, found.config, found.raw, found.path).items():
@@ -208,6 +208,6 @@ def test_names_and_back(architecture: str, tmp_path: Path) -> None:
     assert len(found.raw) == len(weights(architecture))
 
 
-def test_rows_that_make_no_heads() -> None:
+def test_interleaved_rows_must_divide_into_heads() -> None:
     with pytest.raises(CheckpointError, match="which do not make pairs in 4 heads"):
         gguf_name_and_layout(TABLES["llama"], {"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight", (12, 8))

@@ -31,13 +31,13 @@ PROSE = [
 ]
 
 
-def of(**fields: Any) -> dict[str, Any]:
+def gguf_fields(**fields: Any) -> dict[str, Any]:
     return {f"tokenizer.ggml.{name}": value for name, value in fields.items() if value is not None}
 
 
 def broken(metadata: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    held = {**metadata, **{f"tokenizer.ggml.{name}": value for name, value in changes.items()}}
-    return {name: value for name, value in held.items() if value is not None}
+    fields = {**metadata, **{f"tokenizer.ggml.{name}": value for name, value in changes.items()}}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def refused(metadata: Mapping[str, Any]) -> str:
@@ -71,7 +71,7 @@ def pieces(**changes: Any) -> dict[str, Any]:
     scores = [0.0] * (len(tokens) - len(LEARNT)) + [-float(rank) for rank in range(len(LEARNT))]
     fields = {"tokens": tokens, "token_type": kinds, "scores": scores}
     special = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
-    return of(**{"model": "llama", **fields, **special, **changes})
+    return gguf_fields(**{"model": "llama", **fields, **special, **changes})
 
 
 def slow(text: str, prefixed: bool) -> list[str]:
@@ -114,14 +114,14 @@ def llama() -> Tokenizer:
 
 @moderate
 @given(text=texts | patterned | prose)
-def test_pieces_join_by_score(gemma: Tokenizer, text: str) -> None:
+def test_sentencepiece_bpe_merges_by_score(gemma: Tokenizer, text: str) -> None:
     assert gemma.tokenize(text) == slow(text, prefixed=False)
     assert gemma.decode(gemma.encode(text), skip_special_tokens=True) == text.replace("<turn>", "").replace("▁", " ")
 
 
 @moderate
 @given(text=texts | patterned | prose)
-def test_a_space_is_put_before(llama: Tokenizer, text: str) -> None:
+def test_sentencepiece_bpe_adds_a_space_prefix(llama: Tokenizer, text: str) -> None:
     if any(token in f" {text}" for token in WHOLE):  # what follows a whole token gets a space of its own
         return
     assert llama.tokenize(text) == slow(text, prefixed=True)
@@ -138,14 +138,14 @@ def with_reference(request: pytest.FixtureRequest, gemma: Tokenizer, llama: Toke
 
 @moderate
 @given(text=prose)
-def test_the_references_classes_agree(with_reference: tuple[Tokenizer, Any], text: str) -> None:
+def test_sentencepiece_bpe_encodes_like_the_reference(with_reference: tuple[Tokenizer, Any], text: str) -> None:
     ours, theirs = with_reference
     ids = ours.encode(text, add_special_tokens=False)
     assert ids == theirs.encode(text, add_special_tokens=False)
     assert ours.decode(ids) == theirs.decode(ids) == text
 
 
-def test_whole_tokens(gemma: Tokenizer, llama: Tokenizer) -> None:
+def test_control_and_user_defined_tokens_match_whole(gemma: Tokenizer, llama: Tokenizer) -> None:
     assert gemma.tokenize("a   b\n\n<turn>") == ["a", "▁▁▁", "b", "\n\n", "<turn>"]
     assert gemma.tokenize("<turn>he") == ["<turn>", "he"]
     assert llama.tokenize("<turn>the") == ["<turn>", "▁the"]
@@ -163,7 +163,7 @@ def test_whole_tokens(gemma: Tokenizer, llama: Tokenizer) -> None:
         ({"bos_token_id": None}, ([], [])),
     ],
 )
-def test_tokens_around(fields: dict[str, Any], around: tuple[list[int], list[int]]) -> None:
+def test_sentencepiece_bpe_adds_bos_and_eos(fields: dict[str, Any], around: tuple[list[int], list[int]]) -> None:
     ours = Tokenizer.from_gguf(pieces(**fields))
     inside, (before, after) = ours.encode("the", add_special_tokens=False), around
     assert ours.encode("the") == [*before, *inside, *after]
@@ -171,13 +171,13 @@ def test_tokens_around(fields: dict[str, Any], around: tuple[list[int], list[int
     assert list(ours("the", "the")) == ["input_ids", "attention_mask"]
 
 
-def test_the_metadata_stays_as_it_was() -> None:
+def test_metadata_is_not_changed() -> None:
     metadata = pieces()
     Tokenizer.from_gguf(metadata)
     assert metadata == pieces()
 
 
-def test_bytes_of_pieces(gemma: Tokenizer, llama: Tokenizer) -> None:
+def test_token_bytes_of_sentencepiece_bpe(gemma: Tokenizer, llama: Tokenizer) -> None:
     text = "the  é 🫠 fox\n\n"
     assert b"".join(map(gemma.token_bytes, gemma.encode(text, add_special_tokens=False))) == text.encode()
     assert b"".join(map(llama.token_bytes, llama.encode(" é fox", add_special_tokens=False))) == "  é fox".encode()
@@ -187,7 +187,9 @@ def test_bytes_of_pieces(gemma: Tokenizer, llama: Tokenizer) -> None:
 
 @moderate
 @given(text=texts | patterned | prose, skip=st.booleans())
-def test_pieces_come_in_whole_characters(gemma: Tokenizer, llama: Tokenizer, text: str, skip: bool) -> None:
+def test_detokenizer_of_sentencepiece_bpe_gives_whole_characters(
+    gemma: Tokenizer, llama: Tokenizer, text: str, skip: bool
+) -> None:
     for tokenizer in (gemma, llama):
         ids = tokenizer.encode(text)
         incremental = tokenizer.detokenizer(skip)
@@ -195,7 +197,7 @@ def test_pieces_come_in_whole_characters(gemma: Tokenizer, llama: Tokenizer, tex
         assert "".join(found) == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
-def test_saved_and_read_again(gemma: Tokenizer, tmp_path: Path) -> None:
+def test_sentencepiece_bpe_survives_save_pretrained(gemma: Tokenizer, tmp_path: Path) -> None:
     gemma.save_pretrained(tmp_path)
     again, text = AutoTokenizer.from_pretrained(tmp_path), "the  fox\n\n<turn>é"
     assert again.encode(text) == gemma.encode(text)
@@ -203,7 +205,7 @@ def test_saved_and_read_again(gemma: Tokenizer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"scores": None}, "'tokenizer.ggml.scores' is missing"),
         ({"scores": [0.0]}, "tokens but 1 scores"),
@@ -213,8 +215,8 @@ def test_saved_and_read_again(gemma: Tokenizer, tmp_path: Path) -> None:
         ({"unknown_token_id": 10**6}, "'tokenizer.ggml.unknown_token_id' is 1000000, outside the vocabulary"),
     ],
 )
-def test_pieces_that_are_broken(changes: dict[str, Any], said: str) -> None:
-    assert said in refused(broken(pieces(), changes))
+def test_broken_sentencepiece_bpe_metadata_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert message in refused(broken(pieces(), changes))
 
 
 # bert ---------------------------------------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def bert(words: list[str], **changes: Any) -> dict[str, Any]:
         "cls_token_id": words.index("[CLS]"),
         "mask_token_id": words.index("[MASK]"),
     }
-    return of(**{"model": "bert", **fields, **changes})
+    return gguf_fields(**{"model": "bert", **fields, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -251,7 +253,7 @@ def ours_and_theirs(words: list[str], minilm: Path, tmp_path_factory: pytest.Tem
 
 @moderate
 @given(first=texts | prose, second=texts | prose)
-def test_wordpiece_is_the_references(ours_and_theirs: tuple[Tokenizer, Any], first: str, second: str) -> None:
+def test_wordpiece_encodes_like_the_reference(ours_and_theirs: tuple[Tokenizer, Any], first: str, second: str) -> None:
     ours, theirs = ours_and_theirs
     for given_ in ((first,), (first, second)):
         found, expected = ours(*given_), theirs(*given_)
@@ -260,7 +262,7 @@ def test_wordpiece_is_the_references(ours_and_theirs: tuple[Tokenizer, Any], fir
     assert ours.decode(ids) == theirs.decode(ids)
 
 
-def test_the_vocabulary_of_minilm(ours_and_theirs: tuple[Tokenizer, Any], words: list[str]) -> None:
+def test_wordpiece_vocabulary_of_minilm(ours_and_theirs: tuple[Tokenizer, Any], words: list[str]) -> None:
     ours, theirs = ours_and_theirs
     assert ours.convert_ids_to_tokens(range(len(words))) == words
     for name in ("unk", "sep", "pad", "cls", "mask"):
@@ -268,7 +270,7 @@ def test_the_vocabulary_of_minilm(ours_and_theirs: tuple[Tokenizer, Any], words:
     assert ours.tokenize("unaffable [MASK]") == ["una", "##ffa", "##ble", "[MASK]"]
 
 
-def test_bytes_of_words(ours_and_theirs: tuple[Tokenizer, Any]) -> None:
+def test_token_bytes_of_wordpiece(ours_and_theirs: tuple[Tokenizer, Any]) -> None:
     ours, _ = ours_and_theirs
     ids = ours.encode("Hello unaffable naïve world")
     assert b"".join(map(ours.token_bytes, ids)) == b"[CLS] hello unaffable naive world[SEP]"
@@ -276,7 +278,7 @@ def test_bytes_of_words(ours_and_theirs: tuple[Tokenizer, Any]) -> None:
 
 @moderate
 @given(text=texts | prose)
-def test_words_come_one_by_one(ours_and_theirs: tuple[Tokenizer, Any], text: str) -> None:
+def test_detokenizer_of_wordpiece(ours_and_theirs: tuple[Tokenizer, Any], text: str) -> None:
     ours, _ = ours_and_theirs
     ids = ours.encode(text)
     incremental = ours.detokenizer(skip_special_tokens=False)
@@ -286,14 +288,14 @@ def test_words_come_one_by_one(ours_and_theirs: tuple[Tokenizer, Any], text: str
 FEW = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", "[", "]", "▁", "##▁", "a", "##a", "b", "##b", "É", "e"]
 
 
-def test_capitals_are_kept_where_the_vocabulary_has_them() -> None:
+def test_wordpiece_is_cased_where_its_vocabulary_is() -> None:
     cased, uncased = (Tokenizer.from_gguf(bert(few)) for few in (FEW, [*FEW[:-2], "é", "e"]))
     assert cased.convert_ids_to_tokens(range(len(FEW))) == FEW
     assert cased.tokenize("É [ab]") == ["É", "[", "a", "##b", "]"]
     assert uncased.tokenize("É E") == ["e", "e"]
 
 
-def test_special_tokens_that_the_file_does_not_name() -> None:
+def test_wordpiece_special_tokens_that_the_file_does_not_name() -> None:
     silent = dict.fromkeys(f"{name}_token_id" for name in ("unknown", "seperator", "padding", "cls", "mask"))
     ours = Tokenizer.from_gguf(bert(FEW, **silent))
     assert ours.special_tokens_map == {
@@ -303,7 +305,7 @@ def test_special_tokens_that_the_file_does_not_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"tokens": [phantom(token) for token in [*FEW[:-1], "a"]]}, "GGUF's token 15, 'a', stands twice"),
         ({"tokens": ["[X]", *map(phantom, FEW[1:])]} | {"padding_token_id": 99}, "'tokenizer.ggml.padding_token_id' is 99"),
@@ -313,8 +315,8 @@ def test_special_tokens_that_the_file_does_not_name() -> None:
         ),
     ],
 )
-def test_words_that_are_broken(changes: dict[str, Any], said: str) -> None:
-    assert said in refused(broken(bert(FEW), changes))
+def test_broken_wordpiece_metadata_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert message in refused(broken(bert(FEW), changes))
 
 
 # t5 -----------------------------------------------------------------------------------------------------------------
@@ -347,7 +349,7 @@ def t5(**changes: Any) -> dict[str, Any]:
     kinds = [CONTROL, CONTROL, UNKNOWN, *[NORMAL] * (len(SCORED) - 4), USER]
     fields = {"tokens": [token for token, _ in SCORED], "scores": [score for _, score in SCORED], "token_type": kinds}
     special = {"padding_token_id": 0, "eos_token_id": 1, "unknown_token_id": 2}
-    return of(**{"model": "t5", **fields, **special, **changes})
+    return gguf_fields(**{"model": "t5", **fields, **special, **changes})
 
 
 @pytest.fixture(scope="session")
@@ -361,7 +363,7 @@ plain = st.lists(st.sampled_from([one for one in SALT if not one.strip(" ") or o
 
 @moderate
 @given(first=prose | plain, second=prose)
-def test_unigram_is_the_references(unigram: tuple[Tokenizer, Any], first: str, second: str) -> None:
+def test_unigram_encodes_like_the_reference(unigram: tuple[Tokenizer, Any], first: str, second: str) -> None:
     ours, theirs = unigram
     for given_ in ((first,), (first, second)):
         assert dict(ours(*given_)) == dict(theirs(*given_))
@@ -370,7 +372,7 @@ def test_unigram_is_the_references(unigram: tuple[Tokenizer, Any], first: str, s
         assert ours.decode(ids, skip) == theirs.decode(ids, skip)
 
 
-def test_names_of_unigram(unigram: tuple[Tokenizer, Any]) -> None:
+def test_unigram_special_tokens(unigram: tuple[Tokenizer, Any]) -> None:
     ours, theirs = unigram
     assert ours.vocab == theirs.get_vocab()
     for name in ("pad", "eos", "unk"):
@@ -379,7 +381,7 @@ def test_names_of_unigram(unigram: tuple[Tokenizer, Any]) -> None:
     assert ours.encode("the")[-1] == ours.eos_token_id
 
 
-def test_spaces_are_as_the_file_says() -> None:
+def test_unigram_whitespace_options() -> None:
     for prefix, remove, expected in (
         (True, True, "▁the▁fox"),
         (True, False, "▁▁the▁▁fox▁"),
@@ -391,7 +393,7 @@ def test_spaces_are_as_the_file_says() -> None:
         assert ours.decode(ours.encode("the fox"), skip_special_tokens=True) == "the fox"
 
 
-def test_text_is_normalised_by_the_files_table() -> None:
+def test_unigram_normalizes_by_precompiled_charsmap() -> None:
     table = zlib.decompress(base64.b64decode(CHARSMAP))
     for numbers in (list(table), [byte - 256 if byte > 127 else byte for byte in table]):  # some store signed bytes
         ours = Tokenizer.from_gguf(t5(precompiled_charsmap=numbers))
@@ -399,7 +401,7 @@ def test_text_is_normalised_by_the_files_table() -> None:
     assert 2 in Tokenizer.from_gguf(t5()).encode("ſ")
 
 
-def test_bytes_and_pieces_of_unigram(unigram: tuple[Tokenizer, Any]) -> None:
+def test_token_bytes_and_detokenizer_of_unigram(unigram: tuple[Tokenizer, Any]) -> None:
     ours, _ = unigram
     ids = ours.encode("the quick  fox")
     assert b"".join(map(ours.token_bytes, ids)) == b" the quick fox</s>"
@@ -408,7 +410,7 @@ def test_bytes_and_pieces_of_unigram(unigram: tuple[Tokenizer, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"unknown_token_id": None}, "'tokenizer.ggml.unknown_token_id' is missing"),
         ({"scores": None}, "'tokenizer.ggml.scores' is missing"),
@@ -418,14 +420,14 @@ def test_bytes_and_pieces_of_unigram(unigram: tuple[Tokenizer, Any]) -> None:
         ({"tokens": [*(token for token, _ in SCORED[:-1]), ""]}, "is empty or stands twice"),
     ],
 )
-def test_unigram_that_is_broken(changes: dict[str, Any], said: str) -> None:
-    assert said in refused(broken(t5(), changes))
+def test_broken_unigram_metadata_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert message in refused(broken(t5(), changes))
 
 
 # Files --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("metadata", [pieces(), bert(FEW), t5()], ids=["llama", "bert", "t5"])
-def test_a_file_of_each_kind(metadata: dict[str, Any], tmp_path: Path) -> None:
+def test_gguf_file_of_each_tokenizer_kind(metadata: dict[str, Any], tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path / "tiny.gguf", metadata))
     assert ours.encode("a b") == Tokenizer.from_gguf(metadata).encode("a b")

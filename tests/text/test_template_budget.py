@@ -116,15 +116,15 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("name", ENDLESS)
-def test_a_template_without_end_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_template_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassformer.text.chat.budget.ALLOWANCE", 300_000)  # a seventh of what is usual, for quick tests
     source, why = ENDLESS[name]
     with pytest.raises(TemplateError) as raised:
         ChatTemplate(source).render([user("Hi!")])
-    said = str(raised.value)
-    assert said.startswith("the chat template was stopped: it ")
-    assert said.endswith(". Pass another with chat_template=….")
-    assert why in said or STEPS in said  # the smaller allowance may end before the text is too long
+    message = str(raised.value)
+    assert message.startswith("the chat template was stopped: it ")
+    assert message.endswith(". Pass another with chat_template=….")
+    assert why in message or STEPS in message  # the smaller allowance may end before the text is too long
 
 
 EARNING = ["'x' * -10 ** 12", "[1] * -10 ** 12", "'x'.center(-10 ** 12)", "'x' | center(-10 ** 12)", "10 ** -1000"]
@@ -138,26 +138,26 @@ EARNING += ["'a' | indent(-10 ** 12)", "lipsum(-10 ** 12)", "1 | round(-10)", "s
 
 
 @pytest.mark.parametrize("expression", EARNING)
-def test_nothing_earns(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_operation_adds_to_the_budget(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A negative size is no income: the loop that follows is stopped all the same."""
     monkeypatch.setattr("glassformer.text.chat.budget.ALLOWANCE", 50_000)
     with pytest.raises(TemplateError, match="was stopped"):
         ChatTemplate("{{ " + expression + " }}" + nested("")).render([user("Hi!")])
 
 
-def test_the_longest_text() -> None:
+def test_longest_text_of_a_template() -> None:
     for source in ("{{ 'x' * 10 ** 8 }}", "{% macro f() %}" + "{{ 'x' * 10 ** 7 }}" * 4 + "{% endmacro %}{{ f() }}"):
         with pytest.raises(TemplateError, match=TEXT):
             ChatTemplate(source).render([user("x" * 100000)])
 
 
 @pytest.mark.parametrize("value", ["ns.x", "{}[ns.x]", "{ns.x: 1}", "ns.x == ns.x", "ns.x | tojson"])
-def test_values_nested_too_deeply(value: str) -> None:
+def test_template_values_nested_too_deeply(value: str) -> None:
     with pytest.raises(TemplateError, match="the chat template failed: RecursionError"):
         ChatTemplate(repeated("(ns.x,)", 20000, "(1,)") + "{{ " + value + " }}").render([user("Hi!")])
 
 
-def test_a_number_too_long_to_read() -> None:
+def test_template_number_too_long_to_parse() -> None:
     with pytest.raises(TemplateError, match="the chat template cannot be parsed: Exceeds the limit"):
         ChatTemplate("{{ " + "9" * 10000 + " }}").render([user("Hi!")])
 
@@ -175,13 +175,13 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_nothing_reaches_out(name: str) -> None:
+def test_templates_cannot_reach_python_internals(name: str) -> None:
     source, why = HIDDEN[name]
     with pytest.raises(TemplateError, match=rf"the chat template failed: {why}"):
         ChatTemplate(source).render([user("Hi!")])
 
 
-def test_what_templates_do_with_namespaces_and_dicts(reference: Any) -> None:
+def test_template_namespaces_and_dicts(reference: Any) -> None:
     source = (
         "{% set n = namespace({'a': 1}, self=2) %}{% set n.b = 3 %}{{ n.a }}{{ n.self }}{{ n.b }}"
         "{{ dict([('a', 1)], b=2) }}{{ dict.fromkeys('ab', 0) }}"
@@ -190,7 +190,7 @@ def test_what_templates_do_with_namespaces_and_dicts(reference: Any) -> None:
     assert ChatTemplate(source).render([user("Hi!")]) == theirs == "123{'a': 1, 'b': 2}{'a': 0, 'b': 0}"
 
 
-def test_a_long_conversation_is_no_attack(qwen: Tokenizer) -> None:
+def test_a_long_conversation_stays_within_its_budget(qwen: Tokenizer) -> None:
     """Thousands of turns, looked back at from every turn; and a text put together piece by piece."""
     turns = [user("why? " * 20), assistant("<think>\nhm\n</think>\n\n" + "because " * 40)] * 1000
     text = qwen.apply_chat_template(turns, tools=[WEATHER] * 20, tokenize=False, add_generation_prompt=True)
@@ -203,6 +203,6 @@ def test_a_long_conversation_is_no_attack(qwen: Tokenizer) -> None:
     assert ChatTemplate(looking_back).render(chat) == "".join(turn["content"] for turn in chat)
 
 
-def test_the_allowance_grows_with_what_is_given() -> None:
+def test_budget_grows_with_the_conversation() -> None:
     assert Budget("x" * 16000).left - Budget("").left == 1000 * 1000
     assert Budget([user("Hi!")] * 1000).left > 3 * Budget([user("Hi!")]).left

@@ -35,11 +35,11 @@ def write(folder: Path, files: Files) -> Path:
     return folder
 
 
-def both(folder: Path) -> tuple[Tokenizer, Any]:
+def ours_and_reference(folder: Path) -> tuple[Tokenizer, Any]:
     return AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
 
 
-def of(tokenizer_class: str | None = None, model_type: str | None = None, **config: Any) -> Files:
+def config_files(tokenizer_class: str | None = None, model_type: str | None = None, **config: Any) -> Files:
     """The small files beside a vocabulary."""
     named = {} if tokenizer_class is None else {"tokenizer_class": tokenizer_class}
     model = {} if model_type is None else {"config.json": {"model_type": model_type}}
@@ -47,28 +47,28 @@ def of(tokenizer_class: str | None = None, model_type: str | None = None, **conf
 
 
 WORDPIECE: dict[str, Files] = {
-    "bert by its class": of("BertTokenizer"),
-    "bert by its fast class": of("BertTokenizerFast", model_max_length=12),
-    "bert by its model": of(model_type="bert"),
-    "cased": of("BertTokenizer", do_lower_case=False),
-    "lower case, accents kept": of("BertTokenizer", strip_accents=False),
-    "Chinese unsplit": of("BertTokenizer", tokenize_chinese_chars=False),
-    "electra": of("ElectraTokenizer"),
-    "distilbert": of("DistilBertTokenizer", model_type="distilbert"),
-    "names that say otherwise": of("BertTokenizer", model_input_names=["input_ids", "attention_mask"]),
-    "other special tokens": of("BertTokenizer", mask_token="[unused7]", pad_token="<new>"),
+    "bert by its class": config_files("BertTokenizer"),
+    "bert by its fast class": config_files("BertTokenizerFast", model_max_length=12),
+    "bert by its model": config_files(model_type="bert"),
+    "cased": config_files("BertTokenizer", do_lower_case=False),
+    "lower case, accents kept": config_files("BertTokenizer", strip_accents=False),
+    "Chinese unsplit": config_files("BertTokenizer", tokenize_chinese_chars=False),
+    "electra": config_files("ElectraTokenizer"),
+    "distilbert": config_files("DistilBertTokenizer", model_type="distilbert"),
+    "names that say otherwise": config_files("BertTokenizer", model_input_names=["input_ids", "attention_mask"]),
+    "other special tokens": config_files("BertTokenizer", mask_token="[unused7]", pad_token="<new>"),
 }
 BYTE_LEVEL: dict[str, Files] = {
-    "gpt2 by its class": of("GPT2Tokenizer"),
-    "gpt2 by its model": of(model_type="gpt2"),
-    "gpt2 with a space before": of("GPT2Tokenizer", add_prefix_space=True),
-    "gpt2 with a beginning": of("GPT2Tokenizer", add_bos_token=True, pad_token="<|endoftext|>"),
-    "roberta by its class": of("RobertaTokenizer"),
-    "roberta by its model": of(model_type="roberta"),
-    "roberta with a space before": of("RobertaTokenizerFast", add_prefix_space=True),
-    "bart by its class": of("BartTokenizer", model_type="bart"),
-    "bart by its model": of(model_type="bart", model_max_length=20),
-    "gpt2 with types": of("GPT2Tokenizer", model_input_names=["input_ids", "token_type_ids", "attention_mask"]),
+    "gpt2 by its class": config_files("GPT2Tokenizer"),
+    "gpt2 by its model": config_files(model_type="gpt2"),
+    "gpt2 with a space before": config_files("GPT2Tokenizer", add_prefix_space=True),
+    "gpt2 with a beginning": config_files("GPT2Tokenizer", add_bos_token=True, pad_token="<|endoftext|>"),
+    "roberta by its class": config_files("RobertaTokenizer"),
+    "roberta by its model": config_files(model_type="roberta"),
+    "roberta with a space before": config_files("RobertaTokenizerFast", add_prefix_space=True),
+    "bart by its class": config_files("BartTokenizer", model_type="bart"),
+    "bart by its model": config_files(model_type="bart", model_max_length=20),
+    "gpt2 with types": config_files("GPT2Tokenizer", model_input_names=["input_ids", "token_type_ids", "attention_mask"]),
 }
 
 
@@ -79,13 +79,13 @@ def layout(
     folder = tmp_path_factory.mktemp("layout")
     vocabulary, merges = pairs
     if request.param in WORDPIECE:
-        return both(write(folder, {"vocab.txt": words, **WORDPIECE[request.param]}))
-    return both(
+        return ours_and_reference(write(folder, {"vocab.txt": words, **WORDPIECE[request.param]}))
+    return ours_and_reference(
         write(folder, {"vocab.json": vocabulary, "merges.txt": ["#version: 0.2", *merges], **BYTE_LEVEL[request.param]})
     )
 
 
-def test_names_and_numbers(layout: tuple[Tokenizer, Any]) -> None:
+def test_special_tokens_and_ids_match_the_reference(layout: tuple[Tokenizer, Any]) -> None:
     ours, theirs = layout
     assert (ours.vocab_size, len(ours), ours.vocab) == (theirs.vocab_size, len(theirs), theirs.get_vocab())
     assert ours.get_added_vocab() == theirs.get_added_vocab()
@@ -106,7 +106,9 @@ everything = {"return_special_tokens_mask": True, "return_offsets_mapping": True
 
 @some
 @given(first=salted, second=salted, around=st.booleans())
-def test_any_text_and_any_two(layout: tuple[Tokenizer, Any], first: str, second: str, around: bool) -> None:
+def test_any_text_and_pair_encode_like_the_reference(
+    layout: tuple[Tokenizer, Any], first: str, second: str, around: bool
+) -> None:
     ours, theirs = layout
     for texts_ in ((first,), (first, second)):
         for options in ({}, everything):
@@ -127,7 +129,7 @@ def test_any_text_and_any_two(layout: tuple[Tokenizer, Any], first: str, second:
     padding=st.sampled_from([False, True, "max_length"]),
     side=st.sampled_from(["left", "right"]),
 )
-def test_any_pairs_are_cut_and_filled_like_the_references(
+def test_any_pairs_pad_and_truncate_like_the_reference(
     layout: tuple[Tokenizer, Any], batch: list[tuple[str, str]], limit: int, way: Any, padding: Any, side: str
 ) -> None:
     ours, theirs = layout
@@ -149,7 +151,7 @@ def outcome(tokenizer: Any, *given_: Any, **options: Any) -> Any:
         return "cannot be cut so" if "truncation" in str(error).lower() else error
 
 
-def test_the_printed_bert(words: list[str], tmp_path: Path) -> None:
+def test_known_encoding_of_bert(words: list[str], tmp_path: Path) -> None:
     ours = AutoTokenizer.from_pretrained(write(tmp_path, {"vocab.txt": words}))
     assert dict(ours("Hello there", "General Kenobi!")) == {
         "input_ids": [101, 7592, 2045, 102, 2236, 6358, 16429, 2072, 999, 102],
@@ -161,15 +163,15 @@ def test_the_printed_bert(words: list[str], tmp_path: Path) -> None:
     assert list(ours("Hello", return_token_type_ids=False)) == ["input_ids", "attention_mask"]
 
 
-def test_distilbert_takes_no_token_types_by_its_model_alone(words: list[str], tmp_path: Path) -> None:
+def test_distilbert_model_type_gives_no_token_types(words: list[str], tmp_path: Path) -> None:
     """Here the reference gives them, and its model drops them unread."""
-    ours, theirs = both(write(tmp_path, {"vocab.txt": words, **of(model_type="distilbert")}))
+    ours, theirs = ours_and_reference(write(tmp_path, {"vocab.txt": words, **config_files(model_type="distilbert")}))
     assert list(ours("Hello")) == ["input_ids", "attention_mask"]
     assert ours("Hello", "there")["input_ids"] == theirs("Hello", "there")["input_ids"]
     assert ours.special_tokens_map == theirs.special_tokens_map
 
 
-def test_without_a_word_about_its_kind(pairs: tuple[dict[str, int], list[str]], tmp_path: Path) -> None:
+def test_class_guessed_from_the_vocabulary_file(pairs: tuple[dict[str, int], list[str]], tmp_path: Path) -> None:
     vocabulary, merges = pairs
     ours = AutoTokenizer.from_pretrained(write(tmp_path, {"vocab.json": vocabulary, "merges.txt": merges}))
     assert ours.encode("Hello world") == [15496, 995]
@@ -179,14 +181,14 @@ def test_without_a_word_about_its_kind(pairs: tuple[dict[str, int], list[str]], 
 
 @some
 @given(text=texts)
-def test_byte_level_is_lossless(layout: tuple[Tokenizer, Any], text: str) -> None:
+def test_byte_level_vocabulary_is_lossless(layout: tuple[Tokenizer, Any], text: str) -> None:
     ours, _ = layout
     if ours._special.get("cls_token") == "[CLS]" or ours._source.get("add_prefix_space"):
         return
     assert ours.decode(ours.encode(text, add_special_tokens=False)) == text
 
 
-def test_what_is_saved_is_what_was_read(layout: tuple[Tokenizer, Any], tmp_path: Path) -> None:
+def test_legacy_vocabulary_survives_save_pretrained(layout: tuple[Tokenizer, Any], tmp_path: Path) -> None:
     ours, _ = layout
     ours.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
@@ -199,20 +201,20 @@ def test_what_is_saved_is_what_was_read(layout: tuple[Tokenizer, Any], tmp_path:
     "files",
     [
         {},
-        of("BertTokenizer"),
-        of("BertTokenizerFast", model_type="bert"),
-        of("DistilBertTokenizer", model_type="distilbert"),
-        of("PreTrainedTokenizerFast"),
-        of("TokenizersBackend", model_type="bert"),
-        of(model_type="bert"),
-        of("BertTokenizer", model_input_names=["input_ids", "attention_mask"]),
+        config_files("BertTokenizer"),
+        config_files("BertTokenizerFast", model_type="bert"),
+        config_files("DistilBertTokenizer", model_type="distilbert"),
+        config_files("PreTrainedTokenizerFast"),
+        config_files("TokenizersBackend", model_type="bert"),
+        config_files(model_type="bert"),
+        config_files("BertTokenizer", model_input_names=["input_ids", "attention_mask"]),
         {"config.json": {"model_type": "bert", "tokenizer_class": "DistilBertTokenizer"}},
     ],
     ids=repr,
 )
 def test_token_types_beside_a_tokenizer_json(files: Files, minilm: Path, tmp_path: Path) -> None:
     """The class or the model's type decides where tokenizer_config.json names no inputs."""
-    ours, theirs = both(write(tmp_path, {"tokenizer.json": minilm.read_bytes(), **files}))
+    ours, theirs = ours_and_reference(write(tmp_path, {"tokenizer.json": minilm.read_bytes(), **files}))
     for given_ in (("Hello",), ("Hello there", "you")):
         assert list(ours(*given_)) == list(theirs(*given_))
         assert dict(ours(*given_)) == dict(theirs(*given_))
@@ -229,11 +231,17 @@ BROKEN: list[tuple[Files, str]] = [
     ({"vocab.txt": ""}, "vocab.txt: holds no tokens"),
     ({"vocab.txt": [*FEW, "a"]}, "vocab.txt: line 8 repeats the token 'a'"),
     ({"vocab.txt": FEW[2:]}, "vocab.txt: lacks the token for unknown words, '[UNK]'"),
-    ({"vocab.txt": FEW, **of("BertTokenizer", unk_token=None)}, "vocab.txt: lacks the token for unknown words, None"),
+    (
+        {"vocab.txt": FEW, **config_files("BertTokenizer", unk_token=None)},
+        "vocab.txt: lacks the token for unknown words, None",
+    ),
     ({"vocab.txt": b"\xff\xfe"}, "vocab.txt: not UTF-8 text"),
-    ({"vocab.txt": FEW, **of("EsmTokenizer")}, "its tokenizer_class is 'EsmTokenizer', for which this file is not enough"),
-    ({"vocab.txt": FEW, **of(model_type="esm")}, "its model_type is 'esm', for which this file is not enough"),
-    ({"vocab.txt": FEW, **of("GPT2Tokenizer")}, "its tokenizer_class is 'GPT2Tokenizer', for which this file"),
+    (
+        {"vocab.txt": FEW, **config_files("EsmTokenizer")},
+        "its tokenizer_class is 'EsmTokenizer', for which this file is not enough",
+    ),
+    ({"vocab.txt": FEW, **config_files(model_type="esm")}, "its model_type is 'esm', for which this file is not enough"),
+    ({"vocab.txt": FEW, **config_files("GPT2Tokenizer")}, "its tokenizer_class is 'GPT2Tokenizer', for which this file"),
     ({"vocab.json": SMALL}, "holds a vocab.json but no merges.txt"),
     ({"vocab.json": "{", "merges.txt": ""}, "vocab.json: not valid JSON"),
     ({"vocab.json": "[" * 100_000, "merges.txt": ""}, "vocab.json: not valid JSON"),
@@ -248,20 +256,26 @@ BROKEN: list[tuple[Files, str]] = [
     ({"vocab.json": SMALL, "merges.txt": ["a x"]}, "merges.txt: line 1 is 'a x', but vocab.json has no 'x'"),
     ({"vocab.json": SMALL, "merges.txt": ["a b", "b a"]}, "merges.txt: line 2 is 'b a', but vocab.json has no 'ba'"),
     ({"vocab.json": SMALL, "merges.txt": b"\xff"}, "merges.txt: not UTF-8 text"),
-    ({"vocab.json": SMALL, "merges.txt": "", **of("CLIPTokenizer")}, "its tokenizer_class is 'CLIPTokenizer', for which"),
-    ({"vocab.txt": FEW, **of("BertTokenizer", model_input_names="ids")}, "'model_input_names' is 'ids', which is no list"),
+    (
+        {"vocab.json": SMALL, "merges.txt": "", **config_files("CLIPTokenizer")},
+        "its tokenizer_class is 'CLIPTokenizer', for which",
+    ),
+    (
+        {"vocab.txt": FEW, **config_files("BertTokenizer", model_input_names="ids")},
+        "'model_input_names' is 'ids', which is no list",
+    ),
     ({"vocab.txt": FEW, "config.json": "{"}, "config.json: not valid JSON"),
 ]
 
 
-@pytest.mark.parametrize(("files", "said"), BROKEN, ids=[said for _, said in BROKEN])
-def test_files_that_are_broken(files: Files, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("files", "message"), BROKEN, ids=[message for _, message in BROKEN])
+def test_broken_vocabulary_files_are_refused(files: Files, message: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.from_folder(write(tmp_path, files))
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path))
 
 
-def test_lines_that_end_as_on_windows(tmp_path: Path) -> None:
+def test_vocabulary_with_windows_line_ends(tmp_path: Path) -> None:
     ours = Tokenizer.from_folder(write(tmp_path, {"vocab.txt": "\r\n".join(FEW).encode()}))
     assert ours.encode("ab") == [2, 5, 6, 3]

@@ -35,14 +35,14 @@ def ours(empty_home: Path) -> Path:
     return path
 
 
-def test_nothing_without_our_copy(empty_home: Path, own_places: Path) -> None:
+def test_without_a_copy_of_the_ranks(empty_home: Path, own_places: Path) -> None:
     assert (
         tiktoken_ranks.ranks_path() is tiktoken_ranks.set_tiktoken_cache() is tiktoken_ranks.copy_to_tiktoken_cache() is None
     )
     assert not own_places.exists()
 
 
-def test_the_catalogue_says_the_same() -> None:
+def test_catalogue_entry_of_the_ranks() -> None:
     entry = CATALOGUE[tiktoken_ranks.NAME]
     source = entry.sources[0]
     assert isinstance(source, Wheel)
@@ -51,7 +51,7 @@ def test_the_catalogue_says_the_same() -> None:
 
 
 @pytest.mark.parametrize("name", tiktoken_ranks.CACHE_VARIABLES)
-def test_where_the_user_has_set_a_place(
+def test_copy_to_tiktoken_cache_where_the_user_set_one(
     ours: Path, own_places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv(name, str(tmp_path / "chosen"))
@@ -63,33 +63,35 @@ def test_where_the_user_has_set_a_place(
     assert not own_places.exists()
 
 
-def test_where_nothing_is_set(ours: Path, own_places: Path) -> None:
+def test_copy_to_tiktoken_cache_by_default(ours: Path, own_places: Path) -> None:
     assert tiktoken_ranks.copy_to_tiktoken_cache() == own_places / tiktoken_ranks.CACHE_KEY
     assert [path.read_bytes() for path in own_places.iterdir()] == [b"ranks"]
     assert tiktoken_ranks.CACHE_VARIABLES[0] not in os.environ
 
 
-def test_caching_turned_off(ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiktoken_caching_turned_off(ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tiktoken_ranks.CACHE_VARIABLES[0], "")
     assert tiktoken_ranks.copy_to_tiktoken_cache() is tiktoken_ranks.set_tiktoken_cache() is None
     assert not own_places.exists()
 
 
-def test_offer(ours: Path, empty_home: Path, own_places: Path) -> None:
+def test_set_tiktoken_cache(ours: Path, empty_home: Path, own_places: Path) -> None:
     assert tiktoken_ranks.set_tiktoken_cache() == empty_home / "tiktoken" / tiktoken_ranks.CACHE_KEY
     assert os.environ[tiktoken_ranks.CACHE_VARIABLES[0]] == str(empty_home / "tiktoken")
     assert (empty_home / "tiktoken" / tiktoken_ranks.CACHE_KEY).read_bytes() == b"ranks"
     assert not own_places.exists()
 
 
-def test_a_home_that_cannot_be_written_to_is_no_error(ours: Path, empty_home: Path) -> None:
+def test_set_tiktoken_cache_with_a_read_only_home(ours: Path, empty_home: Path) -> None:
     """It is asked for while a module is imported, which must not fail."""
     (empty_home / "tiktoken").write_text("a file where a folder would be")
     assert tiktoken_ranks.set_tiktoken_cache() is None
     assert tiktoken_ranks.CACHE_VARIABLES[0] not in os.environ
 
 
-def test_a_copy_with_the_right_hash_is_left_alone(ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tiktoken_copy_with_the_right_hash_is_left_alone(
+    ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tiktoken_ranks.copy_to_tiktoken_cache()
     assert place is not None
     place.write_bytes(b"damaged")
@@ -104,14 +106,16 @@ def test_a_copy_with_the_right_hash_is_left_alone(ours: Path, own_places: Path, 
     assert place.read_bytes() == b"right"
 
 
-def test_nowhere_to_write(ours: Path, own_places: Path) -> None:
+def test_copy_to_tiktoken_cache_that_cannot_be_written(ours: Path, own_places: Path) -> None:
     own_places.touch()
     refused(
         tiktoken_ranks.copy_to_tiktoken_cache, own_places, "cannot be put there", "Set TIKTOKEN_CACHE_DIR", kind=FetchError
     )
 
 
-def test_interruption_leaves_nothing(ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_copy_to_tiktoken_cache_leaves_nothing(
+    ours: Path, own_places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -121,11 +125,11 @@ def test_interruption_leaves_nothing(ours: Path, own_places: Path, monkeypatch: 
     assert list(own_places.iterdir()) == []
 
 
-def test_ranks_are_no_model(ours: Path) -> None:
+def test_ranks_are_no_checkpoint(ours: Path) -> None:
     refused(lambda: open_at(ours), ours, "the ranks of a tokenizer, not a model.")
 
 
-def test_the_real_ones() -> None:
+def test_tiktoken_reads_the_real_ranks() -> None:
     tiktoken = pytest.importorskip("tiktoken")
     try:
         locate(tiktoken_ranks.NAME)

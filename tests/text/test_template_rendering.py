@@ -69,7 +69,7 @@ def agree(source: str, conversation: Any, **options: Any) -> str | None:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_every_conversation(name: str) -> None:
+def test_conversations_render_like_the_reference(name: str) -> None:
     rendered = 0
     for conversation in CONVERSATIONS.values():
         for tools, documents in ((None, None), ([WEATHER, WEATHER], DOCUMENTS), ([], [])):
@@ -89,26 +89,30 @@ message = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "system", "tool"]), "content": content},
     optional={"reasoning_content": texts | st.none(), "tool_calls": st.just([CALL]), "name": texts},
 )
-said = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": texts})
-chats = st.lists(said, min_size=1, max_size=4) | st.lists(message, min_size=1, max_size=4)
+simple_message = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": texts})
+chats = st.lists(simple_message, min_size=1, max_size=4) | st.lists(message, min_size=1, max_size=4)
 STYLES = st.sampled_from([{}, {"add_generation_prompt": True}, {"continue_final_message": True}])
 USUAL = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @USUAL
 @given(conversation=chats, name=st.sampled_from(sorted(TEMPLATES)), more=STYLES, tools=st.sampled_from([None, [WEATHER]]))
-def test_any_conversation(conversation: list[Message], name: str, more: dict[str, Any], tools: Any) -> None:
+def test_any_conversation_renders_like_the_reference(
+    conversation: list[Message], name: str, more: dict[str, Any], tools: Any
+) -> None:
     agree(TEMPLATES[name], conversation, tools=tools, documents=DOCUMENTS, **more)
 
 
 @pytest.mark.sweep
 @settings(USUAL, max_examples=5000)
 @given(conversation=chats, name=st.sampled_from(sorted(TEMPLATES)), more=STYLES, tools=st.sampled_from([None, [WEATHER]]))
-def test_any_conversation_at_length(conversation: list[Message], name: str, more: dict[str, Any], tools: Any) -> None:
+def test_very_many_conversations_render_like_the_reference(
+    conversation: list[Message], name: str, more: dict[str, Any], tools: Any
+) -> None:
     agree(TEMPLATES[name], conversation, tools=tools, documents=DOCUMENTS, **more)
 
 
-def test_real_templates_with_everything(qwen: Tokenizer, smol: Tokenizer) -> None:
+def test_real_templates_render_like_the_reference(qwen: Tokenizer, smol: Tokenizer) -> None:
     for which in (qwen, smol):
         source = which.template().source
         for conversation in CONVERSATIONS.values():
@@ -135,7 +139,7 @@ class Modelled:
         return user("from a model")
 
 
-def test_objects_are_shown_as_plain_data() -> None:
+def test_templates_see_objects_as_plain_data() -> None:
     source = "{% for m in messages %}{{ m.role }}: {{ m.content }} {{ m.more }}\n{% endfor %}"
     odd = [
         {"role": Role.USER, "content": "a", "more": np.float32(0.5)},
@@ -152,7 +156,7 @@ def test_objects_are_shown_as_plain_data() -> None:
     assert agree(source, holder) == "user: held \n"
 
 
-def test_the_callers_messages_stay_as_they_are() -> None:
+def test_rendering_does_not_change_the_messages() -> None:
     conversation = [user("a"), assistant([{"type": "text", "text": "b"}], reasoning="c")]
     ChatTemplate("{{ messages[-1].content[0].text }}").render(conversation, continue_final_message=True)
     assert conversation == [user("a"), assistant([{"type": "text", "text": "b"}], reasoning="c")]
@@ -163,7 +167,7 @@ def test_the_callers_messages_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("words", ["Hel", "Hel ", " Hel\n\n", "a a a", "🌦", "GLASSFORMER", "<|over|>"])
 @pytest.mark.parametrize("name", ["turns", "headers", "brackets", "two_speakers", "parts", "thinking"])
-def test_the_last_message_is_left_open(name: str, words: str) -> None:
+def test_continue_final_message(name: str, words: str) -> None:
     for last in (assistant(words), assistant([{"type": "text", "text": words}]), assistant("x", reasoning_content=words)):
         found = agree(TEMPLATES[name], [user("Hi!"), last], continue_final_message=True)
         agree(TEMPLATES[name], [user("Hi!"), last], continue_final_message="reasoning_content")
@@ -171,7 +175,7 @@ def test_the_last_message_is_left_open(name: str, words: str) -> None:
             assert found.rstrip().endswith(words.strip())
 
 
-def test_what_cannot_be_left_open(qwen: Tokenizer) -> None:
+def test_continue_final_message_refused(qwen: Tokenizer) -> None:
     def go_on(last: Message, source: str = "{{ messages[-1].content }}", which: bool | str = True) -> None:
         assert theirs(source, [user("a"), last], continue_final_message=which) is None
         ChatTemplate(source).render([user("a"), last], continue_final_message=which)
@@ -190,12 +194,12 @@ def test_what_cannot_be_left_open(qwen: Tokenizer) -> None:
         qwen.apply_chat_template([user("a")], continue_final_message=True, add_generation_prompt=True)
 
 
-def test_an_unknown_role_gives_the_templates_own_words() -> None:
+def test_an_unknown_role_gives_the_templates_own_error() -> None:
     with pytest.raises(TemplateError, match=r"refused the conversation: no such role: narrator\.$"):
         ChatTemplate(TEMPLATES["strict_roles"]).render(ODD["an unknown role"])
 
 
-def test_a_role_must_be_text() -> None:
+def test_message_role_must_be_text() -> None:
     for role in (None, 7, ["user"]):
         with pytest.raises(InputTypeError, match=r"message 0 has the role .*, which is no text\. Use 'system', 'user'"):
             ChatTemplate("x").render([{"role": role, "content": "a"}])

@@ -18,10 +18,9 @@ from glassformer import AutoTokenizer
 from glassformer.text import Tokenizer
 from tests.parity.reference import transformers
 from tests.text.models import GEMMA, LLAMA, PROSE, T5, trained
-from tests.text.test_gguf_kinds import bert
-from tests.text.test_gguf_kinds import of as metadata
-from tests.text.test_vocabulary import of, write
-from tests.text.texts import SALT, spelt, texts
+from tests.text.test_gguf_tokenizers import bert, gguf_fields
+from tests.text.test_legacy_vocabulary import config_files, write
+from tests.text.texts import SALT, encodable_bytes, texts
 
 MORE = [
     "[MASK]",
@@ -70,7 +69,7 @@ def _scored(raw: bytes, kind: str, **more: Any) -> dict[str, Any]:
     model = sentencepiece_model_pb2.ModelProto.FromString(raw)
     trainer, normal = model.trainer_spec, model.normalizer_spec
     named = {"bos": trainer.bos_id, "eos": trainer.eos_id, "unknown": trainer.unk_id, "padding": trainer.pad_id}
-    return metadata(
+    return gguf_fields(
         model=kind,
         tokens=[piece.piece for piece in model.pieces] + [f"[PAD{n}]" for n in range(128 if kind == "t5" else 0)],
         scores=[piece.score for piece in model.pieces] + [-10000.0] * (128 if kind == "t5" else 0),
@@ -83,7 +82,7 @@ def _scored(raw: bytes, kind: str, **more: Any) -> dict[str, Any]:
     )
 
 
-def made(kind: str, folder: Path, want: Callable[[str], Any]) -> Pair:
+def tokenizer_pair(kind: str, folder: Path, want: Callable[[str], Any]) -> Pair:
     """Ours and the reference's; `want` is where the real tokenizers come from."""
     if kind == "qwen3":
         path = want("qwen3_tokenizer")
@@ -96,16 +95,18 @@ def made(kind: str, folder: Path, want: Callable[[str], Any]) -> Pair:
         return Pair(ours, _reloaded(ours, folder), lossless="bytes")
     if kind in ("uncased words", "cased words", "GGUF words"):
         small = kind != "cased words"
-        pair = _both(folder, {"vocab.txt": want("words"), **of("BertTokenizer", do_lower_case=small)})
+        pair = _both(folder, {"vocab.txt": want("words"), **config_files("BertTokenizer", do_lower_case=small)})
         return Pair(Tokenizer.from_gguf(bert(want("words"))), pair.theirs) if kind == "GGUF words" else pair
     if kind in ("merges", "framed merges"):
         vocabulary, lines = want("pairs")
         files = {"vocab.json": vocabulary, "merges.txt": ["#version: 0.2", *lines]}
-        return _both(folder, {**files, **of("GPT2Tokenizer" if kind == "merges" else "RobertaTokenizer")}, lossless="bytes")
+        return _both(
+            folder, {**files, **config_files("GPT2Tokenizer" if kind == "merges" else "RobertaTokenizer")}, lossless="bytes"
+        )
     options, name, files = {
-        "t5 pieces": (T5, "spiece.model", of("T5Tokenizer")),
-        "llama pieces": (LLAMA, "tokenizer.model", of("LlamaTokenizer", add_bos_token=True)),
-        "gemma pieces": (GEMMA, "tokenizer.model", of("GemmaTokenizer", add_bos_token=True)),
+        "t5 pieces": (T5, "spiece.model", config_files("T5Tokenizer")),
+        "llama pieces": (LLAMA, "tokenizer.model", config_files("LlamaTokenizer", add_bos_token=True)),
+        "gemma pieces": (GEMMA, "tokenizer.model", config_files("GemmaTokenizer", add_bos_token=True)),
     }[kind.removeprefix("GGUF ")]
     pair = _both(folder, {name: trained(**options), **files}, lossless="pieces" if "gemma" in kind else "")
     if kind.startswith("GGUF"):
@@ -127,10 +128,10 @@ KINDS = [
 
 @pytest.fixture(params=KINDS, scope="module")
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    return made(request.param, tmp_path_factory.mktemp("kind"), request.getfixturevalue)
+    return tokenizer_pair(request.param, tmp_path_factory.mktemp("kind"), request.getfixturevalue)
 
 
-def agree(pair: Pair, text: str) -> None:
+def assert_same_encoding(pair: Pair, text: str) -> None:
     if not pair.comparable(text):
         return
     found, expected = (one(text, return_offsets_mapping=True) for one in (pair.ours, pair.theirs))
@@ -140,35 +141,37 @@ def agree(pair: Pair, text: str) -> None:
     if pair.lossless:
         back = pair.ours.decode(pair.ours.encode(text, add_special_tokens=False))
         assert back == (
-            text.replace("▁", " ") if pair.lossless == "pieces" else spelt(pair.ours, text).decode(errors="replace")
+            text.replace("▁", " ")
+            if pair.lossless == "pieces"
+            else encodable_bytes(pair.ours, text).decode(errors="replace")
         )
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=any_text)
-def test_any_text(pair: Pair, text: str) -> None:
-    agree(pair, text)
+def test_any_text_encodes_like_the_reference(pair: Pair, text: str) -> None:
+    assert_same_encoding(pair, text)
 
 
 @pytest.mark.sweep
 @settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=any_text)
-def test_very_many_texts(pair: Pair, text: str) -> None:
-    agree(pair, text)
+def test_very_many_texts_encode_like_the_reference(pair: Pair, text: str) -> None:
+    assert_same_encoding(pair, text)
 
 
 @pytest.mark.parametrize("line", [LINE, "x" * 20_000, "the " * 25_000, "🫠" * 10_000], ids=["salted", "x", "the", "emoji"])
-def test_a_very_long_line(pair: Pair, line: str) -> None:
-    agree(pair, line)
+def test_a_very_long_line_encodes_like_the_reference(pair: Pair, line: str) -> None:
+    assert_same_encoding(pair, line)
 
 
 @pytest.fixture(scope="module")
-def ranked(cl100k: Path, tiktoken_cl100k: Any) -> tuple[Tokenizer, Any]:
+def tiktoken_pair(cl100k: Path, tiktoken_cl100k: Any) -> tuple[Tokenizer, Any]:
     return Tokenizer.from_tiktoken(cl100k), tiktoken_cl100k
 
 
-def agree_on_ranks(ranked: tuple[Tokenizer, Any], text: str) -> None:
-    ours, theirs = ranked
+def assert_same_ids_as_tiktoken(tiktoken_pair: tuple[Tokenizer, Any], text: str) -> None:
+    ours, theirs = tiktoken_pair
     ids = ours.encode(text)
     assert ids == theirs.encode(text, allowed_special="all")
     assert ours.decode(ids) == text
@@ -176,22 +179,22 @@ def agree_on_ranks(ranked: tuple[Tokenizer, Any], text: str) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(text=any_text)
-def test_any_text_by_ranks(ranked: tuple[Tokenizer, Any], text: str) -> None:
-    agree_on_ranks(ranked, text)
+def test_any_text_encodes_like_tiktoken(tiktoken_pair: tuple[Tokenizer, Any], text: str) -> None:
+    assert_same_ids_as_tiktoken(tiktoken_pair, text)
 
 
 @pytest.mark.sweep
 @settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=any_text)
-def test_very_many_texts_by_ranks(ranked: tuple[Tokenizer, Any], text: str) -> None:
-    agree_on_ranks(ranked, text)
+def test_very_many_texts_encode_like_tiktoken(tiktoken_pair: tuple[Tokenizer, Any], text: str) -> None:
+    assert_same_ids_as_tiktoken(tiktoken_pair, text)
 
 
-def test_a_very_long_line_by_ranks(ranked: tuple[Tokenizer, Any]) -> None:
-    agree_on_ranks(ranked, LINE)
+def test_a_very_long_line_encodes_like_tiktoken(tiktoken_pair: tuple[Tokenizer, Any]) -> None:
+    assert_same_ids_as_tiktoken(tiktoken_pair, LINE)
 
 
-def test_the_blanks_of_a_t5_file(tmp_path: Path) -> None:
+def test_t5_sentinels_of_a_gguf_file(tmp_path: Path) -> None:
     """The converter calls them [PAD0], [PAD1], … behind the pieces; the rows that only round up keep that name."""
     fields = _scored(trained(**T5), "t5")
     count = fields["tokenizer.ggml.tokens"].index("[PAD0]")

@@ -38,12 +38,12 @@ def test_every_matrix_has_a_role(family: str) -> None:
         ("table", 512, "F32", "F32"), ("plain", 512, "Q4_K", None),
     ],
 )  # fmt: skip
-def test_the_kind_for_a_role(role: WeightRole, columns: int, kind: str, wanted: str | None) -> None:
+def test_kind_for_each_role_and_width(role: WeightRole, columns: int, kind: str, wanted: str | None) -> None:
     assert kind_for(role, columns, kind) == wanted
 
 
 @pytest.mark.parametrize("prefix", ["", "transformer."])
-def test_stored_under_either_name(prefix: str, tmp_path: Path) -> None:
+def test_stored_roles_with_and_without_a_base_prefix(prefix: str, tmp_path: Path) -> None:
     """GPT-2's own files leave the base's prefix out."""
     from safetensors.numpy import load_file, save_file
 
@@ -57,7 +57,7 @@ def test_stored_under_either_name(prefix: str, tmp_path: Path) -> None:
     assert counts == {"table": 1, "columns": 4 * opened.config.num_hidden_layers}
 
 
-def test_a_short_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference.write(tmp_path / "Qwen3-0.6B", "qwen3")
     assert model_label(open_model(tmp_path / "Qwen3-0.6B")) == "Qwen3-0.6B"
     monkeypatch.chdir(tmp_path / "Qwen3-0.6B")

@@ -14,7 +14,7 @@ from glassformer.text import Detokenizer, Tokenizer
 from glassformer.text.detokenizer import INCOMPLETE, shown_bytes
 from glassformer.text.stop_buffer import StopBuffer
 from glassformer.text.token_bytes import BYTES, byte_level
-from tests.text.texts import moderate, single_bytes, spelt, texts
+from tests.text.texts import encodable_bytes, moderate, single_bytes, texts
 
 
 @pytest.fixture(params=["qwen", "smol"], scope="session")
@@ -50,7 +50,7 @@ def cooked(tokenizer: Tokenizer, recipe: list[tuple[str, float]]) -> list[int]:
 
 @moderate
 @given(text=texts, skip=st.booleans())
-def test_any_text_comes_in_whole_characters(tokenizer: Tokenizer, text: str, skip: bool) -> None:
+def test_any_text_streams_in_whole_characters(tokenizer: Tokenizer, text: str, skip: bool) -> None:
     ids = tokenizer.encode(text)
     found, whole = fed(tokenizer, ids, skip), tokenizer.decode(ids, skip_special_tokens=skip)
     assert "".join(found) == whole
@@ -59,7 +59,7 @@ def test_any_text_comes_in_whole_characters(tokenizer: Tokenizer, text: str, ski
 
 @settings(max_examples=1000, deadline=None)  # for each of the two tokenizers
 @given(text=st.text(max_size=40) | texts, stops=st.lists(st.text(min_size=1, max_size=3), max_size=2))
-def test_what_is_streamed_is_the_whole_text_up_to_a_stop(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
+def test_streamed_text_is_the_decoded_text_up_to_a_stop_string(tokenizer: Tokenizer, text: str, stops: list[str]) -> None:
     ids, held = tokenizer.encode(text), StopBuffer(stops)
     streamed = "".join(held.feed(piece) for piece in fed(tokenizer, ids, skip=True)) + held.finish()
     whole = tokenizer.decode(ids, skip_special_tokens=True)
@@ -71,7 +71,9 @@ def test_what_is_streamed_is_the_whole_text_up_to_a_stop(tokenizer: Tokenizer, t
 
 @moderate
 @given(recipe=recipes, skip=st.booleans())
-def test_any_ids_joined_are_the_whole(tokenizer: Tokenizer, recipe: list[tuple[str, float]], skip: bool) -> None:
+def test_any_ids_streamed_and_joined_are_their_decode(
+    tokenizer: Tokenizer, recipe: list[tuple[str, float]], skip: bool
+) -> None:
     ids = cooked(tokenizer, recipe)
     found, whole = fed(tokenizer, ids, skip), tokenizer.decode(ids, skip_special_tokens=skip)
     assert "".join(found) == whole
@@ -93,7 +95,7 @@ def test_plain_words_do_not_wait(tokenizer: Tokenizer) -> None:
     assert last == ""
 
 
-def test_half_a_character_at_the_end_is_given_by_finish(qwen: Tokenizer) -> None:
+def test_finish_gives_an_incomplete_character(qwen: Tokenizer) -> None:
     pieces = qwen.detokenizer()
     half = qwen.encode("🫠")[:-1]
     assert [pieces.feed(token) for token in half] == [""] * len(half)
@@ -101,7 +103,7 @@ def test_half_a_character_at_the_end_is_given_by_finish(qwen: Tokenizer) -> None
     assert pieces.finish() == ""
 
 
-def test_special_tokens_are_shown_or_not(qwen: Tokenizer) -> None:
+def test_detokenizer_skips_special_tokens_or_not(qwen: Tokenizer) -> None:
     ids = qwen.encode("a<|im_end|>b")
     assert fed(qwen, ids, skip=True) == ["a", "", "b", ""]
     assert fed(qwen, ids, skip=False) == ["a", "<|im_end|>", "b", ""]
@@ -116,20 +118,20 @@ def test_a_token_may_decode_differently_after_another() -> None:
 
 @moderate
 @given(text=texts)
-def test_the_bytes_of_the_tokens_are_the_bytes_of_the_text(tokenizer: Tokenizer, text: str) -> None:
+def test_token_bytes_joined_are_the_bytes_of_the_text(tokenizer: Tokenizer, text: str) -> None:
     found = b"".join(tokenizer.token_bytes(number) for number in tokenizer.encode(text))
-    assert found == spelt(tokenizer, text)
+    assert found == encodable_bytes(tokenizer, text)
 
 
 @moderate
 @given(recipe=recipes)
-def test_the_bytes_of_any_tokens_are_the_bytes_of_their_decode(tokenizer: Tokenizer, recipe: list[Any]) -> None:
+def test_token_bytes_of_any_ids_are_the_bytes_of_their_decode(tokenizer: Tokenizer, recipe: list[Any]) -> None:
     ids = cooked(tokenizer, recipe)
     found = b"".join(tokenizer.token_bytes(number) for number in ids)
     assert found.decode(errors="replace") == tokenizer.decode(ids)
 
 
-def test_bytes_of_odd_tokens(qwen: Tokenizer) -> None:
+def test_token_bytes_of_space_special_and_padding_ids(qwen: Tokenizer) -> None:
     assert qwen.token_bytes(220) == b" "
     assert qwen.token_bytes(151644) == b"<|im_start|>"
     assert qwen.token_bytes(151935) == b""
@@ -147,7 +149,7 @@ def test_bytes_of_odd_tokens(qwen: Tokenizer) -> None:
         (decoders.WordPiece(), [" Ġa", " ▁b", " é"]),
     ],
 )
-def test_bytes_depend_on_how_the_vocabulary_is_spelt(decoder: Any, expected: list[str]) -> None:
+def test_token_bytes_depend_on_the_decoder(decoder: Any, expected: list[str]) -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({"Ġa": 0, "▁b": 1, "é": 2}, unk_token="é"))
     if decoder is not None:
         backend.decoder = decoder
@@ -157,14 +159,14 @@ def test_bytes_depend_on_how_the_vocabulary_is_spelt(decoder: Any, expected: lis
 
 @moderate
 @given(raw=st.binary(max_size=8))
-def test_bytes_and_their_byte_level_spelling(raw: bytes) -> None:
+def test_byte_level_spelling_of_every_byte(raw: bytes) -> None:
     spelling = byte_level(raw)
     assert len(spelling) == len(raw)
     assert all(character.isprintable() and not character.isspace() for character in spelling)
     assert bytes(BYTES[character] for character in spelling) == raw
 
 
-def test_an_added_token_is_spelt_as_it_reads() -> None:
+def test_token_bytes_of_an_added_token() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
     backend.decoder = decoders.ByteLevel()
     backend.add_tokens(["<é>"])

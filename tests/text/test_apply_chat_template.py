@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from glassformer.errors import InputError, InputTypeError, TemplateError
 from glassformer.text import Tokenizer
 from tests.text.test_template import PLAIN, TOOLED, WEATHER, Message, assistant, having, system, user
-from tests.text.test_templates_rendered import TEMPLATES
+from tests.text.test_template_rendering import TEMPLATES
 from tests.text.texts import moderate, texts
 
 MARKED = TEMPLATES["generation"]
@@ -39,7 +39,7 @@ def both(qwen: Tokenizer, reference: Any, conversation: Any, **options: Any) -> 
     return found
 
 
-def test_every_keyword_of_the_reference(qwen: Tokenizer, reference: Any) -> None:
+def test_apply_chat_template_has_every_keyword_of_the_reference(qwen: Tokenizer, reference: Any) -> None:
     ours, theirs = (list(inspect.signature(which.apply_chat_template).parameters) for which in (qwen, reference))
     assert ours[:-1] == theirs[:-1]
     ours, theirs = (list(inspect.signature(which.get_chat_template).parameters) for which in (qwen, reference))
@@ -47,19 +47,21 @@ def test_every_keyword_of_the_reference(qwen: Tokenizer, reference: Any) -> None
 
 
 @pytest.mark.parametrize("template", [MARKED, MARKED_LATE], ids=["close", "late"])
-def test_the_assistants_tokens(qwen: Tokenizer, reference: Any, template: str) -> None:
+def test_assistant_tokens_mask(qwen: Tokenizer, reference: Any, template: str) -> None:
     for conversation in PLAIN.values():
         found = both(qwen, reference, conversation, chat_template=template, **MASKED)
         assert any(found["assistant_masks"]) == any(turn["role"] == "assistant" for turn in conversation)
     chat = [user("Hi!"), assistant("Hello, you!"), user("And?"), assistant("Fine.")]
     found = both(qwen, reference, chat, chat_template=template, **MASKED)
-    said = [number for number, mine in zip(found["input_ids"], found["assistant_masks"], strict=True) if mine]
-    assert qwen.decode(said).replace("<|im_end|>", "<|over|>").replace("\n", "") == "Hello, you!<|over|>Fine.<|over|>"
+    assistant_ids = [number for number, mine in zip(found["input_ids"], found["assistant_masks"], strict=True) if mine]
+    assert (
+        qwen.decode(assistant_ids).replace("<|im_end|>", "<|over|>").replace("\n", "") == "Hello, you!<|over|>Fine.<|over|>"
+    )
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("kind", [None, "pt", "np"])
-def test_the_assistants_tokens_in_batches(qwen: Tokenizer, reference: Any, side: str, kind: Any) -> None:
+def test_assistant_tokens_mask_in_batches(qwen: Tokenizer, reference: Any, side: str, kind: Any) -> None:
     batch = [PLAIN["several turns"], PLAIN["the assistant last"], PLAIN["odd whitespace"], PLAIN["one turn"]]
     ours, theirs = copy.copy(qwen), copy.copy(reference)
     for cut in ("left", "right"):
@@ -76,16 +78,18 @@ def test_the_assistants_tokens_in_batches(qwen: Tokenizer, reference: Any, side:
         both(ours, theirs, batch[0], chat_template=MARKED_LATE, truncation=True, max_length=20, **MASKED)
 
 
-said = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": texts})
+simple_message = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant"]), "content": texts})
 
 
 @moderate
-@given(conversation=st.lists(said, min_size=1, max_size=4))
-def test_any_assistants_tokens(qwen: Tokenizer, reference: Any, conversation: list[Message]) -> None:
+@given(conversation=st.lists(simple_message, min_size=1, max_size=4))
+def test_any_assistant_tokens_mask_matches_the_reference(
+    qwen: Tokenizer, reference: Any, conversation: list[Message]
+) -> None:
     both(qwen, reference, conversation, chat_template=MARKED_LATE, **MASKED)
 
 
-def test_an_assistant_who_says_nothing(qwen: Tokenizer) -> None:
+def test_assistant_tokens_mask_of_an_empty_message(qwen: Tokenizer) -> None:
     source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}{{ 'end' }}"
     found = qwen.apply_chat_template([assistant("")], chat_template=source, **MASKED)
     assert found["assistant_masks"] == [0]
@@ -93,7 +97,7 @@ def test_an_assistant_who_says_nothing(qwen: Tokenizer) -> None:
     assert found["assistant_masks"] == [1, 0]  # the reference marks both, for it takes token 0 for none
 
 
-def test_a_template_without_generation_blocks(qwen: Tokenizer) -> None:
+def test_assistant_tokens_mask_needs_generation_blocks(qwen: Tokenizer) -> None:
     with pytest.raises(
         TemplateError, match=r"does not say which words are the assistant's\. Pass one that puts them between"
     ):
@@ -108,7 +112,7 @@ SPELT = [
 ]
 
 
-def test_control_tokens_in_a_conversation(qwen: Tokenizer, reference: Any) -> None:
+def test_sanitize_control_tokens(qwen: Tokenizer, reference: Any) -> None:
     options: dict[str, Any] = {"sanitize_control_tokens": True}
     for conversation in [*SPELT, *PLAIN.values(), *TOOLED.values()]:
         for more in ({}, {"add_generation_prompt": True, "tools": [WEATHER]}):
@@ -128,7 +132,7 @@ def test_control_tokens_in_a_conversation(qwen: Tokenizer, reference: Any) -> No
     assert qwen.decode(ids) == qwen.apply_chat_template(SPELT[0], tokenize=False)
 
 
-def test_a_control_token_without_another_spelling(qwen: Tokenizer) -> None:
+def test_sanitize_control_tokens_refuses_what_it_cannot_spell(qwen: Tokenizer) -> None:
     other = copy.copy(qwen)
     import tokenizers
 
@@ -138,7 +142,7 @@ def test_a_control_token_without_another_spelling(qwen: Tokenizer) -> None:
         other.apply_chat_template([user("<x>")], chat_template="{{ messages[0].content }}", sanitize_control_tokens=True)
 
 
-def test_batches_of_any_kind(qwen: Tokenizer, reference: Any) -> None:
+def test_batched_conversations_match_the_reference(qwen: Tokenizer, reference: Any) -> None:
     held = types.SimpleNamespace(messages=[user("held")])
     for batch in ([held, held], ([user("a")], [user("b")]), [(user("a"),)]):
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
@@ -148,14 +152,14 @@ def test_batches_of_any_kind(qwen: Tokenizer, reference: Any) -> None:
     assert qwen.apply_chat_template(held, tokenize=False) == reference.apply_chat_template(held, tokenize=False)
 
 
-def test_more_for_the_tokenizer(qwen: Tokenizer, reference: Any) -> None:
+def test_tokenizer_kwargs(qwen: Tokenizer, reference: Any) -> None:
     options = {"tokenizer_kwargs": {"return_offsets_mapping": True, "padding_side": "left"}, "padding": True}
     both(qwen, reference, [PLAIN["one turn"], PLAIN["several turns"]], **options)
     with pytest.raises(InputTypeError, match="tokenizer_kwargs has 'padding', which apply_chat_template sets. Pass it by"):
         qwen.apply_chat_template([user("Hi!")], tokenizer_kwargs={"padding": True})
 
 
-def test_the_source_of_a_template(qwen: Tokenizer, reference: Any) -> None:
+def test_get_chat_template(qwen: Tokenizer, reference: Any) -> None:
     assert qwen.get_chat_template() == reference.get_chat_template() == qwen.chat_template
     several = having(qwen, {"default": "a", "tool_use": "b", "rag": "c"})
     assert [several.get_chat_template(), several.get_chat_template(tools=[]), several.get_chat_template("rag")] == list(
@@ -167,7 +171,7 @@ def test_the_source_of_a_template(qwen: Tokenizer, reference: Any) -> None:
         qwen.get_chat_template(7)  # type: ignore[arg-type]
 
 
-def test_one_message_of_a_conversation(qwen: Tokenizer, reference: Any) -> None:
+def test_encode_message_with_chat_template(qwen: Tokenizer, reference: Any) -> None:
     for history in (None, [], PLAIN["one turn"], PLAIN["several turns"], PLAIN["thoughts"]):
         for message in (user("Next?"), assistant("<think>\na\n</think>\n\nb")):
             ours, theirs = (which.encode_message_with_chat_template(message, history) for which in (qwen, reference))
@@ -185,7 +189,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_masks_are_not_cut_into_windows(qwen: Tokenizer) -> None:
+def test_assistant_tokens_mask_refuses_overflowing_tokens(qwen: Tokenizer) -> None:
     """Refused, where the reference would give masks of other lengths than the ids."""
     with pytest.raises(InputError, match="return_assistant_tokens_mask does not go together with return_overflowing_tokens"):
         qwen.apply_chat_template(
@@ -194,14 +198,16 @@ def test_masks_are_not_cut_into_windows(qwen: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize(("options", "why"), TOGETHER)
-def test_what_cannot_be_had_together(qwen: Tokenizer, reference: Any, options: dict[str, Any], why: str) -> None:
+def test_apply_chat_template_options_that_exclude_each_other(
+    qwen: Tokenizer, reference: Any, options: dict[str, Any], why: str
+) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any: the reference refuses it too
         reference.apply_chat_template([user("Hi!")], chat_template=MARKED, **options)
     with pytest.raises(InputError, match=f"{why}. Leave one of them out"):
         qwen.apply_chat_template([user("Hi!")], chat_template=MARKED, **options)
 
 
-def test_text_that_is_no_text(qwen: Tokenizer) -> None:
+def test_apply_chat_template_refuses_a_lone_surrogate(qwen: Tokenizer) -> None:
     broken = [user("a \ud800 b")]
     assert "\ud800" in qwen.apply_chat_template(broken, tokenize=False)
     for options in ({}, {"sanitize_control_tokens": True}):
