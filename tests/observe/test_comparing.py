@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import glassformer
+from bench.reference import compare_with_transformers
 from glassformer.errors import InputError, InputTypeError
+from glassformer.observe import compare_models
 from glassformer.observe.compare import compare
 from glassformer.sites import Change
 from tests.observe.models import TEXT, both, encoder
@@ -118,7 +120,7 @@ class TestModels:
         assert (found.first.came, found.first.probability) == ("", (None, None))
         assert found.tokens == 4
         assert found.agreement == pytest.approx(4 / 5)
-        assert "part at position 5" in fits(found)
+        assert "differ at position 5" in fits(found)
 
     def test_executors_agree(self) -> None:
         found: Any = compare(both("llama", "plain").model, both("llama", "cpu").model, text=TEXT * 3)
@@ -126,27 +128,25 @@ class TestModels:
         assert found.agreement == 1
         assert max(gap.error for gap in found.gaps) < 1e-3
 
-    def test_transformers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = both("llama").model
-        found: Any = compare(model, "transformers", text=TEXT * 3)
+    def test_scores_and_hidden_states_are_those_of_transformers(self) -> None:
+        found = compare_with_transformers(both("llama").model, TEXT * 3)
         assert found.names[1] == "transformers"
         assert found.divergence < 1e-6
         assert max(gap.error for gap in found.gaps) < 1e-4
-        import sys
 
-        monkeypatch.setitem(sys.modules, "transformers", None)
-        with pytest.raises(InputError, match="it must be installed: pip install transformers"):
-            compare(model, "transformers", text=TEXT)
+    def test_transformers_needs_a_decoder_from_a_file(self) -> None:
+        loaded = glassformer.load(both("gpt2").model.opened.path)
+        in_memory = type(loaded).around(loaded.module, loaded.tokenizer)
+        with pytest.raises(InputError, match="cannot be compared with transformers: it must be a decoder, from a file"):
+            compare_with_transformers(in_memory, TEXT)
 
     def test_long_texts_go_window_by_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from glassformer.observe import compare as comparing
-
-        monkeypatch.setattr(comparing, "WINDOW", 16)
+        monkeypatch.setattr(compare_models, "WINDOW", 16)
         model = both("gpt2").model
-        told: list[tuple[int, int]] = []
-        found: Any = compare(model, model, text="x" * 40, progress=lambda *one: told.append(one))
+        calls: list[tuple[int, int]] = []
+        found: Any = compare(model, model, text="x" * 40, progress=lambda *call: calls.append(call))
         assert found.tokens == 15 + 15 + 7
-        assert told == [(16, 40), (32, 40), (40, 40)]
+        assert calls == [(16, 40), (32, 40), (40, 40)]
 
     def test_what_cannot_be_compared(self) -> None:
         gpt2, t5 = both("gpt2").model, both("t5").model
@@ -163,7 +163,7 @@ class TestModels:
         with pytest.raises(InputError, match="cut this text into different tokens"):
             compare(gpt2.read("ab"), both("llama").model.read("abc"))
         made = glassformer.load(both("gpt2").model.opened.path)
-        around = type(made).around(made.module, made.tokenizer)
+        around = type(made).from_module(made.module, made.tokenizer)
         with pytest.raises(InputError, match="cannot be compared with transformers: it must be a decoder, from a file"):
             compare(around, "transformers", text=TEXT)
 

@@ -140,7 +140,7 @@ def test_a_config_alone(tmp_path: Path) -> None:
     assert [one.name for one in found.tied] == ["cls.predictions.decoder.weight"]
     shown = plain_text(TerminalPage(found.page()), 80)
     assert "There are no weights here" in shown
-    assert "In 16 bits each they would take 130.6 kB." in shown
+    assert "With 16 bits each they would take 130.6 kB." in shown
     with pytest.raises(InputError, match="its weights are not here, and a config has no numbers to look at. Fetch them."):
         seen(tmp_path / "bare", stats=True)
 
@@ -422,7 +422,7 @@ def test_a_loaded_model_and_its_module(tiny_qwen3: Path) -> None:
     assert inside.shapes == found.shapes
     assert (inside.elements, inside.bytes, inside.kinds) == (found.elements, found.bytes, found.kinds)
     assert inside.tied == found.tied
-    around = glassformer.runtime.Model.around(model.module, model.tokenizer)  # type: ignore[attr-defined]
+    around = glassformer.runtime.Model.from_module(model.module, model.tokenizer)  # type: ignore[attr-defined]
     assert around.parameters().shapes == found.shapes
     part = around.parameters(only="*.q_proj.weight", histogram=True)
     assert part.flat == tuple(one for one in model.parameters(only="*.q_proj.weight", histogram=True).flat)

@@ -1,4 +1,4 @@
-"""The short face: load, chat, stream, watch, look; and the journey, whose every Python line is run."""
+"""The short API: load, chat, stream, watch, look; and the journey, whose every Python line is run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(tiny_qwen3: Path) -> Any:
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory, tiny_qwen3: Path) -> Any:
+def without_template(tmp_path_factory: pytest.TempPathFactory, tiny_qwen3: Path) -> Any:
     """A model whose tokenizer has no chat template."""
     import shutil
 
@@ -60,7 +60,7 @@ def test_chat_stream_and_watch_give_the_same_text(model: Any) -> None:
     assert run.journey.next.id == run.steps[0].id
 
 
-def test_it_is_what_generate_gives(model: Any) -> None:
+def test_chat_gives_the_text_of_generate(model: Any) -> None:
     tokens = model.tokenizer.apply_chat_template(
         [{"role": "user", "content": "Hi"}], add_generation_prompt=True, enable_thinking=False, return_tensors="pt"
     )
@@ -68,7 +68,7 @@ def test_it_is_what_generate_gives(model: Any) -> None:
     assert model.chat("Hi", max_new_tokens=8) == model.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_several_texts(model: Any) -> None:
+def test_watch_many_gives_several_texts(model: Any) -> None:
     settings = {"do_sample": True, "max_new_tokens": 6, "seed": 3}
     runs = model.watch_many("Hi", num_return_sequences=3, look=2, **settings)
     assert len({run.text for run in runs}) == 3
@@ -84,11 +84,13 @@ def test_several_texts(model: Any) -> None:
         == "".join(model.stream("Hi", num_beams=3, max_new_tokens=6))
     )
     assert best.tokens_per_second > 0
-    with pytest.raises(SettingError, match=r"num_return_sequences=2 gives several texts. Leave it out, or call runs\(…\)"):
+    with pytest.raises(
+        SettingError, match=r"num_return_sequences=2 gives several texts. Leave it out, or call watch_many\(…\)"
+    ):
         model.chat("Hi", num_beams=3, num_return_sequences=2)
 
 
-def test_a_stream_can_be_closed(model: Any) -> None:
+def test_a_stream_can_be_closed_early(model: Any) -> None:
     pieces = model.stream("Hi", max_new_tokens=50)
     next(pieces)
     pieces.close()
@@ -96,7 +98,7 @@ def test_a_stream_can_be_closed(model: Any) -> None:
     assert model.chat("Hi", max_new_tokens=1)
 
 
-def test_a_file_that_asks_for_several_texts(tiny_qwen3: Path) -> None:
+def test_chat_ignores_num_return_sequences_of_the_models_settings(tiny_qwen3: Path) -> None:
     asking = glassformer.load(tiny_qwen3)
     asking.settings.num_beams, asking.settings.num_return_sequences = 3, 2
     assert asking.chat("Hi", max_new_tokens=2)
@@ -114,7 +116,7 @@ def test_drafts_by_name_by_model_and_by_module(model: Any, tiny_qwen3: Path, tmp
         model.chat("Hi", assistant_model=glassformer.AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
-def test_guidance(model: Any) -> None:
+def test_guidance_with_a_negative_prompt(model: Any) -> None:
     plain = model.chat("Hi", max_new_tokens=8)
     guided = model.watch("Hi", guidance_scale=4.0, negative_prompt="Bye", max_new_tokens=8, look=3)
     assert guided.text != plain
@@ -127,7 +129,7 @@ def test_guidance(model: Any) -> None:
             model.chat("Hi", guidance_scale=4.0, negative_prompt_ids=bad)
 
 
-def test_log_probabilities(model: Any) -> None:
+def test_logprobs_and_prompt_logprobs(model: Any) -> None:
     run = model.watch("Hi", max_new_tokens=3, logprobs=20, prompt_logprobs=2)
     assert [step.id for step in run.prompt_steps] == list(run.ids)
     assert len(run.steps[0].candidates) == 20
@@ -140,13 +142,13 @@ def test_log_probabilities(model: Any) -> None:
         model.chat("Hi", output_scores=True, return_dict_in_generate=True)
 
 
-def test_where_settings_come_from(model: Any) -> None:
+def test_run_settings_have_an_origin(model: Any) -> None:
     run = model.watch("Hi", max_new_tokens=2)
     assert run.settings.in_force["max_new_tokens"] == (2, "this call")
     assert "this call" in str(run.settings)
 
 
-def test_seeds(model: Any) -> None:
+def test_a_seed_repeats_the_text(model: Any) -> None:
     settings = {"max_new_tokens": 6, "do_sample": True}
     assert model.chat("Hi", seed=4, **settings) == model.chat("Hi", seed=4, **settings)
     run = model.watch("Hi", **settings)
@@ -154,15 +156,15 @@ def test_seeds(model: Any) -> None:
     assert model.watch("Hi", max_new_tokens=1).seed is None
 
 
-def test_prompts(model: Any, bare: Any) -> None:
+def test_render_raw_system_and_messages(model: Any, without_template: Any) -> None:
     assert model.render("Hi", raw=True) == "Hi"
     assert model.render("Hi", system="Be brief.").startswith("<|im_start|>system\nBe brief.<|im_end|>")
     assert model.render([{"role": "user", "content": "Hi"}]) == model.render("Hi")
-    assert model.render("Hi", enable_thinking=True).endswith("assistant\n")
-    assert bare.render("Hi") == "Hi"
-    assert bare.chat("Hi", max_new_tokens=1) == model.chat("Hi", raw=True, max_new_tokens=1)
+    assert model.render("Hi", template={"enable_thinking": True}).endswith("assistant\n")
+    assert without_template.render("Hi") == "Hi"
+    assert without_template.chat("Hi", max_new_tokens=1) == model.chat("Hi", raw=True, max_new_tokens=1)
     with pytest.raises(TemplateError, match="no chat template, so it takes plain text only"):
-        bare.render("Hi", system="x")
+        without_template.render("Hi", system="x")
     with pytest.raises(InputTypeError, match="a raw prompt is text"):
         model.render([{"role": "user", "content": "Hi"}], raw=True)
     with pytest.raises(InputError, match="no place for a system message"):
@@ -177,7 +179,7 @@ def test_prompts(model: Any, bare: Any) -> None:
         model.chat("")
 
 
-def test_no_tokens(model: Any) -> None:
+def test_a_prompt_without_tokens_is_refused(model: Any) -> None:
     original, model.opened.__dict__["tokenizer"] = model.tokenizer, _Silent()
     try:
         with pytest.raises(InputError, match="has no tokens"):
@@ -195,7 +197,7 @@ class _Silent:
         return {"input_ids": []}
 
 
-def test_too_long(tmp_path: Path, qwen3_tokenizer: Path) -> None:
+def test_a_prompt_longer_than_the_context_is_refused(tmp_path: Path, qwen3_tokenizer: Path) -> None:
     import shutil
 
     reference.write(tmp_path, "llama", vocab_size=151936, max_position_embeddings=20)
@@ -205,7 +207,7 @@ def test_too_long(tmp_path: Path, qwen3_tokenizer: Path) -> None:
         glassformer.load(tmp_path).chat("one two three four five six seven eight nine ten eleven twelve thirteen")
 
 
-def test_bad_names() -> None:
+def test_unknown_names_suggest_the_nearest() -> None:
     with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):
         glassformer.load("smolm2")
     with pytest.raises(UnknownArgument, match="no argument 'executer'. Did you mean 'executor'"):
@@ -214,7 +216,7 @@ def test_bad_names() -> None:
         glassformer.load("smollm2", executor="plane")  # type: ignore[arg-type]
 
 
-def test_what_is_broken_is_said_when_loading(tiny_qwen3: Path, tmp_path: Path) -> None:
+def test_load_refuses_broken_checkpoints_and_arguments(tiny_qwen3: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="not a known family"):
         glassformer.load(tmp_path)
@@ -228,19 +230,19 @@ def test_what_is_broken_is_said_when_loading(tiny_qwen3: Path, tmp_path: Path) -
 
 
 class TestExecutors:
-    def test_by_name(self, tiny_qwen3: Path) -> None:
+    def test_executor_chosen_by_name(self, tiny_qwen3: Path) -> None:
         names = {asked: glassformer.load(tiny_qwen3, executor=asked).executor.describe().name for asked in EXECUTORS}
         assert names == {"auto": "cpu", "plain": "plain", "cpu": "cpu"}
         assert glassformer.load(tiny_qwen3, dtype="float32").executor.describe().name == "plain"
 
-    def test_both_write_the_same(self, tiny_qwen3: Path) -> None:
+    def test_plain_and_cpu_write_the_same_text(self, tiny_qwen3: Path) -> None:
         texts = {
             glassformer.load(tiny_qwen3, executor=executor).chat("Hi", max_new_tokens=10) for executor in ("plain", "cpu")
         }
         assert len(texts) == 1
 
     @pytest.mark.parametrize(("cache", "kept"), [(None, "f32"), *((cache, cache) for cache in CACHES)])
-    def test_caches(self, cache: str | None, kept: str, tiny_qwen3: Path) -> None:
+    def test_kv_cache_formats(self, cache: str | None, kept: str, tiny_qwen3: Path) -> None:
         model = glassformer.load(tiny_qwen3, cache=cache)
         assert f"keys and values in {kept}" in model.executor.describe().notes
         assert model.chat("Hi", max_new_tokens=2)
@@ -248,7 +250,7 @@ class TestExecutors:
     def test_packed_weights_keep_half_floats(self, smollm2: Path) -> None:
         assert "keys and values in f16" in glassformer.load(smollm2).executor.describe().notes
 
-    def test_activations(self, smollm2: Path) -> None:
+    def test_q8_activations_are_coarser_than_q14(self, smollm2: Path) -> None:
         fine, coarse = (glassformer.load(smollm2, activations=activations) for activations in ("q14", "q8"))
         assert (fine.executor.describe().options, coarse.executor.describe().options) == ({}, {"activations": "q8"})
         found: Any = compare(fine, coarse, text="The capital of France is Paris.")
@@ -259,14 +261,14 @@ class TestExecutors:
         ("asked", "said"),
         [
             ({"executor": "cpu", "dtype": "float32"}, "dtype is what PyTorch computes in; .* Leave one out"),
-            ({"executor": "plain", "cache": "q8"}, "cache is the CPU engine's: .* Leave one out"),
-            ({"dtype": "float32", "cache": "f16"}, "cache is the CPU engine's: .* Leave one out"),
-            ({"executor": "plain", "activations": "q8"}, "activations are the CPU engine's to round: .* Leave one out"),
+            ({"executor": "plain", "cache": "q8"}, "cache is for the CPU engine: .* Leave one out"),
+            ({"dtype": "float32", "cache": "f16"}, "cache is for the CPU engine: .* Leave one out"),
+            ({"executor": "plain", "activations": "q8"}, "activations are for the CPU engine: .* Leave one out"),
             ({"activations": "q9"}, "there is no kind of activations 'q9'. Known: q14, q8"),
             ({"cache": "f61"}, "there is no cache 'f61'. Did you mean 'f16'\\? Known: f32, f16, bf16, q8"),
         ],
     )
-    def test_contradictions(self, asked: dict[str, Any], said: str, tiny_qwen3: Path) -> None:
+    def test_contradictory_options_are_refused(self, asked: dict[str, Any], said: str, tiny_qwen3: Path) -> None:
         with pytest.raises(InputError, match=said):
             glassformer.load(tiny_qwen3, **asked)
 
@@ -294,13 +296,13 @@ class TestExecutors:
         ]
 
     @pytest.mark.usefixtures("_no_engine")
-    def test_one_that_is_asked_for_by_name_raises(self, tiny_qwen3: Path) -> None:
+    def test_an_executor_asked_for_by_name_raises(self, tiny_qwen3: Path) -> None:
         model = glassformer.load(tiny_qwen3, executor="cpu")
         with pytest.raises(ExecutorError, match="no C\\+\\+ compiler was found. Install one."):
             model.chat("Hi")
 
 
-def test_repr(model: Any) -> None:
+def test_repr_names_family_and_parameters(model: Any) -> None:
     assert "qwen3" in repr(model)
     assert f"{model.blueprint.parameters:,} parameters" in repr(model)
 
@@ -324,7 +326,7 @@ class TestJourney:
             assert shape == stage.shape, stage
         assert names["best"].tolist() == [[journey.next.id]]
 
-    def test_content(self, model: Any) -> None:
+    def test_journey_tokens_stages_and_next_token(self, model: Any) -> None:
         journey = model.look("how are you?")
         assert [token.id for token in journey.tokens][:4] == [151644, 872, 198, 5158]
         assert journey.tokens[0].special
@@ -356,7 +358,7 @@ class TestJourney:
         assert [b for b in dict.fromkeys(stage.blocks for stage in found) if b] == [(0, 1), (2, 2)]
 
     @pytest.mark.parametrize("width", [80, 120])
-    def test_it_fits(self, model: Any, width: int) -> None:
+    def test_journey_fits_the_width(self, model: Any, width: int) -> None:
         import io
 
         from rich.console import Console

@@ -1,4 +1,4 @@
-"""A model that is in memory already, where a checkpoint would be."""
+"""A model that is in memory already, in place of a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Head, blueprint
-from glassformer.checkpoint.sentence import Sentence
+from glassformer.checkpoint.sentence_settings import SentenceSettings
 from glassformer.decoding import GenerationConfig
 from glassformer.text import Tokenizer
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """A model of an Auto class, and its tokenizer, with what `Opened` would tell of them."""
+    """A model of an Auto class and its tokenizer, with the attributes of an `OpenedModel`."""
 
     module: Any
     tokenizer: Tokenizer
-    sentence: Sentence = field(default_factory=Sentence)
+    sentence: SentenceSettings = field(default_factory=SentenceSettings)
 
     @property
     def name(self) -> str:

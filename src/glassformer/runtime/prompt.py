@@ -1,4 +1,4 @@
-"""How a text or a conversation becomes the prompt that a model sees."""
+"""How a text or a conversation becomes a model's prompt."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ class PromptOptions:
     template: Mapping[str, Any] = field(default_factory=dict)  # variables of the chat template
 
     def __post_init__(self) -> None:
-        if taken := [name for name in RESERVED if name in self.template]:
+        if reserved := [name for name in RESERVED if name in self.template]:
             raise TemplateError(
-                f"{taken[0]} is no variable of a chat template, but an argument of its own. Give it as that."
+                f"{reserved[0]} is no variable of a chat template, but an argument of its own. Pass it as that."
             )
 
     @classmethod
     def of(cls, keywords: Mapping[str, Any]) -> Self:
-        """From keyword arguments, which may be these and no others."""
+        """From keyword arguments; refuses any other."""
         if unknown := [name for name in keywords if name not in cls.__annotations__]:
             known = ", ".join(cls.__annotations__)
             raise UnknownArgument(
                 f"there is no argument {unknown[0]!r} here.{nearest(unknown[0], cls.__annotations__)} "
-                f"How the text becomes a prompt is said by: {known}."
+                f"A prompt's arguments are: {known}; variables of the chat template go into template={{…}}."
             )
         return cls(keywords.get("raw", False), keywords.get("system"), dict(keywords.get("template") or {}))
 
     @classmethod
     def split(cls, keywords: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """From the keyword arguments of a call that takes settings too; and these."""
-        own = {name: value for name, value in keywords.items() if name in cls.__annotations__}
-        return cls.of(own), {name: value for name, value in keywords.items() if name not in own}
+        """Keyword arguments as prompt options and the rest, which are settings."""
+        options = {name: value for name, value in keywords.items() if name in cls.__annotations__}
+        return cls.of(options), {name: value for name, value in keywords.items() if name not in options}
 
 
 def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: str) -> str:
-    """The text that the model called `name` will see: through its chat template if it has one, unless it is to be raw."""
+    """The text that the model called `name` reads: through its chat template if it has one, unless it is raw."""
     messages: Sequence[Mapping[str, Any]]
     raw, system = options.raw, options.system
     if isinstance(prompt, str):

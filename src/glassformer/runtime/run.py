@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.decoding import Finish, GenerationConfig, Recipe, Step
-from glassformer.decoding.settings import strings
+from glassformer.decoding.settings import as_texts
 from glassformer.errors import InputError
 from glassformer.text import Tokenizer
 from glassformer.text.stop_buffer import StopBuffer
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from glassformer.observe.protocols import ModelLike
     from glassformer.observe.reading import Reading
     from glassformer.page.document import Page
-    from glassformer.views.attention import Attention, Heads, Kind
+    from glassformer.views.attention import AttentionKind, AttentionMap, Heads
     from glassformer.views.attribution import Attribution
     from glassformer.views.caching import CacheComparison
     from glassformer.views.journey import Journey
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Run:
-    """One prompt, what followed it, and what made it."""
+    """One prompt, the generated text, and what made it."""
 
     model: ModelLike
-    prompt: str  # as the model saw it
+    prompt: str  # as the model read it
     ids: tuple[int, ...]
     recipe: Recipe
     seed: int | None
-    negative: tuple[int, ...] | None = None  # what guidance leads away from
+    negative: tuple[int, ...] | None = None  # the negative prompt's ids, for guidance
     steps: list[Step] = field(default_factory=list)
     prompt_steps: list[Step] = field(default_factory=list)  # of the prompt's own tokens, with prompt_logprobs
     text: str = ""  # without the stop string
@@ -53,11 +53,11 @@ class Run:
     remedy: str | None = None  # what to try, when the text runs in a circle or makes no sense
     seconds_to_first: float = 0.0
     seconds: float = 0.0
-    cancelling: threading.Event = field(default_factory=threading.Event, repr=False)  # set: it is to end
+    cancelling: threading.Event = field(default_factory=threading.Event, repr=False)  # set by `cancel`
 
     @property
     def settings(self) -> GenerationConfig:
-        """The settings in force; printed, each with where it came from."""
+        """The settings in force; printed, each with its origin."""
         return self.recipe.settings
 
     @property
@@ -66,12 +66,12 @@ class Run:
         return self.steps[-1].finish if self.steps else None
 
     def cancel(self) -> None:
-        """End it after the token that is being made; from any thread."""
+        """End it after the current token; from any thread."""
         self.cancelling.set()
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the tokens after the first, which waits for the prompt; of all, where beams give them at the end."""
+        """The speed after the first token, which waits for the prompt; of all tokens with beams, which come at the end."""
         if self.settings.num_beams > 1:
             return len(self.steps) / self.seconds if self.seconds else 0.0
         later = self.seconds - self.seconds_to_first
@@ -85,7 +85,7 @@ class Run:
     def why(self, number: int | str = 0) -> Why:
         """Why a token was chosen: what the model thought of each candidate, and what each rule did to it."""
         from glassformer.observe.why import why
-        from glassformer.text.pieces import shown_bytes
+        from glassformer.text.detokenizer import shown_bytes
         from glassformer.views.tokens import find_token
 
         if isinstance(number, str):
@@ -110,9 +110,9 @@ class Run:
     @cached_property
     def trace(self) -> Trace:
         """Each step's candidates, what was chosen, its surprisal, and the entropy of the choice."""
-        from glassformer.observe.trace import written
+        from glassformer.observe.trace import trace_run
 
-        return written(self)
+        return trace_run(self)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -131,12 +131,12 @@ class Run:
         return journey(self.model, self.prompt, self.ids)
 
     def attention(
-        self, layer: int | None = None, head: int | None = None, *, kind: Kind = "self", rollout: bool = False
-    ) -> Attention:
+        self, layer: int | None = None, head: int | None = None, *, kind: AttentionKind = "self", rollout: bool = False
+    ) -> AttentionMap:
         """Who looked at whom, in prompt and text: a head, a layer's mean, all layers' mean, or their rollout."""
         return self.reading.attention(layer, head, kind=kind, rollout=rollout)
 
-    def heads(self, *, kind: Kind = "self") -> Heads:
+    def heads(self, *, kind: AttentionKind = "self") -> Heads:
         """All heads of all layers, each in a few numbers."""
         return self.reading.heads(kind=kind)
 
@@ -145,7 +145,7 @@ class Run:
         from glassformer.observe.lens import POSITIONS
 
         if positions is None:
-            last = self.reading.given + len(self.steps) - 1
+            last = self.reading.prompt_length + len(self.steps) - 1
             positions = range(max(0, last - min(len(self.steps), POSITIONS)), last) if self.steps else None
         return self.reading.lens(positions)
 
@@ -157,7 +157,7 @@ class Run:
         self._check(number)
         number %= len(self.steps)
         chosen = self.steps[number].id if token is None else token
-        return self.reading.attribution(self.reading.given + number - 1, chosen, against)
+        return self.reading.attribution(self.reading.prompt_length + number - 1, chosen, against)
 
     def caching(self) -> CacheComparison:
         """This text written twice, with the cache and without: the same tokens, at what cost in time and bytes."""
@@ -165,7 +165,7 @@ class Run:
 
         return caching(self)
 
-    # Keeping it -------------------------------------------------------------------------------------------------
+    # Saving -----------------------------------------------------------------------------------------------------
 
     @property
     def receipt(self) -> Receipt:
@@ -176,7 +176,7 @@ class Run:
 
     def page(self, everything: bool = False) -> Page:
         """The whole run as one picture."""
-        from glassformer.views.run import MAPPED, Overview, draw
+        from glassformer.views.run import MAX_MAP_TOKENS, Overview, draw
 
         watched = bool(self.steps) and self.steps[0].waterfall is not None
         overview = Overview(
@@ -194,27 +194,27 @@ class Run:
             lens=self.lens() if self.steps else None,
             attribution=self.attribution(0) if self.steps else None,
             heads=self.heads() if self.steps else None,
-            attention=self.attention() if self.steps and len(self.reading) <= MAPPED else None,
+            attention=self.attention() if self.steps and len(self.reading) <= MAX_MAP_TOKENS else None,
             journey=self.journey,
             receipt=self.receipt,
         )
         return draw(overview, everything)
 
     def _repr_html_(self) -> str:
-        from glassformer.page.html import fragment
+        from glassformer.page.html import html_fragment
 
-        return fragment(self.page())
+        return html_fragment(self.page())
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it: .json is a receipt that can be replayed, .html the whole run as one page, .txt the same as text."""
-        from glassformer.page.html import document
-        from glassformer.page.terminal import Drawn, plain
+        from glassformer.page.html import html_document
+        from glassformer.page.terminal import TerminalPage, plain_text
         from glassformer.views.view import write_form
 
         forms = {
             ".json": lambda: json.dumps(self.receipt.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n",
-            ".html": lambda: document(self.page(everything=True)),
-            ".txt": lambda: plain(Drawn(self.page(everything=True))),
+            ".html": lambda: html_document(self.page(everything=True)),
+            ".txt": lambda: plain_text(TerminalPage(self.page(everything=True))),
         }
         return write_form(path, forms)
 
@@ -224,13 +224,13 @@ class Run:
 
 
 class TextStream:
-    """A run's text as it grows: tokens in, whole pieces out, held back where a stop string may have begun."""
+    """A run's text as it grows: tokens in, pieces of text out, held back while they could begin a stop string."""
 
     def __init__(self, run: Run, tokenizer: Tokenizer) -> None:
         self.run = run
         self.tokenizer = tokenizer
-        self.pieces = tokenizer.pieces()
-        self.buffer = StopBuffer(strings(run.settings.stop_strings))
+        self.pieces = tokenizer.detokenizer()
+        self.buffer = StopBuffer(as_texts(run.settings.stop_strings))
 
     def add(self, step: Step, seconds: float) -> str:
         run = self.run

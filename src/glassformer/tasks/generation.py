@@ -93,7 +93,7 @@ class GenerationTask(Task):
     def generate(self, prompts: Sequence[Sequence[int]], recipe: Recipe) -> list[list[Policy]]:
         """The finished policies of each prompt, all generated together; several per prompt, if the settings ask for them."""
         groups = [self.model.policies(recipe, prompt) for prompt in prompts]
-        steps = self.model.steps([policy for group in groups for policy in group])
+        steps = self.model.generate_steps([policy for group in groups for policy in group])
         outcomes = {number: step.outcome for number, step in steps if step.outcome is not None}
         finished = iter([outcomes[number].policy for number in sorted(outcomes)])
         return [[next(finished) for _ in group] for group in groups]

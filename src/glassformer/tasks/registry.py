@@ -119,7 +119,7 @@ def _load_model(model: Any, tokenizer: Any, dtype: str | None, device: Any, prog
     elif hasattr(model, "base_model") and hasattr(model, "config"):
         if tokenizer is None:
             raise InputError("a model from an Auto class comes without its tokenizer. Pass tokenizer=….")
-        loaded = Model.around(model, tokenizer)
+        loaded = Model.from_module(model, tokenizer)
     else:
         raise InputTypeError(f"a model is a name, a path or a loaded model, not {type(model).__name__}.")
     if device is not None:
