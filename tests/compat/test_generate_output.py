@@ -174,7 +174,7 @@ def test_a_generation_config_of_transformers_is_accepted(both: tuple[Any, Any]) 
 
 def test_bad_outputs_streamers_and_assistants_are_refused(both: tuple[Any, Any], tmp_path: Path) -> None:
     ours = both[0]
-    with pytest.raises(SettingError, match="logprobs need a place to come back in. Pass return_dict_in_generate=True"):
+    with pytest.raises(SettingError, match="logprobs are only part of the full output. Pass return_dict_in_generate=True"):
         ours.generate(IDS, logprobs=3)
     with pytest.raises(SettingError, match="output_scores=True has no effect without a place for them"):
         ours.generate(IDS, output_scores=True)

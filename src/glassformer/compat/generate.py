@@ -176,7 +176,7 @@ def _prepare_call(
     settings = GenerationConfig.of(model.generation_config).merged({**changes, "generation_config": config})
     has_steps = look is not None or settings.return_dict_in_generate
     if not has_steps and (settings.logprobs is not None or settings.prompt_logprobs is not None):
-        raise SettingError("logprobs need a place to come back in. Pass return_dict_in_generate=True too.")
+        raise SettingError("logprobs are only part of the full output. Pass return_dict_in_generate=True too.")
     rows = _unpadded(prompts, attention_mask, settings)
     sources: list[Any] = [None] * len(rows)
     if isinstance(model, Seq2SeqLM):

@@ -32,7 +32,7 @@ from glassformer.sites import ENCODER
 
 class BartAttention(Attention):
     printed_name = "Attention"
-    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    projection_names = ("q_proj", "k_proj", "v_proj", "out_proj")
 
     def __init__(self, c: Config, heads: int) -> None:
         super().__init__(c.hidden_size, heads, heads, c.hidden_size // heads, bias=True, output_bias=True)

@@ -46,7 +46,7 @@ class BertEmbeddings(FamilyModule):
 
 class BertSelfAttention(Attention):
     printed_name = "SelfAttention"
-    names = ("query", "key", "value", "")
+    projection_names = ("query", "key", "value", "")
 
     def __init__(self, c: Config) -> None:
         heads = c.num_attention_heads

@@ -45,7 +45,7 @@ class DistilBertEmbeddings(FamilyModule):
 
 class DistilBertSelfAttention(Attention):
     printed_name = "SelfAttention"
-    names = ("q_lin", "k_lin", "v_lin", "out_lin")
+    projection_names = ("q_lin", "k_lin", "v_lin", "out_lin")
 
     def __init__(self, c: Config) -> None:
         heads = c.num_attention_heads

@@ -18,7 +18,7 @@ class GemmaAttention(llama.LlamaAttention):
     def __init__(self, c: Config, layer: int) -> None:
         super().__init__(c, layer)
         self.scale = c.scale
-        self.rotary = c.rope_name(layer)
+        self.rotary_name = c.rope_name(layer)
         self.q_norm = OffsetRMSNorm(c.head_dim, c.rms_norm_eps)
         self.k_norm = OffsetRMSNorm(c.head_dim, c.rms_norm_eps)
 

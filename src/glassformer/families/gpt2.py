@@ -15,11 +15,11 @@ from glassformer.layers import MLP, ActivationFunction, Attention, Block, Conv1D
 
 class GPT2Attention(Attention):
     printed_name = "Attention"
-    names = ("", "", "", "c_proj")
+    projection_names = ("", "", "", "c_proj")
 
     def __init__(self, c: Config, layer: int) -> None:
         nn.Module.__init__(self)
-        self.size = c.hidden_size // c.num_attention_heads
+        self.head_size = c.hidden_size // c.num_attention_heads
         self.scale = c.scale(layer)
         self.c_attn = Conv1D(3 * c.hidden_size, c.hidden_size)
         self.c_proj = Conv1D(c.hidden_size, c.hidden_size)
@@ -31,7 +31,7 @@ class GPT2Attention(Attention):
         return self.attn_dropout.p if self.attn_dropout.training else 0.0
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = (self.split(part) for part in self.c_attn(x).chunk(3, -1))
+        query, key, value = (self.split_heads(part) for part in self.c_attn(x).chunk(3, -1))
         return query, key, value
 
     def project_output(self, joined: Tensor) -> Tensor:

@@ -43,12 +43,12 @@ class HeadProjections(FamilyModule):
 
 
 class MultiHeadAttention(Attention):
-    names = ("Wq", "Wk", "Wv", "projection_layer")
+    projection_names = ("Wq", "Wk", "Wv", "projection_layer")
 
     def __init__(self, c: Config, mask: Tensor) -> None:
         nn.Module.__init__(self)
-        self.size = c.hidden_size // c.num_attention_heads
-        self.scale = self.size**-0.5
+        self.head_size = c.hidden_size // c.num_attention_heads
+        self.scale = self.head_size**-0.5
         self.heads = nn.ModuleList(HeadProjections(c, mask) for _ in range(c.num_attention_heads))
         self.projection_layer = Linear(c.hidden_size, c.hidden_size)
         self.dropout: Any = nn.Dropout(c.dropout)
@@ -59,7 +59,9 @@ class MultiHeadAttention(Attention):
         return head.dropout.p if head.dropout.training else 0.0
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = (torch.stack([getattr(head, name)(x) for head in self.heads], dim=1) for name in self.names[:3])
+        query, key, value = (
+            torch.stack([getattr(head, name)(x) for head in self.heads], dim=1) for name in self.projection_names[:3]
+        )
         return query, key, value
 
     def project_output(self, joined: Tensor) -> Tensor:

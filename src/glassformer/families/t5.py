@@ -34,7 +34,7 @@ from glassformer.sites import ENCODER
 
 class T5Attention(Attention):
     printed_name = "Attention"
-    names = ("q", "k", "v", "o")
+    projection_names = ("q", "k", "v", "o")
 
     def __init__(self, c: Config, biased: bool = False) -> None:
         heads = c.num_attention_heads

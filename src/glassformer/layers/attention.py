@@ -46,23 +46,23 @@ class Attention(FamilyModule):
     """Self-attention. A family overrides `project` for other projections, `prepare_query_key` for norms and positions."""
 
     site_prefix: ClassVar[str] = "attention"  # the first word of its site names
-    names: ClassVar[tuple[str, str, str, str]] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    rotary = "default"  # which of the pass's rotary tables this layer uses
+    projection_names: ClassVar[tuple[str, str, str, str]] = ("q_proj", "k_proj", "v_proj", "o_proj")
+    rotary_name = "default"  # which of the pass's rotary tables this layer uses
     window: int | None = None
 
     def __init__(self, hidden: int, heads: int, groups: int, size: int, *, bias: bool, output_bias: bool) -> None:
         super().__init__()
-        self.size = size
+        self.head_size = size
         self.scale = size**-0.5
         self.dropout: float | nn.Dropout = 0.0
         sizes = ((hidden, heads * size, bias), (hidden, groups * size, bias), (hidden, groups * size, bias))
-        for name, shape in zip(self.names, (*sizes, (heads * size, hidden, output_bias)), strict=True):
+        for name, shape in zip(self.projection_names, (*sizes, (heads * size, hidden, output_bias)), strict=True):
             if name:  # the family makes the others itself
                 self.add_module(name, Linear(*shape))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of these tokens, split into heads."""
-        query, key, value = (self.split(getattr(self, name)(x)) for name in self.names[:3])
+        query, key, value = (self.split_heads(getattr(self, name)(x)) for name in self.projection_names[:3])
         return query, key, value
 
     def prepare_query_key(self, query: Tensor, key: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ class Attention(FamilyModule):
 
     def project_output(self, joined: Tensor) -> Tensor:
         """All heads' outputs to what is added to the residual stream."""
-        return getattr(self, self.names[3])(joined)
+        return getattr(self, self.projection_names[3])(joined)
 
     def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
         return self.at_site(f"{self.site_prefix}.update", self.project_output(self.joined_heads(x, p)), p)
@@ -104,9 +104,9 @@ class Attention(FamilyModule):
             return self.dropout.p if self.dropout.training else 0.0
         return self.dropout if self.training else 0.0
 
-    def split(self, x: Tensor) -> Tensor:
+    def split_heads(self, x: Tensor) -> Tensor:
         """(batch, length, heads · head_size) → (batch, heads, length, head_size)"""
-        return x.view(*x.shape[:-1], -1, self.size).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.head_size).transpose(1, 2)
 
     def observe_heads(self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass) -> Tensor:
         """The sites of pattern and heads; the heads are computed from the pattern only where it is changed."""
@@ -123,7 +123,7 @@ class RotaryAttention(Attention):
     """Attention with rotary positions: queries and keys are rotated by them."""
 
     def prepare_query_key(self, query: Tensor, key: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor]:
-        rotary = p.rotary[self.rotary]
+        rotary = p.rotary[self.rotary_name]
         return rotary.rotate(query), rotary.rotate(key)
 
 
@@ -134,13 +134,13 @@ class CrossAttention(Attention):
 
     def project_source(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's states."""
-        key, value = (self.split(getattr(self, name)(states)) for name in self.names[1:3])
+        key, value = (self.split_heads(getattr(self, name)(states)) for name in self.projection_names[1:3])
         return key, value
 
     def attention_inputs(self, x: Tensor, p: ForwardPass) -> tuple[Tensor, Tensor, Tensor, Mask]:
         assert p.source is not None
         assert self.block_index is not None
-        query = self.split(getattr(self, self.names[0])(x))
+        query = self.split_heads(getattr(self, self.projection_names[0])(x))
         key, value = p.source.keys_and_values(self.block_index, self.project_source)
         if p.tap is not None:
             query, key = self.at_site("cross.query", query, p), self.at_site("cross.key", key, p)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from glassformer import sites
 from glassformer.blueprints import Config
-from glassformer.errors import InputError, InputTypeError, refuse_text
+from glassformer.errors import InputError, InputTypeError, check_context, refuse_text
 from glassformer.layers import CrossAttentionSource, Embedding, FamilyModule, ForwardPass, Mask, RotaryTables, label_modules
 from glassformer.layers.cache import Cache
 from glassformer.sites import Change, Observer, Tap, Watch
@@ -159,9 +159,7 @@ class BaseModel(FamilyModule):
         """Refuse positions that the family has no room for; one with a position table calls `check_position_table`."""
 
     def check_position_table(self, positions: Tensor) -> None:
-        context = self.config.context
-        if (reached := int(positions.max()) + 1) > context:
-            raise InputError(f"{reached} tokens do not fit into the model's context of {context}. Shorten the text.")
+        check_context(int(positions.max()) + 1, self.config.context)
 
     @staticmethod
     def make_tap(watch: Watch | None, start: int = 0) -> Tap | None:
