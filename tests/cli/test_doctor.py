@@ -39,10 +39,10 @@ class Engine(ModuleType):
 def engine(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     """A machine with a compiler, and nothing built yet."""
     sources = write_sources(tmp_path / "native")
-    found, where = build.held, build.prebuilt
-    monkeypatch.setattr(build, "held", lambda given=sources, extra=(): found(given, extra))
+    found, where = build.find_library, build.prebuilt
+    monkeypatch.setattr(build, "find_library", lambda given=sources, extra=(): found(given, extra))
     monkeypatch.setattr(build, "prebuilt", lambda given=sources: where(given))
-    monkeypatch.setattr(common, "listen", lambda: None)
+    monkeypatch.setattr(common, "log_to_stderr", lambda: None)
     monkeypatch.setenv("CXX", str(Compiler(tmp_path / "fake")))
     for name in ("GLASS_REBUILD", "GLASS_LIBRARY"):
         monkeypatch.delenv(name, raising=False)
@@ -59,7 +59,7 @@ def line(found: dict[str, Any], name: str) -> str:
 
 def test_built_then_cached(engine: Engine) -> None:
     first, second = line(examine(), "cpu"), line(examine(), "cpu")
-    path = build.held(engine.sources)
+    path = build.find_library(engine.sources)
     assert first == f"cpu: runs on 3 threads, level dotprod (also neon, portable); its library is built just now: {path}"
     assert second == first.replace("built just now", "cached")
 
@@ -130,7 +130,7 @@ class TestVerify:
 
     def test_one_that_differs(self, tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Held against nothing at all, for the engine has no such fault to show."""
-        monkeypatch.setattr(verify, "bound", lambda packed, cache, activations: 0.5 if cache == "q8" else 0.0)
+        monkeypatch.setattr(verify, "tolerance", lambda packed, cache, activations: 0.5 if cache == "q8" else 0.0)
         done = checked("--verify", "-m", str(tiny_qwen3))
         assert done.exit_code == 1
         first, *lines = done.stdout.splitlines()
@@ -138,9 +138,9 @@ class TestVerify:
         assert [line.split()[-1] for line in lines if "f16" in line or "q8" in line] == ["differs", "differs", "agrees"]
 
     def test_packed_weights_have_another_bound(self, tiny_qwen3: Path) -> None:
-        from glassformer.cli.doctor import compare
+        from glassformer.cli.doctor import verify_engine
 
-        found = compare(common.open_model(str(tiny_qwen3), executor="plain", dtype="float32", weights="q8_0"))
+        found = verify_engine(common.load_model(str(tiny_qwen3), executor="plain", dtype="float32", weights="q8_0"))
         assert [one.bound for one in found if one.cache == "f32"] == [*[1e-2] * len(levels()), 5e-1]
         assert [one.activations for one in found if one.activations != "q14"] == ["q8"]
         assert all(one.agrees for one in found)
@@ -149,13 +149,13 @@ class TestVerify:
     def test_encoders_and_decoders(self, tmp_path: Path, tiny_qwen3: Path) -> None:
         import shutil
 
-        from glassformer.cli.doctor import compare
+        from glassformer.cli.doctor import verify_engine
         from tests.parity import reference
 
         reference.write(tmp_path, "t5", "seq2seq", vocab_size=151936, d_model=16, d_ff=16)
         for file in tiny_qwen3.glob("tokenizer*"):
             shutil.copy(file, tmp_path)
-        found = compare(common.open_model(str(tmp_path), executor="plain", dtype="float32"))
+        found = verify_engine(common.load_model(str(tmp_path), executor="plain", dtype="float32"))
         assert all(one.agrees for one in found)
         assert found[0].verdict.sites[0].site == "encoder.embedding"
 
@@ -174,7 +174,7 @@ class TestVerify:
     def test_a_model_and_nothing_to_do_with_it(self) -> None:
         done = checked("-m", "smollm2")
         assert done.exit_code == 2
-        assert "a model is looked at with --verify only" in done.output
+        assert "a model is for --verify only" in done.output
 
     @pytest.mark.sweep
     def test_the_default_model(self, smollm2: Path) -> None:

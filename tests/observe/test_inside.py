@@ -112,7 +112,7 @@ class TestAttention:
         habit = heads.habits[0]
         assert (habit.entropy, habit.first, habit.previous, habit.itself, habit.duplicate) == (0, None, None, None, None)
         assert str(heads).splitlines()[1:] == [
-            "one token can look at itself only, so there is nothing to tell heads apart by"
+            "a single token can look at itself only, so all heads do the same"
         ]
         valid(heads)
 
@@ -218,7 +218,7 @@ class TestLens:
         assert lens.settled() in lens.layers
         valid(lens)
         shown = fits(lens)
-        assert "KL to the end" in shown
+        assert "KL to last" in shown
 
     def test_a_model_that_fills_gaps(self) -> None:
         pair = encoder()
@@ -311,7 +311,7 @@ class TestAttribution:
         logs = pair.run(pair.reading()).logits[0, -1].log_softmax(-1)
         assert found.probability == pytest.approx(float(logs[found.id].exp()), abs=1e-5)
         assert found.rank == int((logs > logs[found.id]).sum()) + 1
-        assert "who wrote the score of a" in fits(found)
+        assert "which parts wrote the score of a" in fits(found)
         valid(found)
 
     def test_what_is_not_there(self) -> None:
@@ -457,7 +457,7 @@ class TestPasses:
 
     def test_texts_that_do_not_fit(self) -> None:
         model = both("gpt2").model
-        with pytest.raises(InputError, match="does not fit into the model's context"):
+        with pytest.raises(InputError, match="do not fit into the model's context"):
             model.read("x" * (model.config.context + 1))
         with pytest.raises(InputError, match="is no encoder-decoder, so it has no target"):
             model.read("x", target="y")

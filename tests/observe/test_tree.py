@@ -478,7 +478,7 @@ class TestLimits:
         spy = Spy(model.executor, monkeypatch)
         with pytest.raises(InputError, match="do not fit into the model's context"):
             model.tree("a" * 254, depth=3)
-        with pytest.raises(InputError, match="a text of 257 tokens does not fit into the model's context of 256"):
+        with pytest.raises(InputError, match="257 tokens do not fit into the model's context of 256"):
             model.tree("a" * 257)
         assert (spy.passes, spy.open) == ([], [])
         assert model.tree("a" * 253, depth=3, width=2).nodes == node_count(2, 3)  # to the last place
@@ -487,7 +487,7 @@ class TestLimits:
         """Has the encoder to itself; the target begins anew."""
         model = glassformer.load(make(tmp_path, "bart", "seq2seq", **SHAPES["bart"][2]))
         assert model.tree("the" + " the" * 62, width=1, depth=2).prompt_ids[-1] == 1
-        with pytest.raises(InputError, match="a text of 65 tokens does not fit into the model's context of 64"):
+        with pytest.raises(InputError, match="65 tokens do not fit into the model's context of 64"):
             model.tree("the" + " the" * 63)
         with pytest.raises(InputError, match="1 token and 64 levels do not fit into the model's context of 64"):
             model.tree(TEXT, width=1, depth=64)
@@ -531,7 +531,7 @@ class TestPicture:
         shown = lines(tree)
         assert max(map(cell_len, shown)) <= 80
         assert shown[0] == f'{tree.nodes} nodes after "{TEXT}"'
-        assert shown[1] == "2 ways on at each of 2 levels"
+        assert shown[1] == "the 2 likeliest tokens at each of 2 levels"
         assert shown[2] == f"The {tree.leaves} leaves cover {format_probability(tree.covered)} of all that could follow."
         first = tree.at(0)
         assert f"├─ ● {first.text.replace(' ', '␣')}  {format_probability(first.probability)} · at 0" in shown
@@ -541,7 +541,7 @@ class TestPicture:
         assert line.endswith("ends" if second.finish else "at 0.1")
         assert sum("●" in line for line in shown if "─" in line) == len(tree.greedy.at)
         assert f"{TEXT} ▶ <pad>" in shown
-        assert shown[-1] == "to grow on from a node: --at 0.0, or tree.grown([0, 0]) in Python"
+        assert shown[-1] == "to grow it from a node: --at 0.0, or tree.grown([0, 0]) in Python"
         assert str(tree) == plain_text(TerminalPage(tree.page()))
         assert repr(tree).startswith(f"Tree({tree.nodes} nodes, covering ")
         assert repr(first) == f"Node({first.text!r}, {first.probability:.1%}, {len(first.children)} children)"
@@ -561,7 +561,7 @@ class TestPicture:
         tree = loaded("gpt2").tree(TEXT, width=2, depth=2).forced([0], "z")
         assert any("◆ z" in line for line in lines(tree))
         assert any("◆ forced" in line for line in lines(tree))
-        (line,) = [line for line in lines(tree) if "; grown on at " in line]
+        (line,) = [line for line in lines(tree) if "; grown further at " in line]
         assert line.endswith(".".join(map(str, tree.focus)))
         assert not any("forced" in line for line in lines(loaded("gpt2").tree(TEXT)))
 
@@ -588,8 +588,8 @@ class TestPicture:
         shown = lines(tree, everything=everything)
         assert max(map(cell_len, shown)) <= 80
         assert sum("─ ●" in line for line in shown) == count
-        assert sum("goes on below" in line for line in shown) == (count - 1) // MAX_LEVELS
-        assert f"on from {'.'.join('0' * MAX_LEVELS)}:" in shown
+        assert sum("continued below" in line for line in shown) == (count - 1) // MAX_LEVELS
+        assert f"continued from {'.'.join('0' * MAX_LEVELS)}:" in shown
         assert "1 way on at each of 40 levels" in shown
         assert shown[2].startswith("The leaf covers ")
 

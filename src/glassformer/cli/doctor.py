@@ -173,7 +173,7 @@ def _cpu() -> tuple[str, list[str]]:
 
     common.log_to_stderr()  # for the notes of a build
     try:
-        before = build.held()
+        before = build.find_library()
         about = library.describe()
     except (ExecutorError, SettingError, OSError) as error:
         return "cpu: cannot run, see the advice", [str(error)]
@@ -188,5 +188,5 @@ def _library(new: bool) -> str:
 
     if override := os.environ.get("GLASS_LIBRARY"):
         return f"set by GLASS_LIBRARY: {override}"
-    path = build.held()
+    path = build.find_library()
     return f"{'built just now' if new else 'prebuilt' if path == build.prebuilt() else 'cached'}: {path}"

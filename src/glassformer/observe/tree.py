@@ -25,7 +25,7 @@ from glassformer.candidates import top
 from glassformer.decoding import Finish
 from glassformer.decoding.policy import likelihood
 from glassformer.engine.protocol import Executor, Feed, Row, Scores
-from glassformer.errors import InputError, NotNumbers
+from glassformer.errors import InputError, NotNumbers, check_context
 from glassformer.observe.protocols import Floats, ModelLike
 from glassformer.observe.tokens import token_text
 from glassformer.page.format import pluralize
@@ -90,8 +90,7 @@ def check_growth(model: ModelLike, ids: Sequence[int], width: int, depth: int, l
         raise InputError(f"width is {width!r}; it must be from 1 to the {vocabulary:,} tokens that {model.name} scores.")
     if not isinstance(depth, int) or depth < 1:
         raise InputError(f"depth is {depth!r}; it must be 1 or more levels.")
-    if len(ids) > context:
-        raise InputError(f"a text of {len(ids)} tokens does not fit into the model's context of {context}. Shorten it.")
+    check_context(len(ids), context)
     before = (len(ids) if model.start is None else 1) + level
     if before + depth > context:
         raise InputError(

@@ -149,7 +149,7 @@ def test_compilers_whose_own_libraries_are_only_shared(sources: Path, tmp_path: 
     fake.become(refuses=["-static-libstdc++"])
     build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64")
     first, second = fake.calls[-2:]
-    assert set(first) - set(second) == set(build.STATIC[".so"])
+    assert set(first) - set(second) == set(build.STATIC_RUNTIME[".so"])
 
 
 def test_progress_counts_the_steps(sources: Path, tmp_path: Path, fake: Compiler) -> None:
@@ -244,8 +244,8 @@ def test_CXX_may_be_a_path_with_a_space(nobody: Path, tmp_path: Path, monkeypatc
 
 
 def test_no_compiler(nobody: Path, sources: Path) -> None:
-    assert build.held(sources) is None
-    words = ("no C++ compiler was found", build.MENDS.get(sys.platform, build.MEND))
+    assert build.find_library(sources) is None
+    words = ("no C++ compiler was found", build.COMPILER_HELP.get(sys.platform, build.DEFAULT_COMPILER_HELP))
     refused(build.find_compiler, *words, kind=ExecutorError)
     refused(lambda: build.library(sources=sources), *words, "the CPU engine is built with one", kind=ExecutorError)
 
@@ -255,7 +255,7 @@ def test_no_compiler(nobody: Path, sources: Path) -> None:
 ])  # fmt: skip
 def test_each_system_has_its_own_mend(nobody: Path, monkeypatch: pytest.MonkeyPatch, system: str, mend: str) -> None:
     monkeypatch.setattr(build.sys, "platform", system)
-    assert mend in build._mend()
+    assert mend in build._compiler_help()
 
 
 @pytest.mark.parametrize("value", ["no-such-compiler", "no-such-compiler -m64", "g++ 'oops"])
@@ -289,13 +289,13 @@ def test_built_once_and_kept(empty_home: Path, sources: Path, compiler: list[str
     monkeypatch.delenv("GLASS_REBUILD", raising=False)
     fake.become(real=compiler)
     monkeypatch.setenv("CXX", str(fake))
-    assert build.held(sources) is None
+    assert build.find_library(sources) is None
     path = build.library(sources=sources)
     assert works(path)
     assert path.parent == empty_home / "native"
     assert kept(empty_home) == {build.SUFFIX, "lock"}
     calls = len(fake.calls)
-    assert build.library(sources=sources) == build.held(sources) == path
+    assert build.library(sources=sources) == build.find_library(sources) == path
     assert len(fake.calls) == calls
     assert said == ["building the CPU engine, once: about 20 s"]
 
@@ -305,7 +305,7 @@ def test_whatever_it_depends_on_gives_another(chosen: Compiler, sources: Path, m
     for name in ("shared.h", "kernels.cpp"):
         with (sources / name).open("a", encoding="utf-8") as file:
             file.write("// changed\n")
-        assert build.held(sources) is None
+        assert build.find_library(sources) is None
         paths.append(build.library(sources=sources))
     paths.append(build.library(sources=sources, extra=["-g"]))
     chosen.become(version="fake 2.0")
@@ -452,7 +452,7 @@ def test_what_nobody_uses_goes(chosen: Compiler, sources: Path) -> None:
     recent = build.library(sources=sources, extra=["-O1"])
     for path, days in ((old, 31), (used, 31), (recent, 29)):
         grow_old(path, days)
-    assert build.held(sources, ["-g"]) == used
+    assert build.find_library(sources, ["-g"]) == used
     build.library(sources=sources, extra=["-O2"])
     assert [path.exists() for path in (old, used, recent)] == [False, True, True]
 
@@ -462,7 +462,7 @@ def test_what_nobody_uses_goes(chosen: Compiler, sources: Path) -> None:
 
 def test_the_wheels_own_is_taken_first(chosen: Compiler, sources: Path, ready: Path) -> None:
     shutil.copy(ready, build.prebuilt(sources))
-    assert build.library(sources=sources) == build.held(sources) == build.prebuilt(sources)
+    assert build.library(sources=sources) == build.find_library(sources) == build.prebuilt(sources)
     assert chosen.calls == []
 
 

@@ -53,7 +53,7 @@ def make(folder: Path, compiler: Sequence[str], levels: Mapping[str, build.Flags
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(run, commands))
     program = folder / "kernels_test"
-    static = build.STATIC[build.SUFFIX] if sys.platform == "win32" else ()
+    static = build.STATIC_RUNTIME[build.SUFFIX] if sys.platform == "win32" else ()
     run([*compiler, *build.COMMON, *extra, *static, *objects, "-o", program])
     return program
 

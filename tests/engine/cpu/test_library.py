@@ -19,7 +19,7 @@ from glassformer.engine.cpu import library
 from glassformer.engine.cpu.library import Engine, NativePass
 from glassformer.engine.protocol import Feed
 from glassformer.errors import ExecutorError, SettingError
-from glassformer.runtime.model import Model
+from glassformer.runtime.executors import ExecutorOptions, Executors
 from tests.engine.executors import Subject
 
 Tiny = Callable[..., Subject]
@@ -87,7 +87,7 @@ class TestThreads:
         """Not even where another executor could run the model."""
         monkeypatch.setenv("GLASS_THREADS", "to")
         with pytest.raises(SettingError, match="GLASS_THREADS is 'to'"):
-            _ = Model(tiny("Q8_0").opened).executor
+            _ = Executors(tiny("Q8_0").opened, ExecutorOptions()).executor
 
     def test_empty_is_unset(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GLASS_THREADS", "")
@@ -114,7 +114,7 @@ class TestTheLibrary:
 
     def test_of_another_version(self, loading: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
         path = Path(library.library()._name)
-        monkeypatch.setattr(library, "STRUCTURES", (*library.STRUCTURES[:-1], library.Norm))
+        monkeypatch.setattr(library, "STRUCTURES", (*library.STRUCTURES[:-1], library.NativeNorm))
         with pytest.raises(ExecutorError, match="is of another version than this package. Build it anew"):
             loading(path)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glassformer.engine.cpu.library import PAGE, KvDtype
-from glassformer.engine.cpu.pages import PageFormat, KvPage, PageTable
+from glassformer.engine.cpu.pages import KvPage, PageFormat, PageTable
 from glassformer.engine.protocol import CACHES, Feed, Want
 from tests.engine.executors import Subject
 

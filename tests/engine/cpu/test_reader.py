@@ -64,7 +64,8 @@ def test_inputs_of_packed_weights_in_eight_bits(tmp_path: Path) -> None:
     tensors = replace(found, replacement_tensors=requantize(found, "q8_0")).tensors
     rows = texts(found.config.vocab_size)
     fine, coarse = (
-        CpuReader(found.config, found.blueprint(), tensors, activations=activations).read(rows) for activations in ("q14", "q8")
+        CpuReader(found.config, found.blueprint(), tensors, activations=activations).read(rows)
+        for activations in ("q14", "q8")
     )
     for one, other in zip(fine, coarse, strict=True):
         assert 1e-4 < difference("final", {"final": one}, {"final": other}).error < 7e-2

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.engine.cpu import weights
 from glassformer.engine.cpu.executor import CpuExecutor
-from glassformer.engine.cpu.library import Engine, MatrixKind, FileKind, dequantize_row
+from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, dequantize_row
 from glassformer.engine.protocol import Feed
 from glassformer.errors import CheckpointError
 from tests.checkpoint.files import refused, write_gguf
@@ -38,8 +38,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the files that are made from now on."""
     found: list[int] = []
-    make = weights._make
-    monkeypatch.setattr(weights, "_make", lambda path, size, fill: (found.append(size), make(path, size, fill)))
+    make = weights._write_file
+    monkeypatch.setattr(weights, "_write_file", lambda path, size, fill: (found.append(size), make(path, size, fill)))
     return found
 
 
@@ -144,8 +144,8 @@ class TestTheCachedFile:
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
         wanted = scores(subject.cpu())
         shutil.rmtree(home)
-        make = weights._make
-        monkeypatch.setattr(weights, "_make", lambda path, *given: (make(path, *given), path.unlink()))
+        make = weights._write_file
+        monkeypatch.setattr(weights, "_write_file", lambda path, *given: (make(path, *given), path.unlink()))
         assert np.array_equal(scores(subject.cpu()), wanted)
 
     def test_what_nobody_uses_goes(self, tmp_path: Path, home: Path) -> None:
@@ -185,13 +185,13 @@ class TestTiles:
 
     @pytest.mark.parametrize("kind", RARE)
     def test_rare_kinds_are_kept_as_floats(self, kind: str, tmp_path: Path) -> None:
-        held = packed_model(tmp_path / "x.gguf", kind).cpu()._weights._made.values()
+        held = packed_model(tmp_path / "x.gguf", kind).cpu()._weights._converted.values()
         assert {one.kind for one in held} == {MatrixKind.F32}
 
     def test_halves_that_lie_across_stay_halves(self, tmp_path: Path) -> None:
         import torch
 
-        held = written(tmp_path, "gpt2", dtype=torch.bfloat16).cpu()._weights._made.values()
+        held = written(tmp_path, "gpt2", dtype=torch.bfloat16).cpu()._weights._converted.values()
         assert {one.kind for one in held} == {MatrixKind.BF16}
 
     def test_rows_of_three_blocks(self, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""The native library: the wheel's, or the one that was built here before, or built now with the machine's compiler.
+"""The native library: the wheel's, or one that was built here before, or built now with the machine's compiler.
 
-`engine.cpp` is compiled once for the plainest machine of its architecture, `kernels.cpp` once per level of vector
-instructions; all of it is one shared library, and the level is chosen when it runs. A library that was built here is
-kept below `home()/native` under a name that stands for everything it depends on, so that a changed source, flag,
-compiler or machine means another file. It appears there whole or not at all.
+`engine.cpp` is compiled once for the baseline of its architecture, `kernels.cpp` once per level of vector instructions; both
+make one shared library, and the level is chosen at run time. A library that was built here is kept below `home()/native`;
+its name is a hash of everything it depends on, so that a changed source, flag, compiler or machine means another file. It
+is put there atomically.
 
-Python's own library is all that this module needs, because the wheel's build hook uses it too.
+This module needs only the standard library, because the wheel's build hook uses it too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NATIVE = Path(__file__).with_name("native")
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 AVX2: Flags = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 AVX512: Flags = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
-LEVELS: dict[str, dict[str, Flags]] = {  # portable is no goal where there are others, and takes a minute with -O3
+LEVELS: dict[str, dict[str, Flags]] = {  # portable is a fallback only, and takes a minute with -O3
     "x86_64": {"portable": ("-march=x86-64", "-O2"), "avx2": AVX2, "avx512vnni": AVX2 + AVX512},
     "aarch64": {
         "portable": ("-march=armv8-a", "-O2"),
@@ -44,21 +44,21 @@ LEVELS: dict[str, dict[str, Flags]] = {  # portable is no goal where there are o
         "dotprod": (
             "-march=armv8.2-a+dotprod+fp16",
             "-mtune=cortex-a76",
-        ),  # the order of instructions is a tenth of the speed
+        ),  # instruction scheduling is a tenth of the speed
     },
 }
-ELSEWHERE: dict[str, Flags] = {"portable": ()}  # on machines without a row
-SYNONYMS = {"amd64": "x86_64", "arm64": "aarch64"}
+OTHER_MACHINES: dict[str, Flags] = {"portable": ()}  # machines that are not in LEVELS
+MACHINE_ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
 COMMON: Flags = ("-std=c++17", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-pthread")
-STATIC: dict[str, Flags] = {  # the compiler's own libraries go inside where they can, so that the machine need not have them
+STATIC_RUNTIME: dict[str, Flags] = {  # link the compiler's own libraries in, so that the machine need not have them
     ".so": ("-static-libstdc++", "-static-libgcc", "-Wl,--exclude-libs,ALL"),
     ".dll": ("-static",),
 }
-MENDS = {
+COMPILER_HELP = {
     "darwin": "Install one with 'xcode-select --install', or set CXX to one.",
     "win32": "Install the g++ of MinGW-w64 and put it on the PATH, or set CXX to one.",
 }
-MEND = "Install g++ (Debian, Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++), or set CXX to one."
+DEFAULT_COMPILER_HELP = "Install g++ (Debian, Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++), or set CXX to one."
 PROBE = """
 #include <thread>
 #include <optional>
@@ -71,38 +71,38 @@ note = logging.getLogger("glassformer").warning
 
 
 def library(progress: NamedProgress | None = None, sources: Path = NATIVE, extra: Sequence[str] = ()) -> Path:
-    """The library of these sources: the one that is here, else built now and kept. `extra` flags give another one.
+    """The library of these sources, built now if there is none yet; `extra` flags give another one.
 
-    What could not be built is remembered with the compiler's words, so that not every start tries again, until the
-    sources, flags or compilers change. GLASS_REBUILD=1 looks at nothing that is remembered.
+    A failed build is recorded with the compiler's output, so that not every start tries again, until the sources, flags or
+    compilers change. GLASS_REBUILD=1 ignores what is cached and recorded.
     """
-    again = bool(os.environ.get("GLASS_REBUILD"))
+    rebuild = bool(os.environ.get("GLASS_REBUILD"))
     try:
-        return (None if again else held(sources, extra)) or _build_alone(sources, extra, progress, again)
+        return (None if rebuild else find_library(sources, extra)) or _build_locked(sources, extra, progress, rebuild)
     except OSError as error:
         raise ExecutorError(
-            f"{_folder()}: the CPU engine cannot be kept there ({error.strerror or error}). "
+            f"{_cache_folder()}: the CPU engine cannot be kept there ({error.strerror or error}). "
             "Mend that, or set GLASS_HOME to another folder."
         ) from error
 
 
-def held(sources: Path = NATIVE, extra: Sequence[str] = ()) -> Path | None:
-    """The library where it already lies on this machine, in the wheel or built before, or None."""
+def find_library(sources: Path = NATIVE, extra: Sequence[str] = ()) -> Path | None:
+    """The library if it is already on this machine, in the wheel or built before, else None."""
     ready = prebuilt(sources)
     if not extra and ready.exists() and _loads(ready):
         return ready
-    made_of, compilers = _made_of(sources, extra), _compilers()
-    found = (path for one in compilers if (path := _place(made_of, one)).exists())
-    kept = next(found, None)
-    if kept is None and not compilers:  # what one that is gone has built is still good
-        kept = max(_folder().glob(f"engine-{made_of}-*{SUFFIX}"), key=_last_use, default=None)
-    if kept is not None:
-        _used(kept)
-    return kept
+    source_key, compilers = _source_key(sources, extra), _compilers()
+    paths = (_cached_path(source_key, compiler) for compiler in compilers)
+    cached = next((path for path in paths if path.exists()), None)
+    if cached is None and not compilers:  # one that a compiler built which is gone now is still good
+        cached = max(_cache_folder().glob(f"engine-{source_key}-*{SUFFIX}"), key=_last_use, default=None)
+    if cached is not None:
+        _mark_used(cached)
+    return cached
 
 
 def prebuilt(sources: Path = NATIVE) -> Path:
-    """Where a wheel's library lies, if the wheel was built from these very sources."""
+    """Where a wheel's library is, if the wheel was built from these very sources."""
     return sources / f"engine-{_fingerprint(sources, machine(), ())}{SUFFIX}"
 
 
@@ -110,33 +110,35 @@ def prebuilt(sources: Path = NATIVE) -> Path:
 
 
 def machine() -> str:
-    """The name of the architecture in LEVELS, or its own; of the one built for where Python is told of a cross-build."""
+    """The name of the architecture in LEVELS, or its own; in a cross-build, of the target."""
     name = os.environ.get("_PYTHON_HOST_PLATFORM", "").rpartition("-")[2] or platform.machine()
-    return SYNONYMS.get(name.lower(), name.lower())
+    return MACHINE_ALIASES.get(name.lower(), name.lower())
 
 
 def levels(architecture: str) -> dict[str, Flags]:
     """Which levels an architecture has, and the flags of each; the first is the baseline."""
-    return LEVELS.get(SYNONYMS.get(architecture.lower(), architecture.lower()), ELSEWHERE)
+    return LEVELS.get(MACHINE_ALIASES.get(architecture.lower(), architecture.lower()), OTHER_MACHINES)
 
 
 def find_compiler() -> list[str]:
     """The command of the first compiler here that builds a C++17 library: CXX, else c++, g++ or clang++."""
     compilers = _compilers()
     if not compilers:
-        raise ExecutorError(f"no C++ compiler was found. {_mend()}")
-    refusals = []
+        raise ExecutorError(f"no C++ compiler was found. {_compiler_help()}")
+    failures = []
     with tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True) as folder:
         source = Path(folder, "probe.cpp")
         source.write_text(PROBE, "utf-8")
         for compiler in compilers:
-            whole = Path(folder, f"probe{SUFFIX}")
-            refusal = _run([*compiler, *_common(whole), _shared(whole), str(source), "-o", str(whole)])
-            if refusal is None:
+            probe = Path(folder, f"probe{SUFFIX}")
+            failure = _run([*compiler, *_common_flags(probe), _shared_flag(probe), str(source), "-o", str(probe)])
+            if failure is None:
                 return compiler
-            refusals.append(refusal)
+            failures.append(failure)
     names = ", ".join(shlex.join(compiler) for compiler in compilers)
-    raise _refused(f"no C++17 library can be built with {names} ({_gist(refusals[0])}). {_mend()}", *refusals)
+    raise _build_error(
+        f"no C++17 library can be built with {names} ({_error_line(failures[0])}). {_compiler_help()}", *failures
+    )
 
 
 def compile(  # noqa: A001  as in re.compile
@@ -147,213 +149,218 @@ def compile(  # noqa: A001  as in re.compile
     extra: Sequence[str] = (),
     progress: NamedProgress | None = None,
 ) -> Path:
-    """Build the library of a folder's engine.cpp and kernels.cpp; `target` appears whole or not at all.
+    """Build the library of a folder's engine.cpp and kernels.cpp; `target` is written atomically.
 
-    Levels whose flags the compiler does not know are left out. engine.cpp is told of the others with LEVEL_name=1.
+    Levels whose flags the compiler does not know are left out. The others are passed to engine.cpp as LEVEL_name=1.
     """
     for name in ("engine.cpp", "kernels.cpp"):
         if not (sources / name).is_file():
             raise ExecutorError(f"{sources}: {name} is missing. Install Glassformer again.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="building-", dir=target.parent, ignore_cleanup_errors=True) as folder:
-        work, common = Path(folder), [*compiler, *_common(target)]
-        known = _understood(levels(architecture or machine()), common, work)
-        jobs = {"engine": ["engine.cpp", *next(iter(known.values())), *(f"-DLEVEL_{level}=1" for level in known)]}
-        jobs |= {level: ["kernels.cpp", f"-DLEVEL={level}", *flags] for level, flags in known.items()}
+        work, common = Path(folder), [*compiler, *_common_flags(target)]
+        supported = _supported_levels(levels(architecture or machine()), common, work)
+        jobs = {"engine": ["engine.cpp", *next(iter(supported.values())), *(f"-DLEVEL_{level}=1" for level in supported)]}
+        jobs |= {level: ["kernels.cpp", f"-DLEVEL={level}", *flags] for level, flags in supported.items()}
         commands = [
             [*common, *flags, *extra, "-c", str(sources / source), "-o", str(work / f"{name}.o")]
             for name, (source, *flags) in jobs.items()
         ]
-        tell = _teller(progress, len(commands) + 1)
-        if refusals := [refusal for refusal in _together(commands, tell) if refusal is not None]:
-            raise _refused(f"the CPU engine could not be built ({_gist(refusals[0])}).", *refusals)
+
+        def report(done: int) -> None:
+            if progress:
+                progress("the CPU engine", done, len(commands) + 1)
+
+        if failures := [failure for failure in _run_parallel(commands, report) if failure is not None]:
+            raise _build_error(f"the CPU engine could not be built ({_error_line(failures[0])}).", *failures)
         _link([*common, *extra], [work / f"{name}.o" for name in jobs], work / target.name)
-        _settle(work / target.name, target)
-        tell(len(commands) + 1)
+        _move_into_place(work / target.name, target)
+        report(len(commands) + 1)
     return target
 
 
-def _teller(progress: NamedProgress | None, steps: int) -> Callable[[int], None]:
-    """What is told how many steps are done."""
-    return lambda done: progress("the CPU engine", done, steps) if progress else None
-
-
 def _compilers() -> list[list[str]]:
-    """The commands that may be C++ compilers, each program once; CXX, where it is set, and no other."""
-    if chosen := os.environ.get("CXX"):
-        words = [chosen] if shutil.which(chosen) else _words(chosen)
+    """The commands that may be C++ compilers, each program once; only CXX where it is set."""
+    if command := os.environ.get("CXX"):
+        words = [command] if shutil.which(command) else _split_command(command)
         return [words] if words and shutil.which(words[0]) else []
-    found: dict[Path, list[str]] = {}
+    compilers: dict[Path, list[str]] = {}
     for name in ("c++", "g++", "clang++"):
-        if (path := shutil.which(name)) and not _hollow(path):
-            found.setdefault(Path(path).resolve(), [path])
-    return list(found.values())
+        if (path := shutil.which(name)) and not _is_xcode_stub(path):
+            compilers.setdefault(Path(path).resolve(), [path])
+    return list(compilers.values())
 
 
-def _words(command: str) -> list[str]:
-    """A command's words as a shell reads them; none where a quotation has no end."""
+def _split_command(command: str) -> list[str]:
+    """A command's words as a shell reads them; none where a quote is not closed."""
     try:
         return shlex.split(command)
     except ValueError:
         return []
 
 
-def _hollow(path: str) -> bool:
-    """Whether this is what macOS has in place of a compiler until one is installed; running it opens a window."""
+def _is_xcode_stub(path: str) -> bool:
+    """Whether this is macOS's stand-in for a compiler that is not installed; running it opens a window."""
     if sys.platform != "darwin" or Path(path).parent != Path("/usr/bin"):
         return False
     return _run(["xcode-select", "-p"]) is not None
 
 
-def _mend() -> str:
-    if chosen := os.environ.get("CXX"):
-        return f"CXX is set to {chosen!r}: set it to one that is here, or unset it."
-    return MENDS.get(sys.platform, MEND)
+def _compiler_help() -> str:
+    if command := os.environ.get("CXX"):
+        return f"CXX is set to {command!r}: set it to one that is here, or unset it."
+    return COMPILER_HELP.get(sys.platform, DEFAULT_COMPILER_HELP)
 
 
-def _identity(compiler: Sequence[str]) -> str:
-    """What a compiler calls itself, in one line, and the words that it is called with."""
+def _compiler_identity(compiler: Sequence[str]) -> str:
+    """A compiler's version line, and the arguments of its command."""
     try:
-        done = subprocess.run([*compiler, "--version"], capture_output=True, text=True, errors="replace", env=_plainly())
-        line = done.stdout.partition("\n")[0]
+        process = subprocess.run(
+            [*compiler, "--version"], capture_output=True, text=True, errors="replace", env=_english_environment()
+        )
+        line = process.stdout.partition("\n")[0]
     except OSError:
         line = ""
     return "\n".join([line, *compiler[1:]])
 
 
-def _common(target: Path) -> Flags:
+def _common_flags(target: Path) -> Flags:
     return COMMON if target.suffix == ".dll" else (*COMMON, "-fPIC")
 
 
-def _shared(target: Path) -> str:
+def _shared_flag(target: Path) -> str:
     return "-dynamiclib" if target.suffix == ".dylib" else "-shared"
 
 
-def _understood(wanted: dict[str, Flags], common: Sequence[str], work: Path) -> dict[str, Flags]:
-    """The levels whose flags the compiler knows; the first must be, and the true build says why if it is not."""
+def _supported_levels(candidates: dict[str, Flags], common: Sequence[str], work: Path) -> dict[str, Flags]:
+    """The levels whose flags the compiler knows, and always the first: if it is not, the build itself will say why."""
     empty = work / "empty.cpp"
     empty.touch()
-    commands = [[*common, *wanted[level], "-c", str(empty), "-o", str(work / f"empty-{level}.o")] for level in wanted]
-    known = [refusal is None for refusal in _together(commands)]
-    return {level: flags for number, (level, flags) in enumerate(wanted.items()) if known[number] or number == 0}
+    commands = [
+        [*common, *flags, "-c", str(empty), "-o", str(work / f"empty-{level}.o")] for level, flags in candidates.items()
+    ]
+    supported = [failure is None for failure in _run_parallel(commands)]
+    return {level: flags for number, (level, flags) in enumerate(candidates.items()) if supported[number] or number == 0}
 
 
-def _link(common: Sequence[str], objects: Sequence[Path], whole: Path) -> None:
-    """One library of all objects, with the compiler's own libraries inside if they are here in that form."""
-    command = [*common, _shared(whole), *map(str, objects), "-o", str(whole)]
-    sanitised = any(flag.startswith("-fsanitize") for flag in common)  # sanitisers must find the libraries outside
-    static = () if sanitised else STATIC.get(whole.suffix, ())
+def _link(common: Sequence[str], objects: Sequence[Path], output: Path) -> None:
+    """Link all objects to one library, with the compiler's own libraries inside if their static versions are here."""
+    command = [*common, _shared_flag(output), *map(str, objects), "-o", str(output)]
+    sanitized = any(flag.startswith("-fsanitize") for flag in common)  # sanitizers need the shared ones
+    static = () if sanitized else STATIC_RUNTIME.get(output.suffix, ())
     if static and _run([*command, *static]) is None:
         return
-    if (refusal := _run(command)) is not None:
-        raise _refused(f"the CPU engine could not be linked ({_gist(refusal)}).", refusal)
+    if (failure := _run(command)) is not None:
+        raise _build_error(f"the CPU engine could not be linked ({_error_line(failure)}).", failure)
 
 
-def _together(commands: Sequence[Sequence[str]], tell: Callable[[int], None] | None = None) -> list[str | None]:
-    """Run commands, as many at a time as there are cores; what `_run` gives for each."""
-    given: list[str | None] = []
+def _run_parallel(commands: Sequence[Sequence[str]], report: Callable[[int], None] | None = None) -> list[str | None]:
+    """Run commands, as many at a time as there are cores; for each one the result of `_run`."""
+    results: list[str | None] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for refusal in pool.map(_run, commands):
-            given.append(refusal)
-            if tell:
-                tell(len(given))
-    return given
+        for result in pool.map(_run, commands):
+            results.append(result)
+            if report:
+                report(len(results))
+    return results
 
 
 def _run(command: Sequence[str]) -> str | None:
-    """None if a command did its work, else what it said."""
+    """None if a command succeeds, else the command and its output."""
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=_plainly()
+        process = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=_english_environment()
         )
     except OSError as error:
         return f"{command[0]}: error: {error.strerror or error}"
-    said = (done.stdout + done.stderr).strip() or f"exit status {done.returncode}"
-    return None if done.returncode == 0 else f"$ {shlex.join(command)}\n{said}"
+    output = (process.stdout + process.stderr).strip() or f"exit status {process.returncode}"
+    return None if process.returncode == 0 else f"$ {shlex.join(command)}\n{output}"
 
 
-def _plainly() -> dict[str, str]:
-    """The environment in which compilers speak English, so that their errors can be found in what they say."""
+def _english_environment() -> dict[str, str]:
+    """The environment in which compilers speak English, so that `_error_line` finds their errors."""
     return {**os.environ, "LC_ALL": "C"}
 
 
-def _gist(said: str) -> str:
-    """The line that says most of what a compiler said."""
-    lines = [line for line in said.splitlines() if not line.startswith(("$ ", "collect2:"))]
+def _error_line(output: str) -> str:
+    """The most telling line of a compiler's output."""
+    lines = [line for line in output.splitlines() if not line.startswith(("$ ", "collect2:"))]
     return next((line for line in lines if "error:" in line), lines[0] if lines else "no reason given").rstrip(".")
 
 
-def _refused(sentence: str, *said: str) -> ExecutorError:
-    """The error, with all of the compiler's words as a note."""
-    error = ExecutorError(sentence)
-    error.add_note("\n".join(said))
+def _build_error(message: str, *outputs: str) -> ExecutorError:
+    """The error, with the compiler's full output as a note."""
+    error = ExecutorError(message)
+    error.add_note("\n".join(outputs))
     return error
 
 
-def _settle(whole: Path, target: Path) -> None:
-    """Put what is complete in its place; on Windows one that is in use stays, and it is made of the same."""
+def _move_into_place(built: Path, target: Path) -> None:
+    """Replace the target atomically; on Windows one that is in use stays, and is the same."""
     try:
-        whole.replace(target)
+        built.replace(target)
     except PermissionError:
         if not target.exists():
             raise
 
 
-# Keeping --------------------------------------------------------------------------------------------------------
+# Caching --------------------------------------------------------------------------------------------------------
 
 
-def _build_alone(sources: Path, extra: Sequence[str], progress: NamedProgress | None, again: bool) -> Path:
-    """Build, unless another process has done so meanwhile, or it is known to fail."""
-    compilers, folder = _compilers(), _folder()
+def _build_locked(sources: Path, extra: Sequence[str], progress: NamedProgress | None, rebuild: bool) -> Path:
+    """Build, unless another process has done so meanwhile, or a failure is recorded."""
+    compilers, folder = _compilers(), _cache_folder()
     if not compilers:
-        raise ExecutorError(f"no C++ compiler was found, and the CPU engine is built with one. {_mend()}")
-    log = folder / f"engine-{_made_of(sources, extra)}-{_digest(*map(_identity, compilers))}.log"
+        raise ExecutorError(f"no C++ compiler was found, and the CPU engine is built with one. {_compiler_help()}")
+    log = folder / f"engine-{_source_key(sources, extra)}-{_digest(*map(_compiler_identity, compilers))}.log"
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
-        if not again and (found := held(sources, extra)):
-            return found
-        if not again and log.exists():
-            raise _failure(log)
+    with _build_lock(folder):
+        if not rebuild and (cached := find_library(sources, extra)):
+            return cached
+        if not rebuild and log.exists():
+            raise _recorded_failure(log)
         log.unlink(missing_ok=True)
         path = _build(sources, extra, log, progress)
-        _sweep(folder)
+        _remove_unused(folder)
     return path
 
 
 def _build(sources: Path, extra: Sequence[str], log: Path, progress: NamedProgress | None) -> Path:
-    """Build into the cache; a refusal is written to the log, which is how it is remembered."""
+    """Build into the cache; a failure is recorded in the log."""
     note("building the CPU engine, once: about 20 s")
     try:
         compiler = find_compiler()
-        return compile(sources, _place(_made_of(sources, extra), compiler), compiler, extra=extra, progress=progress)
+        return compile(
+            sources, _cached_path(_source_key(sources, extra), compiler), compiler, extra=extra, progress=progress
+        )
     except ExecutorError as error:
         log.write_text("\n".join([str(error), *getattr(error, "__notes__", [])]), "utf-8")
-        raise _failure(log) from error
+        raise _recorded_failure(log) from error
 
 
-def _failure(log: Path) -> ExecutorError:
-    """What is remembered of a build that failed."""
-    sentence = log.read_text("utf-8").partition("\n")[0]
-    return ExecutorError(f"{sentence} What the compiler said is in {log}; GLASS_REBUILD=1 tries again.")
+def _recorded_failure(log: Path) -> ExecutorError:
+    """The error of a build that failed, from its log."""
+    message = log.read_text("utf-8").partition("\n")[0]
+    return ExecutorError(f"{message} What the compiler said is in {log}; GLASS_REBUILD=1 tries again.")
 
 
-def _folder() -> Path:
+def _cache_folder() -> Path:
     from glassformer.checkpoint.locate import home
 
     return home() / "native"
 
 
-def _place(made_of: str, compiler: Sequence[str]) -> Path:
-    return _folder() / f"engine-{made_of}-{_digest(_identity(compiler))}{SUFFIX}"
+def _cached_path(source_key: str, compiler: Sequence[str]) -> Path:
+    return _cache_folder() / f"engine-{source_key}-{_digest(_compiler_identity(compiler))}{SUFFIX}"
 
 
-def _made_of(sources: Path, extra: Sequence[str]) -> str:
-    """What a library depends on beside its compiler; machines that share a home folder tell theirs apart by it."""
+def _source_key(sources: Path, extra: Sequence[str]) -> str:
+    """A hash of what a library depends on, except its compiler; machines may share a home folder."""
     return _digest(_fingerprint(sources, machine(), extra), sys.platform, *platform.libc_ver(), _features())
 
 
 def _fingerprint(sources: Path, architecture: str, extra: Sequence[str]) -> str:
-    """Of the sources, and of the flags and the way they are built with, which this file says."""
+    """A hash of the sources, and of this file, which has the flags."""
     parts = [architecture, *extra, hashlib.sha256(Path(__file__).read_bytes()).hexdigest()]
     for path in sorted([*sources.rglob("*.cpp"), *sources.rglob("*.h")]):
         parts += [path.relative_to(sources).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()]
@@ -361,7 +368,7 @@ def _fingerprint(sources: Path, architecture: str, extra: Sequence[str]) -> str:
 
 
 def _features() -> str:
-    """What the CPU can do, in the system's words."""
+    """The CPU's features as the system lists them."""
     with suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
         for line in file:
             name, _, value = line.partition(":")
@@ -375,7 +382,7 @@ def _digest(*parts: str) -> str:
 
 
 def _loads(path: Path) -> bool:
-    """Whether this machine can load a library that was built on another, which may have been newer."""
+    """Whether this machine can load a library that was built on another, perhaps newer one."""
     import ctypes
 
     try:
@@ -386,22 +393,22 @@ def _loads(path: Path) -> bool:
 
 
 def _last_use(path: Path) -> float:
-    """When a file was last used; 0 if it is gone meanwhile."""
+    """When a file was last used; 0 if it is gone."""
     try:
         return path.stat().st_mtime
     except OSError:
         return 0
 
 
-def _used(path: Path) -> None:
-    """Keep a library for another while."""
+def _mark_used(path: Path) -> None:
+    """Note that a library is in use, so that it is not removed."""
     if _last_use(path) < time.time() - DAY:
         with suppress(OSError):
             os.utime(path)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what nobody has used for a month, and what builders that were killed have left."""
+def _remove_unused(folder: Path) -> None:
+    """Remove libraries unused for a month, and what killed builds have left."""
     for path in folder.glob("engine-*"):
         if _last_use(path) < time.time() - 30 * DAY:
             with suppress(OSError):  # gone, or in use on Windows
@@ -412,18 +419,18 @@ def _sweep(folder: Path) -> None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One builder at a time; the system lets go of a lock when its holder ends, however that comes about."""
+def _build_lock(folder: Path) -> Iterator[None]:
+    """One build at a time; the system releases the lock when its process ends, in whatever way."""
     with (folder / "lock").open("wb") as file:
-        if not _locked(file):
+        if not _try_lock(file):
             note("another process is building the CPU engine: waiting for it")
-            while not _locked(file):
+            while not _try_lock(file):
                 time.sleep(0.1)
         yield
 
 
-def _locked(file: BinaryIO) -> bool:
-    """Try to lock. A file system without locks does not stop anybody: two may build, and the last one's is kept."""
+def _try_lock(file: BinaryIO) -> bool:
+    """Whether the file could be locked. On a file system without locks always: two may build, and the last one wins."""
     try:
         if sys.platform == "win32":
             import msvcrt

@@ -56,7 +56,7 @@ class NativeModel:
         self._lock = threading.Lock()  # passes reuse buffers, so one runs at a time
         self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
         for names, shape, transposed in required_matrices(blueprint):
-            self._weights.expect(names, shape, transposed)
+            self._weights.require(names, shape, transposed)
         self._weights.prepare()
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
         self._format = self._page_format("", blueprint.blocks)

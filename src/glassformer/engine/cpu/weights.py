@@ -1,8 +1,8 @@
-"""Stored tensors as the kernels like them: floats as they lie in the mapped file, packed kinds in tiles of 16 rows.
+"""Stored tensors as the kernels read them: floats as they are in the mapped file, packed kinds in tiles of 16 rows.
 
-Tiles are made once and kept in a file of the cache, which is mapped instead of the checkpoint from then on: nothing is held
-twice. No number changes, only its place. What the kernels do not know (rare kinds, rows in another order, columns) is
-turned into what they do know, in the same file.
+Tiles are written once to a file of the cache, which is mapped instead of the checkpoint from then on, so that nothing is in
+memory twice. No number changes, only its place. What the kernels cannot read (rare kinds, rows in another order, transposed
+matrices) is converted to floats in the same file.
 """
 
 from __future__ import annotations
@@ -31,164 +31,176 @@ from glassformer.errors import CheckpointError
 
 note = logging.getLogger("glassformer").warning
 VERSION = 2  # of the tiles' layout
-ALIGNED = 64  # bytes
+ALIGNMENT = 64  # bytes
 DAY = 86_400  # seconds
-SILENT = ("final_logits_bias",)  # zeros where a file lacks them
+OPTIONAL_ZEROS = ("final_logits_bias",)  # zeros where a file lacks them
 Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class ConvertedMatrix:
-    """A matrix that cannot be used as it lies in its file: its size when made, and how to make it."""
+    """A matrix that cannot be used as it is stored: its size when converted, and how to convert it."""
 
     kind: MatrixKind
     size: int
     make: Callable[[Bytes], None]
-    key: str  # what it is made of, in words
+    key: str  # what it is converted from, for the cache's hash
 
 
 class NativeWeights:
-    """The weights of one model: asked for by name, first all of them (`expect`), then each (`matrix`, `vector`).
+    """The weights of one model by name: first all matrices are declared (`require`), then each is used (`matrix`, `vector`).
 
-    `expected` is what the config makes of each: native code reads so many numbers and looks no further, so what a file has
-    in another shape is refused here, before anything of it is used.
+    `expected` has the shapes that follow from the config: native code reads so many numbers without a check, so a tensor of
+    another shape is refused here, before anything is read.
     """
 
     def __init__(self, tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], engine: Engine) -> None:
         self._tensors = resolve_names(tensors, tuple(expected))
         self._shapes = expected
         self._engine = engine
-        self._made: dict[tuple[str, ...], ConvertedMatrix] = {}
-        self._places: dict[tuple[str, ...], Bytes] = {}
-        self._kept: list[npt.NDArray[np.float32]] = []  # vectors, alive as long as this is
+        self._converted: dict[tuple[str, ...], ConvertedMatrix] = {}
+        self._bytes: dict[tuple[str, ...], Bytes] = {}
+        self._arrays: list[npt.NDArray[np.float32]] = []  # arrays whose addresses native code has
         self._vectors: dict[tuple[str, float], int] = {}
         for name in expected:
-            if name in self._tensors or name not in SILENT:
+            if name in self._tensors or name not in OPTIONAL_ZEROS:
                 self.stored(name)
 
     def stored(self, name: str) -> StoredTensor:
-        found, shape = self._tensors.get(name), self._shapes[name]
-        if found is None:
+        tensor, shape = self._tensors.get(name), self._shapes[name]
+        if tensor is None:
             raise CheckpointError(f"the weights lack {name}. Is this the config of these weights?")
-        if found.shape != shape:
+        if tensor.shape != shape:
             raise CheckpointError(
-                f"{found.file.path}: tensor {found.name!r} has shape {found.shape}, but the config makes {name!r} "
+                f"{tensor.file.path}: tensor {tensor.name!r} has shape {tensor.shape}, but the config makes {name!r} "
                 f"{shape}. Is this the config of these weights?"
             )
-        return found
+        return tensor
 
     @property
     def kinds(self) -> set[str]:
-        return {one.kind for one in self._tensors.values()}
+        return {tensor.kind for tensor in self._tensors.values()}
 
     # Matrices ---------------------------------------------------------------------------------------------------
 
-    def expect(self, names: tuple[str, ...], shape: tuple[int, int], columns: bool = False) -> None:
-        """Say that a matrix will be asked for: one tensor, or several on top of each other."""
+    def require(self, names: tuple[str, ...], shape: tuple[int, int], transposed: bool = False) -> None:
+        """Declare that a matrix will be used: one tensor, or several stacked."""
         parts = [self.stored(name) for name in names]
-        if names not in self._made and (made := self._plan(parts, shape, columns)) is not None:
-            self._made[names] = made
+        if names not in self._converted and (converted := self._plan(parts, shape, transposed)) is not None:
+            self._converted[names] = converted
 
-    def _plan(self, parts: Sequence[StoredTensor], shape: tuple[int, int], columns: bool) -> ConvertedMatrix | None:
-        for one in parts:
-            _check_size(one)
-        one, (rows, width) = parts[0], shape
-        order = one.layout.rows(rows).astype(np.int32) if isinstance(one.layout, InterleavedPairs) else None
-        turned = columns and not isinstance(one.layout, Transposed)  # it lies across, in the file too
-        if len(parts) == 1 and one.kind in FileKind.__members__ and not turned and width % block_size(one.kind)[0] == 0:
-            return self._tiles(one, rows, width, order)
-        floats = one.kind in MatrixKind.__members__ and one.kind in PLAIN_KINDS
-        if len(parts) == 1 and floats and not turned and order is None and one.offset % PLAIN_KINDS[one.kind] == 0:
-            return None  # as it lies
-        return self._floats(parts, shape, columns)
+    def _plan(self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool) -> ConvertedMatrix | None:
+        for part in parts:
+            _check_size(part)
+        tensor, (rows, width) = parts[0], shape
+        order = tensor.layout.rows(rows).astype(np.int32) if isinstance(tensor.layout, InterleavedPairs) else None
+        needs_transpose = transposed and not isinstance(tensor.layout, Transposed)
+        if (
+            len(parts) == 1
+            and tensor.kind in FileKind.__members__
+            and not needs_transpose
+            and width % block_size(tensor.kind)[0] == 0
+        ):
+            return self._as_tiles(tensor, rows, width, order)
+        floats = tensor.kind in MatrixKind.__members__ and tensor.kind in PLAIN_KINDS
+        if (
+            len(parts) == 1
+            and floats
+            and not needs_transpose
+            and order is None
+            and tensor.offset % PLAIN_KINDS[tensor.kind] == 0
+        ):
+            return None  # usable as it is stored
+        return self._as_floats(parts, shape, transposed)
 
-    def _tiles(self, one: StoredTensor, rows: int, width: int, order: npt.NDArray[np.int32] | None) -> ConvertedMatrix:
-        source = FileKind[one.kind]
+    def _as_tiles(self, tensor: StoredTensor, rows: int, width: int, order: npt.NDArray[np.int32] | None) -> ConvertedMatrix:
+        source = FileKind[tensor.kind]
 
         def make(out: Bytes) -> None:
-            self._engine.pack(source, np.ascontiguousarray(one.bytes), rows, width, order, out)
-            one.release()
+            self._engine.pack(source, np.ascontiguousarray(tensor.bytes), rows, width, order, out)
+            tensor.release()
 
         return ConvertedMatrix(
-            packed_kind(source), packed_size(source, rows, width), make, f"{one.name} {one.kind} {rows} {width}"
+            packed_kind(source), packed_size(source, rows, width), make, f"{tensor.name} {tensor.kind} {rows} {width}"
         )
 
-    def _floats(self, parts: Sequence[StoredTensor], shape: tuple[int, int], columns: bool) -> ConvertedMatrix:
-        """Whatever it is, as rows of floats; sixteen bits stay sixteen bits."""
-        kinds = {one.kind for one in parts}
+    def _as_floats(self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool) -> ConvertedMatrix:
+        """Any tensors as rows of floats; sixteen bits stay sixteen bits."""
+        kinds = {tensor.kind for tensor in parts}
         kind = MatrixKind[kinds.pop()] if len(kinds) == 1 and kinds <= {"F16", "BF16"} else MatrixKind.F32
-        as_stored = kind is not MatrixKind.F32 and all(one.layout is None for one in parts)
+        as_stored = kind is not MatrixKind.F32 and all(tensor.layout is None for tensor in parts)
 
         def make(out: Bytes) -> None:
-            made = 0
-            for one in parts:
+            end = 0
+            for tensor in parts:
                 if as_stored:
-                    values = one.bytes.view("<u2").reshape(one.shape)
+                    values = tensor.bytes.view("<u2").reshape(tensor.shape)
                 else:
-                    values = one.to_float32() if kind is MatrixKind.F32 else _rounded(one.to_float32(), kind)
-                values = np.ascontiguousarray(values.T if columns else values)
-                out[made : made + values.nbytes] = values.reshape(-1).view(np.uint8)
-                made += values.nbytes
-                one.release()
+                    values = tensor.to_float32() if kind is MatrixKind.F32 else _rounded(tensor.to_float32(), kind)
+                values = np.ascontiguousarray(values.T if transposed else values)
+                out[end : end + values.nbytes] = values.reshape(-1).view(np.uint8)
+                end += values.nbytes
+                tensor.release()
 
         size = math.prod(shape) * (4 if kind is MatrixKind.F32 else 2)
-        return ConvertedMatrix(kind, size, make, f"{parts[0].name} {kind.name} {shape} {columns} {len(parts)}")
+        return ConvertedMatrix(kind, size, make, f"{parts[0].name} {kind.name} {shape} {transposed} {len(parts)}")
 
     def prepare(self) -> None:
-        """Make, or find in the cache, what cannot be used as it lies."""
-        wanted = {names: made for names, made in self._made.items() if names not in self._places}
-        offsets = np.cumsum([0, *(-(-made.size // ALIGNED) * ALIGNED for made in wanted.values())]).tolist()
-        if not wanted:
+        """Convert what cannot be used as it is stored, or find it in the cache."""
+        pending = {names: converted for names, converted in self._converted.items() if names not in self._bytes}
+        offsets = np.cumsum([0, *(-(-converted.size // ALIGNMENT) * ALIGNMENT for converted in pending.values())]).tolist()
+        if not pending:
             return
-        held = _cached(self._key(wanted), offsets[-1], lambda into: _fill(into, wanted.values(), offsets))
-        for (names, made), offset in zip(wanted.items(), offsets, strict=False):
-            self._places[names] = held[offset : offset + made.size]
+        file_bytes = _cached_file(self._key(pending), offsets[-1], lambda into: _fill(into, pending.values(), offsets))
+        for (names, converted), offset in zip(pending.items(), offsets, strict=False):
+            self._bytes[names] = file_bytes[offset : offset + converted.size]
 
-    def _key(self, wanted: Mapping[tuple[str, ...], ConvertedMatrix]) -> str:
-        """What the cached file depends on: the files that the tensors come from, and what becomes of them."""
+    def _key(self, pending: Mapping[tuple[str, ...], ConvertedMatrix]) -> str:
+        """A hash of what the cached file depends on: the tensors' files, and what they are converted to."""
         digest = hashlib.sha256(f"{VERSION}".encode())
-        for path in sorted({self._tensors[name].file.path for names in wanted for name in names}):
-            about = path.stat()
-            digest.update(f"{path.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
-        for made in wanted.values():
-            digest.update(f"{made.key} {made.kind} {made.size};".encode())
+        for path in sorted({self._tensors[name].file.path for names in pending for name in names}):
+            status = path.stat()
+            digest.update(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+        for converted in pending.values():
+            digest.update(f"{converted.key} {converted.kind} {converted.size};".encode())
         return digest.hexdigest()[:32]
 
     def matrix(self, names: tuple[str, ...], shape: tuple[int, int], bias: str | None = None) -> NativeMatrix:
-        place = self._places.get(names)
+        place = self._bytes.get(names)
         if place is None:
             stored = self._tensors[names[0]]
             place, kind = stored.bytes, MatrixKind[stored.kind]
         else:
-            kind = self._made[names].kind
+            kind = self._converted[names].kind
         return NativeMatrix(place.ctypes.data, None if bias is None else self.vector(bias), kind, *shape)
 
     # Vectors ----------------------------------------------------------------------------------------------------
 
     def vector(self, *names: str, plus: float = 0.0) -> int:
-        """The address of a small tensor in float32, or of several after one another; some norms count from one."""
+        """The address of a small tensor in float32, or of several after one another; `plus`: an offset."""
         key = (" ".join(names), plus)
         if key not in self._vectors:
-            self._vectors[key] = self.keep(np.concatenate([self._floating(name) for name in names]) + np.float32(plus))
+            self._vectors[key] = self.keep(np.concatenate([self._float_vector(name) for name in names]) + np.float32(plus))
         return self._vectors[key]
 
-    def _floating(self, name: str) -> npt.NDArray[np.float32]:
-        if name in SILENT and name not in self._tensors:
+    def _float_vector(self, name: str) -> npt.NDArray[np.float32]:
+        if name in OPTIONAL_ZEROS and name not in self._tensors:
             return np.zeros(math.prod(self._shapes[name]), np.float32)
         return self.stored(name).to_float32().reshape(-1)
 
     def keep(self, values: npt.NDArray[np.float32]) -> int:
-        """Hold an array for as long as the weights live; its address."""
-        self._kept.append(np.ascontiguousarray(values, np.float32))
-        return int(self._kept[-1].ctypes.data)
+        """The address of an array, which lives as long as the weights."""
+        self._arrays.append(np.ascontiguousarray(values, np.float32))
+        return int(self._arrays[-1].ctypes.data)
 
 
-def _check_size(one: StoredTensor) -> None:
-    """Refuse a tensor of fewer or more bytes than its kind and shape make: native code counts on it."""
-    elements, size = (1, PLAIN_KINDS[one.kind]) if one.kind in PLAIN_KINDS else block_size(one.kind)
-    if one.elements % elements or one.size != one.elements // elements * size:
+def _check_size(tensor: StoredTensor) -> None:
+    """Refuse a tensor whose bytes do not match its kind and shape: native code relies on them."""
+    elements, size = (1, PLAIN_KINDS[tensor.kind]) if tensor.kind in PLAIN_KINDS else block_size(tensor.kind)
+    if tensor.elements % elements or tensor.size != tensor.elements // elements * size:
         raise CheckpointError(
-            f"{one.file.path}: tensor {one.name!r} has {one.size} bytes, which do not make {one.kind} of shape {one.shape}. "
+            f"{tensor.file.path}: tensor {tensor.name!r} has {tensor.size} bytes, "
+            f"which do not make {tensor.kind} of shape {tensor.shape}. "
             "Fetch the file again."
         )
 
@@ -200,31 +212,31 @@ def _rounded(values: npt.NDArray[np.float32], kind: MatrixKind) -> npt.NDArray[n
     return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype("<u2")
 
 
-def _fill(into: Bytes, made: Iterable[ConvertedMatrix], offsets: Sequence[int]) -> None:
-    for one, offset in zip(made, offsets, strict=False):
-        one.make(into[offset : offset + one.size])
+def _fill(into: Bytes, converted: Iterable[ConvertedMatrix], offsets: Sequence[int]) -> None:
+    for matrix, offset in zip(converted, offsets, strict=False):
+        matrix.make(into[offset : offset + matrix.size])
 
 
-def _cached(key: str, size: int, fill: Callable[[Bytes], None]) -> Bytes:
-    """A file of the cache, mapped; made first if it is not there. Where nothing can be written, memory."""
+def _cached_file(key: str, size: int, fill: Callable[[Bytes], None]) -> Bytes:
+    """A file of the cache, mapped; written first if it is not there. Where nothing can be written, memory."""
     path = home() / "tiles" / f"{key}.tiles"
-    if (found := _mapped(path, size)) is not None:
-        return found
+    if (cached := _map_file(path, size)) is not None:
+        return cached
     try:
-        _make(path, size, fill)
-        _sweep(path.parent)
+        _write_file(path, size, fill)
+        _remove_unused(path.parent)
     except OSError as error:
         note(f"the packed weights cannot be kept in {path.parent} ({error.strerror}): each start makes them in memory.")
     else:
-        if (made := _mapped(path, size)) is not None:
-            return made
+        if (converted := _map_file(path, size)) is not None:
+            return converted
     array = np.empty(size, np.uint8)
     fill(array)
     return array
 
 
-def _make(path: Path, size: int, fill: Callable[[Bytes], None]) -> None:
-    """Write a file that appears under its name whole or not at all."""
+def _write_file(path: Path, size: int, fill: Callable[[Bytes], None]) -> None:
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".making-")
     try:
@@ -240,23 +252,23 @@ def _make(path: Path, size: int, fill: Callable[[Bytes], None]) -> None:
         raise
 
 
-def _mapped(path: Path, size: int) -> Bytes | None:
+def _map_file(path: Path, size: int) -> Bytes | None:
     try:
         with path.open("rb") as file:
-            about = os.fstat(file.fileno())
-            if about.st_size != size:
+            status = os.fstat(file.fileno())
+            if status.st_size != size:
                 return None
             buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError:
         return None
-    if about.st_mtime < time.time() - DAY:
+    if status.st_mtime < time.time() - DAY:
         with suppress(OSError):
-            os.utime(path)  # it is used: keep it for another while
+            os.utime(path)  # in use: not to be removed
     return np.frombuffer(buffer, np.uint8)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what nobody has used for a month, and what makers that were killed have left."""
+def _remove_unused(folder: Path) -> None:
+    """Remove files unused for a month, and what killed processes have left."""
     for pattern, days in (("*.tiles", 30), (".making-*", 1)):
         for path in folder.glob(pattern):
             with suppress(OSError):
