@@ -47,7 +47,7 @@ def past(length: int = 512, seed: int = 0) -> Past:
     found = Past(ids[: length // 2], room=4096, seed=seed)
     for token in ids[length // 2 : -8] + ids[8:16]:
         found.add(token)
-        found.surprises.append(float(draw.gamma(2)))
+        found.surprisals.append(float(draw.gamma(2)))
     return found
 
 
@@ -60,7 +60,7 @@ def cases() -> Iterator[tuple[str, Rule, Any]]:
     yield "top_k 50", shaping.top_k(50), t.TopKLogitsWarper(50)
     yield "top_p 0.95", shaping.top_p(0.95), t.TopPLogitsWarper(0.95)
     yield "min_p 0.05", shaping.min_p(0.05), t.MinPLogitsWarper(0.05)
-    yield "typical 0.9", shaping.typical(0.9), t.TypicalLogitsWarper(0.9)
+    yield "typical 0.9", shaping.typical_p(0.9), t.TypicalLogitsWarper(0.9)
     yield "epsilon_cutoff 3e-4", shaping.epsilon_cutoff(3e-4), t.EpsilonLogitsWarper(3e-4)
     yield "eta_cutoff 2e-3", shaping.eta_cutoff(2e-3), t.EtaLogitsWarper(2e-3)
     yield "top_n_sigma 1", shaping.top_n_sigma(1), None
@@ -80,7 +80,7 @@ def cases() -> Iterator[tuple[str, Rule, Any]]:
     yield "bad_words of 100", tokens.bad_words(bad), t.NoBadWordsLogitsProcessor(bad)
     yield "allowed, a third", tokens.allowed(many), None
     yield "suppressed of 10", tokens.suppressed(few), t.SuppressTokensLogitsProcessor(few)
-    yield "min_new", tokens.min_new(1000, [EOS]), t.MinNewTokensLengthLogitsProcessor(256, 1000, [EOS])
+    yield "min_new", tokens.min_new_tokens(1000, [EOS]), t.MinNewTokensLengthLogitsProcessor(256, 1000, [EOS])
     usual = [shaping.temperature(0.7), shaping.top_k(50), shaping.top_p(0.95)]
     beside = t.LogitsProcessorList([t.TemperatureLogitsWarper(0.7), t.TopKLogitsWarper(50), t.TopPLogitsWarper(0.95)])
     yield "temperature, top_k and top_p", chain(*usual), beside

@@ -13,7 +13,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from glassformer.decoding import Finish, Look, Policy, Step
-from glassformer.decoding.assist import LookupDrafter, ModelDrafter, assist, followed
+from glassformer.decoding.assist import LookupDrafter, ModelDrafter, assist, lookup_continuation
 from glassformer.decoding.loop import loop
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
@@ -303,12 +303,12 @@ class TestFollowed:
         ],
     )
     def test_the_latest_of_the_longest(self, ids: list[int], size: int, count: int, found: list[int]) -> None:
-        assert followed(np.array(ids), size, count) == found
+        assert lookup_continuation(np.array(ids), size, count) == found
 
     @effort(max_examples=200, deadline=None)
     @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 6))
     def test_what_is_found_did_follow(self, ids: list[int], size: int, count: int) -> None:
-        found = followed(np.array(ids), size, count)
+        found = lookup_continuation(np.array(ids), size, count)
         longest = max(
             (n for n in range(1, size + 1) if any(ids[at : at + n] == ids[-n:] for at in range(len(ids) - n))), default=0
         )

@@ -33,7 +33,7 @@ from glassformer.text import Tokenizer
 from tests.decoding.schemas import ROOM, SCHEMAS
 from tests.text.models import GEMMA, LLAMA, T5, trained
 from tests.text.test_gguf_tokenizers import pieces, t5
-from tests.text.test_legacy_vocabulary import of, write
+from tests.text.test_legacy_vocabulary import config_files, write
 
 some = settings(max_examples=30, deadline=None)
 seeds = st.integers(0, 2**32 - 1)
@@ -47,13 +47,13 @@ KINDS: dict[str, Callable[[Callable[[str], Any], Path], Tokenizer]] = {
     "gpt2": lambda want, folder: AutoTokenizer.from_pretrained(want("gpt2_tokenizer")),
     "tiktoken": lambda want, folder: Tokenizer.from_tiktoken(want("cl100k")),
     "llama pieces": lambda want, folder: AutoTokenizer.from_pretrained(
-        write(folder, {"tokenizer.model": trained(**LLAMA), **of("LlamaTokenizer", add_bos_token=True)})
+        write(folder, {"tokenizer.model": trained(**LLAMA), **config_files("LlamaTokenizer", add_bos_token=True)})
     ),
     "gemma pieces": lambda want, folder: AutoTokenizer.from_pretrained(
-        write(folder, {"tokenizer.model": trained(**GEMMA), **of("GemmaTokenizer", add_bos_token=True)})
+        write(folder, {"tokenizer.model": trained(**GEMMA), **config_files("GemmaTokenizer", add_bos_token=True)})
     ),
     "t5 pieces": lambda want, folder: AutoTokenizer.from_pretrained(
-        write(folder, {"spiece.model": trained(**T5), **of("T5Tokenizer")})
+        write(folder, {"spiece.model": trained(**T5), **config_files("T5Tokenizer")})
     ),
     "GGUF llama pieces": lambda want, folder: Tokenizer.from_gguf(pieces()),
     "GGUF gemma pieces": lambda want, folder: Tokenizer.from_gguf(pieces(add_space_prefix=False)),
@@ -106,7 +106,7 @@ def walk(made: Grammar, tokenizer: Tokenizer, seed: int, lean: float = 0.0, most
     while not guide.done:
         scores = draws.random(len(tokenizer), np.float32) + np.float32(lean) * lengths(tokenizer)
         field = guide.shape(Shortlist(scores))
-        token = field.id(int(field.scores.argmax()))
+        token = field.id_at(int(field.scores.argmax()))
         if token == tokenizer.eos_token_id:
             break
         guide.accept(token)

@@ -110,7 +110,9 @@ def test_a_run_explains_its_tokens() -> None:
     with pytest.raises(InputError, match="there is no token 4 in a text of 4"):
         run.why(4)
     run.steps[0] = policy(Look()).feed(SCORES)
-    with pytest.raises(InputError, match=r"this step kept no account of its rules. Get the run with watch\(…\), or watch_many"):
+    with pytest.raises(
+        InputError, match=r"this step kept no account of its rules. Get the run with watch\(…\), or watch_many"
+    ):
         run.why(0)
 
 

@@ -22,7 +22,7 @@ from glassformer.decoding.shortlist import Ids
 from glassformer.engine.protocol import Executor, Feed, Row, Scores, Want
 from glassformer.errors import NotNumbers, SettingError
 
-DRAFTED, MOST = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
+FIRST_DRAFT, LONGEST_DRAFT = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
 
 Drafts = Mapping[Policy, Sequence[int]]
 
@@ -44,17 +44,17 @@ def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> 
         while lanes:
             for number in sorted(scores):
                 lane, draft = lanes[number], drafts.get(policies[number], ())
-                for position, state in enumerate((*draft, None), -1 - len(draft)):
+                for position, guess in enumerate((*draft, None), -1 - len(draft)):
                     step = lane.choose(scores[number], position)
                     if step.finish:
                         lanes.pop(number).close()
                         drafter.close(lane.policy)
-                    yield number, replace(step, drafted=True) if step.id == state else step
-                    if step.finish or step.id != state:
+                    yield number, replace(step, drafted=True) if step.id == guess else step
+                    if step.finish or step.id != guess:
                         break
             drafts = drafter.draft({lane.policy: lane.policy.room - lane.policy.past.step - 1 for lane in lanes.values()})
             for lane in lanes.values():
-                lane.feeds = [_next(executor, lane, drafts.get(lane.policy, ()))]
+                lane.feeds = [_next_feed(executor, lane, drafts.get(lane.policy, ()))]
             scores = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
     finally:
         close_all(lanes.values())
@@ -75,7 +75,7 @@ def _read_prompts(executor: Executor, policies: Sequence[Policy], lanes: dict[in
     return scores
 
 
-def _next(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
+def _next_feed(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
     """What was chosen and not fed yet, and a draft behind it. Guesses that did not come true are forgotten."""
     row, ids = lane.feeds[0].row, lane.policy.past.ids
     executor.rewind(row, ids.size - 1)
@@ -91,21 +91,21 @@ class LookupDrafter:
         self.size = size
 
     def draft(self, room: Mapping[Policy, int]) -> Drafts:
-        return {policy: self._one(policy, most) for policy, most in room.items()}
+        return {policy: self._draft_for(policy, most) for policy, most in room.items()}
 
     def close(self, policy: Policy) -> None:
         """There is nothing to forget."""
 
-    def _one(self, policy: Policy, most: int) -> list[int]:
+    def _draft_for(self, policy: Policy, most: int) -> list[int]:
         settings, ids = policy.settings, policy.past.ids
         if policy.source is not None:
             ids = np.concatenate((np.asarray(policy.source, np.int64), ids))
-        found = followed(ids, self.size, min(settings.prompt_lookup_num_tokens or most, most))
-        ends = (place for place, token in enumerate(found) if token in settings.eos)
-        return found[: next(ends, None)]  # an end need not be guessed: the token behind a draft costs nothing
+        draft = lookup_continuation(ids, self.size, min(settings.prompt_lookup_num_tokens or most, most))
+        ends = (place for place, token in enumerate(draft) if token in settings.eos)
+        return draft[: next(ends, None)]  # an end need not be guessed: the token behind a draft costs nothing
 
 
-def followed(ids: Ids, size: int, count: int) -> list[int]:
+def lookup_continuation(ids: Ids, size: int, count: int) -> list[int]:
     """What came after the last `size` ids, or as many of them as came before, at the latest place with enough behind it."""
     ends = np.flatnonzero(ids[:-1] == ids[-1])
     for back in range(2, min(size, ids.size - 1) + 1):
@@ -118,8 +118,8 @@ def followed(ids: Ids, size: int, count: int) -> list[int]:
         return []
     enough = ends[ends + count < ids.size]
     start = int(enough[-1] if enough.size else ends[0]) + 1
-    found: list[int] = ids[start : start + count].tolist()
-    return found
+    draft: list[int] = ids[start : start + count].tolist()
+    return draft
 
 
 @dataclass(eq=False, slots=True)
@@ -134,12 +134,12 @@ class DraftState:
 
     def adapt(self, ids: Ids) -> int:
         """Draft more when all guesses came true, and fewer when not; how much of the text was foreseen."""
-        said = ids[self.start : self.start + len(self.ids)]
-        wrong = np.flatnonzero(said != np.asarray(self.ids[: said.size], np.int64))
-        true = int(wrong[0]) if wrong.size else said.size
+        actual = ids[self.start : self.start + len(self.ids)]
+        wrong = np.flatnonzero(actual != np.asarray(self.ids[: actual.size], np.int64))
+        correct = int(wrong[0]) if wrong.size else actual.size
         if self.ids:
-            self.count = min(self.count + 2, self.most) if true == len(self.ids) else max(self.count - 1, 1)
-        return self.start + true
+            self.count = min(self.count + 2, self.most) if correct == len(self.ids) else max(self.count - 1, 1)
+        return self.start + correct
 
 
 class ModelDrafter:
@@ -164,7 +164,7 @@ class ModelDrafter:
             feeds = [self._feed(policy) for policy in going]
             for (policy, drafting_fork), scores in zip(list(going.items()), self.executor.run(feeds), strict=True):
                 state = self._states[policy]
-                token = _choice(drafting_fork, scores)
+                token = _drafted_token(drafting_fork, scores)
                 if token is not None:
                     state.ids.append(token)
                 if token is None or len(state.ids) == min(state.count, room[policy]):
@@ -188,8 +188,8 @@ class ModelDrafter:
                 self._add(other, self.executor.fork(self._states[first].row))
 
     def _add(self, policy: Policy, row: Row) -> None:
-        count = policy.settings.num_assistant_tokens or DRAFTED
-        self._states[policy] = DraftState(row, count, max(count, MOST), len(policy.prompt))
+        count = policy.settings.num_assistant_tokens or FIRST_DRAFT
+        self._states[policy] = DraftState(row, count, max(count, LONGEST_DRAFT), len(policy.prompt))
 
     def _feed(self, policy: Policy) -> Feed:
         """What its row has not read yet of the text and the draft."""
@@ -198,7 +198,7 @@ class ModelDrafter:
         return Feed(state.row, ids)
 
 
-def _choice(drafting_fork: Policy, scores: Scores) -> int | None:
+def _drafted_token(drafting_fork: Policy, scores: Scores) -> int | None:
     """What would be chosen by these scores; None when the text would end, or nothing be left, which is for the model to
     say: the draft can be wrong."""
     try:

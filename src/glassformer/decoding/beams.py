@@ -184,7 +184,7 @@ class Search:
             ranks = sums if draws is None else sums - np.log(draws.standard_exponential(sums.size))
             best = highest(ranks, self.candidates_per_step)
             keys.append(ranks[best])
-            continuations += [Continuation(number, shortlist.id(int(place)), sums[place]) for place in best]
+            continuations += [Continuation(number, shortlist.id_at(int(index)), sums[index]) for index in best]
         order = np.argsort(-np.concatenate(keys), kind="stable")
         return [continuations[at] for at in order[: self.candidates_per_step]]
 
@@ -232,8 +232,8 @@ class Search:
 
 
 def highest(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
-    """Where the best so many of those in play stand, in ascending order."""
-    places = leaders(scores, count)
-    if places.size > count:
-        places = places[np.argpartition(scores[places], -count)[-count:]]
-    return np.sort(places[scores[places] > -np.inf])
+    """The indices of the best so many of those in play, in ascending order."""
+    indices = leaders(scores, count)
+    if indices.size > count:
+        indices = indices[np.argpartition(scores[indices], -count)[-count:]]
+    return np.sort(indices[scores[indices] > -np.inf])

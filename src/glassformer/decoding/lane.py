@@ -34,15 +34,15 @@ class Lane:
 
     def fork(self, policy: Policy) -> Self:
         """Another policy's lane after the same prompt, which has been read."""
-        other = copy(self)
-        other.policy = policy
-        other.feeds = [replace(feed, row=self.executor.fork(feed.row)) for feed in self.feeds]
-        return other
+        clone = copy(self)
+        clone.policy = policy
+        clone.feeds = [replace(feed, row=self.executor.fork(feed.row)) for feed in self.feeds]
+        return clone
 
     def choose(self, scores: Sequence[Scores], position: int = -1) -> Step:
         """The policy's choice by the scores that the lane's feeds gave; the last step tells the outcome."""
         with self.locating_nan():
-            step = self.policy.feed(*(each.host(position) for each in scores))
+            step = self.policy.feed(*(row.host(position) for row in scores))
         return step if step.finish is None else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps)))
 
     @contextmanager

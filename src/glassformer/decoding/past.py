@@ -79,8 +79,8 @@ class Past:
         return float(self.draws(purpose).random())
 
     def fork(self) -> Past:
-        other = copy(self)
-        other.chosen, other.surprisals = list(self.chosen), list(self.surprisals)
-        other._buffer = self._buffer.copy()
-        other.guide = None if self.guide is None else self.guide.fork()
-        return other
+        clone = copy(self)
+        clone.chosen, clone.surprisals = list(self.chosen), list(self.surprisals)
+        clone._buffer = self._buffer.copy()
+        clone.guide = None if self.guide is None else self.guide.fork()
+        return clone

@@ -162,16 +162,16 @@ class Policy:
         draw, chosen, shortlists = None, best, []
         if self.recipe.rules or self.settings.do_sample:
             shortlists = self.stages(scores, negative_scores)
-            field = shortlists[-1]
+            shortlist = shortlists[-1]
             self.check_not_empty(shortlists)
             if self.settings.do_sample:
                 draw = self.past.draw()
-                shares = field.probabilities()
-                place = pick(shares, draw)
-                self.past.surprisals.append(-float(np.log2(shares[place])))
+                shares = shortlist.probabilities()
+                index = pick(shares, draw)
+                self.past.surprisals.append(-float(np.log2(shares[index])))
             else:
-                place = int(field.scores.argmax())
-            chosen = field.id(place)
+                index = int(shortlist.scores.argmax())
+            chosen = shortlist.id_at(index)
         step = self.accept(chosen, draw, float(scores[best] - scores[chosen]))
         return step if self.look is NOTHING else self.explain(step, shortlists or [Shortlist(scores)])
 
@@ -187,24 +187,24 @@ class Policy:
             past.guide.accept(token)
             finish = Finish.COMPLETE if past.guide.done else None
         if finish is None and self._stops:
-            finish = next((found for stop in self._stops if (found := stop(past)) is not None), None)
+            finish = next((reason for stop in self._stops if (reason := stop(past)) is not None), None)
         if finish is None and past.step >= past.room:
             finish = Finish.LENGTH
         return Step(token, finish, draw)
 
     def fork(self, index: int | None = None) -> Policy:
         """A policy that goes on from here by itself; `index`: as another of several texts."""
-        other = copy(self)
-        other.past = self.past.fork()
+        clone = copy(self)
+        clone.past = self.past.fork()
         if index is not None:
-            other.past.index = index
-        return other
+            clone.past.index = index
+        return clone
 
     def drafting_fork(self) -> Policy:
         """A fork that only says what would be chosen: it explains nothing, and asks nobody when to stop."""
-        other = self.fork()
-        other.look, other._stops = NOTHING, ()
-        return other
+        clone = self.fork()
+        clone.look, clone._stops = NOTHING, ()
+        return clone
 
     def check_not_empty(self, shortlists: Sequence[Shortlist]) -> None:
         """Refuse to choose from nothing, and say which rules left it."""
@@ -222,20 +222,20 @@ class Policy:
     def explain(self, step: Step, shortlists: Sequence[Shortlist]) -> Step:
         """The step with all that was asked for."""
         look, raw = self.look, shortlists[0].scores
-        found: dict[str, Any] = {}
-        stats = [entropy_stats(field.scores) for field in shortlists] if look.waterfall else []
+        details: dict[str, Any] = {}
+        stats = [entropy_stats(shortlist.scores) for shortlist in shortlists] if look.waterfall else []
         if look.candidates or look.waterfall:
             candidates, logprob = likelihood(raw, step.id, look.candidates, stats[0].total if stats else None)
-            found.update(candidates=candidates, logprob=logprob)
+            details.update(candidates=candidates, logprob=logprob)
         if look.waterfall:
             names = (MODEL, *(name for name, _ in self.recipe.rules[: len(shortlists) - 1]))
             fall = waterfall(names, shortlists, stats, raw.size, None if look.everything else look.candidates, step.id)
-            found.update(waterfall=fall, entropy=fall.entropies[0])
+            details.update(waterfall=fall, entropy=fall.entropies[0])
         if look.raw:
-            found.update(raw=raw.copy())
+            details.update(raw=raw.copy())
         if look.scores:
-            found.update(scores=shortlists[-1].full_scores(raw.size).copy())
-        return replace(step, **found)
+            details.update(scores=shortlists[-1].full_scores(raw.size).copy())
+        return replace(step, **details)
 
 
 def likelihood(scores: Scores, token: int, count: int, total: float | None = None) -> tuple[Candidates, float]:

@@ -22,35 +22,35 @@ class Shortlist(NamedTuple):
     scores: Scores
     ids: Ids | None = None  # None: the whole vocabulary
 
-    def id(self, place: int) -> int:
-        """The token at a place of the list."""
-        return place if self.ids is None else int(self.ids[place])
+    def id_at(self, index: int) -> int:
+        """The token at an index of the list."""
+        return index if self.ids is None else int(self.ids[index])
 
-    def places(self, tokens: Ids | Sequence[int]) -> tuple[Ids, npt.NDArray[np.bool_]]:
-        """Where these tokens stand, and which of them are on the list at all; the places are of those that are."""
-        wanted = np.asarray(tokens, np.int64)
+    def indices_of(self, tokens: Ids | Sequence[int]) -> tuple[Ids, npt.NDArray[np.bool_]]:
+        """The indices of those of these tokens that are on the list, and which of them are."""
+        token_ids = np.asarray(tokens, np.int64)
         if self.ids is None:
-            there = (wanted >= 0) & (wanted < self.scores.size)
-            return wanted[there], there
-        found = np.searchsorted(self.ids, wanted)
-        found[found == self.ids.size] = 0
-        there = self.ids[found] == wanted if self.ids.size else np.zeros(wanted.size, bool)
-        return found[there], there
+            present = (token_ids >= 0) & (token_ids < self.scores.size)
+            return token_ids[present], present
+        indices = np.searchsorted(self.ids, token_ids)
+        indices[indices == self.ids.size] = 0
+        present = self.ids[indices] == token_ids if self.ids.size else np.zeros(token_ids.size, bool)
+        return indices[present], present
 
-    def at(self, places: Ids) -> Shortlist:
-        """Those at these places, which are in ascending order; the list itself when that is all of them."""
-        if places.size == self.scores.size:
+    def select(self, indices: Ids) -> Shortlist:
+        """Those at these indices, which are in ascending order; the list itself when that is all of them."""
+        if indices.size == self.scores.size:
             return self
-        return Shortlist(self.scores[places], places if self.ids is None else self.ids[places])
+        return Shortlist(self.scores[indices], indices if self.ids is None else self.ids[indices])
 
     def keep(self, which: npt.NDArray[np.bool_]) -> Shortlist:
         """Those that are marked."""
-        return self.at(np.flatnonzero(which))
+        return self.select(np.flatnonzero(which))
 
-    def rescored(self, places: Ids, scores: npt.ArrayLike) -> Shortlist:
+    def rescored(self, indices: Ids, scores: npt.ArrayLike) -> Shortlist:
         """The same candidates, some of them with other scores."""
         changed = self.scores.copy()
-        changed[places] = scores
+        changed[indices] = scores
         return Shortlist(changed, self.ids)
 
     def full_scores(self, size: int) -> Scores:

@@ -32,8 +32,8 @@ def at_strings(texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> 
     tail = max(len(text.encode()) for text in texts) + SLACK  # a token is a byte at least
 
     def stop(past: Past) -> Finish | None:
-        said = decode(past.chosen[-tail:])
-        return Finish.STOP if any(text in said for text in texts) else None
+        text = decode(past.chosen[-tail:])
+        return Finish.STOP if any(stop_string in text for stop_string in texts) else None
 
     return stop
 
@@ -55,8 +55,8 @@ def by_criterion(function: Callable[..., Any]) -> Stop:
     def stop(past: Past) -> Finish | None:
         import torch
 
-        said = function(torch.from_numpy(past.ids.copy())[None], None)
-        return Finish.CRITERION if said is not None and bool(torch.as_tensor(said).all()) else None
+        verdict = function(torch.from_numpy(past.ids.copy())[None], None)
+        return Finish.CRITERION if verdict is not None and bool(torch.as_tensor(verdict).all()) else None
 
     return stop
 

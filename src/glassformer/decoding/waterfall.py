@@ -81,8 +81,8 @@ def waterfall(
     ids = ids[np.argsort(-model[ids], kind="stable")]
     scores = np.full((len(shortlists), ids.size), -np.inf, np.float32)
     for row, shortlist in enumerate(shortlists):
-        places, there = shortlist.places(ids)
-        scores[row, there] = shortlist.scores[places]
+        indices, present = shortlist.indices_of(ids)
+        scores[row, present] = shortlist.scores[indices]
     ends = np.exp(scores[-1] - last.scores.max(), dtype=np.float64) / stats[-1].total
     return Waterfall(
         tuple(names), ids, scores, tuple(stage.in_play for stage in stats), tuple(stage.entropy for stage in stats), ends
@@ -90,9 +90,9 @@ def waterfall(
 
 
 def best(scores: Scores, count: int) -> Ids:
-    """Where the best so many stand."""
-    places = leaders(scores, min(count, scores.size))
-    return places[np.argsort(-scores[places], kind="stable")[:count]]
+    """The indices of the best so many."""
+    indices = leaders(scores, min(count, scores.size))
+    return indices[np.argsort(-scores[indices], kind="stable")[:count]]
 
 
 class EntropyStats(NamedTuple):

@@ -1,6 +1,6 @@
 """Rules that users write: functions of the ids so far and the scores of the whole vocabulary, giving other scores.
 
-Two forms are taken: numpy arrays of one text (`ids`, `scores`), and the familiar one of tensors with a batch axis
+Two forms are taken: numpy arrays of one text (`ids`, `scores`), and that of transformers, tensors with a batch axis
 (`input_ids` (1, length), `scores` (1, vocabulary)).
 """
 
@@ -22,32 +22,32 @@ def from_function(function: Callable[..., Any]) -> Rule:
 
     def rule(shortlist: Shortlist, past: Past) -> Shortlist:
         scores = shortlist.full_scores(past.size)
-        given = function(past.ids.copy(), scores.copy())
+        result = function(past.ids.copy(), scores.copy())
         try:
-            found = np.asarray(given, np.float32)
+            changed = np.asarray(result, np.float32)
         except (TypeError, ValueError):
-            found = np.empty(0, np.float32)
-        if given is None or found.shape != scores.shape:
-            what = f"scores of shape {found.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+            changed = np.empty(0, np.float32)
+        if result is None or changed.shape != scores.shape:
+            what = f"scores of shape {changed.shape}" if isinstance(result, np.ndarray) else type(result).__name__
             raise SettingError(f"the rule {name_of(function)} gave {what}; it must give scores of shape {scores.shape}.")
-        if np.isnan(found).any():
+        if np.isnan(changed).any():
             raise SettingError(f"the rule {name_of(function)} gave scores that are not numbers (NaN) at step {past.step}.")
-        return Shortlist(found, None) if shortlist.ids is None else Shortlist(found[shortlist.ids], shortlist.ids)
+        return Shortlist(changed, None) if shortlist.ids is None else Shortlist(changed[shortlist.ids], shortlist.ids)
 
     return rule
 
 
 def from_logits_processor(function: Callable[..., Any]) -> Rule:
-    """A function of tensors with a batch of one, as the field's logits processors are."""
+    """A function of tensors with a batch of one, as transformers' logits processors are."""
 
     def as_arrays(ids: Any, scores: Any) -> Any:
         import torch
 
-        found = function(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])
-        if not isinstance(found, torch.Tensor) or found.dim() != 2:
-            what = type(found).__name__
+        result = function(torch.from_numpy(ids)[None], torch.from_numpy(scores)[None])
+        if not isinstance(result, torch.Tensor) or result.dim() != 2:
+            what = type(result).__name__
             raise SettingError(f"the rule {name_of(function)} gave {what}; it must give a tensor of scores, as it got.")
-        return found[0].detach().float().cpu().numpy()
+        return result[0].detach().float().cpu().numpy()
 
     as_arrays.__name__ = name_of(function)
     return from_function(as_arrays)

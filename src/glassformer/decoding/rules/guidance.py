@@ -28,5 +28,5 @@ def guided(scale: float) -> Rule:
 def log_softmax(scores: Scores) -> Scores:
     """Log-probabilities of scores."""
     shifted = scores - scores.max()
-    found: Scores = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
-    return found
+    log_probabilities: Scores = shifted - np.float32(np.log(np.exp(shifted).sum(dtype=np.float64)))
+    return log_probabilities

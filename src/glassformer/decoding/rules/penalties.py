@@ -21,11 +21,11 @@ def repetition(penalty: float) -> Rule:
     (https://arxiv.org/abs/1909.05858)."""
 
     def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        places, _ = shortlist.places(past.ids)
-        before = shortlist.scores[places]
+        indices, _ = shortlist.indices_of(past.ids)
+        before = shortlist.scores[indices]
         factor = np.float32(penalty)
         after = np.where(before < 0, before * factor, before / factor)
-        return shortlist if np.array_equal(before, after) else shortlist.rescored(places, after)
+        return shortlist if np.array_equal(before, after) else shortlist.rescored(indices, after)
 
     return rule
 

@@ -31,7 +31,7 @@ class Weights(NamedTuple):
 
     best: float  # the highest score
     depths: Scores  # how far each lies below it, as a number from FAR to 0
-    each: Scores  # exp(depth), so 1 for the best
+    exponentials: Scores  # exp(depth), so 1 for the best
     total: float
 
     def score(self, probability: float) -> float:
@@ -40,7 +40,7 @@ class Weights(NamedTuple):
 
     def mean(self) -> float:
         """The depth of a drawn token on average. The entropy is log(total) minus this."""
-        return float((self.each * self.depths).sum(dtype=np.float64)) / self.total
+        return float((self.exponentials * self.depths).sum(dtype=np.float64)) / self.total
 
 
 def temperature(value: float) -> Rule:
@@ -62,13 +62,13 @@ def temperature(value: float) -> Rule:
 
 def top_k(count: int, min_keep: int = 1) -> Rule:
     """Keep the best so many, and whatever ties with the last of them."""
-    wanted = max(count, min_keep)
+    kept = max(count, min_keep)
 
     def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        if wanted >= shortlist.scores.size:
+        if kept >= shortlist.scores.size:
             return shortlist
-        places = leaders(shortlist.scores, wanted)
-        return shortlist.at(places[shortlist.scores[places] >= _nth_best(shortlist.scores[places], wanted)])
+        indices = leaders(shortlist.scores, kept)
+        return shortlist.select(indices[shortlist.scores[indices] >= _nth_best(shortlist.scores[indices], kept)])
 
     return rule
 
@@ -83,13 +83,13 @@ def top_p(share: float, min_keep: int = 1) -> Rule:
         scores = shortlist.scores
         if share >= 1 or min_keep >= scores.size or (weights := _weights(scores)) is None:
             return shortlist
-        places = _most_likely(scores, weights, share, min_keep)
-        ladder = np.sort(scores[places])[::-1]
+        indices = _most_likely(scores, weights, share, min_keep)
+        ladder = np.sort(scores[indices])[::-1]
         upto = np.cumsum(np.exp(ladder - np.float32(weights.best)), dtype=np.float64)
         count = min(max(int(np.searchsorted(upto, share * weights.total)) + 1, min_keep), ladder.size)
-        places = places[np.flatnonzero(scores[places] >= ladder[count - 1])]
-        ties = np.flatnonzero(scores[places] == ladder[count - 1])
-        return shortlist.at(np.delete(places, ties[ties.size - (places.size - count) :]))
+        indices = indices[np.flatnonzero(scores[indices] >= ladder[count - 1])]
+        ties = np.flatnonzero(scores[indices] == ladder[count - 1])
+        return shortlist.select(np.delete(indices, ties[ties.size - (indices.size - count) :]))
 
     return rule
 
@@ -117,22 +117,22 @@ def typical_p(mass: float, min_keep: int = 1) -> Rule:
             return shortlist
         distances = weights.depths - np.float32(weights.mean())
         np.abs(distances, out=distances)
-        places = _most_likely(shortlist.scores, weights, mass)  # with the others too, the way is not longer
-        places = np.flatnonzero(distances <= radius(distances[places], weights.each[places], weights.total))
-        furthest = radius(distances[places], weights.each[places], weights.total)
+        indices = _most_likely(shortlist.scores, weights, mass)  # with the others too, the radius is not larger
+        indices = np.flatnonzero(distances <= radius(distances[indices], weights.exponentials[indices], weights.total))
+        furthest = radius(distances[indices], weights.exponentials[indices], weights.total)
         if min_keep > 1:
             furthest = max(furthest, -_nth_best(-distances, min_keep))
-        return shortlist.at(np.flatnonzero(distances <= furthest))
+        return shortlist.select(np.flatnonzero(distances <= furthest))
 
-    def radius(distances: Scores, each: Scores, total: float) -> float:
-        """How far one has to go for the mass. Bins of equal width tell roughly, and only one of them is put in order."""
+    def radius(distances: Scores, exponentials: Scores, total: float) -> float:
+        """The distance within which the mass lies. Bins of equal width say it roughly, and only one of them is sorted."""
         bins = (distances * np.float32(BINS / max(distances.max(), 1e-9))).astype(np.intp)
-        upto = np.cumsum(np.bincount(bins, each))
+        upto = np.cumsum(np.bincount(bins, exponentials))
         edge = min(int(np.searchsorted(upto, mass * total)), upto.size - 1)
-        places = np.flatnonzero(bins == edge)
-        nearest = places[np.argsort(distances[places])]
+        indices = np.flatnonzero(bins == edge)
+        nearest = indices[np.argsort(distances[indices])]
         missing = mass * total - (upto[edge - 1] if edge else 0)
-        last = int(np.searchsorted(np.cumsum(each[nearest], dtype=np.float64), missing))
+        last = int(np.searchsorted(np.cumsum(exponentials[nearest], dtype=np.float64), missing))
         return float(distances[nearest[min(last, nearest.size - 1)]])
 
     return rule
@@ -199,8 +199,8 @@ def mirostat(tau: float, eta: float) -> Rule:
     def rule(shortlist: Shortlist, past: Past) -> Shortlist:
         if (weights := _weights(shortlist.scores)) is None:
             return shortlist
-        known = [surprise for surprise in past.surprisals if not math.isnan(surprise)]
-        mu = 2 * tau - eta * (math.fsum(known) - tau * len(known))
+        surprisals = [surprisal for surprisal in past.surprisals if not math.isnan(surprisal)]
+        mu = 2 * tau - eta * (math.fsum(surprisals) - tau * len(surprisals))
         return _scoring_from(shortlist, weights.best + math.log(weights.total) - mu * math.log(2))
 
     return rule
@@ -214,8 +214,8 @@ def _weights(scores: Scores) -> Weights | None:
     depths = scores - np.float32(best)
     if depths.min() < FAR:
         np.maximum(depths, np.float32(FAR), out=depths)
-    each = np.exp(depths)
-    return Weights(best, depths, each, float(each.sum(dtype=np.float64)))
+    exponentials = np.exp(depths)
+    return Weights(best, depths, exponentials, float(exponentials.sum(dtype=np.float64)))
 
 
 def _nth_best(scores: Scores, count: int = 1) -> float:
@@ -227,14 +227,14 @@ def _nth_best(scores: Scores, count: int = 1) -> float:
 
 
 def _most_likely(scores: Scores, weights: Weights, share: float, min_keep: int = 1) -> Ids:
-    """Places of the best, `min_keep` or more, that together have at least this share; if possible, few."""
-    places = leaders(scores, max(FEW, min_keep))
-    if weights.each[places].sum(dtype=np.float64) < share * weights.total:
+    """Indices of the best, `min_keep` or more, that together have at least this share; if possible, few."""
+    indices = leaders(scores, max(FEW, min_keep))
+    if weights.exponentials[indices].sum(dtype=np.float64) < share * weights.total:
         light = (1 - share) * weights.total / scores.size  # all below this together have less than what is not wanted
-        places = np.flatnonzero(weights.each >= light / 2)  # half of it, so that rounding makes no difference
-    return places
+        indices = np.flatnonzero(weights.exponentials >= light / 2)  # half of it, so that rounding makes no difference
+    return indices
 
 
 def _scoring_from(shortlist: Shortlist, cut: float, min_keep: int = 1) -> Shortlist:
     """Those from this score on; and the best `min_keep`, with their ties, whatever they score."""
-    return shortlist.at(np.flatnonzero(shortlist.scores >= min(cut, _nth_best(shortlist.scores, min_keep))))
+    return shortlist.select(np.flatnonzero(shortlist.scores >= min(cut, _nth_best(shortlist.scores, min_keep))))

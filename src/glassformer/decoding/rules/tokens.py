@@ -44,7 +44,7 @@ def bad_words(sequences: Iterable[Sequence[int]], eos: Collection[int] = ()) -> 
 def allowed(ids: Collection[int]) -> Rule:
     """Nothing but these tokens."""
     tokens = _ids(ids)
-    return lambda shortlist, past: shortlist.at(shortlist.places(tokens)[0])
+    return lambda shortlist, past: shortlist.select(shortlist.indices_of(tokens)[0])
 
 
 def suppressed(ids: Collection[int]) -> Rule:
@@ -101,15 +101,15 @@ def by_grammar(shortlist: Shortlist, past: Past) -> Shortlist:
 
 def added(shortlist: Shortlist, tokens: Ids | Sequence[int], amounts: npt.ArrayLike) -> Shortlist:
     """Add to these tokens' scores; where a token is named twice, its last amount. The same object if nothing changes."""
-    places, there = shortlist.places(tokens)
-    before = shortlist.scores[places]
-    after = before + np.broadcast_to(np.asarray(amounts, np.float32), there.shape)[there]
-    return shortlist if np.array_equal(before, after) else shortlist.rescored(places, after)
+    indices, present = shortlist.indices_of(tokens)
+    before = shortlist.scores[indices]
+    after = before + np.broadcast_to(np.asarray(amounts, np.float32), present.shape)[present]
+    return shortlist if np.array_equal(before, after) else shortlist.rescored(indices, after)
 
 
 def _forced(shortlist: Shortlist, tokens: Ids) -> Shortlist:
-    known = tokens if shortlist.ids is not None else tokens[tokens < shortlist.scores.size]
-    return Shortlist(np.zeros(known.size, np.float32), known) if known.size else shortlist
+    in_vocabulary = tokens if shortlist.ids is not None else tokens[tokens < shortlist.scores.size]
+    return Shortlist(np.zeros(in_vocabulary.size, np.float32), in_vocabulary) if in_vocabulary.size else shortlist
 
 
 def _due(biases: Mapping[tuple[int, ...], float]) -> Callable[[Past], dict[int, float]]:
@@ -125,11 +125,11 @@ def _due(biases: Mapping[tuple[int, ...], float]) -> Callable[[Past], dict[int, 
             alone[last] = amount
 
     def due(past: Past) -> dict[int, float]:
-        found = dict(alone)
+        amounts = dict(alone)
         for before, last, amount in after.get(int(past.ids[-1]), ()) if past.ids.size else ():
             if tuple(past.ids[-len(before) :].tolist()) == before:
-                found[last] = found.get(last, 0) + amount
-        return found
+                amounts[last] = amounts.get(last, 0) + amount
+        return amounts
 
     return due
 
