@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 import glassformer
 from glassformer import AutoTokenizer
-from glassformer.decoding import grammar
-from glassformer.decoding.grammar import Grammar, Guide, vocabulary_of
+from glassformer.decoding.grammar import Grammar, Guide, library, vocabulary
+from glassformer.decoding.grammar.vocabulary import vocabulary_of
 from glassformer.decoding.past import Past
 from glassformer.decoding.rules.tokens import by_grammar
 from glassformer.decoding.shortlist import Shortlist
@@ -145,7 +145,7 @@ def test_every_token_has_the_bytes_that_it_decodes_to(tokenizer: Tokenizer) -> N
     letter = next(number for number in texts if spelt[number].isalpha())
     before, *decoded = read(tokenizer, [[letter], *([letter, number] for number in texts)])
     for number, text in zip(texts, decoded, strict=True):
-        raw = words.library.decode_bytes([number])
+        raw = words.ll_tokenizer.decode_bytes([number])
         assert raw == spelt[number]
         assert text == before + raw.decode(errors="replace") or not raw.decode(errors="ignore")
 
@@ -280,11 +280,11 @@ def test_the_vocabulary_is_read_once() -> None:
 def test_the_vocabulary_goes_with_its_tokenizer() -> None:
     tokenizer = Plain(b"a")
     made = Grammar.compile("regex", "a", tokenizer)
-    assert tokenizer in grammar._KNOWN
-    known = len(grammar._KNOWN)
+    assert tokenizer in vocabulary._CACHE
+    known = len(vocabulary._CACHE)
     del tokenizer
     gc.collect()
-    assert len(grammar._KNOWN) < known
+    assert len(vocabulary._CACHE) < known
     assert made.guide().allowed().tolist() == [True]
 
 
@@ -486,8 +486,8 @@ def test_a_regex_that_is_broken(smol: Tokenizer, pattern: str, said: str) -> Non
         ("a\\", "regex ends with a lone backslash. Write two for one that is meant, or none."),
         ("\ud800", "regex holds a lone surrogate, which is no character. Repair it first."),
         (5, "regex has 5, which is no text. Give text."),
-        ("a?" * 2000, f"regex cannot be followed: lexer precomputation failed. {grammar.SMALLER}"),
-        ("a" * 1_000_000, f"regex takes 1,000,083 characters; 1,000,000 is the most. {grammar.SMALLER}"),
+        ("a?" * 2000, f"regex cannot be followed: lexer precomputation failed. {library.SMALLER}"),
+        ("a" * 1_000_000, f"regex takes 1,000,083 characters; 1,000,000 is the most. {library.SMALLER}"),
     ],
     ids=["backslash", "surrogate", "number", "intricate", "long"],
 )
@@ -617,7 +617,7 @@ def test_an_enormous_grammar_is_refused(smol: Tokenizer, name: str) -> None:
     text, said = HUGE_GRAMMARS[name]
     found = refused("grammar", text, smol)
     assert said in found
-    assert found.endswith(grammar.SMALLER)
+    assert found.endswith(library.SMALLER)
 
 
 # JSON schemas -------------------------------------------------------------------------------------------------------
@@ -779,7 +779,7 @@ def test_an_enormous_schema_is_refused(smol: Tokenizer, name: str) -> None:
     make, said = HUGE_SCHEMAS[name]
     found = refused("json_schema", make(), smol)
     assert said in found
-    assert found.endswith(grammar.SMALLER)
+    assert found.endswith(library.SMALLER)
 
 
 def test_a_schema_too_deep_to_be_written(smol: Tokenizer) -> None:
@@ -798,14 +798,14 @@ def test_long_chains_of_rules_are_followed(smol: Tokenizer) -> None:
 
 def test_what_takes_too_long_is_left_behind(smol: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled("regex", "a", smol)
-    monkeypatch.setattr(grammar, "PATIENCE", 0.001)
+    monkeypatch.setattr(library, "PATIENCE", 0.001)
     said = refused("regex", "a?" * 4000, smol)
     assert said == "regex was not ready after 0.001 seconds. Make it smaller, or its repetitions shorter."
 
 
 def test_no_memory_for_a_deep_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = threading.stack_size()
-    monkeypatch.setattr(grammar, "STACK", 1 << 50)
+    monkeypatch.setattr(library, "STACK", 1 << 50)
     said = refused("regex", "a", Plain(b"a"))
     assert said == "there is no memory left to make regex ready (can't start new thread). Free some."
     assert threading.stack_size() == usual
