@@ -20,7 +20,7 @@ from glassformer.engine.cpu import build
 from glassformer.engine.cpu.library import levels
 from glassformer.errors import ExecutorError, InputError
 from glassformer.observe import verify
-from tests.engine.cpu.workshop import Compiler, write_sources
+from tests.engine.cpu.fake_compiler import Compiler, write_sources
 
 
 class Engine(ModuleType):

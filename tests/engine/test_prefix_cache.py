@@ -42,7 +42,7 @@ def asked(executor: Any, ids: list[int], more: int = 0) -> Any:
     return found
 
 
-def test_a_conversation_is_read_once(subject: Subject) -> None:
+def test_conversation_reuses_its_prefix(subject: Subject) -> None:
     plain, keeping = subject.executor(), PrefixCache(subject.executor())
     text: list[int] = []
     for turn in range(5):
@@ -54,7 +54,7 @@ def test_a_conversation_is_read_once(subject: Subject) -> None:
     assert keeping._closed_rows == []
 
 
-def test_random_lives(subject: Subject) -> None:
+def test_random_moves_score_like_without_a_cache(subject: Subject) -> None:
     """Texts that share some beginnings, forks, rewinds and selects in between: every score is the plain one."""
     draw = random.Random(5)
     plain, keeping = subject.executor(), PrefixCache(subject.executor(), rows=3)
@@ -81,7 +81,7 @@ def test_random_lives(subject: Subject) -> None:
     assert keeping.reused_tokens > 0
 
 
-def test_what_must_be_seen_whole_is_read_whole(subject: Subject) -> None:
+def test_all_scores_watches_and_trees_bypass_the_cache(subject: Subject) -> None:
     keeping = PrefixCache(subject.executor())
     ids = [3, 1, 4, 1, 5, 9]
     asked(keeping, ids)
@@ -106,7 +106,7 @@ def test_the_last_token_is_always_read(subject: Subject) -> None:
     assert keeping.reused_tokens == 2
 
 
-def test_rows_that_are_not_there(subject: Subject) -> None:
+def test_empty_closed_and_foreign_rows(subject: Subject) -> None:
     keeping = PrefixCache(subject.executor())
     row = keeping.open()
     assert (row.length, keeping.rewind(row, 3)) == (0, 0)
@@ -157,7 +157,7 @@ def after(executor: Any, ids: Sequence[int], **more: Any) -> Any:
 
 @pytest.mark.parametrize("which", EXECUTORS)
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2"])
-def test_only_what_is_new_is_read(tmp_path: Path, family: str, which: str) -> None:
+def test_only_tokens_after_the_common_prefix_are_fed(tmp_path: Path, family: str, which: str) -> None:
     """And the scores are those of a row that read it all; gemma's sliding window is shorter than what is kept."""
     kept, spy = counting(tmp_path, family, which)
     draw = np.random.default_rng(3)
@@ -174,7 +174,7 @@ def test_only_what_is_new_is_read(tmp_path: Path, family: str, which: str) -> No
     assert fed == [40, 50, 1, 40, 1, 1]
 
 
-def test_rows_that_others_follow(tmp_path: Path) -> None:
+def test_fork_select_and_rewind_keep_ids_in_step(tmp_path: Path) -> None:
     kept, spy = counting(tmp_path, "llama", "plain")
     row = kept.open()
     kept.run([Feed(row, [3, 4, 5, 6])])
@@ -192,7 +192,7 @@ def test_rows_that_others_follow(tmp_path: Path) -> None:
     assert kept.describe() == spy.describe()
 
 
-def test_few_are_kept(tmp_path: Path) -> None:
+def test_only_the_last_closed_rows_are_kept(tmp_path: Path) -> None:
     kept, spy = counting(tmp_path, "llama", "plain")
     for first in (3, 4, 5, 6):
         after(kept, [first, 7, 8])
@@ -200,7 +200,7 @@ def test_few_are_kept(tmp_path: Path) -> None:
     assert spy.closed == 2
 
 
-def test_what_does_not_follow_from_the_tokens_alone(tmp_path: Path) -> None:
+def test_changed_tree_and_failed_rows_are_not_kept(tmp_path: Path) -> None:
     """Rows that were changed, or held a tree, or broke off, are not kept; all scores asked for are computed."""
     kept, spy = counting(tmp_path, "llama", "plain")
     after(kept, [3, 4, 5], watch=Watch(changes={"blocks.0.residual": Change(scale=0)}))
@@ -215,3 +215,13 @@ def test_what_does_not_follow_from_the_tokens_alone(tmp_path: Path) -> None:
     row = kept.open()
     assert len(kept.run([Feed(row, [3, 4, 5], Want.ALL)])[0].host(0)) == 160
     assert spy.fed[-1] == 3
+
+
+def test_select_of_a_changed_row_is_not_kept(tmp_path: Path) -> None:
+    kept, spy = counting(tmp_path, "llama", "plain")
+    rows = [kept.open(), kept.open()]
+    kept.run([Feed(rows[0], [3, 4], watch=Watch(changes={"blocks.0.residual": Change(scale=0)})), Feed(rows[1], [3, 5])])
+    kept.select(rows, [0, 0])
+    for row in rows:
+        kept.close(row)
+    assert (kept._closed_rows, spy.closed) == ([], 2)

@@ -42,7 +42,7 @@ def same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     return bool(np.allclose(one, other, atol=1e-4))
 
 
-def test_a_long_random_life(subject: Subject) -> None:
+def test_random_moves_score_like_an_uncached_pass(subject: Subject) -> None:
     """Open, feed, chunk, fork, select, rewind and close at random; every score equals an uncached pass."""
     draw = random.Random(3)
     executor = subject.executor()
@@ -79,7 +79,7 @@ def test_a_long_random_life(subject: Subject) -> None:
         assert [row.length for row, _ in held] == [len(ids) for _, ids in held]
 
 
-def test_wants(subject: Subject) -> None:
+def test_want_none_last_and_all(subject: Subject) -> None:
     executor = subject.executor()
     ids = [4, 8, 15, 16, 23]
     row = executor.open()
@@ -91,7 +91,7 @@ def test_wants(subject: Subject) -> None:
         assert same(everything.host(index), alone(subject, ids[: 3 + index]))
 
 
-def test_a_tree_of_tokens(subject: Subject) -> None:
+def test_token_tree_sees_only_ancestors(subject: Subject) -> None:
     """Branches in one row see their own ancestors only, and stand at their own depth."""
     executor = subject.executor()
     prompt = [4, 8, 15, 16, 23, 42, 7]
@@ -117,7 +117,7 @@ def test_scores_outlive_the_next_pass(subject: Subject) -> None:
     assert np.array_equal(first.host(), kept)
 
 
-def test_several_threads_at_once(subject: Subject) -> None:
+def test_several_threads_share_an_executor(subject: Subject) -> None:
     """Each opens, forks and closes rows of its own while the others do; nobody sees another's numbers."""
     executor = subject.executor()
     texts = [[3 + number, 1, 4, 1 + number] for number in range(4)]
@@ -143,7 +143,7 @@ def test_several_threads_at_once(subject: Subject) -> None:
     assert found == {number: [True] * 40 for number in range(len(texts))}
 
 
-def test_top_candidates(subject: Subject) -> None:
+def test_top_matches_softmax_of_all_scores(subject: Subject) -> None:
     executor = subject.executor()
     (scores,) = executor.run([Feed(executor.open(), [4, 8, 15])])
     best = scores.top(5)
@@ -153,7 +153,7 @@ def test_top_candidates(subject: Subject) -> None:
     assert top(scores.host(), 1000).ids.size == 160
 
 
-def test_description(subject: Subject) -> None:
+def test_describe(subject: Subject) -> None:
     found = subject.executor().describe()
     assert (found.name, found.device) == (subject.name, "cpu")
     assert found.dtype == {"plain": "float32", "cpu": "F32"}[subject.name]
@@ -161,7 +161,7 @@ def test_description(subject: Subject) -> None:
 
 
 class TestBadInput:
-    def test_closed_and_foreign_rows(self, subject: Subject) -> None:
+    def test_closed_and_foreign_rows_are_refused(self, subject: Subject) -> None:
         executor = subject.executor()
         row = executor.open()
         executor.close(row)
@@ -179,14 +179,14 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("ids", "message"), [([], "no tokens"), ([160], "id 160 is outside"), ([-1], "id -1 is outside")]
     )
-    def test_ids(self, subject: Subject, ids: list[int], message: str) -> None:
+    def test_empty_or_unknown_ids_are_refused(self, subject: Subject, ids: list[int], message: str) -> None:
         executor = subject.executor()
         row = executor.open()
         with pytest.raises(InputError, match=message):
             executor.run([Feed(row, ids)])
         assert row.length == 0
 
-    def test_more_than_the_context_holds(self, subject: Subject) -> None:
+    def test_more_tokens_than_the_context_are_refused(self, subject: Subject) -> None:
         executor = subject.executor()
         row = executor.open()
         executor.run([Feed(row, [1] * 250, Want.NONE)])
@@ -194,6 +194,6 @@ class TestBadInput:
             executor.run([Feed(row, [1] * 7)])
         assert row.length == 250
 
-    def test_no_encoder(self, subject: Subject) -> None:
+    def test_source_without_an_encoder_is_refused(self, subject: Subject) -> None:
         with pytest.raises(ExecutorError, match="no encoder"):
             subject.executor().open([1, 2])

@@ -113,7 +113,7 @@ class TestRows:
         assert same(one.host(), alone(subject, [4, 5], [2, 6])[-1])
         assert same(other.host(), alone(subject, long, [2])[-1])
 
-    def test_a_tree_of_tokens(self, subject: Subject) -> None:
+    def test_token_tree_with_a_source(self, subject: Subject) -> None:
         executor = subject.executor()
         row, other = executor.open(SOURCES[0]), executor.open(SOURCES[2])
         executor.run([Feed(row, [2, 6])])
@@ -122,12 +122,12 @@ class TestRows:
             assert same(found.host(at), alone(subject, SOURCES[0], [2, 6, *path])[-1])
         assert same(plain.host(), alone(subject, SOURCES[2], [2, 9])[-1])
 
-    def test_nothing_to_run(self, subject: Subject) -> None:
+    def test_run_of_no_feeds(self, subject: Subject) -> None:
         assert subject.executor().run([]) == []
 
 
 class TestTheEncoderRunsOnce:
-    def test_for_each_row(self, subject: Subject) -> None:
+    def test_encoder_runs_once_per_row(self, subject: Subject) -> None:
         executor = subject.executor()
         with counted(subject) as calls:
             rows = [executor.open(source) for source in SOURCES[:3]]
@@ -141,7 +141,7 @@ class TestTheEncoderRunsOnce:
             executor.run([Feed(row, [8]) for row in rows])
         assert calls == [2, 1]
 
-    def test_and_so_do_its_keys(self, checkpoint: Subject) -> None:
+    def test_source_keys_are_projected_once(self, checkpoint: Subject) -> None:
         crossing, calls = checkpoint.model.base_model.cross_attention_modules[0], []
         project = getattr(crossing, crossing.names[1])
         hook = project.register_forward_hook(lambda _, inputs, __: calls.append(len(inputs[0])))
@@ -152,13 +152,13 @@ class TestTheEncoderRunsOnce:
         hook.remove()
         assert calls == [3]
 
-    def test_in_a_whole_generation(self, checkpoint: Subject) -> None:
+    def test_encoder_runs_once_in_a_whole_generation(self, checkpoint: Subject) -> None:
         ids = torch.tensor([SOURCES[0], SOURCES[2] + [0] * 3])
         with counted(checkpoint) as calls:
             checkpoint.model.generate(ids, attention_mask=ids != 0, max_new_tokens=12, eos_token_id=None)
         assert calls == [2]
 
-    def test_twice_if_forked_before_it_ran(self, subject: Subject) -> None:
+    def test_encoder_runs_twice_if_forked_before_it_ran(self, subject: Subject) -> None:
         """Forks made before the first pass have nothing to share yet; those made after share it."""
         executor = subject.executor()
         row = executor.open(SOURCES[0])
@@ -182,7 +182,7 @@ class TestMoves:
         assert same(one.host(), alone(subject, SOURCES[0], [2, 5])[-1])
         assert same(two.host(), alone(subject, SOURCES[0], [2])[-1])
 
-    def test_fork_after_it(self, subject: Subject) -> None:
+    def test_fork_after_the_first_run(self, subject: Subject) -> None:
         executor = subject.executor()
         row, neighbour = executor.open(SOURCES[0]), executor.open(SOURCES[2])
         executor.run([Feed(row, [2, 5, 6]), Feed(neighbour, [2])])
@@ -195,7 +195,7 @@ class TestMoves:
         assert same(found[3].host(), alone(subject, SOURCES[2], [2, 8])[-1])
 
     @pytest.mark.parametrize("parents", [[1, 0, 2], [2, 2, 0], [1, 1, 1], [0, 1, 2], [1, 2, 0]])
-    def test_select(self, subject: Subject, parents: list[int]) -> None:
+    def test_select_rows_with_sources(self, subject: Subject, parents: list[int]) -> None:
         """Beams trade places, and their sources, which have different lengths, go with them."""
         executor = subject.executor()
         rows = [executor.open(source) for source in SOURCES[:3]]
@@ -216,7 +216,7 @@ class TestMoves:
         assert same(one.host(), alone(subject, SOURCES[0], [2])[-1])
         assert same(other.host(), alone(subject, SOURCES[1], [2, 3, 4])[-1])
 
-    def test_rewind(self, subject: Subject) -> None:
+    def test_rewind_keeps_the_source(self, subject: Subject) -> None:
         executor = subject.executor()
         row = executor.open(SOURCES[0])
         executor.run([Feed(row, [2, 5, 6, 7])])
@@ -343,7 +343,7 @@ class TestWatching:
         silent = np.abs(np.asarray(found.sites[site][0])).max(-1) == 0
         assert silent.tolist() == [False, True, False, True]
 
-    def test_a_site_that_is_not_there(self, subject: Subject) -> None:
+    def test_unknown_site_is_refused(self, subject: Subject) -> None:
         executor = subject.executor()
         row = executor.open(SOURCES[0])
         with pytest.raises(SiteError, match=r"no site matches 'encoder\.blocks\.2\.residual'"):
@@ -353,12 +353,12 @@ class TestWatching:
 
 class TestBadInput:
     @pytest.mark.parametrize("source", [None, [], ()])
-    def test_no_source(self, subject: Subject, source: Any) -> None:
+    def test_missing_source_is_refused(self, subject: Subject, source: Any) -> None:
         with pytest.raises(ExecutorError, match="has an encoder, so a row needs a source of at least one token"):
             subject.executor().open(source)
 
     @pytest.mark.parametrize("wrong", [VOCABULARY, -1])
-    def test_ids_that_are_none(self, subject: Subject, wrong: int) -> None:
+    def test_ids_outside_the_vocabulary_are_refused(self, subject: Subject, wrong: int) -> None:
         executor = subject.executor()
         with pytest.raises(InputError, match=f"token id {wrong} is outside the vocabulary of {VOCABULARY}"):
             executor.open([5, wrong])
@@ -368,7 +368,7 @@ class TestBadInput:
         assert row.length == 0
         assert same(executor.run([Feed(row, [2])])[0].host(), alone(subject, [5], [2])[-1])
 
-    def test_closed_rows(self, subject: Subject) -> None:
+    def test_closed_rows_are_refused(self, subject: Subject) -> None:
         executor = subject.executor()
         row = executor.open([5])
         executor.close(row)
@@ -382,7 +382,7 @@ class TestBadInput:
             with pytest.raises(ExecutorError, match="closed, or belongs to another"):
                 act()
 
-    def test_a_row_fed_twice(self, subject: Subject) -> None:
+    def test_row_fed_twice_is_refused(self, subject: Subject) -> None:
         executor = subject.executor()
         row = executor.open([5])
         with pytest.raises(ExecutorError, match="a row was fed twice in one pass"):
@@ -391,7 +391,7 @@ class TestBadInput:
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
-def test_a_source_that_has_no_room(name: str, tmp_path: Path) -> None:
+def test_source_longer_than_the_context_is_refused(name: str, tmp_path: Path) -> None:
     """BART has a table of positions; T5 has none."""
     executor = written(tmp_path, "bart", max_position_embeddings=8).under(name).executor()
     with pytest.raises(InputError, match="9 tokens do not fit into the model's context of 8"):
@@ -401,13 +401,13 @@ def test_a_source_that_has_no_room(name: str, tmp_path: Path) -> None:
     assert row.length == 1
 
 
-# Any life at all ------------------------------------------------------------------------------------------------
+# Property test --------------------------------------------------------------------------------------------------
 
 tokens = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6)
 places = st.integers(0, 30)
 
 
-class Life(RuleBasedStateMachine):
+class ProtocolMachine(RuleBasedStateMachine):
     """Every move of the protocol in any order; what is remembered beside it is only ids."""
 
     subject: Subject
@@ -465,11 +465,11 @@ class Life(RuleBasedStateMachine):
         ]
 
 
-def test_any_life(subject: Subject) -> None:
+def test_protocol_state_machine_with_sources(subject: Subject) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
     quick = settings(
         max_examples=25, stateful_step_count=20, deadline=None, database=None, derandomize=True,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    run_state_machine_as_test(type("LifeOfOne", (Life,), {"subject": subject}), settings=quick)
+    run_state_machine_as_test(type("SubjectMachine", (ProtocolMachine,), {"subject": subject}), settings=quick)

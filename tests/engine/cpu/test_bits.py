@@ -26,7 +26,9 @@ FAMILIES = (*reference.DECODERS, *reference.PAIRS)
 RAGGED = (9, 1, 33, 2, 64, 17, 3, 5)  # eight rows
 
 
-def life(subject: Subject, executor: Any, company: bool, watch: Any = None, lengths: tuple[int, ...] = RAGGED) -> list[Any]:
+def ragged_run(
+    subject: Subject, executor: Any, company: bool, watch: Any = None, lengths: tuple[int, ...] = RAGGED
+) -> list[Any]:
     """All scores of some rows that are prompted, grown by a token, and grown by a chunk: all together, or each alone."""
     prompts, sources = subject.rows([min(length, subject.config.context - 10) for length in lengths])
     groups = [range(len(prompts))] if company else [[at] for at in range(len(prompts))]
@@ -41,48 +43,48 @@ def life(subject: Subject, executor: Any, company: bool, watch: Any = None, leng
     return found
 
 
-def seen(executor: Any, rows: list[Any], prompts: list[list[int]], watch: Any) -> Any:
+def run_pass(executor: Any, rows: list[Any], prompts: list[list[int]], watch: Any) -> Any:
     """One pass with the last position scored."""
     return executor.run([Feed(row, prompt, watch=watch) for row, prompt in zip(rows, prompts, strict=True)])
 
 
-def same(one: list[Any], other: list[Any]) -> None:
+def assert_identical(one: list[Any], other: list[Any]) -> None:
     assert len(one) == len(other)
     for number, (mine, yours) in enumerate(zip(one, other, strict=True)):
         assert np.array_equal(mine, yours), f"row {number} differs by {np.abs(mine - yours).max()}"
 
 
-class TestCompany:
+class TestBatchInvariance:
     @pytest.mark.parametrize("what", [*KEPT, *FAMILIES])
-    def test_alone_and_among_eight(self, what: str, tiny: Tiny) -> None:
+    def test_batch_invariance_among_eight_rows(self, what: str, tiny: Tiny) -> None:
         executor = tiny(what).cpu(threads=2)
-        same(life(tiny(what), executor, company=True), life(tiny(what), executor, company=False))
+        assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
 
     @pytest.mark.parametrize("cache", CACHES)
     @pytest.mark.parametrize("what", ["Q4_K", "gemma3_text", "bart"])
-    def test_in_each_store(self, what: str, cache: str, tiny: Tiny) -> None:
+    def test_batch_invariance_in_each_cache_dtype(self, what: str, cache: str, tiny: Tiny) -> None:
         executor = tiny(what).cpu(cache=cache, threads=2)
-        same(life(tiny(what), executor, company=True), life(tiny(what), executor, company=False))
+        assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
 
     @pytest.mark.parametrize("level", levels())
     @pytest.mark.parametrize("what", ["F32", "BF16", "Q4_1", "Q6_K"])
-    def test_on_each_level(self, what: str, level: str, tiny: Tiny) -> None:
+    def test_batch_invariance_on_each_level(self, what: str, level: str, tiny: Tiny) -> None:
         executor = tiny(what).cpu(level=level, threads=2)
-        same(life(tiny(what), executor, company=True), life(tiny(what), executor, company=False))
+        assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
 
     @pytest.mark.parametrize("level", levels())
     @pytest.mark.parametrize("what", ["Q8_0", "Q4_1", "Q6_K"])
-    def test_with_eight_bits_of_each_input(self, what: str, level: str, tiny: Tiny) -> None:
+    def test_batch_invariance_with_q8_activations(self, what: str, level: str, tiny: Tiny) -> None:
         executor = tiny(what).cpu(activations="q8", level=level, threads=2)
-        same(life(tiny(what), executor, company=True), life(tiny(what), executor, company=False))
+        assert_identical(ragged_run(tiny(what), executor, company=True), ragged_run(tiny(what), executor, company=False))
 
     @pytest.mark.sweep
     @pytest.mark.parametrize("level", levels())
     @pytest.mark.parametrize("cache", CACHES)
     @pytest.mark.parametrize("what", [*KEPT, *FAMILIES])
-    def test_in_every_way(self, what: str, cache: str, level: str, tiny: Tiny) -> None:
+    def test_batch_invariance_in_every_combination(self, what: str, cache: str, level: str, tiny: Tiny) -> None:
         one, three = (tiny(what).cpu(cache=cache, level=level, threads=threads) for threads in (1, 3))
-        same(life(tiny(what), one, company=True), life(tiny(what), three, company=False))
+        assert_identical(ragged_run(tiny(what), one, company=True), ragged_run(tiny(what), three, company=False))
 
 
 @pytest.fixture(scope="module")
@@ -94,30 +96,30 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 class TestThreads:
     @pytest.mark.parametrize("what", ["F32", "Q4_K", "gpt2", "t5"])
-    def test_any_number(self, what: str, tiny: Tiny) -> None:
-        one, *others = (life(tiny(what), tiny(what).cpu(threads=threads), company=True) for threads in (1, 2, 4))
+    def test_results_do_not_depend_on_the_number_of_threads(self, what: str, tiny: Tiny) -> None:
+        one, *others = (ragged_run(tiny(what), tiny(what).cpu(threads=threads), company=True) for threads in (1, 2, 4))
         for other in others:
-            same(one, other)
+            assert_identical(one, other)
 
     @pytest.mark.parametrize("cache", CACHES)
-    def test_with_many_keys(self, cache: str, long: Subject) -> None:
+    def test_results_do_not_depend_on_threads_with_many_keys(self, cache: str, long: Subject) -> None:
         """Then a single query's keys are shared out among threads, chunk by chunk."""
         found = []
         for threads in (1, 2, 4):
             executor = long.cpu(cache=cache, threads=threads)
-            found += [life(long, executor, company, lengths=(600, 300, 2)) for company in (True, False)]
+            found += [ragged_run(long, executor, company, lengths=(600, 300, 2)) for company in (True, False)]
         for other in found[1:]:
-            same(found[0], other)
+            assert_identical(found[0], other)
 
 
-class TestPieces:
+class TestPromptChunks:
     @pytest.mark.parametrize("what", ["F32", "Q4_K", "gemma3_text"])
-    def test_wherever_a_prompt_is_cut(self, what: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-        whole = life(tiny(what), tiny(what).cpu(), company=True)
+    def test_results_do_not_depend_on_prompt_chunks(self, what: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = ragged_run(tiny(what), tiny(what).cpu(), company=True)
         for piece, scored_ in ((16, 4), (5, 5), (1, 1)):
             monkeypatch.setattr(engine, "MAX_TOKENS", piece)
             monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", scored_)
-            same(whole, life(tiny(what), tiny(what).cpu(), company=True))
+            assert_identical(whole, ragged_run(tiny(what), tiny(what).cpu(), company=True))
 
     def test_fed_at_once_or_one_by_one(self, tiny: Tiny) -> None:
         subject = tiny("Q8_0")
@@ -129,35 +131,35 @@ class TestPieces:
         assert np.array_equal(whole, np.concatenate(steps))
 
 
-class TestLooking:
+class TestWatching:
     @pytest.mark.parametrize("what", [*FAMILIES, "Q4_K"])
-    def test_at_everything(self, what: str, tiny: Tiny) -> None:
+    def test_watching_all_sites_changes_no_bit(self, what: str, tiny: Tiny) -> None:
         executor, lengths = tiny(what).cpu(threads=2), (9, 1, 20)
-        plain = life(tiny(what), executor, company=True, lengths=lengths)
-        same(plain, life(tiny(what), executor, company=True, watch=tiny(what).watch("*"), lengths=lengths))
+        plain = ragged_run(tiny(what), executor, company=True, lengths=lengths)
+        assert_identical(plain, ragged_run(tiny(what), executor, company=True, watch=tiny(what).watch("*"), lengths=lengths))
 
     @pytest.mark.parametrize("what", [*FAMILIES, "Q4_K"])
-    def test_at_each_site_alone(self, what: str, tiny: Tiny) -> None:
+    def test_watching_one_site_changes_no_bit(self, what: str, tiny: Tiny) -> None:
         """And what is seen is what is seen when looking at everything."""
         subject = tiny(what)
         executor, (prompts, sources) = subject.cpu(), subject.rows((9, 2))
         plain = scored(executor, open_all(executor, prompts, sources), prompts)
         rows = open_all(executor, prompts, sources)
-        everything = [one.sites for one in seen(executor, rows, prompts, subject.watch("*"))]
+        everything = [one.sites for one in run_pass(executor, rows, prompts, subject.watch("*"))]
         for site in every(subject.blueprint.blocks, subject.blueprint.encoder_blocks):
             rows = open_all(executor, prompts, sources)
             watch = subject.watch(site)
-            same(plain, scored(executor, rows, prompts, watch))
+            assert_identical(plain, scored(executor, rows, prompts, watch))
             rows = open_all(executor, prompts, sources)
-            for found, known in zip(seen(executor, rows, prompts, watch), everything, strict=True):
+            for found, known in zip(run_pass(executor, rows, prompts, watch), everything, strict=True):
                 assert set(found.sites) == {site}
                 assert np.array_equal(found.sites[site], known[site]), site
 
-    def test_one_row_looked_at_among_others(self, tiny: Tiny) -> None:
+    def test_watching_one_row_changes_no_other(self, tiny: Tiny) -> None:
         subject = tiny("qwen3")
         executor, (prompts, _) = subject.cpu(), subject.rows((9, 2, 5))
         plain = [one.host() for one in executor.run([Feed(executor.open(), prompt) for prompt in prompts])]
         watches = [None, subject.watch("*"), subject.watch("blocks.1.residual")]
         found = executor.run([Feed(executor.open(), p, watch=w) for p, w in zip(prompts, watches, strict=True)])
-        same(plain, [one.host() for one in found])
+        assert_identical(plain, [one.host() for one in found])
         assert [len(one.sites) for one in found] == [0, len(every(3)), 1]

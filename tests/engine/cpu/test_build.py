@@ -14,7 +14,7 @@ import pytest
 from glassformer.engine.cpu import build
 from glassformer.errors import ExecutorError
 from tests.checkpoint.files import refused
-from tests.engine.cpu.workshop import INSTRUCTIONS, Compiler, await_file, grow_old, instructions, works, write_sources
+from tests.engine.cpu.fake_compiler import INSTRUCTIONS, Compiler, await_file, grow_old, instructions, works, write_sources
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ def kept(home: Path) -> set[str]:
     ("x86_64", ["portable", "avx2", "avx512vnni"]), ("AMD64", ["portable", "avx2", "avx512vnni"]),
     ("aarch64", ["portable", "neon", "dotprod"]), ("arm64", ["portable", "neon", "dotprod"]), ("riscv64", ["portable"]),
 ])  # fmt: skip
-def test_levels(machine: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_levels_of_each_machine(machine: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(build.levels(machine)) == expected
     monkeypatch.setattr(build.platform, "machine", lambda: machine)
     assert list(build.levels(build.machine())) == expected
@@ -83,13 +83,13 @@ def test_the_machine_of_a_cross_build(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.machine() == "x86_64"
 
 
-def test_every_level_is_inside(ready: Path) -> None:
+def test_library_contains_every_level(ready: Path) -> None:
     assert works(ready)
     for level in set(INSTRUCTIONS) - set(build.levels(build.machine())):
         assert instructions(ready, level) == 0
 
 
-def test_nothing_is_left_beside_it(ready: Path) -> None:
+def test_only_the_library_is_left_after_a_build(ready: Path) -> None:
     assert sorted(path.name for path in ready.parent.iterdir()) == sorted(["native", ready.name])
 
 
@@ -119,7 +119,7 @@ def test_commands_for_another_machine(sources: Path, tmp_path: Path, fake: Compi
 @pytest.mark.parametrize(("name", "has", "lacks"), [
     ("engine.dylib", "-dynamiclib", "-shared"), ("engine.dll", "-static", "-fPIC"), ("engine.so", "-fPIC", "-dynamiclib"),
 ])  # fmt: skip
-def test_each_system_has_its_own_kind(
+def test_each_system_has_its_own_library_suffix(
     sources: Path, tmp_path: Path, fake: Compiler, name: str, has: str, lacks: str
 ) -> None:
     build.compile(sources, tmp_path / name, fake.command, "arm64")
@@ -219,7 +219,7 @@ def program(folder: Path, name: str, compiler: Compiler) -> None:
         (folder / name).chmod(0o755)
 
 
-def test_the_first_that_builds_is_taken(nobody: Path, tmp_path: Path) -> None:
+def test_first_working_compiler_is_taken(nobody: Path, tmp_path: Path) -> None:
     old, new = Compiler(tmp_path / "old", refuses=["-std=c++17"]), Compiler(tmp_path / "new")
     program(nobody, "g++", old)
     program(nobody, "clang++", new)
@@ -243,7 +243,7 @@ def test_CXX_may_be_a_path_with_a_space(nobody: Path, tmp_path: Path, monkeypatc
     assert build.find_compiler() == [str(path)]
 
 
-def test_no_compiler(nobody: Path, sources: Path) -> None:
+def test_no_compiler_is_an_error_with_help(nobody: Path, sources: Path) -> None:
     assert build.find_library(sources) is None
     words = ("no C++ compiler was found", build.COMPILER_HELP.get(sys.platform, build.DEFAULT_COMPILER_HELP))
     refused(build.find_compiler, *words, kind=ExecutorError)
@@ -253,19 +253,23 @@ def test_no_compiler(nobody: Path, sources: Path) -> None:
 @pytest.mark.parametrize(("system", "mend"), [
     ("linux", "apt-get install g++"), ("darwin", "xcode-select --install"), ("win32", "MinGW-w64"),
 ])  # fmt: skip
-def test_each_system_has_its_own_mend(nobody: Path, monkeypatch: pytest.MonkeyPatch, system: str, mend: str) -> None:
+def test_each_system_has_its_own_compiler_help(
+    nobody: Path, monkeypatch: pytest.MonkeyPatch, system: str, mend: str
+) -> None:
     monkeypatch.setattr(build.sys, "platform", system)
     assert mend in build._compiler_help()
 
 
 @pytest.mark.parametrize("value", ["no-such-compiler", "no-such-compiler -m64", "g++ 'oops"])
-def test_CXX_names_nothing(nobody: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_CXX_that_names_no_compiler_is_refused(
+    nobody: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
     monkeypatch.setenv("CXX", value)
     words = ("no C++ compiler was found", f"CXX is set to {value!r}: set it to one that is here, or unset it.")
     refused(lambda: build.library(sources=sources), *words, kind=ExecutorError)
 
 
-def test_compilers_that_know_no_modern_language(nobody: Path, tmp_path: Path) -> None:
+def test_compilers_without_cpp17_are_refused(nobody: Path, tmp_path: Path) -> None:
     program(nobody, "g++", Compiler(tmp_path / "old", refuses=["-std=c++17"]))
     words = ("no C++17 library can be built with", "g++", "(-std=c++17: error: refused by the compiler).")
     refused(build.find_compiler, *words, kind=ExecutorError)
@@ -273,7 +277,7 @@ def test_compilers_that_know_no_modern_language(nobody: Path, tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform == "win32", reason="made of what Unix has")
 @pytest.mark.parametrize("installed", [True, False])
-def test_what_macOS_has_in_place_of_a_compiler(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
+def test_xcode_stub_is_no_compiler(monkeypatch: pytest.MonkeyPatch, installed: bool) -> None:
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(build.sys, "platform", "darwin")
     monkeypatch.setattr(build.shutil, "which", lambda name: f"/usr/bin/{name}" if name == "c++" else None)
@@ -284,7 +288,7 @@ def test_what_macOS_has_in_place_of_a_compiler(monkeypatch: pytest.MonkeyPatch, 
 # Keeping --------------------------------------------------------------------------------------------------------
 
 
-def test_built_once_and_kept(empty_home: Path, sources: Path, compiler: list[str], said: list[str],
+def test_library_is_built_once_and_cached(empty_home: Path, sources: Path, compiler: list[str], said: list[str],
                              monkeypatch: pytest.MonkeyPatch, fake: Compiler) -> None:  # fmt: skip
     monkeypatch.delenv("GLASS_REBUILD", raising=False)
     fake.become(real=compiler)
@@ -300,7 +304,9 @@ def test_built_once_and_kept(empty_home: Path, sources: Path, compiler: list[str
     assert said == ["building the CPU engine, once: about 20 s"]
 
 
-def test_whatever_it_depends_on_gives_another(chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_key_covers_sources_flags_compiler_and_machine(
+    chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = [build.library(sources=sources)]
     for name in ("shared.h", "kernels.cpp"):
         with (sources / name).open("a", encoding="utf-8") as file:
@@ -318,14 +324,16 @@ def test_whatever_it_depends_on_gives_another(chosen: Compiler, sources: Path, m
     assert all(path.exists() for path in paths)
 
 
-def test_it_outlives_its_compiler(chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch, nobody: Path) -> None:
+def test_cached_library_outlives_its_compiler(
+    chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch, nobody: Path
+) -> None:
     monkeypatch.setenv("CXX", str(chosen))
     path = build.library(sources=sources)
     monkeypatch.delenv("CXX")
     assert build.library(sources=sources) == path
 
 
-def test_asked_to_build_again(chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_GLASS_REBUILD_builds_again(chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = build.library(sources=sources)
     calls = len(chosen.calls)
     monkeypatch.setenv("GLASS_REBUILD", "1")
@@ -333,7 +341,7 @@ def test_asked_to_build_again(chosen: Compiler, sources: Path, monkeypatch: pyte
     assert len(chosen.calls) == 2 * calls
 
 
-def test_a_failure_is_remembered(
+def test_failed_build_is_recorded(
     chosen: Compiler, sources: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
     chosen.become(refuses=["kernels.cpp"])
@@ -358,7 +366,7 @@ def test_a_failure_is_remembered(
 
 
 @pytest.mark.parametrize("change", ["source", "compiler"])
-def test_a_failure_is_forgotten_when_something_changes(chosen: Compiler, sources: Path, change: str) -> None:
+def test_failed_build_is_retried_when_something_changes(chosen: Compiler, sources: Path, change: str) -> None:
     chosen.become(refuses=["-std=c++17"])
     refused(lambda: build.library(sources=sources), "no C++17 library can be built with", kind=ExecutorError)
     if change == "source":
@@ -369,7 +377,7 @@ def test_a_failure_is_forgotten_when_something_changes(chosen: Compiler, sources
     assert build.library(sources=sources).exists()
 
 
-def test_an_interrupted_build_leaves_nothing(chosen: Compiler, sources: Path, empty_home: Path) -> None:
+def test_interrupted_build_leaves_no_file(chosen: Compiler, sources: Path, empty_home: Path) -> None:
     def interrupt(what: str, done: int, steps: int) -> None:
         raise KeyboardInterrupt
 
@@ -387,7 +395,7 @@ def builder(sources: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_two_at_once_build_one(chosen: Compiler, sources: Path) -> None:
+def test_two_processes_build_one_library(chosen: Compiler, sources: Path) -> None:
     chosen.hold()
     first = builder(sources)
     chosen.await_begun()
@@ -446,7 +454,7 @@ def test_a_home_that_cannot_be_written_to(
     refused(lambda: build.library(sources=sources), *words, kind=ExecutorError)
 
 
-def test_what_nobody_uses_goes(chosen: Compiler, sources: Path) -> None:
+def test_unused_libraries_are_removed(chosen: Compiler, sources: Path) -> None:
     old = build.library(sources=sources)
     used = build.library(sources=sources, extra=["-g"])
     recent = build.library(sources=sources, extra=["-O1"])
@@ -484,7 +492,7 @@ def test_the_wheels_own_that_does_not_load_here(chosen: Compiler, sources: Path,
     assert build.library(sources=sources).parent == empty_home / "native"
 
 
-def test_python_alone_is_enough(sources: Path) -> None:
+def test_build_needs_only_the_standard_library(sources: Path) -> None:
     """As for the wheel's build hook, where nothing is installed."""
     root = Path(build.__file__).parents[3]
     code = f"import sys; sys.path.insert(0, {str(root)!r}); from glassformer.engine.cpu import build; print(build.NATIVE); "

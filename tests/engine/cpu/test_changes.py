@@ -37,7 +37,7 @@ def run(subject: Subject, executor: Any, watch: Watch | None) -> list[Any]:
     return found
 
 
-def alike(found: list[Any], wanted: list[Any], bound: float = 2e-5) -> None:
+def assert_close(found: list[Any], wanted: list[Any], bound: float = 2e-5) -> None:
     for mine, yours in zip(found, wanted, strict=True):
         assert mine.keys() == yours.keys()
         for site in yours:
@@ -45,7 +45,7 @@ def alike(found: list[Any], wanted: list[Any], bound: float = 2e-5) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_at_every_site(family: str, tiny: Tiny) -> None:
+def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
     """Each changed value is seen changed, and all that follows from it is what the plain executor makes of it."""
     subject = tiny(family)
     plain, cpu = subject.plain(), subject.cpu()
@@ -58,12 +58,12 @@ def test_at_every_site(family: str, tiny: Tiny) -> None:
         shift = 0.3 if "keys" in axes(site) else shift  # a pattern grows with its row
         change = {site: Change(scale=0.5, shift=shift)}
         found = run(subject, cpu, subject.watch(site, "final", changes=change))
-        alike(found, run(subject, plain, subject.watch(site, "final", changes=change)))
+        assert_close(found, run(subject, plain, subject.watch(site, "final", changes=change)))
         assert difference("scores", before[0], found[0]).error > 1e-3, site
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2", "gemma3_text", "t5", "bart"])
-def test_one_that_changes_nothing(family: str, tiny: Tiny) -> None:
+def test_identity_change_at_every_site(family: str, tiny: Tiny) -> None:
     """Patterns apart: heads are then made of the pattern, in the plain order."""
     subject = tiny(family)
     executor = subject.cpu()
@@ -73,7 +73,7 @@ def test_one_that_changes_nothing(family: str, tiny: Tiny) -> None:
     plain = run(subject, executor, None)
     for one, other in zip(plain, run(subject, executor, Watch(changes=others)), strict=True):
         assert np.array_equal(one["scores"], other["scores"])
-    alike(run(subject, executor, Watch(changes=patterns)), plain)
+    assert_close(run(subject, executor, Watch(changes=patterns)), plain)
 
 
 @pytest.mark.parametrize(
@@ -87,17 +87,17 @@ def test_one_that_changes_nothing(family: str, tiny: Tiny) -> None:
         ("scores", Change(scale=3.0, positions={6})),
     ],
 )
-def test_of_some_positions_and_heads(site: str, change: Change, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_of_some_positions_and_heads(site: str, change: Change, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = tiny("qwen3")
     watch = subject.watch(site, changes={site: change})
     wanted = run(subject, subject.plain(), watch)
-    alike(run(subject, subject.cpu(), watch), wanted)
+    assert_close(run(subject, subject.cpu(), watch), wanted)
     monkeypatch.setattr(engine, "MAX_TOKENS", 3)
     monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", 2)
-    alike(run(subject, subject.cpu(), watch), wanted)
+    assert_close(run(subject, subject.cpu(), watch), wanted)
 
 
-def test_few_programs_are_kept(monkeypatch: pytest.MonkeyPatch, tiny: Tiny) -> None:
+def test_least_recently_used_programs_are_dropped(monkeypatch: pytest.MonkeyPatch, tiny: Tiny) -> None:
     """A program for each set of sites, with memory of its own: those that were not asked for lately go, and come again."""
     monkeypatch.setattr(passes, "MAX_PROGRAMS", 3)
     subject = tiny("qwen3")
@@ -112,7 +112,7 @@ def test_few_programs_are_kept(monkeypatch: pytest.MonkeyPatch, tiny: Tiny) -> N
 
 
 @pytest.mark.parametrize("what", ["qwen3", "Q4_K"])
-def test_neighbours_are_left_alone(what: str, tiny: Tiny) -> None:
+def test_change_leaves_other_rows_alone(what: str, tiny: Tiny) -> None:
     subject = tiny(what)
     executor, (prompts, _) = subject.cpu(threads=2), subject.rows((5, 9, 3))
     plain = scored(executor, [executor.open() for _ in prompts], prompts)
@@ -127,7 +127,7 @@ def test_neighbours_are_left_alone(what: str, tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("what", ["qwen3", "Q4_K", "Q8_0"])
-def test_what_is_no_number_shows(what: str, cache: str, tiny: Tiny) -> None:
+def test_nan_propagates_to_scores(what: str, cache: str, tiny: Tiny) -> None:
     """Wherever it begins, so that somebody can be told; and in no other row."""
     subject = tiny(what)
     prompt = [4, 8, 15]
@@ -148,10 +148,10 @@ def test_two_rows_with_changes_of_their_own(tiny: Tiny) -> None:
     for executor in (subject.plain(), subject.cpu()):
         feeds = [Feed(executor.open(), ids, watch=watch) for ids, watch in zip(prompts, watches, strict=True)]
         found.append([{"scores": one.host(), **one.sites} for one in executor.run(feeds)])
-    alike(found[1], found[0])
+    assert_close(found[1], found[0])
 
 
-def test_what_was_remembered_stays_changed(tiny: Tiny) -> None:
+def test_cached_keys_stay_changed(tiny: Tiny) -> None:
     """A changed key is the key that later tokens see, also those of another watch or none."""
     subject = tiny("qwen3")
     site = "blocks.0.attention.key"
@@ -163,7 +163,7 @@ def test_what_was_remembered_stays_changed(tiny: Tiny) -> None:
     assert np.allclose(found[0], found[1], atol=1e-4)
 
 
-def test_the_source_s_memory_is_changed_for_one_pass_only(tiny: Tiny) -> None:
+def test_source_keys_are_changed_for_one_pass_only(tiny: Tiny) -> None:
     subject = tiny("t5")
     executor = subject.cpu()
     row, other = executor.open([5, 9, 14]), executor.open([5, 9, 14])
@@ -179,7 +179,7 @@ def test_the_source_s_memory_is_changed_for_one_pass_only(tiny: Tiny) -> None:
     assert np.array_equal(after.host(), executor.run([Feed(executor.open([5, 9, 14]), [2])])[0].host())
 
 
-def test_one_that_does_not_fit_leaves_the_row_as_it_was(tiny: Tiny) -> None:
+def test_change_that_does_not_fit_leaves_the_row_as_it_was(tiny: Tiny) -> None:
     subject = tiny("qwen3")
     executor = subject.cpu()
     row = executor.open()

@@ -77,7 +77,9 @@ def shared(kernels: Path, level: str) -> list[str]:
     return [name for name, kind, *_ in symbols if kind not in "Uw" and f"kernels_{level}" not in name]
 
 
-def test_the_best_level_and_the_portable_one(tmp_path: Path, compiler: list[str], here: dict[str, build.Flags]) -> None:
+def test_kernels_of_the_best_level_and_the_portable_one(
+    tmp_path: Path, compiler: list[str], here: dict[str, build.Flags]
+) -> None:
     best = next(iter(here))
     chosen = {level: here[level] for level in ("portable", best)}
     program = make(tmp_path, compiler, chosen)
@@ -88,7 +90,7 @@ def test_the_best_level_and_the_portable_one(tmp_path: Path, compiler: list[str]
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("sanitisers", ["address,undefined", "thread"])
-def test_all_levels_of_this_machine_with_sanitisers(
+def test_kernels_of_all_levels_with_sanitizers(
     tmp_path: Path, compiler: list[str], here: dict[str, build.Flags], sanitisers: str
 ) -> None:
     program = make(tmp_path, compiler, here, (*SANITISED, f"-fsanitize={sanitisers}"))
@@ -98,7 +100,7 @@ def test_all_levels_of_this_machine_with_sanitisers(
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("architecture", CROSS)
-def test_levels_of_another_architecture_under_qemu(tmp_path: Path, architecture: str) -> None:
+def test_kernels_of_another_architecture_under_qemu(tmp_path: Path, architecture: str) -> None:
     if architecture == build.machine():
         pytest.skip(f"this machine is {architecture} itself, and runs its levels without qemu")
     triple = f"{architecture}-linux-gnu"
@@ -114,7 +116,7 @@ def test_levels_of_another_architecture_under_qemu(tmp_path: Path, architecture:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("level", sorted(BEYOND_QEMU))
-def test_levels_beyond_qemu_through_simde(tmp_path: Path, compiler: list[str], level: str) -> None:
+def test_kernels_beyond_qemu_through_simde(tmp_path: Path, compiler: list[str], level: str) -> None:
     shim = f"-I{HERE / 'simde'}"
     probe = tmp_path / "probe.cpp"
     probe.write_text("#include <simde/x86/avx512.h>\n", "utf-8")

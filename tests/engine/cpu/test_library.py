@@ -39,36 +39,34 @@ class TestLevels:
         assert library.describe()["levels"] == list(known)
 
     @pytest.mark.parametrize("level", library.levels())
-    def test_by_name(self, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_GLASS_LEVEL_chooses_a_level(self, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GLASS_LEVEL", level)
         assert Engine().level == level == library.describe()["level"]
 
     @pytest.mark.parametrize(("asked", "said"), [("portible", "Did you mean 'portable'?"), ("sse", "Here can run: ")])
-    def test_that_is_none(self, asked: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unknown_GLASS_LEVEL_is_refused(self, asked: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GLASS_LEVEL", asked)
         with pytest.raises(SettingError, match=f"GLASS_LEVEL is {asked!r}, which cannot run here") as caught:
             Engine()
         assert said in str(caught.value)
 
-    def test_that_this_processor_lacks(self) -> None:
+    def test_level_that_this_processor_lacks_is_refused(self) -> None:
         with pytest.raises(ExecutorError, match="cannot start 2 threads on level 'warp'"):
             Engine("warp", 2)
 
 
 class TestThreads:
-    def test_as_many_as_cores(self) -> None:
+    def test_default_is_the_number_of_cores(self) -> None:
         assert library.chosen_threads() == Engine().threads >= 1
 
-    def test_one_s_own_wish_comes_before_everybody_s(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_GLASS_THREADS_comes_before_OMP_NUM_THREADS(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
         assert library.chosen_threads() == 3
         monkeypatch.setenv("GLASS_THREADS", "2")
         assert library.describe()["threads"] == 2
 
     @pytest.mark.parametrize(("asked", "found"), [("4,2", 4), (" 3 ", 3), ("1000", 256)])
-    def test_everybody_s_may_be_more_than_is_meant_here(
-        self, asked: str, found: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_OMP_NUM_THREADS_is_bounded_and_lenient(self, asked: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """OpenMP's variable lists a number for each level of nesting, and has no limit; what is none says nothing."""
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
         assert library.chosen_threads() == found
@@ -78,18 +76,18 @@ class TestThreads:
             assert library.chosen_threads() == cores
 
     @pytest.mark.parametrize("asked", ["0", "-1", "257", "many", "1.5", "4,2"])
-    def test_that_are_none(self, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_invalid_GLASS_THREADS_is_refused(self, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GLASS_THREADS", asked)
         with pytest.raises(SettingError, match=f"GLASS_THREADS is {asked!r}; it must be a number from 1 to 256"):
             Engine()
 
-    def test_a_slip_is_not_passed_over(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_invalid_GLASS_THREADS_is_refused_even_with_auto(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         """Not even where another executor could run the model."""
         monkeypatch.setenv("GLASS_THREADS", "to")
         with pytest.raises(SettingError, match="GLASS_THREADS is 'to'"):
             _ = Executors(tiny("Q8_0").opened, ExecutorOptions()).executor
 
-    def test_empty_is_unset(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_empty_variables_are_unset(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GLASS_THREADS", "")
         monkeypatch.setenv("GLASS_LEVEL", "")
         assert (library.chosen_level(), library.chosen_threads()) == (library.levels()[0], Engine().threads)
@@ -112,18 +110,20 @@ class TestTheLibrary:
             assert found.glass_size(number) == ctypes.sizeof(structure), structure.__name__
         assert found.glass_size(len(library.STRUCTURES)) == -1
 
-    def test_of_another_version(self, loading: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_library_of_another_version_is_refused(
+        self, loading: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         path = Path(library.library()._name)
         monkeypatch.setattr(library, "STRUCTURES", (*library.STRUCTURES[:-1], library.NativeNorm))
         with pytest.raises(ExecutorError, match="is of another version than this package. Build it anew"):
             loading(path)
 
-    def test_that_is_none(self, loading: Callable[..., Any], tmp_path: Path) -> None:
+    def test_file_that_is_no_library_is_refused(self, loading: Callable[..., Any], tmp_path: Path) -> None:
         (tmp_path / "engine.so").write_bytes(b"not a library")
         with pytest.raises(ExecutorError, match="the CPU engine's library cannot be loaded: .*GLASS_REBUILD=1"):
             loading(tmp_path / "engine.so")
 
-    def test_a_pass_that_has_no_memory(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_pass_without_memory_is_an_error(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         class Empty:
             glass_run = staticmethod(lambda handle, given: 1)
             glass_close = staticmethod(lambda handle: None)
@@ -150,7 +150,7 @@ def _answer(executor: Any, row: Any, pipe: Any) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_forked_process_goes_on(threads: int, tiny: Tiny) -> None:
+def test_forked_process_gets_its_own_threads(threads: int, tiny: Tiny) -> None:
     """Threads do not come along, so it starts a team of its own; memory does, so rows go on."""
     executor = tiny("Q4_K").cpu(threads=threads)
     row = executor.open()
@@ -196,7 +196,7 @@ def test_any_thread_may_ask_for_the_levels() -> None:
     assert answers == [{library.levels()}] * 4
 
 
-def test_it_imports_no_torch() -> None:
+def test_cpu_executor_imports_no_torch() -> None:
     import subprocess
 
     code = "import sys, glassformer.engine.cpu.executor; assert not {'torch', 'transformers'} & set(sys.modules)"

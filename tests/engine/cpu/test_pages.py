@@ -47,7 +47,7 @@ def alone(executor: Any, ids: list[int], *source: Any) -> Any:
 
 
 class TestSharing:
-    def test_a_fork_costs_what_differs(self, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_fork_copies_only_pages_that_differ(self, tiny: Tiny, made: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         prompt = [3 + at % 150 for at in range(2 * PAGE + 10)]
         row = executor.open()
@@ -66,7 +66,7 @@ class TestSharing:
         assert used(made) == 0
 
     @pytest.mark.parametrize("cache", CACHES)
-    def test_forks_are_as_if_alone(self, cache: str, tiny: Tiny) -> None:
+    def test_forks_score_as_if_alone(self, cache: str, tiny: Tiny) -> None:
         executor = tiny("qwen3").cpu(cache=cache)
         prompt = [3 + at * 7 % 150 for at in range(PAGE + 20)]
         row = executor.open()
@@ -76,7 +76,7 @@ class TestSharing:
         for scores, ids in zip(found, ([*prompt, 5], [*prompt, 6], [*prompt[:30], 7], [*prompt[:PAGE], 8]), strict=True):
             assert np.array_equal(scores.host(), alone(executor, ids))
 
-    def test_pages_of_the_source(self, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_forks_share_the_source_s_pages(self, tiny: Tiny, made: list[KvPage]) -> None:
         executor = tiny("t5").cpu()
         source = [3 + at % 100 for at in range(PAGE + 1)]
         row = executor.open(source)
@@ -94,7 +94,7 @@ class TestSharing:
 
 
 class TestMoves:
-    def test_rewind_gives_back(self, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_rewind_releases_pages(self, tiny: Tiny, made: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         prompt = [3 + at % 150 for at in range(3 * PAGE)]
         row = executor.open()
@@ -116,7 +116,7 @@ class TestMoves:
         assert np.array_equal(one.host(), alone(executor, [*prompt[:10], 9, 9, 9]))
         assert np.array_equal(other.host(), alone(executor, [*prompt, 9]))
 
-    def test_select(self, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_select_shares_pages(self, tiny: Tiny, made: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         texts = [[3 + at * step % 150 for at in range(PAGE + step)] for step in (1, 5, 11)]
         rows = [executor.open() for _ in texts]
@@ -130,7 +130,7 @@ class TestMoves:
             executor.close(row)
         assert used(made) == 0
 
-    def test_trees_over_a_page_s_edge(self, tiny: Tiny) -> None:
+    def test_token_tree_across_a_page_boundary(self, tiny: Tiny) -> None:
         executor = tiny("qwen3").cpu(threads=2)
         prompt = [3 + at % 150 for at in range(PAGE - 3)]
         row = executor.open()
@@ -142,7 +142,7 @@ class TestMoves:
             assert np.allclose(found.host(at), alone(executor, prompt + path), atol=1e-4)
 
     @pytest.mark.parametrize("what", ["qwen3", "t5"])
-    def test_a_long_life_leaks_nothing(self, what: str, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_random_moves_leak_no_pages(self, what: str, tiny: Tiny, made: list[KvPage]) -> None:
         draw, executor = random.Random(2), tiny(what).cpu()
         source = [[4, 5, 6]] if what == "t5" else []
         held: list[tuple[Any, list[int]]] = []
@@ -180,7 +180,7 @@ class TestMoves:
 
 class TestPages:
     @pytest.mark.parametrize("store", KvDtype)
-    def test_written_and_read(self, store: KvDtype) -> None:
+    def test_pages_read_back_what_was_written(self, store: KvDtype) -> None:
         draw = np.random.default_rng(1)
         pages = PageTable(PageFormat(2, 3, 10, store))
         length = PAGE + 7
@@ -193,7 +193,7 @@ class TestPages:
             assert found.shape == given.shape
             assert np.abs(found - given).max() <= wanted * np.abs(given).max()
 
-    def test_many(self) -> None:
+    def test_page_table_grows_and_shrinks(self) -> None:
         pages = PageTable(PageFormat(1, 1, 2, KvDtype.F32))
         pages.reserve(0, 40 * PAGE)
         assert len(pages.pages) == 40

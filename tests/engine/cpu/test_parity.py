@@ -35,12 +35,12 @@ def agree(subject: Subject, other: Any, tolerance: float, lengths: tuple[int, ..
 
 @pytest.mark.parametrize("seed", [None, *range(2), *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(2, 14))])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family(family: str, seed: int | None, tiny: Tiny) -> None:
+def test_parity_of_every_family(family: str, seed: int | None, tiny: Tiny) -> None:
     subject = tiny(family, seed)
     agree(subject, subject.cpu(), FLOATS)
 
 
-def test_a_model_from_scratch(tmp_path: Path) -> None:
+def test_parity_of_a_model_from_scratch(tmp_path: Path) -> None:
     path = tmp_path / "model.ckpt"
     torch.save({"h_params": SIZES, "model_state_dict": weights()}, path)
     subject = Subject(path)
@@ -48,7 +48,7 @@ def test_a_model_from_scratch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2", "gemma3_text", "t5"])
-def test_long_prompts_go_through_in_pieces(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_of_long_prompts_in_chunks(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which cut rows anywhere; windows and patterns reach back over the cuts."""
     monkeypatch.setattr(engine, "MAX_TOKENS", 7)
     monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", 3)
@@ -58,20 +58,20 @@ def test_long_prompts_go_through_in_pieces(family: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_more_keys_than_are_seen_at_once(threads: int, tmp_path: Path) -> None:
+def test_parity_of_several_chunks_of_keys(threads: int, tmp_path: Path) -> None:
     """Over several pages and chunks of keys, which threads share where there are few queries."""
     subject = written(tmp_path, "llama", max_position_embeddings=800, num_hidden_layers=2)
     agree(subject, subject.cpu(threads=threads), FLOATS, (700, 3))
     agree(subject, subject.cpu(threads=threads), FLOATS, (520,))
 
 
-def test_a_long_source(tmp_path: Path) -> None:
+def test_parity_of_a_long_source(tmp_path: Path) -> None:
     subject = written(tmp_path, "t5", num_layers=2, num_decoder_layers=2)
     agree(subject, subject.cpu(threads=2), FLOATS, (300, 70))
 
 
 @pytest.mark.parametrize("rope", [*reference.ROPES, DYNAMIC], ids=["llama3", "linear", "yarn", "sharper yarn", "dynamic"])
-def test_ropes(rope: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_of_rope_kinds(rope: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dynamic one looks how far a pass reaches, which is the same for both where there is one row."""
     monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", 8)
     reference.write(tmp_path, "llama", "causal")
@@ -84,7 +84,7 @@ def test_ropes(rope: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", ["qwen2", "gpt2", "bart"])
-def test_halves(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_parity_of_float16_and_bfloat16_weights(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """GPT-2's lie across, and are turned round without a number changing."""
     subject = written(tmp_path, family, dtype=dtype)
     assert subject.opened.kind == {torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
@@ -92,14 +92,14 @@ def test_halves(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KEPT)
-def test_kinds(kind: str, tiny: Tiny) -> None:
+def test_parity_of_packed_kinds(kind: str, tiny: Tiny) -> None:
     subject = tiny(kind)
     assert subject.opened.kind == kind
     agree(subject, subject.cpu(), PACKED if subject.opened.packed else FLOATS)
 
 
 @pytest.mark.parametrize("kind", RARE)
-def test_rare_kinds_become_floats(kind: str, tiny: Tiny) -> None:
+def test_parity_of_kinds_without_kernels(kind: str, tiny: Tiny) -> None:
     subject = tiny(kind)
     agree(subject, subject.cpu(), FLOATS)
 
@@ -112,7 +112,7 @@ WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_1"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_folders_packed_in_another_kind(family: str, kind: str, tmp_path: Path) -> None:
+def test_parity_of_requantized_folders(family: str, kind: str, tmp_path: Path) -> None:
     """GPT-2's columns are packed as rows, and tied tables stay one."""
     folder = written(tmp_path, family, **WIDE.get(family, {"hidden_size": 64, "intermediate_size": 96})).folder
     subject = Requantised(folder, kind=kind)
@@ -122,7 +122,7 @@ def test_folders_packed_in_another_kind(family: str, kind: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_K", "Q6_K"])
 @pytest.mark.parametrize("cache", STORES)
-def test_what_keys_and_values_are_kept_in(cache: str, kind: str, tiny: Tiny) -> None:
+def test_parity_of_cache_dtypes(cache: str, kind: str, tiny: Tiny) -> None:
     subject = tiny(kind)
     found = subject.verdict(subject.cpu(cache=cache))
     assert found.agrees(STORES[cache]), found
@@ -132,7 +132,7 @@ def test_what_keys_and_values_are_kept_in(cache: str, kind: str, tiny: Tiny) -> 
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", [kind for kind in KEPT if kind[0] == "Q"])
-def test_what_inputs_are_rounded_to(kind: str, level: str, tiny: Tiny) -> None:
+def test_parity_of_q8_activations(kind: str, level: str, tiny: Tiny) -> None:
     subject = tiny(kind)
     found = subject.verdict(subject.cpu(activations="q8", level=level))
     assert found.agrees(ROUNDED), found
@@ -148,14 +148,14 @@ def test_inputs_of_floats_are_not_rounded(tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("cache", ["f32", *STORES])
 @pytest.mark.parametrize("family", reference.PAIRS)
-def test_what_a_source_is_kept_in(family: str, cache: str, tiny: Tiny) -> None:
+def test_parity_of_source_cache_dtypes(family: str, cache: str, tiny: Tiny) -> None:
     """BART's encoder may have more heads than its decoder, so its pages are laid out otherwise."""
     subject = tiny(family)
     agree(subject, subject.cpu(cache=cache), {"f32": FLOATS, **STORES}[cache] * 3, (70, 3, 20))
 
 
 @pytest.mark.parametrize("what", [*KEPT, *FAMILIES])
-def test_each_level(what: str, tiny: Tiny) -> None:
+def test_parity_of_each_level(what: str, tiny: Tiny) -> None:
     subject = tiny(what)
     executors = {level: subject.cpu(level=level, threads=2) for level in levels()}
     for (level, executor), found in zip(executors.items(), subject.verdicts([*executors.values()], (1, 9, 4)), strict=True):
@@ -167,14 +167,14 @@ def test_each_level(what: str, tiny: Tiny) -> None:
 @pytest.mark.parametrize("cache", STORES)
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("kind", KEPT)
-def test_kinds_on_each_level_in_each_store(kind: str, level: str, cache: str, tiny: Tiny) -> None:
+def test_parity_of_kinds_levels_and_cache_dtypes(kind: str, level: str, cache: str, tiny: Tiny) -> None:
     subject = tiny(kind)
     agree(subject, subject.cpu(cache=cache, level=level, threads=2), STORES[cache], (300, 9))
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("cache", "activations"), [("f32", "q14"), ("f16", "q14"), ("f32", "q8")])
-def test_the_default_model(smollm2: Path, cache: str, activations: str) -> None:
+def test_parity_of_the_default_model(smollm2: Path, cache: str, activations: str) -> None:
     """SmolLM2, packed as Q4_1: thirty blocks, and the bounds that `glass doctor --verify` holds it to."""
     from glassformer.observe.verify import tolerance
 

@@ -47,7 +47,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(2, 10))])
 @pytest.mark.parametrize("head", ["base", "masked", "sequence"])
 @pytest.mark.parametrize("family", reference.ENCODERS)
-def test_every_family(family: str, head: str, seed: int, tmp_path: Path) -> None:
+def test_states_match_every_family(family: str, head: str, seed: int, tmp_path: Path) -> None:
     """Whatever head it has is left out."""
     reference.write(tmp_path, family, head, **reference.random_changes(family, seed))
     model = load(tmp_path, "base")
@@ -58,7 +58,7 @@ def test_every_family(family: str, head: str, seed: int, tmp_path: Path) -> None
             assert difference("final", {"final": wanted}, {"final": found}).error <= 1e-5
 
 
-def test_inputs_of_packed_weights_in_eight_bits(tmp_path: Path) -> None:
+def test_q8_activations(tmp_path: Path) -> None:
     reference.write(tmp_path, "bert", "base", hidden_size=64, intermediate_size=96)
     found = open_model(tmp_path)
     tensors = replace(found, replacement_tensors=requantize(found, "q8_0")).tensors
@@ -72,7 +72,7 @@ def test_inputs_of_packed_weights_in_eight_bits(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_two_texts_in_one(bert: Path) -> None:
+def test_token_types(bert: Path) -> None:
     model, rows = load(bert, "base"), texts(150)
     types = [[int(at > len(ids) // 2) for at in range(len(ids))] for ids in rows]
     for ids, kinds, found in zip(rows, types, opened(bert).read(rows, types), strict=True):
@@ -80,7 +80,7 @@ def test_two_texts_in_one(bert: Path) -> None:
         assert difference("final", {"final": wanted}, {"final": found}).error <= 1e-5
 
 
-def test_company_changes_no_bit(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_invariance(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, rows = opened(bert, threads=2), texts(150, (9, 1, 33, 2, 64, 17, 3, 5))
     together = one.read(rows)
     monkeypatch.setattr(reader, "MAX_TOKENS", 20)
@@ -88,7 +88,7 @@ def test_company_changes_no_bit(bert: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert all(np.array_equal(mine, yours) for mine, yours in zip(together, other, strict=True))
 
 
-def test_nothing_to_read(bert: Path) -> None:
+def test_read_of_no_rows(bert: Path) -> None:
     assert opened(bert).read([]) == []
 
 
@@ -103,7 +103,7 @@ def test_nothing_to_read(bert: Path) -> None:
         ([[5, 6]], [[0, -1]], "token types are one number below 2"),
     ],
 )
-def test_what_cannot_be_read(rows: Any, types: Any, said: str, bert: Path) -> None:
+def test_unreadable_rows_are_refused(rows: Any, types: Any, said: str, bert: Path) -> None:
     with pytest.raises(InputError, match=said):
         opened(bert).read(rows, types)
     assert len(opened(bert).read([[5] * 64])[0]) == 64

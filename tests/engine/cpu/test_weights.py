@@ -53,7 +53,7 @@ def files(home: Path) -> list[str]:
 
 
 class TestTheCachedFile:
-    def test_made_once_and_found_again(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_tiles_are_written_once_and_reused(self, tmp_path: Path, home: Path, made: list[int]) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q4_K")
         first = scores(subject.cpu())
         (name,) = files(home)
@@ -61,12 +61,12 @@ class TestTheCachedFile:
         assert np.array_equal(scores(Subject(tmp_path / "x.gguf").cpu()), first)
         assert made == [(home / "tiles" / name).stat().st_size]
 
-    def test_nothing_is_made_of_floats(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_float_checkpoints_need_no_tiles(self, tmp_path: Path, home: Path, made: list[int]) -> None:
         written(tmp_path / "model", "llama").cpu()
         assert not made
         assert not (home / "tiles").exists()
 
-    def test_made_anew_when_the_checkpoint_changes(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_tiles_are_rewritten_when_the_checkpoint_changes(self, tmp_path: Path, home: Path, made: list[int]) -> None:
         path = tmp_path / "x.gguf"
         before = scores(packed_model(path, "Q8_0").cpu())
         path.unlink()
@@ -77,7 +77,7 @@ class TestTheCachedFile:
         assert not np.allclose(before, after, atol=1e-2)
         assert subject.verdict(subject.cpu()).agrees(1e-3)
 
-    def test_made_anew_when_any_shard_does(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_tiles_are_rewritten_when_any_shard_changes(self, tmp_path: Path, home: Path, made: list[int]) -> None:
         """GPT-2's matrices lie across, and so are made; here one of them is in a file of its own."""
         folder = written(tmp_path / "model", "gpt2").folder
         whole = load_file(folder / "model.safetensors")
@@ -95,7 +95,7 @@ class TestTheCachedFile:
         assert len(made) == 2
 
     @pytest.mark.parametrize("size", [0, 100])
-    def test_not_trusted_at_another_size(self, size: int, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_cached_file_of_another_size_is_rewritten(self, size: int, tmp_path: Path, home: Path, made: list[int]) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
         wanted = scores(subject.cpu())
         (name,) = files(home)
@@ -107,7 +107,7 @@ class TestTheCachedFile:
         assert path.read_bytes() == whole
         assert len(made) == 2
 
-    def test_made_in_memory_where_nothing_can_be_written(
+    def test_tiles_stay_in_memory_where_nothing_can_be_written(
         self, tmp_path: Path, home: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
@@ -119,7 +119,7 @@ class TestTheCachedFile:
         assert np.array_equal(found, scores(subject.cpu()))
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, CheckpointError("bad"), MemoryError])
-    def test_broken_off_it_leaves_nothing(
+    def test_interrupted_write_leaves_no_file(
         self, error: Any, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
@@ -139,7 +139,9 @@ class TestTheCachedFile:
         scores(subject.cpu())
         assert len(files(home)) == 1
 
-    def test_gone_before_it_is_mapped(self, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_cached_file_deleted_before_it_is_mapped(
+        self, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Somebody else may clear the cache at any time."""
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
         wanted = scores(subject.cpu())
@@ -148,7 +150,7 @@ class TestTheCachedFile:
         monkeypatch.setattr(weights, "_write_file", lambda path, *given: (make(path, *given), path.unlink()))
         assert np.array_equal(scores(subject.cpu()), wanted)
 
-    def test_what_nobody_uses_goes(self, tmp_path: Path, home: Path) -> None:
+    def test_unused_tiles_are_removed(self, tmp_path: Path, home: Path) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
         subject.cpu()
         (name,) = files(home)
@@ -165,7 +167,7 @@ class TestTheCachedFile:
 
 class TestTiles:
     @pytest.mark.parametrize("kind", [kind for kind in KEPT if kind in FileKind.__members__])
-    def test_no_number_changes(self, kind: str) -> None:
+    def test_tiles_dequantize_to_the_file_s_numbers(self, kind: str) -> None:
         """Back from tiles, each row is what the file's bytes mean; also where rows are no multiple of sixteen."""
         from glassformer.checkpoint.dequantization import dequantize
         from glassformer.engine.cpu.library import NativeMatrix, packed_kind, packed_size
@@ -188,13 +190,13 @@ class TestTiles:
         held = packed_model(tmp_path / "x.gguf", kind).cpu()._weights._converted.values()
         assert {one.kind for one in held} == {MatrixKind.F32}
 
-    def test_halves_that_lie_across_stay_halves(self, tmp_path: Path) -> None:
+    def test_transposed_bfloat16_stays_bfloat16(self, tmp_path: Path) -> None:
         import torch
 
         held = written(tmp_path, "gpt2", dtype=torch.bfloat16).cpu()._weights._converted.values()
         assert {one.kind for one in held} == {MatrixKind.BF16}
 
-    def test_rows_of_three_blocks(self, tmp_path: Path) -> None:
+    def test_parity_of_rows_of_three_blocks(self, tmp_path: Path) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q8_0", hidden=96)
         assert subject.verdict(subject.cpu()).agrees(1e-3)
 
@@ -218,18 +220,20 @@ class TestHostileTables:
         ],
     )
     @pytest.mark.parametrize("kind", ["Q8_0", "F32"])
-    def test_matrices_of_another_shape(self, name: str, shape: tuple[int, int], kind: str, tmp_path: Path) -> None:
+    def test_matrices_of_another_shape_are_refused(
+        self, name: str, shape: tuple[int, int], kind: str, tmp_path: Path
+    ) -> None:
         values = np.ones(shape, np.float32)
         tensor = (quantize_rows(values, kind), GGMLQuantizationType[kind]) if kind != "F32" else values
         self.refuse(tmp_path / "x.gguf", {name: tensor}, f"has shape {shape}, but the config makes")
 
     @pytest.mark.parametrize("name", ["output_norm", "blk.0.attn_norm", "blk.1.ffn_norm"])
     @pytest.mark.parametrize("size", [1, 255, 257])
-    def test_norms_of_another_length(self, name: str, size: int, tmp_path: Path) -> None:
+    def test_norms_of_another_length_are_refused(self, name: str, size: int, tmp_path: Path) -> None:
         changes = {f"{name}.weight": np.ones(size, np.float32)}
         self.refuse(tmp_path / "x.gguf", changes, f"has shape ({size},), but the config makes", "(256,)")
 
-    def test_biases_of_another_length(self, tmp_path: Path) -> None:
+    def test_biases_of_another_length_are_refused(self, tmp_path: Path) -> None:
         folder = written(tmp_path, "qwen2").folder
         whole = load_file(folder / "model.safetensors")
         name = "model.layers.1.self_attn.k_proj.bias"
@@ -257,17 +261,17 @@ class TestHostileTables:
         (folder / "config.json").write_text(text.replace('"vocab_size": 160', '"vocab_size": 170'))
         refused(lambda: Subject(folder).cpu(), folder, "has shape (160, 48), but the config makes", "(170, 48)")
 
-    def test_what_is_missing(self, tmp_path: Path) -> None:
+    def test_missing_tensor_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "x.gguf"
         held = tensors("Q8_0")
         del held["blk.1.ffn_norm.weight"]
         write_gguf(path, "llama", metadata(), held)
         refused(lambda: Subject(path).cpu(), "the weights lack", "Is this the config of these weights?")
 
-    def test_nothing_at_all(self, tmp_path: Path) -> None:
+    def test_empty_checkpoint_is_refused(self, tmp_path: Path) -> None:
         self.refuse(tmp_path / "x.gguf", {"blk.0.ffn_up.weight": np.ones((0, 256), np.float32)}, "ffn_up")
 
-    def test_a_size_that_is_not_its_own(self, tmp_path: Path) -> None:
+    def test_tensor_of_the_wrong_byte_size_is_refused(self, tmp_path: Path) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q8_0")
         held = dict(subject.opened.tensors)
         name = next(name for name in held if name.endswith("up_proj.weight"))

@@ -15,7 +15,7 @@ import pytest
 
 from glassformer.engine.cpu import build
 from tests.conftest import unavailable
-from tests.engine.cpu.workshop import Compiler, works, write_sources
+from tests.engine.cpu.fake_compiler import Compiler, works, write_sources
 
 pytestmark = pytest.mark.sweep
 ROOT = Path(__file__).parents[3]
@@ -68,7 +68,7 @@ def libraries(names: set[str]) -> list[str]:
     return [name for name in names if name.startswith(f"{NATIVE}/engine-")]
 
 
-def test_with_a_compiler(project: Path, tmp_path: Path, backend: str) -> None:
+def test_wheel_with_a_compiler_contains_the_library(project: Path, tmp_path: Path, backend: str) -> None:
     path, names, _ = wheel(project, tmp_path, backend)
     assert "-py3-none-" in path.name
     assert not path.name.endswith("-any.whl")
@@ -85,7 +85,7 @@ def test_with_a_compiler(project: Path, tmp_path: Path, backend: str) -> None:
     assert Path(done.stdout.strip()) == tmp_path / "installed" / name
 
 
-def test_without_a_compiler(project: Path, tmp_path: Path, backend: str) -> None:
+def test_wheel_without_a_compiler_is_pure(project: Path, tmp_path: Path, backend: str) -> None:
     path, names, said = wheel(project, tmp_path, backend, CXX="no-such-compiler")
     assert path.name.endswith("-py3-none-any.whl")
     assert names >= SOURCES
@@ -94,7 +94,7 @@ def test_without_a_compiler(project: Path, tmp_path: Path, backend: str) -> None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there is the other machine's name enough")
-def test_for_another_machine(project: Path, tmp_path: Path, backend: str) -> None:
+def test_wheel_for_another_machine(project: Path, tmp_path: Path, backend: str) -> None:
     other = "x86_64" if build.machine() == "aarch64" else "aarch64"
     fake = Compiler(tmp_path / "fake")
     path, names, _ = wheel(project, tmp_path, backend, CXX=str(fake), _PYTHON_HOST_PLATFORM=f"linux-{other}")

@@ -211,11 +211,10 @@ class PlainExecutor:
     @torch.inference_mode()
     def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         weight = self.base.token_embedding.weight
-        given = torch.from_numpy(checks.residual_states(states, self.model.config.hidden_size)).to(
-            weight.device, weight.dtype
-        )
-        found: npt.NDArray[np.float32] = self.model.head_module(self.base.final_norm(given)).float().cpu().numpy()
-        return found
+        residual = torch.from_numpy(checks.residual_states(states, self.model.config.hidden_size))
+        normed = self.base.final_norm(residual.to(weight.device, weight.dtype))
+        scores: npt.NDArray[np.float32] = self.model.head_module(normed).float().cpu().numpy()
+        return scores
 
     def describe(self) -> Description:
         weight = self.base.token_embedding.weight
