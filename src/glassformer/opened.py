@@ -19,7 +19,7 @@ from glassformer.checkpoint.scratch import ScratchCheckpoint
 from glassformer.checkpoint.sentence_settings import SentenceSettings, read_sentence_settings
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig
-from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse
+from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse_unknown
 from glassformer.progress import NamedProgress
 from glassformer.text import Tokenizer
 from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKEN_NAMES
@@ -39,9 +39,7 @@ class OpenedModel:
 
     name: str
     checkpoint: Checkpoint
-    replacement_tensors: Mapping[str, StoredTensor] | None = (
-        None  # tensors to take instead of the checkpoint's own: packed in another kind
-    )
+    replacement_tensors: Mapping[str, StoredTensor] | None = None  # instead of the checkpoint's: packed in another kind
 
     @property
     def path(self) -> Path:
@@ -156,11 +154,8 @@ class AutoTokenizer:
         """
         if trust_remote_code:
             raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
-        refuse(
-            {name: token for name, token in special.items() if name not in SPECIAL_TOKEN_NAMES},
-            AutoTokenizer.from_pretrained,
-            SPECIAL_TOKEN_NAMES,
-        )
+        unknown = {name: token for name, token in special.items() if name not in SPECIAL_TOKEN_NAMES}
+        refuse_unknown(unknown, AutoTokenizer.from_pretrained, SPECIAL_TOKEN_NAMES)
         path = locate(name, "tokenizer")
         is_tiktoken = path.suffix == ".tiktoken"
         tokenizer = Tokenizer.from_tiktoken(path) if is_tiktoken else OpenedModel(os.fspath(name), open_at(path)).tokenizer

@@ -9,7 +9,7 @@ import pytest
 
 from glassformer.blueprints import blueprint, read_config
 from glassformer.opened import open_model
-from glassformer.quantize.tensor_kinds import WeightRole, kind_for, model_label, stored_roles, weight_roles
+from glassformer.quantize.tensor_kinds import Role, kind_for, model_label, stored_roles, weight_roles
 from tests.parity import reference
 
 
@@ -38,7 +38,7 @@ def test_every_matrix_has_a_role(family: str) -> None:
         ("table", 512, "F32", "F32"), ("plain", 512, "Q4_K", None),
     ],
 )  # fmt: skip
-def test_kind_for_each_role_and_width(role: WeightRole, columns: int, kind: str, wanted: str | None) -> None:
+def test_kind_for_each_role_and_width(role: Role, columns: int, kind: str, wanted: str | None) -> None:
     assert kind_for(role, columns, kind) == wanted
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from glassformer.checkpoint.stored_tensors import InterleavedPairs, Layout, OffsetByOne, StoredTensor, Transposed
-from glassformer.errors import CheckpointError, nearest
+from glassformer.errors import CheckpointError, did_you_mean
 
 DECODER = {
     "token_embd": "model.embed_tokens",
@@ -212,7 +212,7 @@ def _table(metadata: Mapping[str, Any], path: Path) -> tuple[str, ArchitectureTa
     if not isinstance(architecture, str) or architecture not in TABLES:
         raise CheckpointError(
             f"{path}: GGUF field 'general.architecture' is {architecture!r}, which is not known."
-            f"{nearest(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
+            f"{did_you_mean(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
         )
     return architecture, TABLES[architecture]
 
@@ -253,7 +253,7 @@ def tensors_from_gguf(
         if pattern not in names:
             raise CheckpointError(
                 f"{path}: GGUF tensor {name!r} has no place in a {architecture} model."
-                f"{nearest(pattern, names)} This variant is not supported; choose another file."
+                f"{did_you_mean(pattern, names)} This variant is not supported; choose another file."
             )
         family_name = f"{names[pattern].format(number.group(1) if number else '')}.{ending}"
         layout = _layout(table, name, stored.shape, config, path)

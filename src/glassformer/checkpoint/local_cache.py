@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from glassformer.checkpoint import tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.locate import cache_paths, home, hub_repositories
-from glassformer.errors import CheckpointError, InputError, ModelNotFound, nearest
+from glassformer.errors import CheckpointError, InputError, ModelNotFound, did_you_mean
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
@@ -47,16 +47,13 @@ def cached_items(name: str) -> tuple[CachedItem, ...]:
                 f"{name!r} is a path of your own, and only what was fetched is removed here. "
                 "Give a model's name, or remove the path yourself."
             )
-    items = [
-        *fetched(name),
-        *(_hub_item(repo) for repository in hub_repositories(name) if (repo := hub_models().get(repository))),
-    ]
+    items = [*fetched(name), *(_hub_item(repo) for key in hub_repositories(name) if (repo := hub_models().get(key)))]
     if not items and name in CATALOGUE:
         raise ModelNotFound(f"nothing of {name!r} is here, so there is nothing to remove.")
     if not items:
         names = local_models()
         listing = f" Here are: {', '.join(names)}." if names else " No model is."
-        raise ModelNotFound(f"there is no model {name!r} here.{nearest(name, names)}{listing}")
+        raise ModelNotFound(f"there is no model {name!r} here.{did_you_mean(name, names)}{listing}")
     return tuple(items)
 
 

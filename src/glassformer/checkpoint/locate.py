@@ -23,20 +23,16 @@ from typing import Literal, TypeAlias
 from glassformer.checkpoint.catalogue import CATALOGUE, CatalogueEntry, Hub, SplitFile, Wheel
 from glassformer.checkpoint.folder import FolderCheckpoint
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES
-from glassformer.errors import CheckpointError, FetchError, ModelNotFound, nearest
+from glassformer.errors import CheckpointError, FetchError, ModelNotFound, did_you_mean
 from glassformer.progress import NamedProgress
 
 CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+SMALL = ["*.json", "*.jinja", "*.txt", "*.model"]
 WEIGHTS = ["model*.safetensors"]
 OLD_WEIGHTS = ["pytorch_model*.bin"]  # fetched only where there are no others
-HUB_PATTERNS: dict[CheckpointPart, list[str]] = {
-    "tokenizer": SMALL_FILES,
-    "config": SMALL_FILES,
-    "model": SMALL_FILES + WEIGHTS,
-}
+PATTERNS: dict[CheckpointPart, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
 
 
 def home() -> Path:
@@ -66,7 +62,7 @@ def locate(name: str | os.PathLike[str], part: CheckpointPart = "model", progres
     if HUB_ID.fullmatch(text):
         return _from_hub(Hub(text), part)
     raise ModelNotFound(
-        f"there is no model {text!r}.{nearest(text, CATALOGUE)} Give a path, a hub id such as 'Qwen/Qwen3-0.6B', "
+        f"there is no model {text!r}.{did_you_mean(text, CATALOGUE)} Give a path, a hub id such as 'Qwen/Qwen3-0.6B', "
         f"or a catalogue name: {', '.join(CATALOGUE)}."
     )
 
@@ -95,10 +91,8 @@ def cache_paths(name: str) -> tuple[Path, ...]:
     paths: list[Path] = []
     for source in CATALOGUE[name].sources:
         if not isinstance(source, Hub):
-            paths += [
-                _cache_path(source),
-                *(_cache_path(part) for part in (source.wheels if isinstance(source, SplitFile) else ())),
-            ]
+            parts = source.wheels if isinstance(source, SplitFile) else ()
+            paths += [_cache_path(part) for part in (source, *parts)]
     return tuple(paths)
 
 
@@ -291,7 +285,7 @@ def _cached_snapshot(hub: Hub, part: CheckpointPart) -> Path | None:
         path = try_to_load_from_cache(hub.repository, hub.file)
         return Path(path) if isinstance(path, str) else None
     try:
-        folder = Path(snapshot_download(hub.repository, allow_patterns=HUB_PATTERNS[part], local_files_only=True))
+        folder = Path(snapshot_download(hub.repository, allow_patterns=PATTERNS[part], local_files_only=True))
     except (LocalEntryNotFoundError, ValueError):
         return None
     serves = FolderCheckpoint(folder).complete if part == "model" else (folder / f"{part}.json").exists()
@@ -309,9 +303,9 @@ def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
     try:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))
-        folder = Path(snapshot_download(name, allow_patterns=HUB_PATTERNS[part]))
+        folder = Path(snapshot_download(name, allow_patterns=PATTERNS[part]))
         if part == "model" and not FolderCheckpoint(folder).complete:
-            folder = Path(snapshot_download(name, allow_patterns=SMALL_FILES + OLD_WEIGHTS))
+            folder = Path(snapshot_download(name, allow_patterns=SMALL + OLD_WEIGHTS))
         return folder
     except CheckpointError:
         raise

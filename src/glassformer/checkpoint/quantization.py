@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.dequantization import block_size
-from glassformer.errors import InputError, nearest
+from glassformer.errors import InputError, did_you_mean
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -39,7 +39,7 @@ def check_kind(kind: str) -> str:
     """A kind as the format spells it, whatever its case; an unknown one is refused."""
     if not isinstance(kind, str) or kind.upper() not in BITS:
         raise InputError(
-            f"there is no kind {kind!r} that weights can be packed in.{nearest(str(kind), BITS)} Known: {', '.join(BITS)}."
+            f"there is no kind {kind!r} that weights can be packed in.{did_you_mean(str(kind), BITS)} Known: {', '.join(BITS)}."
         )
     return kind.upper()
 
@@ -59,9 +59,8 @@ def quantize_rows(rows: Floats, kind: str) -> Bytes:
     """Rows as packed bytes, (rows, bytes per row)."""
     kind = check_kind(kind)
     if not fits(kind, rows.shape[-1]):
-        raise InputError(
-            f"rows of {rows.shape[-1]} do not divide into {kind} blocks of {block_size(kind)[0]}. Use Q8_0 or F16."
-        )
+        size = block_size(kind)[0]
+        raise InputError(f"rows of {rows.shape[-1]} do not divide into {kind} blocks of {size}. Use Q8_0 or F16.")
     rows = np.ascontiguousarray(rows, np.float32).reshape(-1, rows.shape[-1])
     if kind == "F32":
         return rows.view(np.uint8)
@@ -72,11 +71,8 @@ def quantize_rows(rows: Floats, kind: str) -> Bytes:
     quantizer = K_KINDS.get(kind)
     for at in range(0, len(rows), step):
         piece = rows[at : at + step]
-        packed[at : at + step] = (
-            _by_gguf_package(piece, kind)
-            if quantizer is None
-            else quantizer(piece.reshape(-1, SUPER_BLOCK)).reshape(len(piece), -1)
-        )
+        raw = _by_gguf_package(piece, kind) if quantizer is None else quantizer(piece.reshape(-1, SUPER_BLOCK))
+        packed[at : at + step] = raw.reshape(len(piece), -1)
     return packed
 
 
@@ -121,11 +117,10 @@ def _with_minimum(blocks: Floats, levels: int, offsets: npt.NDArray[Any]) -> tup
     (unit, scales6), (under, lows6) = _six_bits(scales.reshape(-1, 8)), _six_bits(lows.reshape(-1, 8))
     units, unders = np.repeat(unit, 8), np.repeat(under, 8)
     scales6, lows6 = _best_neighbour(parts, levels, units, scales6.reshape(-1), unders, lows6.reshape(-1))
-    levels_used = _rounded(parts, levels, units * scales6, unders * lows6).astype(np.uint8).T.reshape(-1, SUPER_BLOCK)
+    integers = _rounded(parts, levels, units * scales6, unders * lows6).astype(np.uint8).T.reshape(-1, SUPER_BLOCK)
     halves = np.stack([unit, under], axis=1).astype(np.float16).view(np.uint8)
-    return levels_used, np.concatenate(
-        [halves, _pack_scales_and_minima(scales6.reshape(-1, 8), lows6.reshape(-1, 8))], axis=1
-    )
+    packed = _pack_scales_and_minima(scales6.reshape(-1, 8), lows6.reshape(-1, 8))
+    return integers, np.concatenate([halves, packed], axis=1)
 
 
 def _rounded(parts: Floats, levels: int, step: Floats, down: Floats) -> Floats:

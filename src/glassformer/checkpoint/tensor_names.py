@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from glassformer.checkpoint.stored_tensors import StoredTensor
 
 LEGACY_SUFFIXES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # of a norm, in old files
-BASE_PREFIXES = ("model", "transformer", "bert", "roberta", "distilbert")  # the module below a head
+BASES = ("model", "transformer", "bert", "roberta", "distilbert")  # the module below a head
 EMBEDDING_NAMES = (  # of one embedding matrix, wherever it is shared
     "lm_head.weight", "model.embed_tokens.weight", "transformer.wte.weight", "shared.weight", "model.shared.weight",
     "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight",
@@ -34,12 +34,7 @@ def resolve_names(stored: Mapping[str, StoredTensor], expected: Sequence[str]) -
     for name in expected:
         base, _, rest = name.partition(".")
         shared = EMBEDDING_NAMES if name in EMBEDDING_NAMES[1:] else ()  # a head of its own has one name
-        spellings = (
-            name,
-            *([rest] if base in BASE_PREFIXES else []),
-            *(f"{prefix}.{name}" for prefix in BASE_PREFIXES),
-            *shared,
-        )
+        spellings = (name, *([rest] if base in BASES else []), *(f"{prefix}.{name}" for prefix in BASES), *shared)
         stored_name = next((spelling for spelling in spellings if spelling in tensors), None)
         if stored_name is not None:
             resolved[name] = tensors[stored_name]

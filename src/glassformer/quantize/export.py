@@ -22,20 +22,11 @@ from glassformer.errors import CheckpointError, InputError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
 from glassformer.quantize.gguf_metadata import MEND, architecture_of, check_reads_back, config_metadata, rope_divisors
-from glassformer.quantize.tensor_kinds import (
-    WeightRole,
-    check_quantizable,
-    kind_for,
-    model_label,
-    stored_roles,
-    weight_roles,
-)
+from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles, weight_roles
 from glassformer.text import Tokenizer
 from glassformer.text.sources.gguf import export as tokenizer_export
 
-Weights: TypeAlias = Mapping[
-    str, Callable[[Layout | None], RowReader]
-]  # a tensor's rows by its name, laid as GGUF wants them
+Weights: TypeAlias = Mapping[str, Callable[[Layout | None], RowReader]]  # a tensor's rows, in GGUF's layout, by its name
 
 FILE_TYPES = {  # what most of a file is, by llama.cpp's numbers
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q4_K": 14, "Q5_K": 16, "Q6_K": 18, "BF16": 32,
@@ -80,7 +71,7 @@ def write_model(
     for weight in plan.weights:
         gguf_name, layout = gguf_name_and_layout(TABLES[architecture], heads, weight.name, weight.shape)
         shape = weight.shape if layout is None else layout.stored_shape(weight.shape)
-        role: WeightRole = "product" if roles[weight.name] == "columns" else roles[weight.name]
+        role: Role = "product" if roles[weight.name] == "columns" else roles[weight.name]
         target = kind_for(role, shape[-1], kind) or "F32"
         tensors.append(OutputTensor(gguf_name, target, shape, partial(weights[weight.name], layout)))
     if (divisors := rope_divisors(config)) is not None:
@@ -118,9 +109,8 @@ def _quantize_gguf(
     for name, stored in source.raw.items():
         target = kind_for(role_at.get(stored.offset, "plain"), stored.shape[-1], kind) or "F32"
         tensors.append(OutputTensor(name, target, stored.shape, partial(stored_rows, stored)))
-    write_gguf(
-        path, source.metadata["general.architecture"], {**source.metadata, **_quantization_metadata(kind)}, tensors, progress
-    )
+    metadata = {**source.metadata, **_quantization_metadata(kind)}
+    write_gguf(path, metadata["general.architecture"], metadata, tensors, progress)
 
 
 def _folder_weights(opened: OpenedModel) -> tuple[Config, Weights]:

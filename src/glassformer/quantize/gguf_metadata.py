@@ -118,26 +118,22 @@ def check_reads_back(name: str, plan: Blueprint, fields: Mapping[str, Any], tens
             )
 
 
-def _differences(op: Op, reread_op: Op, context: int) -> Iterator[tuple[str, Any, Any]]:
+def _differences(op: Op, reread: Op, context: int) -> Iterator[tuple[str, Any, Any]]:
     """What two steps do not have in common: (what, here, there)."""
     for what in ("kind", "shape"):
-        if getattr(op, what) != getattr(reread_op, what):
-            yield what, getattr(op, what), getattr(reread_op, what)
-    weights = [[f"{weight.name} {weight.shape}" for weight in step.weights] for step in (op, reread_op)]
-    if weights[0] != weights[1]:
-        yield "weights", sorted({*weights[0]} - {*weights[1]}), sorted({*weights[1]} - {*weights[0]})
-    for what in sorted({*op.options, *reread_op.options}):
-        value, reread_value = op.options.get(what), reread_op.options.get(what)
+        if getattr(op, what) != getattr(reread, what):
+            yield what, getattr(op, what), getattr(reread, what)
+    here, there = ([f"{weight.name} {weight.shape}" for weight in step.weights] for step in (op, reread))
+    if here != there:
+        yield "weights", sorted({*here} - {*there}), sorted({*there} - {*here})
+    for what in sorted({*op.options, *reread.options}):
+        values: list[Any] = [op.options.get(what), reread.options.get(what)]
         if what == "window":  # one that is as wide as the context hides nothing
-            value, reread_value = (
-                None if option is None or option >= context else option for option in (value, reread_value)
-            )
-        if isinstance(value, Rope) and isinstance(
-            reread_value, Rope
-        ):  # the trained length is used by one kind, which GGUF has not
-            value, reread_value = (replace(option, max_position_embeddings=0) for option in (value, reread_value))
-        if value != reread_value:
-            yield what, value, reread_value
+            values = [None if window is None or window >= context else window for window in values]
+        if all(isinstance(value, Rope) for value in values):  # only a kind that GGUF lacks uses the trained length
+            values = [replace(rope, max_position_embeddings=0) for rope in values]
+        if values[0] != values[1]:
+            yield what, values[0], values[1]
 
 
 def _placeholder(tensor: OutputTensor) -> StoredTensor:
@@ -145,11 +141,5 @@ def _placeholder(tensor: OutputTensor) -> StoredTensor:
     is_divisors = tensor.name == "rope_freqs.weight"
     numbers = tensor.open()(0, 1) if is_divisors else np.zeros(0, np.float32)
     kind = "F16" if tensor.name == "output.weight" else "F32"  # it is written only where it is not the table once more
-    return StoredTensor(
-        tensor.name,
-        kind,
-        tensor.shape,
-        BufferedFile(Path(tensor.name), numbers.view(np.uint8).reshape(-1)),
-        0,
-        numbers.nbytes,
-    )
+    file = BufferedFile(Path(tensor.name), numbers.view(np.uint8).reshape(-1))
+    return StoredTensor(tensor.name, kind, tensor.shape, file, 0, numbers.nbytes)

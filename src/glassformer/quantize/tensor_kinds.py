@@ -18,23 +18,23 @@ from glassformer.checkpoint.tensor_names import resolve_names
 from glassformer.errors import InputError
 from glassformer.opened import OpenedModel
 
-WeightRole: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
+Role: TypeAlias = Literal["product", "columns", "table", "plain"]  # columns: a product whose columns are to be packed
 
 PRODUCTS = ("linear", "heads", "gate")
 FALLBACKS: Mapping[str, str] = {"Q6_K": "Q8_0", "Q5_K": "Q8_0", "Q4_K": "Q4_1"}  # where a row is no multiple of 256
 TABLE_KIND = "Q8_0"
 
 
-def weight_roles(blueprint: Blueprint) -> dict[str, WeightRole]:
+def weight_roles(blueprint: Blueprint) -> dict[str, Role]:
     """What each weight of a blueprint is for."""
-    roles: dict[str, WeightRole] = {}
+    roles: dict[str, Role] = {}
     for op in blueprint.ops:
         for weight in op.weights:
             roles.setdefault(weight.name, _role(op, weight))  # a table that is a head too is named as a table first
     return roles
 
 
-def _role(op: Op, weight: Weight) -> WeightRole:
+def _role(op: Op, weight: Weight) -> Role:
     if len(weight.shape) < 2 or weight.name.endswith("bias"):  # BART's has two dimensions
         return "plain"
     if op.kind in PRODUCTS:
@@ -42,14 +42,14 @@ def _role(op: Op, weight: Weight) -> WeightRole:
     return "table" if op.kind in ("embed", "scores") else "plain"
 
 
-def stored_roles(opened: OpenedModel) -> dict[int, WeightRole]:
+def stored_roles(opened: OpenedModel) -> dict[int, Role]:
     """What each stored tensor that packing matters for is there for, by its identity; names have too much history."""
     roles = weight_roles(opened.blueprint())
     tensors = resolve_names(opened.tensors, tuple(roles))
     return {id(tensor): roles[name] for name, tensor in tensors.items() if roles[name] != "plain"}
 
 
-def kind_for(role: WeightRole, columns: int, kind: str) -> str | None:
+def kind_for(role: Role, columns: int, kind: str) -> str | None:
     """The kind for a tensor whose rows, as they are packed, have so many numbers; None: it is not packed."""
     if role == "plain":
         return None

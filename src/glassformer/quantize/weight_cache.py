@@ -23,7 +23,7 @@ from glassformer.checkpoint.stored_tensors import Layout, StoredTensor, Transpos
 from glassformer.errors import CheckpointError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
-from glassformer.quantize.tensor_kinds import WeightRole, check_quantizable, kind_for, model_label, stored_roles
+from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles
 
 VERSION = 1  # of the rules: counted up when the same weights would be packed otherwise
 ARCHITECTURE = "glassformer"  # no other reader is meant
@@ -53,12 +53,12 @@ def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = 
     return tensors
 
 
-def _packing_layout(stored: StoredTensor, role: WeightRole) -> Layout | None:
+def _packing_layout(stored: StoredTensor, role: Role) -> Layout | None:
     """How rows are laid for packing: a product's columns become rows, unless the file has them so already."""
     return Transposed() if role == "columns" and stored.layout is None else None
 
 
-def _plan(stored: StoredTensor, role: WeightRole, kind: str) -> OutputTensor | None:
+def _plan(stored: StoredTensor, role: Role, kind: str) -> OutputTensor | None:
     """A tensor as the cached file has it; None where it stays as it is."""
     transposed = _packing_layout(stored, role)
     layout = transposed or stored.layout
@@ -70,7 +70,7 @@ def _plan(stored: StoredTensor, role: WeightRole, kind: str) -> OutputTensor | N
     return OutputTensor(stored.name, target, shape, source)
 
 
-def _with_checkpoint_layout(packed: StoredTensor, stored: StoredTensor, role: WeightRole) -> StoredTensor:
+def _with_checkpoint_layout(packed: StoredTensor, stored: StoredTensor, role: Role) -> StoredTensor:
     """A tensor of the cached file with the shape and the layout that the checkpoint's has."""
     return replace(packed, shape=stored.shape, layout=_packing_layout(stored, role) or stored.layout)
 

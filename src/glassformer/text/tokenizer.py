@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, overload
 import tokenizers
 from tokenizers.models import BPE
 
-from glassformer.errors import InputError, InputTypeError, refuse
+from glassformer.errors import InputError, InputTypeError, refuse_unknown
 from glassformer.text import batch_padding, inputs
 from glassformer.text.batch_columns import batch_columns
 from glassformer.text.chat.chat_mixin import ChatMixin
@@ -118,13 +118,10 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
+        rewritten = ("chat_template", "extra_special_tokens", *SPECIAL_TOKEN_NAMES)
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **{
-                k: v
-                for k, v in self._source.items()
-                if k not in ("chat_template", "extra_special_tokens", *SPECIAL_TOKEN_NAMES)
-            },
+            **{name: value for name, value in self._source.items() if name not in rewritten},
             **self.special_tokens_map,
             "model_input_names": self.model_input_names,
             "padding_side": self.padding_side,
@@ -195,7 +192,7 @@ class Tokenizer(VocabularyMixin, ChatMixin):
             return_length: how many tokens each row has.
             verbose: accepted for familiarity; there is nothing that it would silence.
         """
-        refuse(unknown, self.__call__)
+        refuse_unknown(unknown, self.__call__)
         if text is None and text_target is not None:
             text, text_pair, text_target = text_target, text_pair_target, None
         single, batch = inputs.as_batch(text, text_pair, is_split_into_words)
@@ -207,14 +204,9 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         if truncation in NO_TRUNCATION:
             rows, sample_indices = [TokenRow(encoding) for encoding in encodings], None
         else:
-            has_special_tokens = add_special_tokens and self.num_special_tokens_to_add() > 0
-            windows = [
-                truncate(
-                    encoding, limits.max_length, truncation, self.truncation_side, stride,
-                    return_overflowing_tokens, has_special_tokens,
-                )
-                for encoding in encodings
-            ]  # fmt: skip
+            special = add_special_tokens and self.num_special_tokens_to_add() > 0
+            how = (limits.max_length, truncation, self.truncation_side, stride, return_overflowing_tokens, special)
+            windows = [truncate(encoding, *how) for encoding in encodings]
             rows = [row for rows in windows for row in rows]
             sample_indices = [at for at, rows in enumerate(windows) for _ in rows]
         if padding not in (False, "do_not_pad"):

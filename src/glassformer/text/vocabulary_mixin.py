@@ -9,7 +9,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
-from glassformer.errors import InputError, InputTypeError, nearest
+from glassformer.errors import InputError, InputTypeError, did_you_mean
 from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKEN_NAMES
 
@@ -139,7 +139,7 @@ class VocabularyMixin:
         for name in roles:
             if name not in SPECIAL_TOKEN_NAMES:
                 known = ", ".join(SPECIAL_TOKEN_NAMES)
-                raise InputError(f"{name!r} is no role of a token.{nearest(name, SPECIAL_TOKEN_NAMES)} Use one of: {known}.")
+                raise InputError(f"{name!r} is no role of a token.{did_you_mean(name, SPECIAL_TOKEN_NAMES)} Use one of: {known}.")
         if not isinstance(additional, (list, tuple)):
             raise InputTypeError(f"extra_special_tokens is a list of tokens, not {type(additional).__name__}.")
         kept = () if replace_extra_special_tokens else self._additional

@@ -34,11 +34,8 @@ class MeteringTransformer(jinja2.visitor.NodeTransformer):
 
     def _body(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
         inside = [inner for part in node.body for inner in (part, *part.find_all(nodes.Node))]
-        cost = (
-            1
-            + len(inside)
-            + sum(len(child.data) // CHARACTERS_PER_UNIT for child in inside if isinstance(child, nodes.TemplateData))
-        )
+        lengths = [len(child.data) for child in inside if isinstance(child, nodes.TemplateData)]
+        cost = 1 + len(inside) + sum(length // CHARACTERS_PER_UNIT for length in lengths)
         self.generic_visit(node)
         node.body.insert(0, nodes.ExprStmt(_filtered(TICK, nodes.Const(cost)), lineno=node.lineno))
         return node

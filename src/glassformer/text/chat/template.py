@@ -15,7 +15,7 @@ import jinja2
 import jinja2.meta
 import jinja2.nodes as nodes
 
-from glassformer.errors import InputError, InputTypeError, TemplateError, nearest
+from glassformer.errors import InputError, InputTypeError, TemplateError, did_you_mean
 from glassformer.text.chat.budget import MAX_CHARACTERS, Budget, BudgetExceeded
 from glassformer.text.chat.plain_data import REASONING_KEYS, plain_data, with_reasoning_keys
 from glassformer.text.chat.sandbox import RaisedByTemplate, RenderContext, Sandbox
@@ -120,7 +120,7 @@ class ChatTemplate:
         for name in variables:
             if name not in known and name not in COMMON_VARIABLES:
                 raise TemplateError(
-                    f"the chat template has no variable {name!r}.{nearest(name, [*known, *also])} "
+                    f"the chat template has no variable {name!r}.{did_you_mean(name, [*known, *also])} "
                     f"It uses: {', '.join(known) or 'the messages alone'}."
                 )
 

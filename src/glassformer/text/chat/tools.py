@@ -105,9 +105,8 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
         parameters = parameters[1:]
     for parameter in parameters:
         if parameter.annotation is inspect.Parameter.empty:
-            raise InputError(
-                f"the argument {parameter.name!r} of {name}() has no type hint. Add one, such as {parameter.name}: str."
-            )
+            hint = f"{parameter.name}: str"
+            raise InputError(f"the argument {parameter.name!r} of {name}() has no type hint. Add one, such as {hint}.")
     return parameters
 
 
@@ -139,11 +138,7 @@ def _hint_schema(hint: Any, where: str) -> dict[str, Any]:
     if origin is tuple:
         if len(inner) == 1 or ... in inner:
             raise InputError(f"the type hint {hint} for {where} has no fixed items. Use a list instead of a tuple.")
-        return (
-            {"type": "array", "prefixItems": [_hint_schema(member, where) for member in inner]}
-            if inner
-            else {"type": "array"}
-        )
+        return {"type": "array"} | ({"prefixItems": [_hint_schema(item, where) for item in inner]} if inner else {})
     if origin is dict:
         return {"type": "object"} | ({"additionalProperties": _hint_schema(inner[1], where)} if inner else {})
     raise InputError(f"the type hint {hint} for {where} has no JSON schema. Use basic types, list, dict, tuple or Literal.")

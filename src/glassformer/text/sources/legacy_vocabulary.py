@@ -19,16 +19,7 @@ from tokenizers.models import BPE, WordPiece
 from glassformer.errors import CheckpointError
 from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources import sentencepiece, tokenizer_classes
-from glassformer.text.sources.tokenizer_classes import (
-    BERT,
-    CLASS_BY_MODEL_TYPE,
-    CLASS_BY_NAME,
-    GENERIC_CLASSES,
-    GPT2,
-    SENTENCEPIECE,
-    T5,
-    TokenizerClass,
-)
+from glassformer.text.sources.tokenizer_classes import BERT, GPT2, SENTENCEPIECE, T5, TokenizerClass
 
 
 def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
@@ -39,26 +30,24 @@ def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str,
     if file == "vocab.json" and not (folder / "merges.txt").exists():
         raise CheckpointError(f"{folder}: holds a vocab.json but no merges.txt. Fetch that, or its tokenizer.json.")
     name, model_type = tokenizer_classes.class_name(config, model), model.get("model_type")
-    tokenizer_class: TokenizerClass | None
-    if name is not None and name not in GENERIC_CLASSES:
+    kind: TokenizerClass | None
+    if name is not None and name not in tokenizer_classes.GENERIC_CLASSES:
         reason = f"its tokenizer_class is {name!r}"
-        tokenizer_class = CLASS_BY_NAME.get(name.removesuffix("Fast").removesuffix("Tokenizer"))
+        kind = tokenizer_classes.CLASS_BY_NAME.get(name.removesuffix("Fast").removesuffix("Tokenizer"))
     elif model_type is not None:
         reason = f"its model_type is {model_type!r}"
-        tokenizer_class = CLASS_BY_MODEL_TYPE.get(str(model_type))
+        kind = tokenizer_classes.CLASS_BY_MODEL_TYPE.get(str(model_type))
     else:
-        reason, tokenizer_class = "", {"vocab.txt": BERT, "vocab.json": GPT2}.get(file, SENTENCEPIECE)
-    if tokenizer_class is None or tokenizer_class.files != (file if file in ("vocab.txt", "vocab.json") else "pieces"):
+        reason, kind = "", {"vocab.txt": BERT, "vocab.json": GPT2}.get(file, SENTENCEPIECE)
+    if kind is None or kind.files != (file if file in ("vocab.txt", "vocab.json") else "pieces"):
         raise CheckpointError(f"{folder / file}: {reason}, for which this file is not enough. Fetch its tokenizer.json.")
-    return tokenizer_class
+    return kind
 
 
-def build(
-    folder: Path, tokenizer_class: TokenizerClass, config: Mapping[str, Any], unknown: str | None
-) -> tokenizers.Tokenizer:
+def build(folder: Path, kind: TokenizerClass, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:
     """The library's tokenizer, still without the tokens around each text."""
     with LibraryErrors(f"{folder}: its vocabulary does not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."):
-        return _wordpiece(folder, config, unknown) if tokenizer_class.files == "vocab.txt" else _byte_level(folder, config)
+        return _wordpiece(folder, config, unknown) if kind.files == "vocab.txt" else _byte_level(folder, config)
 
 
 def read_pieces(folder: Path) -> sentencepiece.SentencePieceModel:
@@ -67,20 +56,20 @@ def read_pieces(folder: Path) -> sentencepiece.SentencePieceModel:
 
 
 def set_post_processor(
-    backend: tokenizers.Tokenizer, tokenizer_class: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
+    backend: tokenizers.Tokenizer, kind: TokenizerClass, config: Mapping[str, Any], special: Mapping[str, str]
 ) -> None:
     """Put the class's special tokens around each text, and between two."""
     numbers = {token: backend.token_to_id(token) or 0 for token in special.values()}  # all were added: none is missing
     first, last = special.get("cls_token"), special.get("sep_token")
-    if tokenizer_class.bos_eos_pair and first and last:
+    if kind.bos_eos_pair and first and last:
         backend.post_processor = processors.RobertaProcessing(
             (last, numbers[last]), (first, numbers[first]), _flag(config, "trim_offsets", True), _add_prefix_space(config)
         )
         return
-    if tokenizer_class is T5:
+    if kind is T5:
         last = special.get("eos_token")
         single, pair = ("$A:0 last:0", "$A:0 last:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
-    elif tokenizer_class.files == "vocab.txt" and first and last:
+    elif kind.files == "vocab.txt" and first and last:
         single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
     else:
         first, last = special.get("bos_token"), special.get("eos_token")

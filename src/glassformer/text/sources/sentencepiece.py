@@ -99,36 +99,31 @@ def _special(trainer: Mapping[int, Any], tokens: list[str]) -> dict[str, str]:
     return {name: tokens[n] for name, n in numbers.items() if isinstance(n, int) and 0 <= n < len(tokens)}
 
 
-def build(
-    model: SentencePieceModel, tokenizer_class: TokenizerClass, config: Mapping[str, Any]
-) -> tuple[Tokenizer, list[AddedToken]]:
+def build(model: SentencePieceModel, kind: TokenizerClass, config: Mapping[str, Any]) -> tuple[Tokenizer, list[AddedToken]]:
     """The library's tokenizer, and the tokens that are matched whole in a text."""
     pieces = model.pieces
-    sentinels = _sentinels(config, pieces.source) if tokenizer_class is T5 else []
+    sentinels = _sentinels(config, pieces.source) if kind is T5 else []
     count = len(pieces.tokens)
     pieces.tokens += reversed(sentinels)
     pieces.scores = [*pieces.scores, *[0.0] * len(sentinels)]
     pieces.kinds = [*pieces.kinds, *[USER_DEFINED] * len(sentinels)]
-    if tokenizer_class in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
+    if kind in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
         pieces.byte_fallback, pieces.charsmap, pieces.remove_extra_whitespaces = True, b"", False
-        pieces.add_prefix_space = tokenizer_class is LLAMA and config.get("add_prefix_space") is not False
-    with LibraryErrors(
-        f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."
-    ):
+        pieces.add_prefix_space = kind is LLAMA and config.get("add_prefix_space") is not False
+    problem = f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."
+    with LibraryErrors(problem):
         backend = pieces.unigram() if model.algorithm == UNIGRAM else pieces.bpe()
-        if tokenizer_class is T5 and pieces.add_prefix_space and pieces.remove_extra_whitespaces:
+        if kind is T5 and pieces.add_prefix_space and pieces.remove_extra_whitespaces:
             pieces.set_t5_pipeline(backend)
         else:
             pieces.set_pipeline(backend)
-        if tokenizer_class is LLAMA:
+        if kind is LLAMA:
             scheme = ("always" if config.get("legacy") else "first") if pieces.add_prefix_space else "never"
             backend.normalizer = None
             backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme=scheme, split=False)
-        elif tokenizer_class is GEMMA:
+        elif kind is GEMMA:
             backend.normalizer = normalizers.Replace(" ", SPACE_MARKER)
-        added = pieces.added_tokens(
-            normalized=range(count) if pieces.remove_extra_whitespaces and tokenizer_class is not T5 else ()
-        )
+        added = pieces.added_tokens(range(count) if pieces.remove_extra_whitespaces and kind is not T5 else ())
     return backend, [*added[: len(added) - len(sentinels)], *(AddedToken(sentinel, special=True) for sentinel in sentinels)]
 
 

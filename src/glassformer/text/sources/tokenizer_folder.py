@@ -20,7 +20,9 @@ from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
 from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources import legacy_vocabulary, sentencepiece, tokenizer_classes
+from glassformer.text.sources import legacy_vocabulary, sentencepiece
+from glassformer.text.sources.legacy_vocabulary import class_for_files
+from glassformer.text.sources.tokenizer_classes import TokenizerClass, class_for_config
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 NO_LIMIT = 10**30  # what the field writes for "no limit"
@@ -30,58 +32,44 @@ MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-
 def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     """Everything that a `Tokenizer` is made of."""
     path = folder / "tokenizer_config.json"
-    config, model = _read_optional_json(path), _read_optional_json(folder / "config.json")
+    config, model = _json(path), _json(folder / "config.json")
     ready = _read_tokenizer_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
-    tokenizer_class = (
-        legacy_vocabulary.class_for_files(folder, config, model)
-        if ready is None
-        else tokenizer_classes.class_for_config(config, model)
-    )
+    kind = class_for_files(folder, config, model) if ready is None else class_for_config(config, model)
     # older checkpoints name their special tokens in a file of their own, which then has the last word
-    names = (
-        config if "added_tokens_decoder" in config else {**config, **_read_optional_json(folder / "special_tokens_map.json")}
-    )
-    pieces = legacy_vocabulary.read_pieces(folder) if ready is None and tokenizer_class.files == "pieces" else None
-    names = {
-        **(pieces.special if pieces and not tokenizer_class.special else {}),
-        **_default_special_tokens(tokenizer_class, ready),
-        **names,
-    }
-    special = {
-        name: _read_special_token(names[name], name, path) for name in SPECIAL_TOKEN_NAMES if names.get(name) is not None
-    }
+    names = config if "added_tokens_decoder" in config else {**config, **_json(folder / "special_tokens_map.json")}
+    pieces = legacy_vocabulary.read_pieces(folder) if ready is None and kind.files == "pieces" else None
+    names = {**(pieces.special if pieces and not kind.special else {}), **_default_special_tokens(kind, ready), **names}
+    special = {name: _special_token(names[name], name, path) for name in SPECIAL_TOKEN_NAMES if names.get(name) is not None}
     extra = names.get("extra_special_tokens") or names.get("additional_special_tokens") or []
     if not isinstance(extra, list):
         raise CheckpointError(f"{path}: its additional special tokens are no list but {extra!r}. Fetch it again.")
-    additional = [_read_special_token(token, "additional_special_tokens", path) for token in extra]
+    additional = [_special_token(token, "additional_special_tokens", path) for token in extra]
     contents = {name: token.content for name, token in special.items()}
     piece_tokens: list[tokenizers.AddedToken] = []
     if pieces:
-        backend, piece_tokens = sentencepiece.build(pieces, tokenizer_class, config)
+        backend, piece_tokens = sentencepiece.build(pieces, kind, config)
     else:
-        backend = ready or legacy_vocabulary.build(folder, tokenizer_class, config, contents.get("unk_token"))
+        backend = ready or legacy_vocabulary.build(folder, kind, config, contents.get("unk_token"))
     added = _read_added_tokens_decoder(config, path)
     if "added_tokens_decoder" not in config:
-        added += _read_added_tokens_json(
-            folder / "added_tokens.json", {*contents.values(), *(token.content for token in additional)}
-        )
+        special_contents = {*contents.values(), *(token.content for token in additional)}
+        added += _read_added_tokens_json(folder / "added_tokens.json", special_contents)
     with LibraryErrors(f"{folder}: its added tokens do not fit ({{}}). Fetch them again."):
         backend.add_tokens([*added, *special.values(), *additional, *piece_tokens])  # those that it knows stay as they are
         if ready is None:
-            legacy_vocabulary.set_post_processor(backend, tokenizer_class, config, contents)
+            legacy_vocabulary.set_post_processor(backend, kind, config, contents)
     limit = config.get("model_max_length") or NO_LIMIT
     if not isinstance(limit, (int, float)):
         raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no number. Fetch it again.")
+    direction = (backend.padding or {}).get("direction", _default_padding_side(kind, backend))
     return {
         "backend": backend,
         "special": contents,
         "additional": [token.content for token in additional or piece_tokens],
         "template": _read_chat_template(folder, config),
-        "padding_side": config.get(
-            "padding_side", (backend.padding or {}).get("direction", _default_padding_side(tokenizer_class, backend))
-        ),
+        "padding_side": config.get("padding_side", direction),
         "truncation_side": config.get("truncation_side", (backend.truncation or {}).get("direction", "right")),
-        "token_types": _token_types(config, path, tokenizer_class.token_types),
+        "token_types": _token_types(config, path, kind.token_types),
         "model_max_length": int(limit) if limit < NO_LIMIT else NO_LIMIT,
         "clean_up": bool(config.get("clean_up_tokenization_spaces", False)),
         "source": config,
@@ -109,21 +97,17 @@ def _check_prefix(content: Any, path: Path) -> None:
             raise CheckpointError(f"{path}: its merge {pair!r} lacks the prefix {prefix!r}. Fetch it again.")
 
 
-def _default_padding_side(tokenizer_class: tokenizer_classes.TokenizerClass, backend: tokenizers.Tokenizer) -> str:
+def _default_padding_side(kind: TokenizerClass, backend: tokenizers.Tokenizer) -> str:
     """Where a batch is filled up if no file says; a byte-level vocabulary is none of the kind, whatever its class."""
-    return "right" if isinstance(backend.decoder, decoders.ByteLevel) else tokenizer_class.padding_side
+    return "right" if isinstance(backend.decoder, decoders.ByteLevel) else kind.padding_side
 
 
-def _default_special_tokens(
-    tokenizer_class: tokenizer_classes.TokenizerClass, ready: tokenizers.Tokenizer | None
-) -> dict[str, str]:
+def _default_special_tokens(kind: TokenizerClass, ready: tokenizers.Tokenizer | None) -> dict[str, str]:
     """The special tokens where no file names them: those of the tokenizer's kind, if a tokenizer.json has them."""
     if ready is None:
-        return dict(tokenizer_class.special)
+        return dict(kind.special)
     padding = {"pad_token": ready.padding["pad_token"]} if ready.padding else {}
-    return {
-        name: token for name, token in {**padding, **tokenizer_class.special}.items() if ready.token_to_id(token) is not None
-    }
+    return {name: token for name, token in {**padding, **kind.special}.items() if ready.token_to_id(token) is not None}
 
 
 def _token_types(config: Mapping[str, Any], path: Path, default: bool) -> bool:
@@ -136,7 +120,7 @@ def _token_types(config: Mapping[str, Any], path: Path, default: bool) -> bool:
     return "token_type_ids" in names
 
 
-def _read_optional_json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> dict[str, Any]:
     """A small file that may be missing."""
     if not path.exists():
         return {}
@@ -158,7 +142,7 @@ def _read_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
     return tokenizers.AddedToken(entry["content"], **{flag: bool(entry[flag]) for flag in flags if flag in entry})
 
 
-def _read_special_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
+def _special_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
     """A token with a role is special, whether or not its entry says so."""
     return _read_token({**entry, "special": True} if isinstance(entry, dict) else entry, field, path)
 
@@ -173,7 +157,7 @@ def _read_added_tokens_decoder(config: Mapping[str, Any], path: Path) -> list[to
 
 def _read_added_tokens_json(path: Path, special: Set[str]) -> list[tokenizers.AddedToken]:
     """The tokens of an added_tokens.json, in the order of their ids."""
-    ids = _read_optional_json(path)
+    ids = _json(path)
     if not all(isinstance(number, int) for number in ids.values()):
         raise CheckpointError(f"{path}: does not map tokens to ids. Fetch it again.")
     return [
@@ -189,7 +173,7 @@ def _read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[s
             return path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{path}: not UTF-8 text ({error}). Fetch it again.") from error
-    template = _read_optional_json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
+    template = _json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
     try:
         templates = {str(entry["name"]): entry["template"] for entry in template} if isinstance(template, list) else template
     except (TypeError, KeyError):

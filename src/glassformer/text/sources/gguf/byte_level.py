@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
-from glassformer.errors import CheckpointError, nearest
+from glassformer.errors import CheckpointError, did_you_mean
 from glassformer.text.library_errors import LibraryErrors
 from glassformer.text.sources.gguf.fields import TokenizerFields
 from glassformer.text.sources.scored_pieces import NORMAL
@@ -53,7 +53,7 @@ def build(fields: TokenizerFields) -> Tokenizer:
     pre = fields.get("pre", "gpt-2")
     if not isinstance(pre, str) or pre not in PRE_TOKENIZERS:
         raise CheckpointError(
-            f"GGUF field 'tokenizer.ggml.pre' is {pre!r}, which is not known.{nearest(str(pre), PRE_TOKENIZERS)}"
+            f"GGUF field 'tokenizer.ggml.pre' is {pre!r}, which is not known.{did_you_mean(str(pre), PRE_TOKENIZERS)}"
         )
     tokens, kinds, merges = fields.tokens, fields.kinds, fields.required_list("merges")
     added = set(fields.added_ids)

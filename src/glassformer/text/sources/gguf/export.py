@@ -96,9 +96,7 @@ def _scored(backend: Tokenizer, settings: Mapping[str, Any], tokens: list[str], 
             kinds[number] = UNKNOWN
         elif kinds[number] == NORMAL and BYTE_TOKEN.fullmatch(token):
             kinds[number] = BYTE
-        elif (
-            kinds[number] == USER_DEFINED and not add_prefix_space
-        ):  # where they are no pieces, the field spells them as in a text
+        elif kinds[number] == USER_DEFINED and not add_prefix_space:  # no pieces then, and the field has their plain text
             tokens[number] = token.replace(SPACE_MARKER, " ")
     unknown_field = {} if unknown is None else {"unknown_token_id": backend.token_to_id(unknown)}
     return {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": add_prefix_space, **unknown_field}

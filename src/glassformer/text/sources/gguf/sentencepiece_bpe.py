@@ -16,11 +16,8 @@ from glassformer.text.token_bytes import SPACE_MARKER
 def build(fields: TokenizerFields) -> Tokenizer:
     add_prefix_space = bool(fields.get("add_space_prefix", True))
     # the field's converter writes the spaces of user-defined tokens as they are; in Gemma's vocabulary they are pieces
-    spaced = [
-        n
-        for n, token in enumerate(fields.tokens)
-        if fields.kinds[n] == USER_DEFINED and " " in token and not add_prefix_space
-    ]
+    user = [] if add_prefix_space else [n for n, kind in enumerate(fields.kinds) if kind == USER_DEFINED]
+    spaced = [number for number in user if " " in fields.tokens[number]]
     for number in spaced:
         fields.tokens[number] = fields.tokens[number].replace(" ", SPACE_MARKER)
     pieces = ScoredPieces(

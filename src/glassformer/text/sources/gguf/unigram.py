@@ -23,21 +23,13 @@ def build(fields: TokenizerFields) -> Tokenizer:
         raise CheckpointError("GGUF field 'tokenizer.ggml.unknown_token_id' is missing. Fetch the file again.")
     if not any(token.startswith("<extra_id_") for token in fields.tokens):
         _name_sentinels(fields)
-    remove_extra_whitespaces, add_prefix_space = (
-        bool(fields.get(name, True)) for name in ("remove_extra_whitespaces", "add_space_prefix")
-    )
     pieces = ScoredPieces(
-        fields.tokens,
-        fields.scores,
-        fields.kinds,
-        "GGUF",
-        unknown,
-        _charsmap(fields),
-        remove_extra_whitespaces,
-        add_prefix_space,
-    )
+        fields.tokens, fields.scores, fields.kinds, "GGUF", unknown, _charsmap(fields),
+        remove_extra_whitespaces=bool(fields.get("remove_extra_whitespaces", True)),
+        add_prefix_space=bool(fields.get("add_space_prefix", True)),
+    )  # fmt: skip
     backend = pieces.unigram()
-    if remove_extra_whitespaces and add_prefix_space:
+    if pieces.remove_extra_whitespaces and pieces.add_prefix_space:
         pieces.set_t5_pipeline(backend)
     else:
         pieces.set_pipeline(backend)
@@ -47,10 +39,10 @@ def build(fields: TokenizerFields) -> Tokenizer:
 
 
 def _name_sentinels(fields: TokenizerFields) -> None:
-    """Give T5's blanks their names back, `<extra_id_99>` down to `<extra_id_0>`.
+    """Give T5's sentinels their names back, `<extra_id_99>` down to `<extra_id_0>`.
 
     They follow SentencePiece's pieces and are not among them, so the field's converter, which reads those, fills the
-    model's 32,128 rows with `[PAD32000]`, `[PAD32001]`, … The first hundred are the blanks, as T5's own tokenizer
+    model's 32,128 rows with `[PAD32000]`, `[PAD32001]`, … The first hundred are the sentinels, as T5's own tokenizer
     numbers them; what follows only rounds the table up. Fewer than a hundred cannot be T5's, and stay as they are.
     """
     filler_ids = [number for number, token in enumerate(fields.tokens) if FILLER_TOKEN.fullmatch(token)]
