@@ -1,7 +1,7 @@
-"""The wheel's build hook: put the CPU engine's native library inside, so that who installs it needs no compiler.
+"""The wheel's build hook: it puts the CPU engine's native library inside, so that installing needs no compiler.
 
-Where none can be built the wheel stays pure, and the library is built when it is first needed; so it is for an
-editable install, whose sources change.
+Where it cannot be built the wheel stays pure, and the library is built on first use; so it is in an editable install, whose
+sources change.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class NativeLibrary(BuildHookInterface):  # type: ignore[type-arg]
         from glassformer.errors import ExecutorError
 
         self.folder = tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True)
-        ready = build.prebuilt()
+        target = build.prebuilt()
         try:
-            made = build.compile(build.NATIVE, Path(self.folder.name, ready.name), build.find_compiler())
+            library = build.compile(build.NATIVE, Path(self.folder.name, target.name), build.find_compiler())
         except ExecutorError as error:
             self.app.display_warning(f"the wheel is without the CPU engine's library: {error}")
             return
-        build_data["force_include"][str(made)] = str(ready.relative_to(Path(self.root, "src")))
+        build_data["force_include"][str(library)] = str(target.relative_to(Path(self.root, "src")))
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
 
@@ -42,5 +42,5 @@ class NativeLibrary(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def _platform() -> str:
-    """This system's plainest tag: the library is for it, and for every Python on it."""
+    """This system's most general tag: the library serves every Python on it."""
     return next(tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))

@@ -30,10 +30,10 @@ IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 100, 42, 6, 7]])
 
 
 def test_every_site_and_its_axes() -> None:
-    known = list(sites.every(2))
+    known = list(sites.all_sites(2))
     assert known[0] == "embedding"
     assert known[-1] == "scores"
-    assert len(known) == len(set(known)) == 1 + 2 * (len(sites.SELF) + len(sites.MLP)) + 2
+    assert len(known) == len(set(known)) == 1 + 2 * (len(sites.SELF_ATTENTION) + len(sites.MLP)) + 2
     assert sites.axes("blocks.1.attention.pattern") == ("batch", "heads", "length", "keys")
     assert sites.expand(["blocks.*.residual"], 2) == ("blocks.0.residual", "blocks.1.residual")
 
@@ -57,7 +57,7 @@ def test_the_blueprint_has_every_site_and_its_shape(model: Any) -> None:
     result = model(IDS, watch="*").sites
     described = blueprint(model.config).sites
     sizes = {"batch": 2, "length": 6, "keys": 6}
-    assert result.keys() == described.keys() == set(sites.every(3))
+    assert result.keys() == described.keys() == set(sites.all_sites(3))
     for site, shape in described.items():
         assert result[site].shape == tuple(sizes.get(size, size) for size in shape), site
 

@@ -27,8 +27,8 @@ class Candidates:
     @property
     def logprobs(self) -> npt.NDArray[np.float32]:
         """Log-probabilities among the whole vocabulary."""
-        found: npt.NDArray[np.float32] = self.scores - self.scores[0] + np.log(self.probabilities[0])
-        return found
+        logs: npt.NDArray[np.float32] = self.scores - self.scores[0] + np.log(self.probabilities[0])
+        return logs
 
     def __iter__(self) -> Iterator[tuple[int, float, float]]:
         """(id, score, probability), best first."""
@@ -66,7 +66,7 @@ def top(scores: npt.NDArray[np.float32], k: int, total: float | None = None) -> 
 def leaders(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
     """A few places, in ascending order, among which the best `count` are, and all that tie with them.
 
-    To select among a whole vocabulary is slow. So it is laid out as a table, and the highest score of each column found,
+    Selecting among a whole vocabulary is slow. So it is reshaped to a table, and the highest score of each column taken,
     which is fast. There are `count` columns that reach the `count`-th highest of these, so no better one is left below it.
     """
     if scores.size < 4 * max(count, 1):

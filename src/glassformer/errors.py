@@ -1,4 +1,4 @@
-"""Everything that can go wrong and that a person can mend, as one hierarchy.
+"""All errors that a person can mend, as one hierarchy.
 
     GlassError
     ├── ModelNotFound      (LookupError)   a name that is no path, no catalogue entry and no hub id
@@ -68,25 +68,25 @@ class ExecutorError(GlassError, RuntimeError): ...
 class NotNumbers(ExecutorError): ...
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """ " Did you mean 'x'?" for the known word closest to `word`, or nothing when none is close."""
-    spelt = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), spelt, n=1, cutoff=0.6)
-    return f" Did you mean {spelt[close[0]]!r}?" if close else ""
+    names = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    return f" Did you mean {names[close[0]]!r}?" if close else ""
 
 
-def refuse(unknown: Mapping[str, Any], function: Callable[..., Any], also: Iterable[str] = ()) -> None:
+def refuse_unknown(unknown: Mapping[str, Any], function: Callable[..., Any], also: Iterable[str] = ()) -> None:
     """Raise for the first keyword argument that `function` does not have; return when there is none.
 
-    >>> refuse({}, print)
+    >>> refuse_unknown({}, print)
     """
     if not unknown:
         return
     named = (p.name for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD)
-    known = sorted({*named, *also} - {"self", "p"})  # p is between executors and models
+    known = sorted({*named, *also} - {"self", "p"})  # p is internal to executors and models
     word = next(iter(unknown))
     name = "tokenizer" if function.__name__ == "__call__" else function.__name__
-    raise UnknownArgument(f"{name}() has no argument {word!r}.{nearest(word, known)} It takes: {', '.join(known)}.")
+    raise UnknownArgument(f"{name}() has no argument {word!r}.{did_you_mean(word, known)} It takes: {', '.join(known)}.")
 
 
 def refuse_text(value: object, where: str) -> Never:

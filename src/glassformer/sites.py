@@ -20,16 +20,16 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from glassformer.errors import SiteError, nearest
+from glassformer.errors import SiteError, did_you_mean
 
 STREAM = ("batch", "length", "hidden")
 HEADS = ("batch", "heads", "length", "head_size")
-SEEN = ("batch", "heads", "source", "head_size")  # on the encoder's side
+SOURCE_HEADS = ("batch", "heads", "source", "head_size")  # of the encoder's states
 
 BEFORE: Mapping[str, tuple[str, ...]] = {
     "embedding": STREAM,  # what enters the first block: hidden_states[0]
 }
-SELF: Mapping[str, tuple[str, ...]] = {
+SELF_ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention.input": STREAM,  # the normed stream
     "attention.query": HEADS,  # after head norms and RoPE
     "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
@@ -39,11 +39,11 @@ SELF: Mapping[str, tuple[str, ...]] = {
     "attention.update": STREAM,  # what attention adds to the stream
     "middle": STREAM,  # the stream after attention
 }
-CROSS: Mapping[str, tuple[str, ...]] = {  # in the decoder of an encoder-decoder
+CROSS_ATTENTION: Mapping[str, tuple[str, ...]] = {  # in the decoder of an encoder-decoder
     "cross.input": STREAM,
     "cross.query": HEADS,
-    "cross.key": SEEN,  # of the encoder's states, computed once
-    "cross.value": SEEN,
+    "cross.key": SOURCE_HEADS,  # of the encoder's states, computed once
+    "cross.value": SOURCE_HEADS,
     "cross.pattern": ("batch", "heads", "length", "source"),
     "cross.heads": HEADS,
     "cross.update": STREAM,
@@ -59,17 +59,17 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "final": STREAM,  # after the last norm: last_hidden_state
     "scores": ("batch", "length", "vocabulary"),  # the head's output: logits
 }
-BLOCK = {**SELF, **CROSS, **MLP}
+BLOCK = {**SELF_ATTENTION, **CROSS_ATTENTION, **MLP}
 ENCODER = "encoder."  # in front of the same names, for the blocks of an encoder-decoder's encoder
 
 
 @cache
-def every(blocks: int, encoder: int = 0) -> tuple[str, ...]:
+def all_sites(blocks: int, encoder: int = 0) -> tuple[str, ...]:
     """All sites of a model of so many blocks, in the order in which a pass meets them.
 
     `encoder` counts the blocks of an encoder-decoder's encoder; its decoder then has the sites of cross-attention too.
     """
-    plain = [*SELF, *MLP]
+    plain = [*SELF_ATTENTION, *MLP]
     before = [*BEFORE, *(f"blocks.{n}.{name}" for n in range(encoder) for name in plain), "final"] if encoder else []
     names = BLOCK if encoder else plain
     own = [f"blocks.{n}.{name}" for n in range(blocks) for name in names]
@@ -88,24 +88,24 @@ def axes(site: str) -> tuple[str, ...]:
     for table in (BEFORE, AFTER):
         if site in table:
             return table[site]
-    raise SiteError(f"there is no site {site!r}.{nearest(site, every(1, 1))}")
+    raise SiteError(f"there is no site {site!r}.{did_you_mean(site, all_sites(1, 1))}")
 
 
 def expand(patterns: Iterable[str], blocks: int, encoder: int = 0) -> tuple[str, ...]:
     """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order."""
-    known = every(blocks, encoder)
-    names, wanted = frozenset(known), set[str]()
+    known = all_sites(blocks, encoder)
+    names, matching = frozenset(known), set[str]()
     for pattern in patterns:
-        found = [pattern] if pattern in names else [site for site in known if fnmatchcase(site, pattern)]
-        if not found:
+        matches = [pattern] if pattern in names else [site for site in known if fnmatchcase(site, pattern)]
+        if not matches:
             short = [re.sub(r"blocks\.\d+", "blocks.*" if "*" in pattern else "blocks.N", site) for site in known]
             raise SiteError(
                 f"no site matches {pattern!r} in a model of {blocks} blocks."
-                f"{nearest(pattern, short if '*' in pattern else known)} "
+                f"{did_you_mean(pattern, short if '*' in pattern else known)} "
                 f"Sites: {', '.join(dict.fromkeys(name.replace('*', 'N') for name in short))}."
             )
-        wanted.update(found)
-    return tuple(site for site in known if site in wanted)
+        matching.update(matches)
+    return tuple(site for site in known if site in matching)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,17 +138,17 @@ class Change:
             count = value.shape[names.index("heads")]
             if wrong := [head for head in self.heads if head >= count]:
                 raise SiteError(f"there is no head {wrong[0]} to change: there are {count}, 0 to {count - 1}.")
-            index[names.index("heads")] = _in_order(self.heads)
+            index[names.index("heads")] = _ordered(self.heads)
         shift = self.shift
         if self.positions is not None:
             axis = names.index("length" if "length" in names else "source")
             start = start if "length" in names else 0
-            order = _in_order(self.positions)
+            order = _ordered(self.positions)
             inside = [number for number, position in enumerate(order) if 0 <= position - start < value.shape[axis]]
             if not inside:
                 return value
             if len(inside) < len(order) and getattr(shift, "ndim", 0) > 1 and shift.shape[-2] == len(order):
-                shift = shift[..., inside, :]  # a text goes through in pieces: what is meant for this one
+                shift = shift[..., inside, :]  # a text may be fed in chunks: the rows of this one
             if isinstance(index[axis - 1], list):  # two lists would be paired up; make them a grid
                 index[axis - 1] = [[head] for head in index[axis - 1]]
             index[axis] = [order[number] - start for number in inside]
@@ -159,22 +159,22 @@ class Change:
                 shift = value.new_tensor(shift) if not hasattr(shift, "clone") else shift
             changed[tuple(index)] = selected if shift is None else selected + shift
         except (IndexError, RuntimeError, ValueError) as error:
-            said = dict(zip(names, value.shape, strict=True))
+            shape = dict(zip(names, value.shape, strict=True))
             where = "" if self.shift is None or self.positions is not None else " Say at which positions=… its shift stands."
             raise SiteError(
-                f"a Change does not fit what it changes, {said}: {str(error).splitlines()[0]}.{where}"
+                f"a Change does not fit what it changes, {shape}: {str(error).splitlines()[0]}.{where}"
             ) from error
         return changed
 
 
-def _in_order(numbers: Collection[int]) -> list[int]:
-    """As they were given; of a set, which has no order, from the lowest up."""
+def _ordered(numbers: Collection[int]) -> list[int]:
+    """In the caller's order; those of a set ascending."""
     return list(numbers) if isinstance(numbers, Sequence) else sorted(numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What somebody wants to see and to change, declared before the pass."""
+    """Sites to read and to change, declared before the pass."""
 
     reads: frozenset[str] = frozenset()
     changes: Mapping[str, Change] = field(default_factory=dict)
@@ -182,21 +182,21 @@ class Watch:
     @classmethod
     def of(cls, *patterns: str, blocks: int, encoder: int = 0, changes: Mapping[str, Change] | None = None) -> Watch:
         """A watch from patterns, checked against a model of so many blocks."""
-        return cls(frozenset(patterns), changes or {}).checked(blocks, encoder)
+        return cls(frozenset(patterns), changes or {}).expanded(blocks, encoder)
 
     @classmethod
-    def asked(cls, wanted: Watch | Mapping[str, Change] | str | Iterable[str], blocks: int, encoder: int = 0) -> Watch:
-        """A watch from whatever way of saying it is shortest: sites to read, or sites with their changes."""
-        if isinstance(wanted, Watch):
-            return wanted.checked(blocks, encoder)
-        if not isinstance(wanted, Iterable):
-            raise SiteError(f"a watch names sites, as text or a list, or maps them to changes; it is not {wanted!r}.")
-        if isinstance(wanted, Mapping):
-            return cls.of(*wanted, blocks=blocks, encoder=encoder, changes=wanted)
-        return cls.of(*([wanted] if isinstance(wanted, str) else wanted), blocks=blocks, encoder=encoder)
+    def parse(cls, declared: Watch | Mapping[str, Change] | str | Iterable[str], blocks: int, encoder: int = 0) -> Watch:
+        """A watch from its short forms: sites to read, or sites with their changes."""
+        if isinstance(declared, Watch):
+            return declared.expanded(blocks, encoder)
+        if not isinstance(declared, Iterable):
+            raise SiteError(f"a watch names sites, as text or a list, or maps them to changes; it is not {declared!r}.")
+        if isinstance(declared, Mapping):
+            return cls.of(*declared, blocks=blocks, encoder=encoder, changes=declared)
+        return cls.of(*([declared] if isinstance(declared, str) else declared), blocks=blocks, encoder=encoder)
 
-    def checked(self, blocks: int, encoder: int = 0) -> Watch:
-        """The same with patterns spelt out, refused if it names a site that a model of so many blocks lacks."""
+    def expanded(self, blocks: int, encoder: int = 0) -> Watch:
+        """The same with its patterns expanded, refused if it names a site that a model of so many blocks lacks."""
         for site, change in self.changes.items():
             if not isinstance(change, Change):
                 raise SiteError(f"the change at {site!r} is {change!r}; it must be a Change, such as Change(scale=0).")
@@ -209,7 +209,7 @@ class Watch:
 
 @dataclass(slots=True)
 class Observer:
-    """One watch laid over a pass: over the whole batch, or over one row's share of it."""
+    """One watch of a pass: of the whole batch, or of one row."""
 
     watch: Watch
     row: int | None = None  # None: the whole batch
@@ -219,8 +219,8 @@ class Observer:
     source: int | None = None  # how many of the encoder's tokens are the row's own
     record: dict[str, Any] = field(default_factory=dict)
 
-    def cut(self, site: str, value: Any) -> Any:
-        """This view's part of a batched value, keeping a batch axis of one."""
+    def row_part(self, site: str, value: Any) -> Any:
+        """This row's part of a batched value, with a batch axis of one."""
         if self.row is None:
             return value
         index: list[slice] = []
@@ -233,7 +233,7 @@ class Observer:
 
 
 class Tap:
-    """The watches of one pass, live. Layers hand values to `touch` and go on with what it returns."""
+    """The watches of one pass, live. Layers hand values to `apply` and go on with what it returns."""
 
     __slots__ = ("_changed", "_read", "observers")
 
@@ -243,20 +243,20 @@ class Tap:
         self._changed = frozenset().union(*(observer.watch.changes for observer in self.observers))
 
     def wants(self, site: str) -> bool:
-        """Whether anybody reads or changes this site: asked before computing what only a watcher needs."""
+        """Whether this site is read or changed: checked before computing what only a watcher needs."""
         return site in self._read or site in self._changed
 
     def changes(self, site: str) -> bool:
         return site in self._changed
 
-    def touch(self, site: str, value: Any) -> Any:
-        """Apply the changes at a site, then record what the readers asked for; the value to go on with."""
+    def apply(self, site: str, value: Any) -> Any:
+        """Apply the changes at a site, then record it for its readers; returns the value to go on with."""
         if site in self._changed:
             value = self._change(site, value)
         if site in self._read:
             for observer in self.observers:
                 if site in observer.watch.reads:
-                    observer.record[site] = observer.cut(site, value)
+                    observer.record[site] = observer.row_part(site, value)
         return value
 
     def _change(self, site: str, value: Any) -> Any:
@@ -269,6 +269,6 @@ class Tap:
                 value = change.apply(value, names, observer.start)
             else:
                 value = value.clone() if hasattr(value, "clone") else value.copy()
-                own = observer.cut(site, value)
+                own = observer.row_part(site, value)
                 own[...] = change.apply(own, names, observer.start)
         return value

@@ -15,7 +15,7 @@ from glassformer.engine.protocol import CACHES, Feed
 from glassformer.errors import InputError
 from glassformer.observe.verify import difference, tolerance, verify, verify_all
 from glassformer.page.terminal import plain_text
-from glassformer.sites import every
+from glassformer.sites import all_sites
 from glassformer.views.verification import EngineVerdict, SiteDifference, Verdict, verdicts_table
 from tests.engine.executors import Subject
 
@@ -63,7 +63,7 @@ class TestVerify:
     def test_an_executor_and_itself(self, tiny: Tiny) -> None:
         subject = tiny("qwen3")
         found = verify(subject.plain(), subject.plain(), PROMPTS, 3)
-        assert [one.site for one in found.sites] == list(every(3))
+        assert [one.site for one in found.sites] == list(all_sites(3))
         assert found.worst.error == found.worst.largest == found.divergence == found.farthest == 0
         assert found.agreement == 1
         assert found.agrees(0)
@@ -115,7 +115,7 @@ class TestVerify:
     def test_encoders(self, tiny: Tiny) -> None:
         subject = tiny("t5")
         found = verify(subject.plain(), subject.cpu(), PROMPTS, 3, 2, [[5, 6], [7], [8, 9, 10, 11]])
-        assert [one.site for one in found.sites] == list(every(3, 2))
+        assert [one.site for one in found.sites] == list(all_sites(3, 2))
         assert found.agrees(1e-5)
 
     def test_a_context_that_is_full(self, tiny: Tiny) -> None:

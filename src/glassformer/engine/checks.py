@@ -73,7 +73,7 @@ class InputChecks:
 
     def watch(self, watch: Watch) -> Watch:
         """A watch with its patterns expanded, refused if it names a site that the model lacks."""
-        return watch.checked(self.blocks, self.encoder)
+        return watch.expanded(self.blocks, self.encoder)
 
     def check_ids(self, ids: Sequence[int]) -> None:
         for token in ids:

@@ -14,7 +14,7 @@ import pytest
 from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed
-from glassformer.sites import every
+from glassformer.sites import all_sites
 from tests.engine.cpu.packed import KEPT
 from tests.engine.executors import Subject, open_all, scored, written
 from tests.parity import reference
@@ -146,7 +146,7 @@ class TestWatching:
         plain = scored(executor, open_all(executor, prompts, sources), prompts)
         rows = open_all(executor, prompts, sources)
         everything = [one.sites for one in run_pass(executor, rows, prompts, subject.watch("*"))]
-        for site in every(subject.blueprint.blocks, subject.blueprint.encoder_blocks):
+        for site in all_sites(subject.blueprint.blocks, subject.blueprint.encoder_blocks):
             rows = open_all(executor, prompts, sources)
             watch = subject.watch(site)
             assert_identical(plain, scored(executor, rows, prompts, watch))
@@ -162,4 +162,4 @@ class TestWatching:
         watches = [None, subject.watch("*"), subject.watch("blocks.1.residual")]
         found = executor.run([Feed(executor.open(), p, watch=w) for p, w in zip(prompts, watches, strict=True)])
         assert_identical(plain, [one.host() for one in found])
-        assert [len(one.sites) for one in found] == [0, len(every(3)), 1]
+        assert [len(one.sites) for one in found] == [0, len(all_sites(3)), 1]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import ExecutorError, SettingError, nearest
+from glassformer.errors import ExecutorError, SettingError, did_you_mean
 
 PAGE = 64  # tokens of a page of keys and values
 BLOCK = 32  # inputs that are quantized together
@@ -163,7 +163,7 @@ def chosen_level() -> str:
         return available[0]
     if level not in available:
         raise SettingError(
-            f"GLASS_LEVEL is {level!r}, which cannot run here.{nearest(level, available)} "
+            f"GLASS_LEVEL is {level!r}, which cannot run here.{did_you_mean(level, available)} "
             f"Here can run: {', '.join(available)}."
         )
     return level
