@@ -89,7 +89,7 @@ def test_the_text_is_the_same_whoever_drafts(seed: int, changes: dict[str, Any],
         assert sum(step.drafted for step in guessed) >= 0.8 * len(guessed) - len(found)
 
 
-def test_guesses_that_came_true_are_marked() -> None:
+def test_drafted_tokens_that_are_accepted_are_marked() -> None:
     class Known:
         """Knows the text, but for every third token."""
 
@@ -126,7 +126,7 @@ def test_a_model_that_is_wrong_drafts_less() -> None:
     assert not any(step.drafted for step in steps)
 
 
-def test_how_many_tokens_a_model_drafts_can_be_said() -> None:
+def test_num_assistant_tokens_sets_the_first_draft() -> None:
     oracle = Oracle(9, context=200)
     made = replace(recipe(max_new_tokens=60), settings=replace(recipe(max_new_tokens=60).settings, num_assistant_tokens=30))
     written(oracle, [Policy(made, [5], context=200)], ModelDrafter(Oracle(9, context=200)))
@@ -177,7 +177,7 @@ def test_the_prompts_logprobs_are_the_models_own() -> None:
     assert mirror.passes[0] == [3]
 
 
-def test_what_is_looked_for_may_stand_in_the_source() -> None:
+def test_prompt_lookup_searches_the_source_too() -> None:
     ids = [3, 1, 4, 1, 5, 9, 2, 6]
     policy = Policy(recipe(prompt_lookup_num_tokens=3, max_new_tokens=9), [0, 4, 1], context=64, source=ids)
     assert LookupDrafter(2).draft({policy: 9}) == {policy: [5, 9, 2]}
@@ -186,7 +186,7 @@ def test_what_is_looked_for_may_stand_in_the_source() -> None:
     assert LookupDrafter(2).draft({without: 9}) == {without: []}
 
 
-def test_an_end_is_not_drafted() -> None:
+def test_an_eos_token_is_not_drafted() -> None:
     policy = Policy(recipe(prompt_lookup_num_tokens=4, eos_token_id=[8, 9]), [4, 1, 5, 9, 2, 4, 1], context=64)
     assert LookupDrafter(2).draft({policy: 9}) == {policy: [5]}
     ends = Oracle(9, scores=lambda source, ids: np.eye(9)[END if len(ids) == 4 else 3].astype(np.float32))
@@ -198,7 +198,7 @@ def test_an_end_is_not_drafted() -> None:
 
 @effort(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31))
-def test_a_grammar_and_a_draft(seed: int) -> None:
+def test_a_draft_follows_the_grammar(seed: int) -> None:
     texts = ([1, 2, 3, 4, 5, 6], [1, 2, 3, 8], [7, 2])
     made = guided(*texts, do_sample=True, seed=seed, top_k=0)
     (wanted,) = written(Oracle(9, seed), group([5], made))
@@ -218,7 +218,7 @@ def test_steps_are_explained_as_without_a_draft() -> None:
     assert sum(step.drafted for step in found) == 5
 
 
-def test_nobody_is_asked_whether_a_draft_should_stop() -> None:
+def test_stopping_criteria_are_not_called_for_drafts() -> None:
     asked: list[int] = []
     made = recipe(max_new_tokens=12, stop_when=lambda ids: asked.append(len(ids)))
     written(Oracle(9), group([5], made), ModelDrafter(Oracle(9, noise=0.5)))
@@ -241,7 +241,7 @@ def test_a_draft_may_run_into_a_dead_end() -> None:
 
 
 @pytest.mark.parametrize("which", ["model", "helper"])
-def test_scores_that_are_not_numbers(which: str) -> None:
+def test_nan_scores_of_the_drafting_model_are_an_error(which: str) -> None:
     good = Oracle(9)
     bad = Oracle(9, scores=lambda source, ids: good.after(ids) if len(ids) < 4 else np.full(9, np.nan, np.float32))
     oracle, helper = (bad, good) if which == "model" else (good, bad)
@@ -252,7 +252,7 @@ def test_scores_that_are_not_numbers(which: str) -> None:
     assert not bad.rows
 
 
-def test_leaving_early_closes_all_rows() -> None:
+def test_closing_assist_early_closes_all_rows() -> None:
     oracle, mirror = Oracle(9), Oracle(9)
     steps = assist(oracle, [*group([5]), *group([6])], ModelDrafter(mirror))
     for _ in range(5):
@@ -263,7 +263,7 @@ def test_leaving_early_closes_all_rows() -> None:
     assert not mirror.rows
 
 
-def test_drafters_are_told_who_has_ended() -> None:
+def test_a_drafter_is_closed_for_every_policy_that_ends() -> None:
     oracle, wild = Oracle(9), Wild(9)
     policies = [*group([5], max_new_tokens=2), *group([6], max_new_tokens=9)]
     for number, step in assist(oracle, policies, wild):
@@ -285,7 +285,7 @@ def test_an_executor_may_rewind_further_than_asked() -> None:
     assert plain([found]) == [wanted]
 
 
-class TestFollowed:
+class TestLookupContinuation:
     @pytest.mark.parametrize(
         ("ids", "size", "count", "found"),
         [
@@ -302,12 +302,14 @@ class TestFollowed:
             ([1, 1, 1], 5, 0, []),
         ],
     )
-    def test_the_latest_of_the_longest(self, ids: list[int], size: int, count: int, found: list[int]) -> None:
+    def test_the_latest_of_the_longest_matches_is_taken(
+        self, ids: list[int], size: int, count: int, found: list[int]
+    ) -> None:
         assert lookup_continuation(np.array(ids), size, count) == found
 
     @effort(max_examples=200, deadline=None)
     @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 6))
-    def test_what_is_found_did_follow(self, ids: list[int], size: int, count: int) -> None:
+    def test_what_is_drafted_did_follow_the_match(self, ids: list[int], size: int, count: int) -> None:
         found = lookup_continuation(np.array(ids), size, count)
         longest = max(
             (n for n in range(1, size + 1) if any(ids[at : at + n] == ids[-n:] for at in range(len(ids) - n))), default=0

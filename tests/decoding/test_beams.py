@@ -141,7 +141,7 @@ def test_ended_groups_leave_their_rows_early() -> None:
 @pytest.mark.parametrize(
     ("early", "text", "passes"), [(True, [0], 2), (False, [2, 2, 0], 3), ("never", [2] * 30, 30)], ids=str
 )
-def test_when_to_stop(early: Any, text: list[int], passes: int) -> None:
+def test_early_stopping_decides_when_a_search_ends(early: Any, text: list[int], passes: int) -> None:
     """Better texts are longer here: the sooner a search believes that it has found the best, the shorter its text."""
 
     def scores(source: Any, ids: tuple[int, ...]) -> Any:
@@ -154,14 +154,14 @@ def test_when_to_stop(early: Any, text: list[int], passes: int) -> None:
     assert len(oracle.passes) == passes
 
 
-class TestEnds:
+class TestBeamsEnd:
     def test_at_the_limit_all_beams_end(self) -> None:
         policies = group([3], num_beams=3, num_return_sequences=3, max_new_tokens=4)
         steps = list(beams(Oracle(), policies))
         assert [number for number, _ in steps] == [0] * 4 + [1] * 4 + [2] * 4
         assert [step.finish for _, step in steps] == [None, None, None, Finish.LENGTH] * 3
 
-    def test_when_a_function_says_so(self) -> None:
+    def test_when_stop_when_says_so(self) -> None:
         made = recipe(num_beams=3, num_return_sequences=3, max_new_tokens=9, stop_when=lambda ids: ids[-1] % 2 == 1)
         steps = list(beams(Oracle(), group([3], made)))
         finishes = [step.finish for _, step in steps if step.finish]
@@ -176,7 +176,7 @@ class TestEnds:
         steps = list(beams(Oracle(), policies))
         assert [step.finish for _, step in steps] == [Finish.CANCELLED] * 2
 
-    def test_when_time_is_over(self) -> None:
+    def test_when_max_time_is_over(self) -> None:
         policies = group([3], num_beams=3, max_time=1e-9)
         assert [step.finish for _, step in beams(Oracle(), policies)] == [Finish.TIME]
 
@@ -237,7 +237,7 @@ def test_a_grammars_texts_are_compared_and_nothing_else(seed: int, width: int) -
     assert all(policy.past.guide is not None and policy.past.guide.done for policy in policies)
 
 
-def test_more_texts_than_there_are() -> None:
+def test_more_texts_than_the_grammar_has_are_an_error() -> None:
     policies = group([3], guided([1, 2], [5], num_beams=4, num_return_sequences=3))
     oracle = Oracle()
     with pytest.raises(SettingError, match="no more than 2 different texts, and num_return_sequences is 3. Ask for fewer"):
@@ -245,14 +245,14 @@ def test_more_texts_than_there_are() -> None:
     assert not oracle.rows
 
 
-def test_nothing_left_names_the_rule() -> None:
+def test_the_rules_that_leave_no_token_are_named() -> None:
     oracle = Oracle()
     with pytest.raises(SettingError, match="no token is left at step 0: suppress_tokens took out all"):
         list(beams(oracle, group([3], num_beams=2, suppress_tokens=list(range(12)))))
     assert not oracle.rows
 
 
-def test_a_beam_with_no_way_on_dies_alone() -> None:
+def test_a_beam_without_continuations_is_dropped_alone() -> None:
     """After 1 nothing may follow; what began with 2 goes on."""
 
     def rule(field: Shortlist, past: Any) -> Shortlist:
@@ -265,7 +265,7 @@ def test_a_beam_with_no_way_on_dies_alone() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 2])
-def test_scores_that_are_not_numbers(step: int) -> None:
+def test_nan_scores_are_an_error_that_names_the_step(step: int) -> None:
     def scores(source: Any, ids: tuple[int, ...]) -> Any:
         return np.full(6, np.nan if len(ids) == step + 1 else 1, np.float32)
 
@@ -275,7 +275,7 @@ def test_scores_that_are_not_numbers(step: int) -> None:
     assert not oracle.rows
 
 
-def test_leaving_early_closes_all_rows() -> None:
+def test_closing_beams_early_closes_all_rows() -> None:
     oracle = Oracle()
     made = recipe(num_beams=3, num_return_sequences=2, eos_token_id=END, max_new_tokens=5)
     steps = beams(oracle, [policy for prompt in ([3], [4], [5]) for policy in group(prompt, made)])
@@ -312,7 +312,7 @@ def sourced(oracle: Oracle, source: list[int], ids: list[int]) -> float:
     return float(scores[ids[-1]] - np.log(np.exp(scores).sum()))
 
 
-def test_steps_explain_themselves() -> None:
+def test_steps_of_beams_explain_themselves() -> None:
     oracle = Oracle()
     look = Look(candidates=3, waterfall=True, raw=True, scores=True)
     policies = group([3], look=look, num_beams=3, num_return_sequences=2, max_new_tokens=4, suppress_tokens=[7])
@@ -334,7 +334,7 @@ def test_steps_explain_themselves() -> None:
     assert [policy.gap for policy in policies] == pytest.approx([sum(lost[:4]), sum(lost[4:])], abs=1e-5)
 
 
-class TestDraws:
+class TestSampledBeams:
     MADE: dict[str, Any] = {"do_sample": True, "num_beams": 2, "num_return_sequences": 2, "max_new_tokens": 6, "top_k": 0}
 
     def test_the_same_seed_gives_the_same_texts(self) -> None:
@@ -380,7 +380,7 @@ def test_forks_are_made_for_few_candidates(monkeypatch: pytest.MonkeyPatch) -> N
 
 @effort(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31), st.integers(1, 20), st.integers(1, 400))
-def test_the_highest(seed: int, wanted: int, size: int) -> None:
+def test_highest_gives_the_indices_of_the_best(seed: int, wanted: int, size: int) -> None:
     draw = np.random.default_rng(seed)
     scores = draw.permutation(size).astype(np.float32)
     scores[draw.random(size) < 0.3] = -np.inf

@@ -247,7 +247,7 @@ def test_a_tokenizer_that_llguidance_refuses(monkeypatch: pytest.MonkeyPatch) ->
         Grammar.compile("regex", "a", Plain(b"a"))
 
 
-def test_an_interruption_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keyboard_interrupt_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*given: Any) -> None:
         raise KeyboardInterrupt
 
@@ -344,7 +344,7 @@ def test_without_an_end_nothing_follows_a_whole_text(smol: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("token", [-1, 0, 2, 5, 10**6])
-def test_a_token_that_is_not_allowed(smol: Tokenizer, token: int) -> None:
+def test_accepting_a_token_that_is_not_allowed_is_an_error(smol: Tokenizer, token: int) -> None:
     guide = compiled("regex", "aa", smol).guide()
     guide.accept(first_of(smol, "a"))
     with pytest.raises(SettingError, match=f"regex does not allow token {token} after 1 tokens. Give it one of those that"):
@@ -355,7 +355,7 @@ def test_a_token_that_is_not_allowed(smol: Tokenizer, token: int) -> None:
 
 @some
 @given(seed=seeds)
-def test_forks_go_their_own_ways(smol: Tokenizer, seed: int) -> None:
+def test_forks_of_a_guide_are_independent(smol: Tokenizer, seed: int) -> None:
     draws = np.random.default_rng(seed)
     guide = compiled("regex", "[a-z]{1,4}(-[0-9]{1,4}){0,2}", smol).guide()
     while not guide.done:
@@ -387,7 +387,7 @@ def test_guides_of_one_grammar_are_independent(smol: Tokenizer) -> None:
 
 @some
 @given(seed=seeds, share=st.floats(0, 1), more=st.integers(-40000, 200))
-def test_shortened_and_longer_fields_are_shaped_alike(smol: Tokenizer, seed: int, share: float, more: int) -> None:
+def test_shortlists_of_any_length_are_shaped_the_same(smol: Tokenizer, seed: int, share: float, more: int) -> None:
     draws = np.random.default_rng(seed)
     scores = draws.random(len(smol) + more, np.float32)
     guide = compiled("regex", "[a-z ]+", smol).guide()
@@ -418,7 +418,7 @@ def test_the_rule_keeps_what_the_guide_allows(smol: Tokenizer) -> None:
     assert by_grammar(field, past).ids == [first_of(smol, "b")]  # the prompt is no part of the text
 
 
-def test_how_it_shows(smol: Tokenizer) -> None:
+def test_repr_names_the_kind_of_grammar(smol: Tokenizer) -> None:
     assert repr(compiled("choices", ["a"], smol)) == "Grammar(choices)"
 
 
@@ -452,7 +452,7 @@ def test_texts_that_match_can_be_written(gpt2: Tokenizer, data: st.DataObject, p
 @pytest.mark.parametrize(
     ("pattern", "text"), [("^abc$", "abc"), ("(?i)yes", "YES"), ("a*?", "aa"), ("(?P<day>mon|tue)", "tue"), (r"\d{2}", "42")]
 )
-def test_other_ways_to_write_a_regex(smol: Tokenizer, pattern: str, text: str) -> None:
+def test_regex_syntax_beyond_the_basics(smol: Tokenizer, pattern: str, text: str) -> None:
     assert feed(compiled("regex", pattern, smol).guide(), smol, text)
 
 
@@ -629,7 +629,7 @@ def valid(text: str, schema: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_walks_are_valid(smol: Tokenizer, name: str) -> None:
+def test_walks_are_valid_for_their_json_schema(smol: Tokenizer, name: str) -> None:
     made = compiled("json_schema", SCHEMAS[name], smol)
     for seed in range(3):
         for lean in (-1.0, 0.0, 1.0):
@@ -640,7 +640,7 @@ def test_walks_are_valid(smol: Tokenizer, name: str) -> None:
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_very_many_walks_are_valid(smol: Tokenizer, name: str) -> None:
+def test_very_many_walks_are_valid_for_their_json_schema(smol: Tokenizer, name: str) -> None:
     made = compiled("json_schema", SCHEMAS[name], smol)
     for seed in range(100):
         for lean in (-1.0, -0.1, 0.0, 1.0):
@@ -796,14 +796,14 @@ def test_long_chains_of_rules_are_followed(smol: Tokenizer) -> None:
     assert guide.done
 
 
-def test_what_takes_too_long_is_left_behind(smol: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_that_takes_too_long_to_compile_is_refused(smol: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled("regex", "a", smol)
     monkeypatch.setattr(library, "PATIENCE", 0.001)
     said = refused("regex", "a?" * 4000, smol)
     assert said == "regex was not ready after 0.001 seconds. Make it smaller, or its repetitions shorter."
 
 
-def test_no_memory_for_a_deep_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_for_a_deep_stack_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = threading.stack_size()
     monkeypatch.setattr(library, "STACK", 1 << 50)
     said = refused("regex", "a", Plain(b"a"))
@@ -811,7 +811,7 @@ def test_no_memory_for_a_deep_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     assert threading.stack_size() == usual
 
 
-def test_a_failure_inside_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_inside_llguidance_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Panic(BaseException): ...
 
     def fail(*given: Any, **more: Any) -> None:
@@ -864,7 +864,7 @@ def test_gbnf_is_taken_for_lark_too(smol: Tokenizer) -> None:
         compiled("grammar", 'root ::= "a', smol)
 
 
-def test_a_model_of_pydantic(smol: Tokenizer) -> None:
+def test_a_pydantic_model_is_a_json_schema(smol: Tokenizer) -> None:
     class Answer:
         @classmethod
         def model_json_schema(cls) -> dict[str, Any]:
@@ -874,6 +874,6 @@ def test_a_model_of_pydantic(smol: Tokenizer) -> None:
     assert [smol.decode([token]) for token in np.flatnonzero(allowed).tolist()] == ["3"]
 
 
-def test_digits_are_the_ten_of_ascii(smol: Tokenizer) -> None:
+def test_backslash_d_is_the_ten_ascii_digits(smol: Tokenizer) -> None:
     allowed = compiled("regex", r"\d", smol).guide().allowed()
     assert sorted(smol.decode([token]) for token in np.flatnonzero(allowed).tolist()) == list("0123456789")

@@ -77,7 +77,7 @@ def test_texts_after_one_prompt_read_it_once(llama: Any) -> None:
 
 
 class TestGuidance:
-    def test_the_formula(self, llama: Any) -> None:
+    def test_guidance_follows_the_formula(self, llama: Any) -> None:
         """By hand: from the negative's log-probabilities, so many times the way to the prompt's."""
         prompt, negative, scale = PROMPTS[0], PROMPTS[1], 2.5
         recipe = Recipe.of(GenerationConfig(max_new_tokens=6, guidance_scale=scale))
@@ -93,7 +93,7 @@ class TestGuidance:
             chosen.append(int((other + scale * (ours - other)).argmax()))
         assert policy.chosen == chosen
 
-    def test_as_the_reference_has_it(self, llama: Any, tmp_path: Path) -> None:
+    def test_guidance_equals_the_reference(self, llama: Any, tmp_path: Path) -> None:
         theirs = reference.write(tmp_path, "llama")
         for scale in (0.5, 1.5, 3.0):
             ids = torch.tensor([PROMPTS[0]])
@@ -128,7 +128,7 @@ class TestGuidance:
         assert found[0].tolist() == chosen
 
 
-def test_log_probabilities_of_the_prompt(model: Any) -> None:
+def test_prompt_logprobs_are_the_models(model: Any) -> None:
     long = [5 + n % 50 for n in range(CHUNK + 9)][:60]
     (policy,) = begun(model, long, prompt_logprobs=2, max_new_tokens=2)
     *_, (_, last) = generate(PlainExecutor(model), [policy])
@@ -173,7 +173,7 @@ class TestNotNumbers:
         with pytest.raises(ExecutorError, match=message):
             model.generate(torch.tensor([PROMPTS[0]]), max_new_tokens=4, **settings)
 
-    def test_later_steps(self, tmp_path: Path) -> None:
+    def test_nan_at_a_later_step_is_located(self, tmp_path: Path) -> None:
         reference.write(tmp_path, "llama")
         model = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
         ids = torch.tensor([PROMPTS[0]])
@@ -183,7 +183,7 @@ class TestNotNumbers:
         with pytest.raises(ExecutorError, match="at step 2 are not numbers.* is embedding"):
             model.generate(ids, max_new_tokens=4, eos_token_id=None)
 
-    def test_where_nothing_can_be_watched(self) -> None:
+    def test_nan_where_no_site_can_be_watched(self) -> None:
         class Blind:
             def open(self, source: Any = None) -> Any:
                 return SimpleNamespace(length=1)

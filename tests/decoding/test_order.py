@@ -55,13 +55,13 @@ def test_another_order_gives_another_result() -> None:
         (["temprature", "top_k"], "there is no rule 'temprature'. Did you mean 'temperature'?"),
     ],
 )
-def test_orders_that_make_no_sense(order: list[str], message: str) -> None:
+def test_an_order_of_rules_with_mistakes_is_refused(order: list[str], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         recipe(do_sample=True, temperature=0.5, rules=order)
 
 
-class TestOwnFunctions:
-    def test_numpy(self) -> None:
+class TestCustomRules:
+    def test_a_function_of_numpy_arrays(self) -> None:
         seen = []
 
         def third_only(ids: Any, scores: Any) -> Any:
@@ -76,7 +76,7 @@ class TestOwnFunctions:
         assert policy.feed(SCORES).id == 2
         assert seen[1][0] == [3, 1, 2]
 
-    def test_tensors(self) -> None:
+    def test_a_logits_processor_of_tensors(self) -> None:
         def reversed_scores(input_ids: Any, scores: Any) -> Any:
             assert input_ids.shape == (1, 2)
             assert scores.shape == (1, 5)
@@ -91,7 +91,7 @@ class TestOwnFunctions:
         processors = [RepetitionPenaltyLogitsProcessor(1.5), MinPLogitsWarper(0.3)]
         assert shaped(logits_processor=processors) == shaped(do_sample=True, top_k=0, repetition_penalty=1.5, min_p=0.3)
 
-    def test_they_are_named_in_the_account(self) -> None:
+    def test_they_are_named_in_the_waterfall(self) -> None:
         def mine(ids: Any, scores: Any) -> Any:
             scores[1] = -np.inf
             return scores
@@ -104,25 +104,25 @@ class TestOwnFunctions:
         assert step.waterfall.removed_by(0) == "top_k"
         assert step.id == 2
 
-    def test_scores_of_another_shape(self) -> None:
+    def test_scores_of_another_shape_are_refused(self) -> None:
         with pytest.raises(
             SettingError, match=r"the rule short gave scores of shape \(3,\); it must give scores of shape \(5,\)"
         ):
             Policy(recipe(rules=[short]), [1], context=9).feed(SCORES)
 
     @pytest.mark.parametrize(("given", "kind"), [(None, "NoneType"), ("abc", "str"), ([1.0], "list")])
-    def test_what_are_no_scores(self, given: Any, kind: str) -> None:
+    def test_results_that_are_no_scores_are_refused(self, given: Any, kind: str) -> None:
         def odd(ids: Any, scores: Any) -> Any:
             return given
 
         with pytest.raises(SettingError, match=rf"the rule odd gave {kind}; it must give scores of shape \(5,\)"):
             Policy(recipe(rules=[odd]), [1], context=9).feed(SCORES)
 
-    def test_nothing_at_all(self) -> None:
+    def test_a_logits_processor_without_a_result_is_refused(self) -> None:
         with pytest.raises(SettingError, match="the rule nothing gave NoneType; it must give a tensor of scores"):
             Policy(recipe(logits_processor=[nothing]), [1], context=9).feed(SCORES)
 
-    def test_scores_that_are_not_numbers(self) -> None:
+    def test_nan_scores_are_refused(self) -> None:
         with pytest.raises(SettingError, match=r"the rule Odd gave scores that are not numbers \(NaN\) at step 0"):
             Policy(recipe(logits_processor=[Odd()]), [1], context=9).feed(SCORES)
 

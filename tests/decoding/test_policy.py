@@ -95,7 +95,7 @@ def test_steps_explain_themselves_when_asked() -> None:
     assert quiet.logprob is None
 
 
-def test_candidates_read_as_rows() -> None:
+def test_candidates_iterate_as_rows() -> None:
     step = Policy(greedy(), [1], context=9, look=Look(4)).feed(np.array([0.0, 2.0, 1.0, -1.0], np.float32))
     assert step.candidates is not None
     assert len(step.candidates) == 4
@@ -103,7 +103,7 @@ def test_candidates_read_as_rows() -> None:
     assert repr(step.candidates) == "Candidates(1: 64.4%, 2: 23.7%, 0: 8.7%, …)"
 
 
-def test_finishing() -> None:
+def test_a_policy_finishes_at_eos_and_at_its_limit() -> None:
     scores = np.array([0.0, 2.0, 1.0], np.float32)
     ends = Policy(greedy(eos_token_id=[1, 2]), [1], context=9)
     assert ends.feed(scores).finish is Finish.EOS

@@ -33,7 +33,7 @@ def text(ids: list[int], gap: float = 0.0, **changes: Any) -> Policy:
         ([], None),
     ],
 )
-def test_circles(ids: list[int], expected: int | None) -> None:
+def test_repeated_period_finds_repetition(ids: list[int], expected: int | None) -> None:
     assert repeated_period(ids) == expected
 
 
@@ -50,7 +50,7 @@ def test_the_setting_to_try_depends_on_those_in_force() -> None:
     assert "the same token again and again" in (remedy(text([5] * 30)) or "")
 
 
-def test_sense() -> None:
+def test_a_garbled_text_gets_advice() -> None:
     wild = list(range(20))
     assert remedy(text(wild, gap=1.0, do_sample=True)) is None
     assert (remedy(text(wild, gap=6.0, do_sample=True, temperature=2.0)) or "").endswith(
@@ -61,14 +61,14 @@ def test_sense() -> None:
     assert remedy(text(wild[:5], gap=6.0, do_sample=True)) is None
 
 
-def test_a_grammar_has_its_reasons() -> None:
+def test_a_text_with_a_grammar_gets_no_advice() -> None:
     model = glassformer.load("smollm2")
     run = model.watch("Count.", choices=[" ".join("4" * 40)])
     assert run.text == " ".join("4" * 40)
     assert run.remedy is None
 
 
-def test_several_texts_in_one_line() -> None:
+def test_advice_for_several_texts_is_one_line() -> None:
     assert remedies([text([1]), text([5] * 30), text([5] * 30)]) == (
         "2 of 3 texts: the text repeats itself (the same token again and again). "
         "Try repetition_penalty=1.1, or do_sample=True with temperature=0.7."
@@ -76,7 +76,7 @@ def test_several_texts_in_one_line() -> None:
     assert remedies([text([1])]) is None
 
 
-def test_on_a_real_model(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_real_model_that_repeats_itself_gets_advice(caplog: pytest.LogCaptureFixture) -> None:
     model = glassformer.load("smollm2")
     loop = model.watch("The fox. The fox. The fox. The fox.", raw=True, max_new_tokens=32)
     assert loop.remedy is not None

@@ -216,7 +216,7 @@ AT_FULL_SIZE: Mapping[str, tuple[Rule, Any]] = {
 
 @pytest.mark.parametrize("name", AT_FULL_SIZE)
 @pytest.mark.parametrize("peak", [0.0, 12.0])
-def test_a_vocabulary_of_true_size_gives_the_same(name: str, peak: float) -> None:
+def test_shaping_rules_equal_the_reference_at_full_vocabulary_size(name: str, peak: float) -> None:
     draw = np.random.default_rng(7)
     scores = (draw.standard_normal(SIZE) * 2.5).astype(np.float32)
     scores[draw.integers(0, SIZE, 20)] += np.float32(peak)
@@ -269,7 +269,7 @@ surprisals = st.lists(st.floats(0, 20) | st.just(math.nan), max_size=30)
 
 
 @property_of(vectors(), st.floats(0.1, 10), st.floats(0, 1), surprisals)
-def test_mirostat_steers_by_the_surprises(scores: Any, tau: float, eta: float, seen: list[float]) -> None:
+def test_mirostat_steers_by_the_surprisals(scores: Any, tau: float, eta: float, seen: list[float]) -> None:
     past = past_of()
     past.surprisals = seen
     mu = 2 * tau
@@ -426,7 +426,9 @@ def test_forced_tokens_are_the_references(scores: Any, first: int, last: list[in
 
 
 @property_of(vectors(), some_ids, st.integers(0, 8), st.integers(1, 4), st.integers(0, 4))
-def test_least_lengths_are_the_references(scores: Any, eos: list[int], count: int, prompt: int, chosen: int) -> None:
+def test_min_length_and_min_new_tokens_are_the_references(
+    scores: Any, eos: list[int], count: int, prompt: int, chosen: int
+) -> None:
     past, text = past_of([2] * chosen, [2] * prompt), [2] * (prompt + chosen)
     expected = reference(theirs.MinLengthLogitsProcessor(count, eos), scores, text)
     np.testing.assert_array_equal(after(tokens.min_length(count, eos), scores, past), expected)
@@ -469,7 +471,7 @@ EVERY = {**SHAPING, **LOWERING, **BANNING}
 
 
 @property_of(vectors(), texts, st.lists(st.sampled_from(sorted(EVERY)), max_size=6))
-def test_rules_come_in_any_order(scores: Any, text: list[int], names: list[str]) -> None:
+def test_rules_work_in_any_order(scores: Any, text: list[int], names: list[str]) -> None:
     """Each leaves a part of what it got, in order; and none but a ban empties a list."""
     past, now = split(text), field(scores)
     for name in names:

@@ -57,7 +57,7 @@ from tests.parity import reference
         ({"choices": "yes"}, "choices is 'yes'; it must be a list of texts"),
     ],
 )
-def test_values_that_mean_nothing(changes: dict[str, Any], message: str) -> None:
+def test_values_out_of_bounds_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         GenerationConfig().merged(changes)
 
@@ -97,7 +97,7 @@ def test_contradictions_are_errors_with_the_mend(changes: dict[str, Any], messag
         GenerationConfig().merged(changes)
 
 
-def test_what_others_need_can_be_asked_for_as_the_message_says() -> None:
+def test_the_example_of_a_needed_setting_is_valid() -> None:
     needed = {info.needs for info in SETTINGS.values()} - {None}
     assert needed == {name for name, info in SETTINGS.items() if info.title and info.example is not None}
     for name in needed - {"assistant_model"}:
@@ -108,7 +108,7 @@ def test_what_others_need_can_be_asked_for_as_the_message_says() -> None:
         GenerationConfig().merged(changes)
 
 
-def test_what_changes_nothing_may_be_said() -> None:
+def test_neutral_values_are_accepted() -> None:
     quiet = {"num_beams": 1, "length_penalty": 1.0, "temperature": 1.0, "top_k": 0, "repetition_penalty": 1.0}
     found = GenerationConfig().merged({**quiet, "use_cache": True, "diversity_penalty": 0.0, "guidance_scale": 1.0})
     assert not [name for name in RULES if found.is_active(name)]
@@ -133,7 +133,7 @@ def test_a_config_of_ones_own_takes_the_models_place() -> None:
         model.merged({"generation_config": {}})
 
 
-def test_another_librarys_config() -> None:
+def test_another_librarys_generation_config_is_taken() -> None:
     from transformers import GenerationConfig as Theirs
 
     found = GenerationConfig().merged({"generation_config": Theirs(max_new_tokens=5, num_beams=3)})
@@ -141,7 +141,7 @@ def test_another_librarys_config() -> None:
     assert found.strategy == "3 beams"
 
 
-def test_numbers_of_other_libraries() -> None:
+def test_numpy_and_torch_numbers_become_pythons() -> None:
     import torch
 
     found = GenerationConfig().merged(
@@ -150,7 +150,7 @@ def test_numbers_of_other_libraries() -> None:
     assert (found.max_new_tokens, found.seed, found.repetition_penalty) == (3, 5, 2.0)
 
 
-def test_names_from_elsewhere() -> None:
+def test_the_message_for_another_librarys_name_has_ours() -> None:
     for name, ours in (("stop", "stop_strings"), ("n", "num_return_sequences"), ("guided_json", "json_schema")):
         with pytest.raises(UnknownArgument, match=f"there is no setting '{name}'. Here it is '{ours}'"):
             GenerationConfig().merged({name: 1})
@@ -165,7 +165,7 @@ def test_empty_lists_ask_for_nothing() -> None:
     assert all(GenerationConfig(**{name: value}).is_active(name) for name, value in telling.items())
 
 
-def test_a_seed_that_was_drawn_is_said() -> None:
+def test_a_drawn_seed_is_in_force_and_marked_drawn() -> None:
     found = GenerationConfig().merged({"do_sample": True})
     found.draw_seed()
     assert found.in_force["seed"] == (found.seed, "drawn")
@@ -186,7 +186,7 @@ def test_mirostat_takes_the_place_of_what_the_file_cuts_by() -> None:
     assert [name for name in RULES if found.is_active(name)] == ["mirostat"]
 
 
-def test_unknown() -> None:
+def test_an_unknown_setting_gets_a_suggestion() -> None:
     with pytest.raises(UnknownArgument, match="no setting 'max_new_token'. Did you mean 'max_new_tokens'"):
         GenerationConfig().merged({"max_new_token": 5})
     with pytest.raises(SettingError, match="the setting 'penalty_alpha' is not supported"):
@@ -203,7 +203,7 @@ def test_unknown_names_are_noticed_when_settings_are_made() -> None:
         GenerationConfig(temprature=3)
 
 
-def test_remembering_changes_no_text() -> None:
+def test_use_cache_is_accepted_and_ignored() -> None:
     assert GenerationConfig().merged({"use_cache": False}) == GenerationConfig()
 
 
@@ -217,7 +217,7 @@ def test_the_strategy_in_a_word() -> None:
     assert told(do_sample=True, prompt_lookup_num_tokens=3) == "sampled, prompt lookup"
 
 
-def test_no_room() -> None:
+def test_a_prompt_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(SettingError, match="max_length=3 leaves no room after a prompt of 4"):
         Policy(Recipe.of(GenerationConfig(max_length=3)), [1, 2, 3, 4], context=9)
 
@@ -227,7 +227,7 @@ def test_a_calls_max_length_outranks_the_models_max_new_tokens() -> None:
     assert found.room(4, 50) == 2
 
 
-def test_files() -> None:
+def test_generation_config_files_are_read_and_checked() -> None:
     raw = {"do_sample": True, "temperature": 0.6, "top_k": 20, "eos_token_id": [3, 4], "odd": 1, "seed": None}
     found = GenerationConfig.from_dict(raw)
     assert found.eos == {3, 4}
@@ -268,10 +268,10 @@ class TestOrigins:
         assert str(found).splitlines()[0].split() == ["max_new_tokens", "7", "this", "call"]
         assert repr(model) == "GenerationConfig(eos_token_id=2, do_sample=True, temperature=0.6, top_k=50, top_p=0.9)"
 
-    def test_the_default_length_is_said(self) -> None:
+    def test_the_default_length_is_in_force(self) -> None:
         assert GenerationConfig().in_force == {"max_new_tokens": (256, "default")}
 
-    def test_a_models_folder(self, tmp_path: Path) -> None:
+    def test_settings_come_from_a_models_folder(self, tmp_path: Path) -> None:
         reference.write(tmp_path, "llama")
         (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.7}))
         config = json.loads((tmp_path / "config.json").read_text())
@@ -322,7 +322,7 @@ class Letters:
         ({"cancel": 5}, "cancel is 5; it must be a threading.Event"),
     ],
 )
-def test_what_only_shows_when_it_is_made_ready(changes: dict[str, Any], message: str) -> None:
+def test_errors_that_show_when_the_recipe_is_made(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         Recipe.of(GenerationConfig().merged(changes), Letters())
 
@@ -340,7 +340,7 @@ def test_what_only_shows_when_it_is_made_ready(changes: dict[str, Any], message:
         {"forced_eos_token_id": [3, 99]},
     ],
 )
-def test_ids_outside_the_vocabulary(changes: dict[str, Any]) -> None:
+def test_ids_outside_the_vocabulary_are_refused(changes: dict[str, Any]) -> None:
     settings = GenerationConfig().merged(changes)
     with pytest.raises(SettingError, match=r"has the id (99|-2), which is outside the vocabulary of 50. Leave it out"):
         Recipe.of(settings, size=50)

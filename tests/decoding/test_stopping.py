@@ -31,7 +31,7 @@ def finishes(tokens: list[int], **changes: Any) -> list[Finish | None]:
     return found
 
 
-def test_ends() -> None:
+def test_eos_and_length_limits_end_the_text() -> None:
     assert finishes([5, 6, 7], eos_token_id=[7, 9]) == [None, None, Finish.EOS]
     assert finishes([5, 6, 7], max_new_tokens=2) == [None, Finish.LENGTH]
     assert finishes([5, 6, 7], max_length=5) == [None, None, Finish.LENGTH]
@@ -65,7 +65,7 @@ def test_the_prompt_does_not_stop_the_text() -> None:
     assert policy.accept(ord("b")).finish is Finish.STOP
 
 
-def test_time() -> None:
+def test_max_time_ends_the_text() -> None:
     now = [10.0]
     over = stop.after_seconds(2.5, lambda: now[0])
     assert over(Past([1], 9)) is None
@@ -75,7 +75,7 @@ def test_time() -> None:
     assert finishes([5, 6], max_time=1000) == [None, None]
 
 
-def test_criteria_of_the_user() -> None:
+def test_stopping_criteria_and_stop_when_end_the_text() -> None:
     assert finishes([5, 6, 7], stop_when=lambda ids: ids.sum() > 13) == [None, Finish.CRITERION]
     seen = []
 
@@ -89,7 +89,7 @@ def test_criteria_of_the_user() -> None:
     assert finishes([5, 6], stopping_criteria=[lambda ids, scores: ids[0, -1] == 6]) == [None, Finish.CRITERION]
 
 
-def test_cancelling() -> None:
+def test_a_set_event_cancels_the_text() -> None:
     event = threading.Event()
     recipe = Recipe.of(GenerationConfig(cancel=event))
     policy = Policy(recipe, [1], context=99)
@@ -113,7 +113,7 @@ def test_cancel_from_another_thread() -> None:
     assert model.chat("Hi", max_new_tokens=2)
 
 
-class TestHeld:
+class TestStopBuffer:
     @effort(max_examples=300, deadline=None)
     @given(st.lists(st.text("ab\n", max_size=4), max_size=12), st.lists(st.text("ab\n", min_size=1, max_size=3), max_size=3))
     def test_what_comes_out_is_the_text_before_the_first_stop(self, pieces: list[str], stops: list[str]) -> None:
@@ -135,14 +135,14 @@ class TestHeld:
             assert held.stopped is not None
             assert whole[len(out) :].startswith(held.stopped)
 
-    def test_nothing_is_held_without_need(self) -> None:
+    def test_nothing_is_buffered_without_need(self) -> None:
         held = StopBuffer(["\n\n"])
         assert [held.feed(piece) for piece in ("a", "b\n", "c", "d\n", "\ne")] == ["a", "b", "\nc", "d", ""]
         assert held.stopped == "\n\n"
         assert held.feed("more") == ""
 
 
-def test_the_short_face_cuts_the_stop_string_and_the_familiar_one_keeps_its_tokens() -> None:
+def test_chat_cuts_the_stop_string_and_generate_keeps_its_tokens() -> None:
     model = glassformer.load("smollm2")
     whole = model.chat("Name three colours.", max_new_tokens=24)
     middle = whole[len(whole) // 2 : len(whole) // 2 + 4]
@@ -165,7 +165,7 @@ def test_a_stop_string_of_tokens_that_are_not_shown() -> None:
     assert "<|im_end|>" not in run.text
 
 
-def test_stop_strings_as_the_reference_has_them(tmp_path: Any) -> None:
+def test_stop_strings_equal_the_reference(tmp_path: Any) -> None:
     """On the same scores, the reference stops after the same token."""
     from transformers import StopStringCriteria
 

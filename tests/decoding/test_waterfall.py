@@ -83,7 +83,7 @@ def test_looking_changes_no_choice_and_not_looking_keeps_nothing() -> None:
         assert np.allclose(other.scores, SCORES / 1.5)
 
 
-def test_not_looking_is_known_at_once() -> None:
+def test_an_empty_look_is_the_shared_constant() -> None:
     assert policy(Look()).look is NOTHING
     assert policy(Look(raw=False, scores=False)).look is NOTHING
 
@@ -116,7 +116,7 @@ def test_a_run_explains_its_tokens() -> None:
         run.why(0)
 
 
-def test_what_was_not_kept_is_said() -> None:
+def test_asking_for_what_was_not_kept_is_an_error() -> None:
     step = policy(Look(1, waterfall=True)).feed(SCORES)
     assert step.waterfall is not None
     with pytest.raises(InputError, match="no account was kept of token 4. Look at more candidates, or at 'all'"):
@@ -124,7 +124,7 @@ def test_what_was_not_kept_is_said() -> None:
 
 
 @pytest.mark.parametrize("look", ["some", -1, True, 2.5])
-def test_looks_that_mean_nothing(look: Any) -> None:
+def test_invalid_looks_are_refused(look: Any) -> None:
     with pytest.raises(InputError, match="it must be a number of candidates, or 'all'"):
         glassformer.load("smollm2").watch("Hi", look=look)
 
