@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 from glassformer.checkpoint.locate import home
-from glassformer.cli.chat import heard, lines
-from glassformer.cli.chat.commands import COMMANDS, completed
+from glassformer.cli.chat import handle, line_input
+from glassformer.cli.chat.commands import COMMANDS, complete
 from glassformer.cli.chat.conversation import Conversation, Message
-from glassformer.cli.chat.session import Session, stopping
-from glassformer.cli.chat.wrapping import Wrapping
+from glassformer.cli.chat.session import Session, cancel_on_interrupt
+from glassformer.cli.chat.word_wrap import WordWrapper
 from glassformer.engine.protocol import Feed
 from glassformer.errors import GlassError, InputError, SettingError, TemplateError
 from glassformer.runtime.model import Model, load
@@ -76,9 +76,9 @@ def contents(talk: Session) -> list[str]:
 
 class Test_a_conversation:
     def test_everything_so_far_goes_through_the_template(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
-        talk.say("one")
+        talk.send("one")
         first = capsys.readouterr()
-        talk.say("two")
+        talk.send("two")
         _, one, _, two = talk.conversation.messages
         assert first.out == one.content + "\n"
         assert two.run is not None
@@ -88,37 +88,37 @@ class Test_a_conversation:
     def test_the_answers_are_those_of_chat(self, talk: Session, loaded: Model) -> None:
         said: list[dict[str, str]] = []
         for text in ("Hi", "And you?", "Why?"):
-            talk.say(text)
+            talk.send(text)
             said.append({"role": "user", "content": text})
             said.append({"role": "assistant", "content": loaded.chat(said, max_new_tokens=8)})
         assert [{"role": one.role, "content": one.content} for one in talk.conversation.messages] == said
 
     def test_a_seed_that_was_drawn_is_told(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
-        heard(talk, "/set temperature=0.9")
-        talk.say("Hi")
-        answer = talk.conversation.answer
+        handle(talk, "/set temperature=0.9")
+        talk.send("Hi")
+        answer = talk.conversation.last_answer
         assert answer is not None
         assert f"· seed {answer.seed} ·" in capsys.readouterr().err
 
     def test_a_model_that_goes_on_with_text(self, tmp_path: Path, one_thread: None) -> None:
         talk = session(load(talker(tmp_path, None), executor="plain"))
-        assert talk.manner == "This model has no chat template: it goes on with the text, yours and its own."
-        talk.say("Once")
-        talk.say("And then")
+        assert talk.no_template_note == "This model has no chat template: it continues the text, yours and its own."
+        talk.send("Once")
+        talk.send("And then")
         _, first, _, second = talk.conversation.messages
         assert second.run is not None
         assert second.run.prompt == f"Once{first.content}\nAnd then"
         with pytest.raises(TemplateError, match="has no chat template, so a system message has no place. Leave it out"):
-            heard(talk, "/system Be brief.")
+            handle(talk, "/system Be brief.")
         with pytest.raises(TemplateError, match="so --template has no place"):
             talk.change(template={"mood": "gay"})
 
     def test_a_model_that_reads_each_message_by_itself(self, tmp_path: Path, one_thread: None) -> None:
         talk = session(load(make(tmp_path, "t5", "seq2seq"), executor="plain"))
-        assert talk.manner == "This model has no chat template: it reads each message by itself."
-        talk.say("the cat")
-        talk.say("the dog")
-        answer = talk.conversation.answer
+        assert talk.no_template_note == "This model has no chat template: it reads each message by itself."
+        talk.send("the cat")
+        talk.send("the dog")
+        answer = talk.conversation.last_answer
         assert answer is not None
         assert answer.run is not None
         assert answer.run.prompt == "the dog"
@@ -128,27 +128,27 @@ class Test_a_conversation:
 
     def test_the_end_of_the_context(self, tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]) -> None:
         talk = session(load(talker(tmp_path, n_positions=60), executor="plain"))
-        heard(talk, "/set max_new_tokens=100")
-        heard(talk, "/set min_new_tokens=100")
-        talk.say("Hi")
+        handle(talk, "/set max_new_tokens=100")
+        handle(talk, "/set min_new_tokens=100")
+        talk.send("Hi")
         assert "glass: the model's context is full. /undo takes the last exchange back" in capsys.readouterr().err
         before = talk.conversation
         with pytest.raises(InputError, match=r"the conversation has \d+ tokens, and the model's context holds 60. /undo"):
-            talk.say("And?")
+            talk.send("And?")
         assert talk.conversation is before
-        heard(talk, "/clear")
-        heard(talk, "/set min_new_tokens=")
-        talk.say("Hi")
+        handle(talk, "/clear")
+        handle(talk, "/set min_new_tokens=")
+        talk.send("Hi")
         assert len(talk.conversation.messages) == 2
 
     def test_an_error_in_the_middle(self, talk: Session) -> None:
         """What is settled at the first token, and cannot be foreseen, leaves the conversation as it was."""
-        talk.say("Hi")
+        talk.send("Hi")
         before = talk.conversation
         talk.change(settings={"max_new_tokens": 8, "suppress_tokens": list(range(256))})
         changed = talk.conversation
         with pytest.raises(SettingError, match="no token is left at step 0"):
-            talk.say("Hi again")
+            talk.send("Hi again")
         assert talk.conversation is changed
         assert talk.conversation.messages == before.messages
 
@@ -171,7 +171,7 @@ class Test_files:
         found = Conversation.load(file)
         assert found.to_dict() == raw
         assert found.system == "Be brief."
-        assert [one.role for one in found.said] == ["user", "assistant"]
+        assert [one.role for one in found.dialogue] == ["user", "assistant"]
 
     def test_for_people(self, tmp_path: Path) -> None:
         found = Conversation.load(self.saved(tmp_path))
@@ -182,7 +182,7 @@ class Test_files:
             found.save(tmp_path / "talk.txt").read_text("utf-8").startswith("System:\nBe brief.\n\nYou:\nHi\n\nAnswer (cut)")
         )
         assert "Hello &lt;b&gt;\\x1b" in found.save(tmp_path / "talk.html").read_text("utf-8")
-        with pytest.raises(InputError, match=r"End it in \.json, \.md, \.txt, \.html"):
+        with pytest.raises(InputError, match=r"Use one of \.json, \.md, \.txt, \.html"):
             found.save(tmp_path / "talk.doc")
 
     def test_by_hand(self, tmp_path: Path) -> None:
@@ -231,103 +231,103 @@ class Test_commands:
     def test_why(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
         for nothing in ("/why", "/tokens"):
             with pytest.raises(InputError, match="there is no answer to look at. Say something first"):
-                heard(talk, nothing)
-        talk.say("Hi")
-        answer = talk.conversation.answer
+                handle(talk, nothing)
+        talk.send("Hi")
+        answer = talk.conversation.last_answer
         assert answer is not None
         assert answer.run is not None
         capsys.readouterr()
-        heard(talk, "/why 2")
+        handle(talk, "/why 2")
         assert capsys.readouterr().out == str(answer.run.why(2))
-        heard(talk, "/why")
+        handle(talk, "/why")
         assert capsys.readouterr().out.startswith("token 0: ")
-        heard(talk, "/why -1")
+        handle(talk, "/why -1")
         assert capsys.readouterr().out.startswith("token 7: ")
         with pytest.raises(InputError, match="there is no token 8 in a text of 8"):
-            heard(talk, "/why 8")
+            handle(talk, "/why 8")
 
     def test_by_a_word(self, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
         talk = session(load("smollm2"))
-        talk.say("What is the capital of France?")
+        talk.send("What is the capital of France?")
         capsys.readouterr()
         for word, number in (("France", 3), ("france", 3), ("capital of", 1), ("Fran", 3), ("is Par", 4)):
-            heard(talk, f"/why {word}")
+            handle(talk, f"/why {word}")
             assert capsys.readouterr().out.startswith(f"token {number}: ")
-        heard(talk, "/why i")
+        handle(talk, "/why i")
         found = capsys.readouterr()
         assert found.err.startswith("the first of ")
-        with pytest.raises(InputError, match=r"no token of the last answer has 'London' in it. /tokens lists them"):
-            heard(talk, "/why London")
-        heard(talk, "/tokens")
+        with pytest.raises(InputError, match=r"no token of the last answer contains 'London'. /tokens lists them"):
+            handle(talk, "/why London")
+        handle(talk, "/tokens")
         shown = capsys.readouterr().out
         assert re.search(r"\b3 ␣France +\d+\.\d%", shown)
         assert max(map(len, shown.splitlines())) <= 80
 
     def test_seed(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
-        heard(talk, "/seed")
-        heard(talk, "/seed 7")
-        heard(talk, "/set temperature=2")
-        heard(talk, "/seed")
-        talk.say("Hi")
-        assert talk.conversation.answer is not None
-        assert talk.conversation.answer.seed == 7
-        with pytest.raises(SettingError, match=r"the same again: its seed is fixed. /seed 8 fixes another, /seed - none"):
-            heard(talk, "/retry")
-        heard(talk, "/seed -")
-        heard(talk, "/retry")
-        heard(talk, "/seed")
+        handle(talk, "/seed")
+        handle(talk, "/seed 7")
+        handle(talk, "/set temperature=2")
+        handle(talk, "/seed")
+        talk.send("Hi")
+        assert talk.conversation.last_answer is not None
+        assert talk.conversation.last_answer.seed == 7
+        with pytest.raises(SettingError, match=r"the same again: its seed is fixed. /seed 8 sets another, /seed - none"):
+            handle(talk, "/retry")
+        handle(talk, "/seed -")
+        handle(talk, "/retry")
+        handle(talk, "/seed")
         shown = capsys.readouterr()
-        seed = talk.conversation.answer.seed
-        assert "seed 7 from now on, once answers are drawn: /set temperature=0.8." in shown.err
+        seed = talk.conversation.last_answer.seed
+        assert "seed 7 from now on, once answers are sampled: /set temperature=0.8." in shown.err
         assert "drawn for each answer\nfixed to 7\n" in shown.out
         assert shown.out.endswith(f"drawn for each answer; the last answer's was {seed}\n")
         with pytest.raises(SettingError, match="seed is 'seven'; it must be a whole number"):
-            heard(talk, "/seed seven")
+            handle(talk, "/seed seven")
 
     def test_system(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
-        heard(talk, "/system")
-        talk.say("Hi")
-        heard(talk, "/system Be \x1bbrief.")
-        heard(talk, "/system")
-        talk.say("And?")
-        answer = talk.conversation.answer
+        handle(talk, "/system")
+        talk.send("Hi")
+        handle(talk, "/system Be \x1bbrief.")
+        handle(talk, "/system")
+        talk.send("And?")
+        answer = talk.conversation.last_answer
         assert answer is not None
         assert answer.run is not None
         assert answer.run.prompt.startswith("<system>Be \x1bbrief.\n<user>Hi\n")
-        heard(talk, "/clear")
+        handle(talk, "/clear")
         assert contents(talk) == ["Be \x1bbrief."]
-        heard(talk, "/system -")
+        handle(talk, "/system -")
         assert contents(talk) == []
         shown = capsys.readouterr()
         assert shown.out.startswith("there is no system message.\n")
         assert "\nBe \\x1bbrief.\n" in shown.out
-        assert "the system message holds from now on." in shown.err
-        assert "the system message is gone." in shown.err
+        assert "the system message is set." in shown.err
+        assert "the system message is removed." in shown.err
 
     def test_a_template_that_refuses_a_system_message(self, tmp_path: Path, one_thread: None) -> None:
         refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}x"
         talk = session(load(talker(tmp_path, refusing), executor="plain"))
         with pytest.raises(TemplateError, match="no system"):
-            heard(talk, "/system Be brief.")
+            handle(talk, "/system Be brief.")
         assert contents(talk) == []
 
     def test_set(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
-        heard(talk, "/set top_p=0.5")
+        handle(talk, "/set top_p=0.5")
         assert capsys.readouterr().err == "top_p=0.5 from now on.\n"
-        heard(talk, "/set")
+        handle(talk, "/set")
         shown = capsys.readouterr().out
         assert re.search(r"^do_sample +True +you$", shown, re.M)
         assert re.search(r"^top_k +50 +default$", shown, re.M)
         assert "seed" not in shown
-        heard(talk, "/set temperature=0")  # how many people say greedy
+        handle(talk, "/set temperature=0")  # how many people say greedy
         assert talk.conversation.settings == {"max_new_tokens": 8, "do_sample": False}
-        heard(talk, "/set min_p=0.1")
+        handle(talk, "/set min_p=0.1")
         assert talk.conversation.settings == {"max_new_tokens": 8, "min_p": 0.1}
-        heard(talk, "/set min_p=")
-        heard(talk, "/set max_new_tokens =")
+        handle(talk, "/set min_p=")
+        handle(talk, "/set max_new_tokens =")
         assert talk.conversation.settings == {}
         assert capsys.readouterr().err.endswith("max_new_tokens=256 (default) from now on.\n")
-        heard(talk, "/set temperature")
+        handle(talk, "/set temperature")
         assert capsys.readouterr().out == "temperature=1.0 (default): below 1 sharpens, above 1 flattens\n"
 
     @pytest.mark.parametrize(
@@ -338,88 +338,91 @@ class Test_commands:
             ("/set temprature", "there is no setting 'temprature'. Did you mean 'temperature'?"),
             ("/set =3", "/set '=3' is not NAME=VALUE, such as temperature=0.8."),
             ("/set temperature=-1", "temperature is -1; it must be above 0"),
-            ("/set logprobs=2", "logprobs is told as JSON only. Start with --json for that."),
+            ("/set logprobs=2", "logprobs is printed as JSON only. Start with --json for that."),
             ("/set num_return_sequences=2", "num_return_sequences=2 would give the same text each time"),
             ("/set output_scores=true", "output_scores"),
             ("/set top_h=0.5", "the setting 'top_h' is not supported. Leave it out."),
             ("/set use_cache=true", "the setting 'use_cache' changes nothing here. Leave it out."),
-            ("/wy", "there is no command '/wy'. Did you mean '/why'? /help lists them; a blank before the slash sends it."),
+            (
+                "/wy",
+                "there is no command '/wy'. Did you mean '/why'? /help lists them; with a space before the slash it is a message.",
+            ),
             ("/", "there is no command '/'. /help lists them"),
-            ("/clear all", "/clear takes nothing after it."),
-            ("/save", "/save needs a file's name, such as /save talk.json."),
-            ("/load", "/load needs a file's name"),
-            ("/save talk.doc", "does not say in which form it is to be written. End it in .json"),
+            ("/clear all", "/clear takes no argument."),
+            ("/save", "/save needs a file name, such as /save talk.json."),
+            ("/load", "/load needs a file name"),
+            ("/save talk.doc", "has no known suffix. Use one of .json"),
             ("/save /nowhere/talk.json", "cannot be written: No such file or directory."),
             ("/retry", "there is no message to answer. Say something first."),
-            ("/undo", "there is nothing to take back."),
+            ("/undo", "there is no message to take back."),
         ],
     )
     def test_refused(self, line: str, said: str, talk: Session) -> None:
         before = talk.conversation
         with pytest.raises(GlassError, match=re.escape(said)):
-            heard(talk, line)
+            handle(talk, line)
         assert talk.conversation is before
 
     def test_retry_and_undo(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
-        talk.say("Hi")
-        with pytest.raises(SettingError, match=r"the same again: the best token is taken each time. /set temperature=0.8"):
-            heard(talk, "/retry")
+        talk.send("Hi")
+        with pytest.raises(SettingError, match=r"the same again: decoding is greedy. /set temperature=0.8"):
+            handle(talk, "/retry")
         first = contents(talk)
-        heard(talk, "/set temperature=5")
-        heard(talk, "/retry")
+        handle(talk, "/set temperature=5")
+        handle(talk, "/retry")
         assert contents(talk)[0] == "Hi"
         assert contents(talk) != first
-        talk.say("This is longer than what can be told of it in half a line, certainly.")
-        heard(talk, "/undo")
+        talk.send("This is longer than what can be told of it in half a line, certainly.")
+        handle(talk, "/undo")
         assert len(contents(talk)) == 2
         assert "taken back: This is longer than what can be told of it in hal…\n" in capsys.readouterr().err
-        heard(talk, "/undo")
+        handle(talk, "/undo")
         assert contents(talk) == []
 
     def test_save_and_load(self, talk: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        heard(talk, "/set temperature=0.7")
-        heard(talk, "/system Be brief.")
-        talk.say("Hi")
+        handle(talk, "/set temperature=0.7")
+        handle(talk, "/system Be brief.")
+        talk.send("Hi")
         file = tmp_path / "talk.json"
-        heard(talk, f"/save {file}")
+        handle(talk, f"/save {file}")
         before = talk.conversation
-        heard(talk, "/clear")
-        heard(talk, f"/load {file}")
+        handle(talk, "/clear")
+        handle(talk, f"/load {file}")
         assert talk.conversation == before
         assert "2 messages. The last one: " in capsys.readouterr().err
-        with pytest.raises(InputError, match=r"the last answer is out of a file.* /retry answers anew"):
-            heard(talk, "/why")
+        with pytest.raises(InputError, match=r"the last answer was loaded from a file.* /retry generates another"):
+            handle(talk, "/why")
         raw = json.loads(file.read_text("utf-8"))
         file.write_text(json.dumps({**raw, "model": "another", "messages": raw["messages"][:2]}))
-        heard(talk, f"/load {file}")
+        handle(talk, f"/load {file}")
         assert re.search(r"It was held with another, and goes on with .*Hi /retry answers it\.\n$", capsys.readouterr().err)
-        heard(talk, "/retry")
-        assert talk.conversation.answer is not None
+        handle(talk, "/retry")
+        assert talk.conversation.last_answer is not None
         file.write_text(json.dumps({**raw, "settings": {"temprature": 1}}))
         before = talk.conversation
         with pytest.raises(GlassError, match="Did you mean 'temperature'"):
-            heard(talk, f"/load {file}")
+            handle(talk, f"/load {file}")
         assert talk.conversation is before
 
     def test_help_and_quit(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
-        heard(talk, "/help")
+        handle(talk, "/help")
         shown = capsys.readouterr().out
         assert [line.split()[0] for line in shown.splitlines()[:-1]] == [f"/{name}" for name in COMMANDS]
         assert max(map(len, shown.splitlines())) <= 80
         for word in ("/quit", "/exit"):
             talk.over = False
-            heard(talk, word)
+            handle(talk, word)
             assert talk.over
 
     def test_what_is_not_a_command(self, talk: Session) -> None:
-        heard(talk, " /etc is a folder")
+        handle(talk, " /etc is a folder")
         assert contents(talk)[0] == "/etc is a folder"
 
     def test_completion(self) -> None:
-        assert completed("/s") == ["/seed ", "/system ", "/set ", "/save "]
-        assert completed("/cle") == ["/clear"]
-        assert completed("/set temp") == ["temperature="]
-        assert completed("Hi") == completed("") == []
+        assert complete("/s") == ["/seed ", "/system ", "/set ", "/save "]
+        assert complete("/cle") == ["/clear"]
+        assert complete("/set temp") == ["temperature="]
+        assert complete("Hi") == complete("") == []
 
     def test_the_page_lists_them(self) -> None:
         page = (ROOT / "docs" / "chat.md").read_text("utf-8")
@@ -458,13 +461,13 @@ class Given:
 )
 def test_messages_of_lines(given: tuple[str, ...], found: str | None) -> None:
     told = Given(*given)
-    assert lines.message(told) == found
+    assert line_input.read_message(told) == found
     assert told.asked == [False, *[True] * (len(told.asked) - 1)]
 
 
 def test_a_block_without_an_end() -> None:
     with pytest.raises(InputError, match='the text after """ has no end. Close it with """.'):
-        lines.message(Given('"""', "text"))
+        line_input.read_message(Given('"""', "text"))
 
 
 def laid(written: str, width: int) -> list[str]:
@@ -487,24 +490,24 @@ def laid(written: str, width: int) -> list[str]:
 @pytest.mark.parametrize("size", [1, 3, 7, 400])
 def test_lines_break_between_words(size: int) -> None:
     text = "In a small village, nestled between two hills, lived a supercalifragilistic-and-more glassmaker  named Elara."
-    wrapping = Wrapping(24)
+    wrapping = WordWrapper(24)
     shown = "".join(wrapping.feed(text[at : at + size]) for at in range(0, len(text), size))
     assert [line.rstrip() for line in laid(shown, 24)] == [
         "In a small village,", "nestled between two", "hills, lived a", "supercalifragilistic-an", "d-more glassmaker",
         "named Elara.",
     ]  # fmt: skip
-    assert Wrapping(24).feed("ab\ncd\n\n") == "ab\ncd\n\n"
+    assert WordWrapper(24).feed("ab\ncd\n\n") == "ab\ncd\n\n"
 
 
 def test_wide_letters_and_tabs() -> None:
-    shown = Wrapping(10).feed("农夫山泉有点甜")
+    shown = WordWrapper(10).feed("农夫山泉有点甜")
     assert shown == "农夫山泉\n有点甜"
-    assert Wrapping(20).feed("\tab\tcd ef") == "\tab\tcd \nef"
+    assert WordWrapper(20).feed("\tab\tcd ef") == "\tab\tcd \nef"
 
 
 def test_a_terminal_that_cannot_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassformer.cli.chat.wrapping.Console", lambda: SimpleNamespace(is_dumb_terminal=True))
-    assert Wrapping.here() is str
+    monkeypatch.setattr("glassformer.cli.chat.word_wrap.Console", lambda: SimpleNamespace(is_dumb_terminal=True))
+    assert WordWrapper.for_terminal() is str
 
 
 # Read once ------------------------------------------------------------------------------------------------------------
@@ -526,8 +529,8 @@ def test_beams_guidance_and_drafts(tiny: Path, which: str) -> None:
         for text in (said, said + "So\n<user>And", said):
             wanted = {"max_new_tokens": 12, "raw": True, **more}
             assert keeping.chat(text, **wanted) == model.chat(text, **wanted)
-    assert keeping.known(keeping.encode(said, raw=True)[1]) == len(said) - 1
-    assert model.known(keeping.encode(said, raw=True)[1]) == 0
+    assert keeping.cached_prefix(keeping.encode(said, raw=True)[1]) == len(said) - 1
+    assert model.cached_prefix(keeping.encode(said, raw=True)[1]) == 0
 
 
 # Through a pipe -------------------------------------------------------------------------------------------------------
@@ -596,7 +599,7 @@ class Test_piped:
         assert "there is no setting 'temprature'" in failed(
             glass("chat", "-m", str(tiny), "-o", "temprature=1", stdin="Hi\n")
         )
-        assert "is said twice" in failed(glass("chat", "-m", str(tiny), "--seed", "1", "-o", "seed=1", stdin="Hi\n"))
+        assert "is set twice" in failed(glass("chat", "-m", str(tiny), "--seed", "1", "-o", "seed=1", stdin="Hi\n"))
 
     def test_bytes_that_are_no_text(self, tiny: Path) -> None:
         done = subprocess.run(
@@ -904,7 +907,7 @@ class Test_stopping:
         """The message is taken back, and nothing is left open."""
         talk = session(loaded)
         talk.terminal = True
-        talk.say("Hi")
+        talk.send("Hi")
         kept: Any = talk.model.executor
         before = talk.conversation
 
@@ -914,23 +917,23 @@ class Test_stopping:
 
         real = kept.executor.run
         monkeypatch.setattr(kept.executor, "run", slow)
-        talk.say("And?")
+        talk.send("And?")
         assert talk.conversation is before
-        assert "stopped before the first word; the message was taken back." in capsys.readouterr().err
+        assert "stopped before the first token; the message was taken back." in capsys.readouterr().err
         monkeypatch.setattr(kept.executor, "run", real)
-        talk.say("And?")
+        talk.send("And?")
         assert len(talk.conversation.messages) == 4
 
     def test_pressed_twice(self, loaded: Model) -> None:
         """The first is a wish; the second does not wait."""
         run = loaded.prepare("Hi")
         handler = signal.getsignal(signal.SIGINT)
-        with stopping(run):
+        with cancel_on_interrupt(run):
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
             run.steps.append(SimpleNamespace(finish=None))  # type: ignore[arg-type]
             signal.raise_signal(signal.SIGINT)
-            assert run.ending.is_set()
+            assert run.cancelling.is_set()
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is handler

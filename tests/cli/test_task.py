@@ -50,7 +50,7 @@ def test_the_list(glass: Glass) -> None:
     for name, task in TASKS.items():
         assert name in out
         assert (task.model_name or task.suggested) in out
-    assert "name that one, or its like" in err
+    assert "name that one from the hub, or a similar one" in err
     listed = json.loads(glass("--json")[1])
     assert [one["name"] for one in listed] == list(TASKS)
     assert next(one["options"] for one in listed if one["name"] == "embed")[:2] == ["batch_size", "pooling"]
@@ -157,15 +157,15 @@ def test_writing(glass: Glass, make: Make, tmp_path: Path) -> None:
         (
             ("fill-mask", "x"),
             1,
-            "fill-mask has no default model that can be had without a hub. Name one: 'bert-base-uncased'",
+            "fill-mask has no default model without a hub. Name one: 'bert-base-uncased'",
         ),
         (("embed", "x", "-o", "pooling"), 1, "--option 'pooling' is not NAME=VALUE, such as top_k=3."),
         (("embed", "x", "-o", "poolin=cls"), 1, "the task embed has no option 'poolin'. Did you mean 'pooling'?"),
-        (("embed", "x", "--context", "y"), 2, "only question-answering looks into a context"),
+        (("embed", "x", "--context", "y"), 2, "only question-answering reads a context"),
         (("qa", "x", "--context", "y", "-f", "z"), 2, "it goes with questions as TEXT, and without --file"),
         (("qa", "-f", "z.txt"), 2, "what is the question?"),
         (("embed", "-f", "-", "-f", "-"), 2, "stdin can be read only once"),
-        (("embed", "x", "-o", "model=y"), 2, "'model' is no option of a task; say it with --model."),
+        (("embed", "x", "-o", "model=y"), 2, "'model' is no option of a task; use --model."),
         (("embed", "x", "-o", "progress=3"), 2, "'progress' is no option of a task."),
         (("embed", "x", "-o", "normalize=no"), 1, "normalize is 'no'; it must be true, false or null."),
         (("embed", "-f", "/not/there"), 1, "/not/there: cannot be read: No such file or directory."),
@@ -173,7 +173,7 @@ def test_writing(glass: Glass, make: Make, tmp_path: Path) -> None:
         (
             ("fill-mask", "x", "-m", "minilm"),
             1,
-            "fill-mask needs a model with a head for gaps, and minilm (bert) has no head",
+            "fill-mask needs a model with a masked language modeling head, and minilm (bert) has no head",
         ),
         (("embed", "x", "-n", "3"), 1, "the task embed has no option 'max_new_tokens'"),
     ],

@@ -17,7 +17,7 @@ from rich.console import Console
 from glassformer.errors import InputError
 from glassformer.observe.tokens import batch, tokenized
 from glassformer.opened import AutoTokenizer
-from glassformer.page.terminal import Drawn
+from glassformer.page.terminal import TerminalPage
 from glassformer.text import Tokenizer
 from glassformer.views.batch import Batch
 from glassformer.views.schema import schema
@@ -157,8 +157,8 @@ class TestBatches:
             "  ids   26843  17    2     2",
             "  mask  1      1     0     0",
             "",
-            "2 texts, filled up on the right with <|im_end|> (id 2): (2, 4), 2 of 8 places are padding (25.0%, ",
-            "shown as ·)",
+            "2 texts, padded on the right with <|im_end|> (id 2): (2, 4), 2 of 8 places are padding (25.0%, shown",
+            "as ·)",
             'in Python: tokenizer(texts, padding=True, return_tensors="pt")',
             "vocabulary: trained 49,152 · with added tokens 49,152 · scores 49,152",
         ]
@@ -199,7 +199,7 @@ class TestBatches:
         assert [list(row) for row in found.ids] == own["input_ids"].tolist()
         assert [list(row) for row in found.attention_mask] == own["attention_mask"].tolist()
         shown = "\n".join(drawn(found, 100))
-        assert "This tokenizer has no token for padding; the one that ends a text stands in, and the mask hides it." in shown
+        assert "This tokenizer has no padding token; its end-of-text token stands in, and the mask hides it." in shown
         assert "in Python: tokenizer.pad_token = tokenizer.eos_token\n           tokenizer(texts" in shown
 
     def test_nothing_to_fill_up_with(self) -> None:
@@ -234,7 +234,7 @@ class TestBatches:
         assert f"{found.shape[1] - 10} more" in lines[0]
         assert "… 28 more" in [line.rstrip() for line in lines]
         assert sum(line.startswith("  mask") for line in lines) == 12
-        whole = drawn(Drawn(found.page(everything=True)), width)
+        whole = drawn(TerminalPage(found.page(everything=True)), width)
         assert max(map(cell_len, whole)) <= width
         tables = -(-found.shape[1] // 8)
         assert sum(line.startswith("  mask") for line in whole) == 40 * tables
@@ -267,9 +267,9 @@ class TestBatches:
     [
         (("",), "the text is empty. Give at least one character."),
         (("hi", ""), "text 2 is empty. Give at least one character."),
-        (("hi", "ho", "--pair", "x"), "--pair is a second text beside one, not beside several."),
-        (("hi", "--left"), "--left says where a batch is filled up. Give several texts, or leave it out."),
-        (("hi", "--right"), "--right says where a batch is filled up."),
+        (("hi", "ho", "--pair", "x"), "--pair goes with one text, not with several."),
+        (("hi", "--left"), "--left says where a batch is padded. Give several texts, or leave it out."),
+        (("hi", "--right"), "--right says where a batch is padded."),
         (("hi", "--lines"), "--lines reads the texts from stdin. Leave it out, or the texts."),
         (("--lines",), "a batch has at least one text."),
         (("hi", "-m", "smolm2"), "Did you mean 'smollm2'"),
@@ -309,7 +309,7 @@ def test_it_fits(width: int, smollm2: Path) -> None:
     found = tokenized(
         AutoTokenizer.from_pretrained(smollm2), "internationalisation " + "=" * 64 + "<|im_start|> 农夫山泉\x1b[2J 👋"
     )
-    lines = drawn(Drawn(found.page()), width)
+    lines = drawn(TerminalPage(found.page()), width)
     assert max(map(cell_len, lines)) <= width
     assert not any("\x1b" in line for line in lines)
     assert sum("special" in line for line in lines) == 1

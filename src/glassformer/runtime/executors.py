@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from glassformer.blueprints import Blueprint
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Executor
-from glassformer.errors import CheckpointError, ExecutorError, InputError, nearest
+from glassformer.errors import CheckpointError, ExecutorError, InputError, did_you_mean
 from glassformer.opened import DTYPES, OpenedModel
 from glassformer.runtime.in_memory import InMemory
 
 EXECUTORS = ("auto", "plain", "cpu")
-Native = TypeVar("Engine")
+Native = TypeVar("Native")
 note = logging.getLogger("glassformer").warning
 
 
@@ -115,4 +115,4 @@ class Executors:
 
 
 def _unknown_value(what: str, value: str, known: tuple[str, ...], error: type[Exception] = InputError) -> Exception:
-    return error(f"there is no {what} {value!r}.{nearest(value, known)} Known: {', '.join(known)}.")
+    return error(f"there is no {what} {value!r}.{did_you_mean(value, known)} Known: {', '.join(known)}.")

@@ -27,7 +27,7 @@ from glassformer.decoding.stopping import when_cancelled
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
-from glassformer.errors import InputError, InputTypeError, SettingError, SiteError, check_context, refuse
+from glassformer.errors import InputError, InputTypeError, SettingError, SiteError, check_context, refuse_unknown
 from glassformer.opened import OpenedModel, open_model
 from glassformer.progress import NamedProgress, Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
@@ -75,7 +75,7 @@ def load(
         activations: what it rounds the inputs of quantized matrices to: 'q14', or 'q8', which is faster and coarser.
         progress: called as (what, bytes so far, total bytes) while something is fetched or quantized.
     """
-    refuse(unknown, load)
+    refuse_unknown(unknown, load)
     if not isinstance(name, (str, os.PathLike)):
         raise InputTypeError(f"a model's name is text or a path, not {type(name).__name__}.")
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too
@@ -124,7 +124,7 @@ class Model:
             raise SiteError(
                 f"changes map sites to a Change each, such as {{'blocks.3.residual': Change(scale=0)}}; not {changes!r}."
             )
-        expanded = Watch.asked(changes, self.blueprint.blocks, self.blueprint.encoder_blocks).changes
+        expanded = Watch.parse(changes, self.blueprint.blocks, self.blueprint.encoder_blocks).changes
         return replace(self, changes={**self.changes, **expanded})
 
     @property

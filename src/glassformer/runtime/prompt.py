@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias, TypedDict, cast
 
-from glassformer.errors import InputError, InputTypeError, TemplateError, UnknownArgument, nearest
+from glassformer.errors import InputError, InputTypeError, TemplateError, UnknownArgument, did_you_mean
 from glassformer.text import Tokenizer
 
 Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]  # a text, or a conversation's messages
@@ -41,7 +41,7 @@ class PromptOptions:
         if unknown := [name for name in keywords if name not in cls.__annotations__]:
             known = ", ".join(cls.__annotations__)
             raise UnknownArgument(
-                f"there is no argument {unknown[0]!r} here.{nearest(unknown[0], cls.__annotations__)} "
+                f"there is no argument {unknown[0]!r} here.{did_you_mean(unknown[0], cls.__annotations__)} "
                 f"A prompt's arguments are: {known}; variables of the chat template go into template={{…}}."
             )
         return cls(keywords.get("raw", False), keywords.get("system"), dict(keywords.get("template") or {}))

@@ -14,7 +14,7 @@ from glassformer.cli.chat.conversation import Conversation, Message
 from glassformer.cli.chat.session import Session, excerpt, is_sampling_setting
 from glassformer.decoding import GenerationConfig
 from glassformer.decoding.settings import THIS_CALL
-from glassformer.errors import InputError, SettingError, nearest
+from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow
 from glassformer.page.format import escape_control, format_percent, pluralize, visible
 
@@ -48,7 +48,7 @@ def run_command(session: Session, line: str) -> None:
     name, argument = [*line[1:].split(None, 1), "", ""][:2]
     command = COMMANDS.get(ALIASES.get(name, name))
     if command is None:
-        hint = nearest(f"/{name}", (f"/{known}" for known in COMMANDS))
+        hint = did_you_mean(f"/{name}", (f"/{known}" for known in COMMANDS))
         raise InputError(
             f"there is no command '/{name}'.{hint} /help lists them; with a space before the slash it is a message."
         )

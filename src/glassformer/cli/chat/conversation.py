@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import InputError
 from glassformer.runtime.run import Run
-from glassformer.typecheck import fits, words
+from glassformer.typecheck import matches_type, type_words
 from glassformer.views.view import View
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ def _check_fields(raw: Mapping[str, Any], types: Mapping[str, Any], where: str) 
     for name, kind in types.items():
         if name not in raw and name in optional:
             continue
-        if name not in raw or not fits(raw[name], kind):
-            raise InputError(f"{where} {name} must be {FIELD_WORDS.get(name) or words(kind)}.")
+        if name not in raw or not matches_type(raw[name], kind):
+            raise InputError(f"{where} {name} must be {FIELD_WORDS.get(name) or type_words(kind)}.")
 
 
 FIELD_WORDS = {"settings": "an object", "template": "an object", "messages": "a list"}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from glassformer import AutoModelForMaskedLM, AutoTokenizer, load, pipeline
 from glassformer.errors import ExecutorError, InputError, InputTypeError, SettingError, UnknownArgument
-from glassformer.tasks.entities import Part, grouped
-from glassformer.tasks.reading import batches
+from glassformer.tasks.forward import batches
+from glassformer.tasks.token_classification import EntitySpan, group_spans
 from tests.tasks.conftest import Make, same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -46,7 +46,7 @@ class TestFillMask:
         ours, theirs = pipeline("fill-mask", folder), reference("fill-mask", folder)
         for targets in (["capital", "city"], "cat", ["capital", "capital"], ["Ünknownword", "dog"]):
             same(ours("A [MASK].", targets=targets), theirs("A [MASK].", targets=targets))
-        assert "'Ünknownword' is not in the vocabulary; 'unknown' stands for it." in caplog.text
+        assert "'Ünknownword' is not in the vocabulary; using 'unknown' instead." in caplog.text
 
     def test_refuses(self, make: Make) -> None:
         task = pipeline("fill-mask", make("bert", "MaskedLM"))
@@ -158,8 +158,8 @@ class TestTokenClassification:
         )
         text = " ".join(["Ada"] * 200)
         single = task(text, aggregation_strategy="none")
-        parts = [Part(one["entity"], one["score"], [one["word"]], one["start"], one["end"]) for one in single]
-        assert [(one["start"], one["end"]) for one in task(text)] == [(g[0].start, g[-1].end) for g in grouped(parts)]
+        parts = [EntitySpan(one["entity"], one["score"], [one["word"]], one["start"], one["end"]) for one in single]
+        assert [(one["start"], one["end"]) for one in task(text)] == [(g[0].start, g[-1].end) for g in group_spans(parts)]
 
     def test_refuses(self, make: Make, named_labels: dict[str, Any]) -> None:
         task = pipeline("ner", make("bert", "TokenClassification", **named_labels))
@@ -273,14 +273,14 @@ class TestQuestionAnswering:
 class TestEveryTask:
     def test_a_head_that_does_not_fit(self, make: Make) -> None:
         said = (
-            r"fill-mask needs a model with a head for gaps, and .* \(bert\) has a head for a text's label: use it for "
-            r"text-classification .*take 'bert-base-uncased'"
+            r"fill-mask needs a model with a masked language modeling head, and .* \(bert\) has a text classification head: "
+            r"use it for text-classification .*use 'bert-base-uncased'"
         )
         with pytest.raises(InputError, match=said):
             pipeline("fill-mask", make("bert", "SequenceClassification"))
 
     def test_no_default(self) -> None:
-        with pytest.raises(InputError, match="question-answering has no default model that can be had without a hub"):
+        with pytest.raises(InputError, match="question-answering has no default model without a hub"):
             pipeline("question-answering")
 
     def test_names(self) -> None:
@@ -310,7 +310,7 @@ class TestEveryTask:
             pipeline("fill-mask", module)
         with pytest.raises(InputTypeError, match="a model is a name, a path or a loaded model, not int"):
             pipeline("fill-mask", 3)
-        assert repr(pipeline("fill-mask", module, tokenizer)) == "FillMask('BertForMaskedLM')"
+        assert repr(pipeline("fill-mask", module, tokenizer)) == "FillMaskTask('BertForMaskedLM')"
 
     @pytest.mark.parametrize(
         ("wrong", "error", "said"),

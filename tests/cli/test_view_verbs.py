@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from glassformer.cli.app import app
 from glassformer.views import attention
-from glassformer.views.attention import Attention, Heads, Row
+from glassformer.views.attention import AttentionMap, AttentionRow, Heads
 from glassformer.views.attribution import Attribution
 from glassformer.views.caching import CacheComparison
 from glassformer.views.compare_models import ModelComparison
@@ -62,11 +62,11 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
     (Strategies, ("trace", TEXT, "--strategies", "-n", "3")),
     (CacheComparison, ("trace", TEXT, "--no-cache", "-n", "3")),
     (Heads, ("attention", TEXT)),
-    (Attention, ("attention", TEXT, "--layer", "1", "--head", "0")),
-    (Attention, ("attention", TEXT, "--layer", "-1")),
-    (Attention, ("attention", TEXT, "--mean", "-n", "2")),
-    (Attention, ("attention", TEXT, "--rollout")),
-    (Row, ("attention", TEXT, "--layer", "0", "--token", "-1")),
+    (AttentionMap, ("attention", TEXT, "--layer", "1", "--head", "0")),
+    (AttentionMap, ("attention", TEXT, "--layer", "-1")),
+    (AttentionMap, ("attention", TEXT, "--mean", "-n", "2")),
+    (AttentionMap, ("attention", TEXT, "--rollout")),
+    (AttentionRow, ("attention", TEXT, "--layer", "0", "--token", "-1")),
     (Lens, ("lens", TEXT)),
     (Lens, ("lens", TEXT, "--token", "2", "--token", "-1")),
     (Attribution, ("lens", TEXT, "--wrote", "best")),
@@ -80,7 +80,7 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
         ("compare", TEXT, "--change", "blocks.1.attention.heads:0,1=0", "--change", "blocks.*.mlp.update=0.5", "-n", "3"),
     ),
     (ModelComparison, ("compare", TEXT, "--other-executor", "plain")),
-    (ModelComparison, ("compare", TEXT, "--other", "transformers")),
+    (ModelComparison, ("compare", TEXT, "--other-weights", "q8_0")),
 ]
 
 
@@ -133,7 +133,7 @@ def test_an_encoder_decoder(t5: str) -> None:
     assert "→" in ran("trace", TEXT, "-n", "2", "-m", t5)
     assert "cross-attention" in ran("attention", TEXT, "--target", "a dog", "--kind", "cross", "--layer", "0", "-m", t5)
     assert "the encoder's" in ran("attention", TEXT, "--kind", "encoder", "--layer", "0", "-m", t5)
-    assert "what each layer would have said" in ran("lens", TEXT, "--target", "a dog", "-m", t5)
+    assert "what each layer would predict" in ran("lens", TEXT, "--target", "a dog", "-m", t5)
     answers = ("--answer", "4", "--against", "5")
     assert "which places move" in ran("patch", "the cat sat", "the dog sat", "--target", "a", *answers, "-m", t5)
 
@@ -142,7 +142,7 @@ def test_an_encoder() -> None:
     bert = str(folder("bert", "masked")[0])
     assert "perplexity" in ran("trace", TEXT, "-m", bert)
     assert "layers × " in ran("attention", TEXT, "-m", bert)
-    assert "what each layer would have said" in ran("lens", "the [MASK] sat", "--token", "[MASK]", "-m", bert)
+    assert "what each layer would predict" in ran("lens", "the [MASK] sat", "--token", "[MASK]", "-m", bert)
 
 
 def test_recording_says_first_what_it_takes(gpt2: str, tmp_path: Path) -> None:
@@ -158,11 +158,11 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     run = ("run", TEXT, "-m", gpt2, "-n", "5", "--temperature", "0.9", "--seed", "3")
     done = glass(*run, "--save", str(path))
-    assert f"kept in {path}" in done.stderr
+    assert f"saved as {path}" in done.stderr
     again = glass("run", "--replay", str(path))
     assert (again.returncode, again.stdout) == (0, "identical: every token is the same\n")
     for vain in (("--temperature", "2"), ("-m", "minilm")):
-        assert "takes model and settings from the file" in failed(glass("run", "--replay", str(path), *vain))
+        assert "takes the model and all settings from the file" in failed(glass("run", "--replay", str(path), *vain))
     told = json.loads(path.read_text("utf-8"))
     told["settings"]["temperature"]["value"] = 30.0
     path.write_text(json.dumps(told), "utf-8")
@@ -187,7 +187,7 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
         (("trace", "x", "--save", "x.pdf"), "does not say in which form"),
         (("trace", "x", "--save", "nowhere/x.json"), "there is no folder"),
         (("trace", "x", "--step", "2"), "--step is for --sweep"),
-        (("trace", "x", "--given", "-n", "3"), "--given writes nothing, so max_new_tokens would change nothing"),
+        (("trace", "x", "--given", "-n", "3"), "--given generates nothing, so max_new_tokens would change nothing"),
         (("lens", "x", "--change", "blocks.0.attention.heads:9=0"), "there is no head 9 to change: there are 4"),
         (("attention", "x", "--mean", "--rollout"), "--mean is over all layers. Leave out --rollout"),
         (("attention", "x", "--mean", "--layer", "1"), "--mean is over all layers. Leave out --layer"),
@@ -199,21 +199,16 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
         (("lens", "x", "--token", "77"), "there is no token 77 in a text of 1"),
         (("lens", "x", "--wrote", "best", "--token", "0", "--token", "1"), "Give --token once"),
         (("lens", "x", "--wrote", "ab"), "is 2 tokens, not one"),
-        (("lens", "x", "--against", "a"), "--against is what a token's score is held against. Pass --wrote too"),
+        (("lens", "x", "--against", "a"), "--against is compared with the token of --wrote. Pass --wrote too"),
         (("patch", "the cat", "the ox"), "the texts have 7 and 6 tokens. Patching goes place by place"),
         (("patch", "the cat", "the bat", "--part", "hads"), "there is no part 'hads' to patch. Did you mean 'heads'"),
-        (("compare", "x"), "compare with what? Here is nothing"),
-        (("compare", "x", "y", "--with", "top_k=1"), "Here is a second text and another way"),
+        (("compare", "x"), "compare with what? This asks for nothing"),
+        (("compare", "x", "y", "--with", "top_k=1"), "This asks for a second text and another setting"),
         (("compare", "x", "--change", "blocks.0.residual"), "is not SITE[:HEADS]=FACTOR"),
         (("compare", "x", "--change", "blocks.0.residul=0"), "Did you mean 'blocks.0.residual'"),
-        (("compare", "x", "--file", "y", "--other", "transformers"), "give one of them"),
-        (("compare", "--file", "missing.txt", "--other", "transformers"), "is no text that can be read"),
-        (("compare", TEXT, "--other-cache", "q8", "--seed", "3"), "--seed is for texts that are written; two models score"),
-        (("compare", TEXT, "--other", "transformers", "-n", "3"), "transformers is asked for its scores, and as it is."),
-        (
-            ("compare", TEXT, "--other", "transformers", "--other-cache", "q8"),
-            "transformers is asked for its scores, and as",
-        ),
+        (("compare", "x", "--file", "y", "--other-cache", "q8"), "give one of them"),
+        (("compare", "--file", "missing.txt", "--other-cache", "q8"), "cannot be read as text"),
+        (("compare", TEXT, "--other-cache", "q8", "--seed", "3"), "--seed is for generated texts; two models score"),
         (("run", "x", "--replay", "y.json"), "takes its prompt from the file"),
         (("run", "--replay", "missing.json"), "is no receipt that can be read"),
     ],
@@ -264,8 +259,8 @@ def test_a_long_map_keeps_the_first_token(gpt2: str, tmp_path: Path, monkeypatch
     assert "48 of 60 tokens" in shown
     assert "the first and the last" in shown
     ran("attention", "x" * 60 + "y" * 60, "--layer", "1", "-m", gpt2, "--save", str(tmp_path / "map.html"), width=1000)
-    assert (tmp_path / "map.html").read_text("utf-8").count('class="who"') == 120
-    monkeypatch.setattr(attention, "POINTED", 100)
+    assert (tmp_path / "map.html").read_text("utf-8").count('class="source"') == 120
+    monkeypatch.setattr(attention, "MAX_HOVER_TOKENS", 100)
     ran("attention", "x" * 60 + "y" * 60, "--layer", "1", "-m", gpt2, "--save", str(tmp_path / "map.html"), width=1000)
     assert (tmp_path / "map.html").stat().st_size < 40_000
 

@@ -16,7 +16,7 @@ import transformers
 from safetensors.numpy import save_file
 
 from glassformer import pipeline
-from glassformer.checkpoint.sentence import read_sentence
+from glassformer.checkpoint.sentence_settings import read_sentence_settings
 from glassformer.errors import CheckpointError, InputError, SettingError
 from tests.tasks.conftest import Make
 
@@ -46,7 +46,7 @@ class Test_MiniLM:
         task = pipeline("embed")
         with caplog.at_level(logging.WARNING, "glassformer"):
             found = task(["word " * 400, "short"])
-        assert "1 of 2 texts have more than the 256 tokens that minilm reads; cut." in caplog.text
+        assert "1 of 2 texts were cut to the 256 tokens that minilm reads." in caplog.text
         assert np.allclose(found[0], task("word " * 254), atol=1e-6)
 
 
@@ -185,17 +185,17 @@ def test_options_are_refused(sentences: Sentences) -> None:
 )  # fmt: skip
 def test_bad_files(sentences: Sentences, files: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
-        read_sentence(sentences(**files))
+        read_sentence_settings(sentences(**files))
 
 
 def test_a_dense_layer_that_is_none(sentences: Sentences) -> None:
     folder = sentences(modules_json=[{"type": "x.Dense", "path": "2"}], **{"2__config_json": {}})
     save_file({"other": np.zeros(3, np.float32)}, folder / "2" / "model.safetensors")
     with pytest.raises(CheckpointError, match="is no linear layer: it holds other"):
-        read_sentence(folder)
+        read_sentence_settings(folder)
 
 
 def test_gguf_says_its_pooling() -> None:
     for number, way in {1: "mean", 2: "cls", 3: "lasttoken", 0: "mean", None: "mean"}.items():
         metadata = {"general.architecture": "bert", "bert.pooling_type": number}
-        assert read_sentence(Path("x.gguf"), metadata).pooling == (way,)
+        assert read_sentence_settings(Path("x.gguf"), metadata).pooling == (way,)
