@@ -66,7 +66,7 @@ def vocabulary(tokens: int = 151_936) -> dict[str, Any]:
     """Seconds to read the header of a GGUF file with so many tokens and as many merges."""
     import gguf
 
-    from glassformer.checkpoint.gguf import Gguf
+    from glassformer.checkpoint.gguf import GgufCheckpoint
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "wide.gguf"
@@ -80,7 +80,7 @@ def vocabulary(tokens: int = 151_936) -> dict[str, Any]:
         times = []
         for _ in range(5):
             began = time.perf_counter()
-            assert len(Gguf(path).metadata["tokenizer.ggml.tokens"]) == tokens
+            assert len(GgufCheckpoint(path).metadata["tokenizer.ggml.tokens"]) == tokens
             times.append(time.perf_counter() - began)
     return {"model": f"GGUF header, {tokens:,} tokens and merges", "seconds": f"{statistics.median(times):.2f}"}
 

@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from common import QWEN3_06B
 from glassformer import blueprints
-from glassformer.checkpoint.gguf_writing import Rows
+from glassformer.checkpoint.gguf_writer import RowReader
 from glassformer.checkpoint.locate import home
-from glassformer.checkpoint.packing import known_kind
-from glassformer.checkpoint.stored import Layout
+from glassformer.checkpoint.quantization import check_kind
+from glassformer.checkpoint.stored_tensors import Layout
 from glassformer.quantize.export import write_model
 from glassformer.text import Tokenizer
 
@@ -37,7 +37,7 @@ BLOCK = 64  # rows that are drawn together, so that a row is the same however ma
 
 def random_gguf(kind: str, shape: Mapping[str, Any] = QWEN3_06B, name: str = "qwen3-0.6b") -> Path:
     """A GGUF file in a kind, made once and kept beside the fetched models."""
-    kind = known_kind(kind)
+    kind = check_kind(kind)
     path = home() / "bench" / f"{name}-{kind.lower()}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,9 +48,9 @@ def random_gguf(kind: str, shape: Mapping[str, Any] = QWEN3_06B, name: str = "qw
     return path
 
 
-def _opened(weight: blueprints.Weight, layout: Layout | None) -> Rows:
+def _opened(weight: blueprints.Weight, layout: Layout | None) -> RowReader:
     """A weight's rows; how they are laid makes no difference to random ones."""
-    shape = weight.shape if layout is None else layout.stored(weight.shape)
+    shape = weight.shape if layout is None else layout.stored_shape(weight.shape)
     if "norm" in weight.name:
         return lambda first, last: np.ones((last - first, shape[-1]), np.float32)
     return partial(_drawn, zlib.crc32(weight.name.encode()), shape[-1])

@@ -38,9 +38,8 @@ NEIGHBOURS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, -1))  # of 
 def check_kind(kind: str) -> str:
     """A kind as the format spells it, whatever its case; an unknown one is refused."""
     if not isinstance(kind, str) or kind.upper() not in BITS:
-        raise InputError(
-            f"there is no kind {kind!r} that weights can be packed in.{did_you_mean(str(kind), BITS)} Known: {', '.join(BITS)}."
-        )
+        hint, known = did_you_mean(str(kind), BITS), ", ".join(BITS)
+        raise InputError(f"there is no kind {kind!r} that weights can be packed in.{hint} Known: {known}.")
     return kind.upper()
 
 

@@ -138,8 +138,8 @@ class VocabularyMixin:
         )
         for name in roles:
             if name not in SPECIAL_TOKEN_NAMES:
-                known = ", ".join(SPECIAL_TOKEN_NAMES)
-                raise InputError(f"{name!r} is no role of a token.{did_you_mean(name, SPECIAL_TOKEN_NAMES)} Use one of: {known}.")
+                hint, known = did_you_mean(name, SPECIAL_TOKEN_NAMES), ", ".join(SPECIAL_TOKEN_NAMES)
+                raise InputError(f"{name!r} is no role of a token.{hint} Use one of: {known}.")
         if not isinstance(additional, (list, tuple)):
             raise InputTypeError(f"extra_special_tokens is a list of tokens, not {type(additional).__name__}.")
         kept = () if replace_extra_special_tokens else self._additional
