@@ -1,4 +1,4 @@
-"""docs/json.md: the table names the schemas that exist, and each command and each call gives what it says."""
+"""docs/json.md: the table names the schemas that exist, and each command and each call gives its schema."""
 
 from __future__ import annotations
 
@@ -26,67 +26,67 @@ PAGE = ROOT / "docs" / "json.md"
 TEXT = PAGE.read_text("utf-8")
 
 
-class Row(NamedTuple):
+class SchemaRow(NamedTuple):
     schema: str
     command: str
     call: str
 
 
-ROWS = [Row(*found) for found in re.findall(r"^\| `(glassformer\.\S+)` \| .+? \| (.+) \| (.+) \|$", TEXT, re.M)]
+ROWS = [SchemaRow(*cells) for cells in re.findall(r"^\| `(glassformer\.\S+)` \| .+? \| (.+) \| (.+) \|$", TEXT, re.M)]
 COMMANDS = [row for row in ROWS if row.command.startswith("`glass ")]
 CALLS = [row for row in ROWS if row.call.startswith("`")]
 
 
 def views() -> dict[str, type[View]]:
     """Every view of the package, by its schema's name."""
-    for one in pkgutil.walk_packages(glassformer.__path__, "glassformer."):
-        if not one.name.endswith("__main__"):
-            importlib.import_module(one.name)
-    found = [view for view in below(View) if view.__module__.startswith("glassformer.")]
-    names = {view.SCHEMA: view for view in found}
-    assert len(names) == len(found)
-    return names
+    for module in pkgutil.walk_packages(glassformer.__path__, "glassformer."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    classes = [view for view in subclasses(View) if view.__module__.startswith("glassformer.")]
+    by_schema = {view.SCHEMA: view for view in classes}
+    assert len(by_schema) == len(classes)
+    return by_schema
 
 
-def below(kind: type[View]) -> Iterator[type[View]]:
-    for one in kind.__subclasses__():
-        yield one
-        yield from below(one)
+def subclasses(kind: type[View]) -> Iterator[type[View]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from subclasses(subclass)
 
 
 def test_the_table_names_every_schema() -> None:
     assert sorted(row.schema for row in ROWS) == sorted(views())
 
 
-def test_all_rows_are_run() -> None:
+def test_every_row_has_a_command_and_a_call() -> None:
     assert {row.schema for row in ROWS} - {row.schema for row in COMMANDS} == {"glassformer.why/1", "glassformer.chat/1"}
     assert {row.schema for row in ROWS} - {row.schema for row in CALLS} == {"glassformer.chat/1"}
 
 
-def given(*words: str) -> str:
+def output(*words: str) -> str:
     done = CliRunner().invoke(app, [*words])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.stdout
 
 
-def test_commands(smollm2: Path, place: Path) -> None:
+def test_commands_give_their_schemas(smollm2: Path, place: Path) -> None:
     """On a tiny model: what a text becomes does not matter here."""
     tiny = str(folder("gpt2", "causal")[0])
     for row in COMMANDS:
         _, *words = shlex.split(row.command.strip("`"))
-        if "--replay" in words or words[0] == "tokens":  # the model is in the file; the tiny one cannot fill up
-            text = given(*words, "--json")
+        if "--replay" in words or words[0] == "tokens":  # the model is in the file; the tiny one has no padding
+            text = output(*words, "--json")
         elif words[0] == "models":
-            text = given(*words, tiny, "--json")
+            text = output(*words, tiny, "--json")
         elif "--save" in words:
-            given(*words, "-m", tiny)
+            output(*words, "-m", tiny)
             text = Path(words[-1]).read_text("utf-8")
         else:
-            text = given(*words, "-m", tiny, "--json")
+            text = output(*words, "-m", tiny, "--json")
         jsonschema.validate(json.loads(text), schema(views()[row.schema]))
 
 
-def test_calls(smollm2: Path) -> None:
+def test_calls_give_their_schemas(smollm2: Path) -> None:
     names: dict[str, Any] = {}
     for block in blocks(PAGE, "python"):
         exec(compile(block, str(PAGE), "exec"), names)
@@ -96,7 +96,7 @@ def test_calls(smollm2: Path) -> None:
         jsonschema.validate(json.loads(json.dumps(view.to_dict())), schema(type(view)))
 
 
-def test_the_example(smollm2: Path, place: Path) -> None:
+def test_the_example_is_what_is_printed(smollm2: Path, place: Path) -> None:
     (command,) = blocks(PAGE, "sh")
     (shown,) = blocks(PAGE, "json")
-    assert json.loads(given(*shlex.split(command)[1:])) == json.loads(shown)
+    assert json.loads(output(*shlex.split(command)[1:])) == json.loads(shown)

@@ -1,11 +1,11 @@
-"""docs/tour: every command and every block of Python is run, page by page in order, and what is shown is what came.
+"""docs/tour: every command and every block of Python is run, page by page in order, and its output is what the page shows.
 
-A `text` block shows what the block above it gave. It may leave lines out, with `…` on a line of its own, and parts of a
-line, with `…` inside it, as it must for times. Words and whole numbers are compared, fractions roughly: their last digits
-are the processor's. Shades, bars and the width of blanks are not compared.
+A `text` block shows the output of the block above it. It may leave lines out, with `…` on a line of its own, and parts of a
+line, with `…` inside it, as it must for times. Words and whole numbers are compared exactly, fractions roughly: their last
+digits depend on the processor. Shades, bars and the width of spaces are not compared.
 
-`sh qwen3` runs on a tiny Qwen3. `floats` in a mark: of the model as floats, which takes its time; `make test` runs those
-commands on the tiny model, and `make test-all` all of it as it stands.
+`sh qwen3` runs on a tiny Qwen3. `floats` in a mark: on the unquantized model, which is slow; `make test` runs those commands
+on the tiny model, and `make test-all` as they are.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SHADES = str.maketrans(dict.fromkeys("█▓▒░·─", " "))
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str | None]]:
-    """Each block's mark and text, and what is shown of what it gives, if something is."""
-    found = BLOCK.findall(page.read_text("utf-8"))
-    for (mark, text), (after, told) in zip(found, [*found[1:], ("", "")], strict=False):  # a page may have none
-        yield mark, text, told if after == "text" else None
+    """Each block's mark and text, and the output that the page shows for it, if any."""
+    pairs = BLOCK.findall(page.read_text("utf-8"))
+    for (mark, text), (next_mark, output) in zip(pairs, [*pairs[1:], ("", "")], strict=False):  # a page may have none
+        yield mark, text, output if next_mark == "text" else None
 
 
 FLOATS = [page for page in CHAPTERS if any("floats" in mark for mark, _, _ in blocks(page))]
@@ -53,56 +53,50 @@ def words(line: str) -> str:
     return " ".join(line.translate(SHADES).split())
 
 
-def near(said: str, told: str) -> bool:
-    """Whether a number is the page's: whole ones exactly, fractions within two hundredths or two of their last digit."""
-    if said == told or not ("." in said and "." in told):
-        return said == told
-    one, other = (float(number.replace(",", "")) for number in (said, told))
-    digits = told.partition("e")[0].partition(".")[2]
-    last = 0.0 if "e" in told else 10.0 ** -len(digits)
-    return abs(one - other) <= 0.02 * abs(other) + 2 * last
+def same_number(actual: str, expected: str) -> bool:
+    """Whole numbers must be equal, fractions within two hundredths or two of their last digit."""
+    if actual == expected or not ("." in actual and "." in expected):
+        return actual == expected
+    value, target = (float(number.replace(",", "")) for number in (actual, expected))
+    digits = expected.partition("e")[0].partition(".")[2]
+    last = 0.0 if "e" in expected else 10.0 ** -len(digits)
+    return abs(value - target) <= 0.02 * abs(target) + 2 * last
 
 
-def alike(said: str, told: str) -> bool:
-    """Whether a line is the page's."""
-    said, told = words(said), words(told)
-    numbers = re.findall(NUMBER, told)
-    parts = re.split(f"( ?… ?|{NUMBER})", told)
-    kinds = [".*" if "…" in part else f"({NUMBER})" if number else re.escape(part) for part, number in marked(parts)]
-    found = re.fullmatch("".join(kinds), said)
-    return found is not None and all(near(*pair) for pair in zip(found.groups(), numbers, strict=True))
+def same_line(actual: str, expected: str) -> bool:
+    """Whether a printed line is the page's."""
+    actual, expected = words(actual), words(expected)
+    numbers = re.findall(NUMBER, expected)
+    parts = enumerate(re.split(f"( ?… ?|{NUMBER})", expected))  # every second part is what it was split at
+    patterns = [".*" if "…" in part else f"({NUMBER})" if at % 2 else re.escape(part) for at, part in parts]
+    match = re.fullmatch("".join(patterns), actual)
+    return match is not None and all(same_number(*pair) for pair in zip(match.groups(), numbers, strict=True))
 
 
-def marked(parts: list[str]) -> Iterator[tuple[str, bool]]:
-    """What `re.split` gave: every second part is what it was split at."""
-    for place, part in enumerate(parts):
-        yield part, place % 2 == 1
-
-
-def shown(printed: str, told: str) -> None:
-    """Check what a page shows against what came."""
+def check_output(printed: str, expected: str) -> None:
+    """Check what was printed against what a page shows."""
     lines = [line for line in printed.splitlines() if line.strip()]
     at, skip = 0, False
-    for line in told.splitlines():
+    for line in expected.splitlines():
         if not line.strip():
             continue
         if line.strip() == "…":
             skip = True
             continue
         places = range(at, len(lines)) if skip else range(at, min(at + 1, len(lines)))
-        found = next((place for place in places if alike(lines[place], line)), None)
-        assert found is not None, f"the page shows\n{line}\nbut this came:\n" + "\n".join(lines[at:])
-        at, skip = found + 1, False
+        match = next((place for place in places if same_line(lines[place], line)), None)
+        assert match is not None, f"the page shows\n{line}\nbut this was printed:\n" + "\n".join(lines[at:])
+        at, skip = match + 1, False
     assert skip or at == len(lines), "the page leaves out, without a word:\n" + "\n".join(lines[at:])
 
 
 def glass(line: str) -> str:
-    """What a command gives, notes included; `printf '…' |` before it is what it reads."""
+    """A command's output, notes included; `printf '…' |` before it is its input."""
     typed, _, command = line.rpartition(" | ")
-    given = shlex.split(typed)[1].encode().decode("unicode_escape") if typed else None
+    stdin = shlex.split(typed)[1].encode().decode("unicode_escape") if typed else None
     first, *rest = shlex.split(command, comments=True)
     assert first == "glass", line
-    done = CliRunner().invoke(app, rest, input=given)
+    done = CliRunner().invoke(app, rest, input=stdin)
     assert done.exit_code == 0, (line, done.output, done.exception)
     assert done.stdout.strip(), line
     return done.output
@@ -129,7 +123,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
 def test_chapter(page: Path, smollm2: Path, place: Path, request: pytest.FixtureRequest) -> None:
     names: dict[str, Any] = {}
-    for mark, text, told in blocks(page):
+    for mark, text, expected in blocks(page):
         if mark in ("sh qwen3", "sh floats"):
             tiny = str(request.getfixturevalue("tiny_qwen3"))
             for line in commands(text):
@@ -138,8 +132,8 @@ def test_chapter(page: Path, smollm2: Path, place: Path, request: pytest.Fixture
         if mark not in ("sh", "python"):
             continue
         printed = "".join(map(glass, commands(text))) if mark == "sh" else python(text, names, page)
-        if told is not None:
-            shown(printed, told)
+        if expected is not None:
+            check_output(printed, expected)
 
 
 @pytest.mark.sweep
@@ -148,21 +142,21 @@ def test_floats(page: Path, smollm2: Path, place: Path, monkeypatch: pytest.Monk
     """In a home of its own, so that what is packed goes with it."""
     own = place / "home"
     own.mkdir()
-    for one in home().iterdir():
-        if one.name not in ("packed", "tiles"):
-            (own / one.name).symlink_to(one)
+    for path in home().iterdir():
+        if path.name not in ("packed", "tiles"):
+            (own / path.name).symlink_to(path)
     monkeypatch.setenv("GLASS_HOME", str(own))
     names: dict[str, Any] = {}
-    for mark, text, told in blocks(page):
+    for mark, text, expected in blocks(page):
         if "floats" in mark:
             printed = "".join(map(glass, commands(text))) if mark.startswith("sh") else python(text, names, page)
-            if told is not None:
-                shown(printed, told)
+            if expected is not None:
+                check_output(printed, expected)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_nothing_is_left_out(page: Path) -> None:
-    """Every block is of a kind that is run or compared, and every command is one of ours."""
+def test_every_block_is_run_or_compared(page: Path) -> None:
+    """And every command is one of ours."""
     marks = [mark for mark, _, _ in blocks(page)]
     assert set(marks) <= MARKS
     assert page.read_text("utf-8").count("```") == 2 * len(marks)
@@ -172,7 +166,7 @@ def test_nothing_is_left_out(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "same"),
+    ("expected", "same"),
     [
         ("one  24.2%  █████\n34 ms\nend", True),
         ("one 24.3% ██\n… ms\nend", True),
@@ -186,16 +180,16 @@ def test_nothing_is_left_out(page: Path) -> None:
         ("…\nend\n34 ms", False),  # in another order
     ],
 )
-def test_what_counts_as_shown(told: str, same: bool) -> None:
+def test_check_output(expected: str, same: bool) -> None:
     printed = "one  24.2%  ████\n\n34 ms\nend\n"
     if same:
-        shown(printed, told)
+        check_output(printed, expected)
         return
     with pytest.raises(AssertionError, match="the page"):
-        shown(printed, told)
+        check_output(printed, expected)
 
 
-def test_the_table_is_of_what_is_run() -> None:
+def test_start_page_rows_stand_in_their_chapters() -> None:
     """Each command and call of the start page stands in the chapter that it leads to; every chapter is there, in order."""
     row = re.compile(r"^\| .+ \| `(.+)` \| `(.+)` \| \[\d+\]\((.+\.md)\) \|$", re.M)
     rows = row.findall((TOUR / "README.md").read_text("utf-8"))

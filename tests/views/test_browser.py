@@ -38,7 +38,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.save(tmp_path_factory.mktemp("page") / "run.html")
 
 
-def test_it_is_what_was_written(page: Path, tmp_path: Path) -> None:
+def test_the_saved_page_escapes_text_and_fetches_nothing(page: Path, tmp_path: Path) -> None:
     """No tag is the text's own, nothing is fetched, and all parts are there."""
     seen = browse("--dump-dom", url=page.as_uri(), folder=tmp_path)
     assert all("data:image/png" in picture and "onerror" not in picture for picture in re.findall("<img[^>]*>", seen))
@@ -49,7 +49,7 @@ def test_it_is_what_was_written(page: Path, tmp_path: Path) -> None:
         assert words in seen
 
 
-def test_following_a_token_opens_its_reasons(page: Path, tmp_path: Path) -> None:
+def test_a_link_to_a_token_expands_its_explanation(page: Path, tmp_path: Path) -> None:
     """A link is what the keyboard can reach and follow; the parts around its target open."""
     closed = browse("--dump-dom", url=page.as_uri(), folder=tmp_path)
     opened = browse("--dump-dom", url=f"{page.as_uri()}#token-3", folder=tmp_path)
@@ -59,7 +59,7 @@ def test_following_a_token_opens_its_reasons(page: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("width", [400, 1200])
-def test_a_picture_is_drawn(page: Path, tmp_path: Path, width: int) -> None:
+def test_the_page_renders_in_a_browser(page: Path, tmp_path: Path, width: int) -> None:
     shot = tmp_path / "shot.png"
     browse(f"--screenshot={shot}", f"--window-size={width},900", url=page.as_uri(), folder=tmp_path)
     data = shot.read_bytes()

@@ -117,7 +117,7 @@ def test_a_page_at_80_columns() -> None:
     assert [line for line in lines if "─ " in line][-3:] == [f"├─ {NASTY}  50%", "│  └─ leaf  10%", "└─ other  20%"]
 
 
-def test_a_grid_that_is_shown_whole() -> None:
+def test_a_grid_with_all_columns_is_drawn_in_bands() -> None:
     names, values = tuple(f"t{n}" for n in range(14)), (tuple(n / 14 for n in range(14)),)
     texts = (tuple(f"word{n}" for n in range(14)),)
     cut, whole = (
@@ -129,7 +129,7 @@ def test_a_grid_that_is_shown_whole() -> None:
     assert all(word in whole for word in texts[0])
 
 
-def test_a_grid_whose_numbers_can_be_spared() -> None:
+def test_a_narrow_grid_drops_its_optional_texts() -> None:
     """Where all columns have room they stand in the cells; where not, shades say it, and a sign which way."""
     names, values = tuple(f"token {n}" for n in range(12)), (tuple(1.2 - 0.2 * n for n in range(12)),)
     grid = Page(
@@ -144,11 +144,11 @@ def test_a_grid_whose_numbers_can_be_spared() -> None:
     assert 'rgba(var(--less), 0.550)" title="layer 0 · token 11 · -100.0%"' in html
 
 
-def test_what_is_pointed_at() -> None:
+def test_hover_map_holds_each_tokens_targets() -> None:
     """Each token of a text holds what it saw; what it could not see is dim, and a cell's note stands for its value."""
     seen = (("the", "cat"), ((1.0, None), (0.5, 1.0)), (("100%", ""), ("20%", "80%")))
     html = html_fragment(Page("", (HoverMap(("a", "b"), *seen), Grid(("a", "b"), *seen[:2], notes=seen[2]))))
-    first, second = html.split('<span class="who" tabindex="0">')[1:]
+    first, second = html.split('<span class="source" tabindex="0">')[1:]
     assert first.startswith('a<span class="targets">')
     assert '<span class="dim">cat</span>' in first
     assert 'rgba(var(--tint), 0.275)" title="20%">the</span>' in second
@@ -156,7 +156,7 @@ def test_what_is_pointed_at() -> None:
     assert plain_text(TerminalPage(Page("", (HoverMap(("a", "b"), *seen),))), 80) == ""
 
 
-def test_short_forms_come_before_columns_go() -> None:
+def test_short_forms_are_taken_before_columns_are_dropped() -> None:
     lines = plain_text(TerminalPage(PAGE), 44).splitlines()
     assert any(line.startswith("token") and line.endswith("Python") for line in lines)
     assert any(line.endswith(" at") for line in lines)
@@ -174,7 +174,7 @@ def test_html_is_well_formed_and_escaped() -> None:
     assert "default-src 'none'" in html_document(PAGE)
 
 
-def test_both_forms_show_the_same_cells() -> None:
+def test_terminal_and_html_show_the_same_cells() -> None:
     terminal, html = plain_text(TerminalPage(PAGE), 200), parsed(html_document(PAGE)).text
     for part in PAGE.parts:
         if isinstance(part, Table):
@@ -186,7 +186,7 @@ def test_both_forms_show_the_same_cells() -> None:
                         assert text in html
 
 
-def test_the_middle_of_many_rows_is_left_out() -> None:
+def test_elide_middle_leaves_out_the_middle_rows() -> None:
     rows = [TableRow((str(number), "x", "y")) for number in range(10)]
     assert [row.cells[0] for row in elide_middle(rows, 4)] == ["0", "1", "…", "8", "9"]
     assert elide_middle(rows, 4)[2].cells[1] == "6 more"
@@ -197,7 +197,7 @@ cells = st.text(st.characters(exclude_categories=["C"]), max_size=30)
 
 
 @given(st.lists(st.tuples(cells, cells, st.floats(0, 1), cells), min_size=1, max_size=5), st.integers(24, 140))
-def test_every_table_fits(rows: list[tuple[str, str, float, str]], width: int) -> None:
+def test_every_table_fits_its_width(rows: list[tuple[str, str, float, str]], width: int) -> None:
     columns = (
         Column("one", "token"),
         Column("two", "number", min_width=4),
@@ -209,7 +209,7 @@ def test_every_table_fits(rows: list[tuple[str, str, float, str]], width: int) -
     parsed(html_document(page))
 
 
-def test_a_picture_is_a_picture() -> None:
+def test_png_can_be_read_back() -> None:
     """As another library reads it."""
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     found = matplotlib.image.imread(io.BytesIO(png(pixels)), format="png")

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 import glassformer
 from glassformer.cli.app import app
 from glassformer.errors import ConfigError, InputError
-from glassformer.sites import every
+from glassformer.sites import all_sites
 from glassformer.views.journey import Journey
 from tests.compat.test_scratch import CL100K, ckpt
 from tests.parity import reference
@@ -136,7 +136,7 @@ def run_lines(model: Any, journey: Journey) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_python_line_gives_the_shape_it_stands_beside(loaded: Any, shape: str) -> None:
+def test_journey_python_lines_give_their_shapes(loaded: Any, shape: str) -> None:
     model = loaded(shape)
     journey = model.look(TEXT)
     names = run_lines(model, journey)
@@ -147,7 +147,7 @@ def test_every_python_line_gives_the_shape_it_stands_beside(loaded: Any, shape: 
     assert {(stage.stack, stage.blocks) for stage in journey.stages if stage.blocks} == {
         (stack, (0, count - 1)) for stack, count in blocks.items() if count
     }
-    every_site = set(every(config.num_hidden_layers, config.encoder_layers))
+    every_site = set(all_sites(config.num_hidden_layers, config.encoder_layers))
     assert names["at"].keys() == every_site - ({"scores"} if shape in ("base", "spans") else set()) or shape == "spans"
     if model.writes:
         assert names["best"].tolist() == [[journey.next.id]]
@@ -156,7 +156,7 @@ def test_every_python_line_gives_the_shape_it_stands_beside(loaded: Any, shape: 
 
 
 @pytest.mark.parametrize("shape", ["t5", "bart"])
-def test_an_encoder_decoder(loaded: Any, shape: str) -> None:
+def test_journey_of_an_encoder_decoder(loaded: Any, shape: str) -> None:
     """The text is the source; the target so far is the start token, and what is scored is what follows it."""
     model = loaded(shape)
     journey = model.look(TEXT)
@@ -187,7 +187,7 @@ def test_an_encoder_decoder(loaded: Any, shape: str) -> None:
     assert model.chat(TEXT, max_new_tokens=4, forced_eos_token_id=None) == run.text
 
 
-def test_a_hidden_token(loaded: Any) -> None:
+def test_journey_of_a_masked_token(loaded: Any) -> None:
     model = loaded("masked")
     journey = model.look("the [MASK] sat on [MASK]")
     assert [token.token for token in journey.tokens] == ["[CLS]", "the", "[MASK]", "sat", "on", "[MASK]", "[SEP]"]
@@ -202,7 +202,7 @@ def test_a_hidden_token(loaded: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", ["masked", "base"])
-def test_without_a_question_there_is_no_answer(loaded: Any, shape: str) -> None:
+def test_journey_without_answers_ends_at_the_states(loaded: Any, shape: str) -> None:
     """A text without a gap, and a model without a head: the way ends there."""
     journey = loaded(shape).look(TEXT)
     assert journey.answers == ()
@@ -216,7 +216,7 @@ def test_without_a_question_there_is_no_answer(loaded: Any, shape: str) -> None:
     assert "scores of" not in text
 
 
-def test_a_classifier(loaded: Any) -> None:
+def test_journey_of_a_classifier(loaded: Any) -> None:
     model = loaded("classifier")
     journey = model.look(TEXT)
     assert journey.answer == "the label"
@@ -232,12 +232,12 @@ def test_a_classifier(loaded: Any) -> None:
     assert f"{journey.next.text}  id {journey.next.id}" in text
 
 
-def test_labels_without_names(tmp_path: Path) -> None:
+def test_journey_numbers_unnamed_labels(tmp_path: Path) -> None:
     journey = glassformer.load(make(tmp_path, "bert", "sequence", num_labels=2)).look(TEXT)
     assert {one.text for one in journey.candidates} == {"LABEL_0", "LABEL_1"}
 
 
-def test_the_model_from_scratch(tmp_path: Path, cl100k: Path) -> None:
+def test_journey_of_the_from_scratch_model(tmp_path: Path, cl100k: Path) -> None:
     model = glassformer.load(ckpt(tmp_path, CL100K))
     journey = model.look(TEXT)
     run_lines(model, journey)
@@ -247,7 +247,7 @@ def test_the_model_from_scratch(tmp_path: Path, cl100k: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", ["t5", "bart", "base", "masked", "classifier", "tagger", "spans", "gpt2"])
-def test_the_weights_of_all_rows_are_the_model_s(loaded: Any, shape: str) -> None:
+def test_journey_stage_weights_sum_to_the_model(loaded: Any, shape: str) -> None:
     model = loaded(shape)
     rows = model.look(TEXT).stages
     found = sum(row.parameters * (row.blocks[1] - row.blocks[0] + 1 if row.blocks else 1) for row in rows)
@@ -259,7 +259,7 @@ def test_the_weights_of_all_rows_are_the_model_s(loaded: Any, shape: str) -> Non
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_it_fits(loaded: Any, shape: str, width: int) -> None:
+def test_journey_fits_the_width(loaded: Any, shape: str, width: int) -> None:
     """Each line of Python whole; a block's, where they are too long, by how they begin; none where there is no room."""
     text = picture(loaded(shape).look(TEXT * 10), width)
     assert max(len(line) for line in text.splitlines()) <= width
@@ -288,7 +288,7 @@ def test_control_characters_do_not_reach_the_terminal(loaded: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", ["masked", "classifier", "base", "tagger", "spans"])
-def test_an_encoder_does_not_chat(loaded: Any, shape: str) -> None:
+def test_an_encoder_refuses_to_generate(loaded: Any, shape: str) -> None:
     model = loaded(shape)
     assert not model.writes
     assert model.start is None
@@ -299,7 +299,7 @@ def test_an_encoder_does_not_chat(loaded: Any, shape: str) -> None:
         _ = model.executor
 
 
-def test_the_architecture_says_which_head(tmp_path: Path) -> None:
+def test_a_causal_family_with_a_classification_head_classifies(tmp_path: Path) -> None:
     """A classifier is one in every family, and writes nothing."""
     model = glassformer.load(make(tmp_path, "gpt2", "sequence", **LABELS, bos_token_id=0, eos_token_id=0))
     journey = model.look(TEXT)
@@ -311,19 +311,19 @@ def test_the_architecture_says_which_head(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "reason"),
     [
         ("masked", "Put [MASK] into the text to see what this model would fill in."),
         ("base", "This model ends with the states of its tokens."),
     ],
 )
-def test_where_there_is_nothing_to_choose_a_word_says_so(loaded: Any, shape: str, said: str) -> None:
+def test_journey_says_why_there_is_no_answer(loaded: Any, shape: str, reason: str) -> None:
     journey = loaded(shape).look(TEXT)
-    assert journey.answer == said
-    assert said in picture(journey, 80)
+    assert journey.answer == reason
+    assert reason in picture(journey, 80)
 
 
-def test_a_head_that_the_family_lacks(tmp_path: Path) -> None:
+def test_look_refuses_a_head_that_the_family_lacks(tmp_path: Path) -> None:
     folder = make(tmp_path, "t5", "seq2seq")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["T5ForSequenceClassification"]}))
@@ -333,7 +333,7 @@ def test_a_head_that_the_family_lacks(tmp_path: Path) -> None:
         glassformer.load(folder).look(TEXT)
 
 
-def test_no_start_token(tmp_path: Path) -> None:
+def test_look_refuses_an_encoder_decoder_without_start_token(tmp_path: Path) -> None:
     make(tmp_path, "t5", "seq2seq")
     for file in ("config.json", "generation_config.json"):
         path = tmp_path / file
@@ -350,7 +350,7 @@ def glass(*words: str) -> Result:
 
 
 class TestVerbs:
-    def test_t5(self, loaded: Any) -> None:
+    def test_run_and_look_at_t5(self, loaded: Any) -> None:
         model = loaded("t5")
         done = glass("run", TEXT, "-m", model.name, "-n", "4")
         assert done.exit_code == 0, done.output
@@ -366,7 +366,7 @@ class TestVerbs:
         assert told["candidates"][0]["id"] == found["ids"][0]
         assert {stage["stack"] for stage in told["stages"]} == {"", "encoder."}
 
-    def test_bert(self, loaded: Any) -> None:
+    def test_look_at_bert(self, loaded: Any) -> None:
         model = loaded("masked")
         shown = glass("look", "the [MASK] sat", "-m", model.name)
         assert shown.exit_code == 0

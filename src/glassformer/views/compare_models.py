@@ -92,7 +92,7 @@ def draw(view: ModelComparison, everything: bool = False) -> Page:
 def _places_table(places: Sequence[DifferingPlace]) -> Table:
     columns = (
         Column("", "number"),
-        Column("text so far", min_width=10, keep_end=True),
+        Column("context", min_width=10, keep_end=True),
         Column("token", "token", min_width=6),
         Column("best 1", "token", min_width=8),
         Column("best 2", "token", min_width=8),

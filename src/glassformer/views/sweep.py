@@ -122,9 +122,7 @@ def draw_strategies(view: Strategies, everything: bool = False) -> Page:
     parts: list[PagePart] = [Heading(f"{view.model}: {len(view.tried)} strategies on one prompt")]
     parts += [
         Table(columns, tuple(rows)),
-        Paragraph(
-            "surprisal: how unexpected a token was, −log2 of its probability; mean, in bits", "dim"
-        ),
+        Paragraph("surprisal: how unexpected a token was, −log2 of its probability; mean, in bits", "dim"),
     ]
     for strategy in view.tried:
         parts += [Heading(strategy.name), Paragraph(escape_control(strategy.text))]

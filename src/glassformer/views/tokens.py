@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from glassformer.errors import InputError, nearest
+from glassformer.errors import InputError, did_you_mean
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow, elide_middle
 from glassformer.page.format import escape_control, pluralize, visible
 from glassformer.views.view import View
@@ -33,7 +33,7 @@ def find_token(token: int | str, texts: Sequence[str]) -> int:
         return token % len(texts)
     positions = [number for number, text in enumerate(texts) if text.strip() == token.strip("␣ ")]
     if not positions:
-        raise InputError(f"no token reads {token!r}.{nearest(token, [text.strip() for text in texts])}")
+        raise InputError(f"no token reads {token!r}.{did_you_mean(token, [text.strip() for text in texts])}")
     return positions[-1]
 
 

@@ -32,7 +32,7 @@ LEGEND = (
 )
 COLUMNS = (
     Column("", "number"),
-    Column("text so far", min_width=8, keep_end=True),
+    Column("context", min_width=8, keep_end=True),
     Column("token", "token", min_width=6),
     Column("prob.", "number"),
     Column("", "bar", priority=2),
