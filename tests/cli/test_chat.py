@@ -74,8 +74,10 @@ def contents(talk: Session) -> list[str]:
 # What was said --------------------------------------------------------------------------------------------------
 
 
-class Test_a_conversation:
-    def test_everything_so_far_goes_through_the_template(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+class TestConversation:
+    def test_the_whole_conversation_goes_through_the_template(
+        self, talk: Session, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         talk.send("one")
         first = capsys.readouterr()
         talk.send("two")
@@ -85,7 +87,7 @@ class Test_a_conversation:
         assert two.run.prompt == f"<user>one\n<assistant>{one.content}\n<user>two\n<assistant>"
         assert re.fullmatch(r"8 tokens, cut at the limit · [\d.]+ tokens/s · context \d+% full\n", first.err)
 
-    def test_the_answers_are_those_of_chat(self, talk: Session, loaded: Model) -> None:
+    def test_answers_equal_model_chat(self, talk: Session, loaded: Model) -> None:
         said: list[dict[str, str]] = []
         for text in ("Hi", "And you?", "Why?"):
             talk.send(text)
@@ -93,14 +95,14 @@ class Test_a_conversation:
             said.append({"role": "assistant", "content": loaded.chat(said, max_new_tokens=8)})
         assert [{"role": one.role, "content": one.content} for one in talk.conversation.messages] == said
 
-    def test_a_seed_that_was_drawn_is_told(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_drawn_seed_is_printed(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
         handle(talk, "/set temperature=0.9")
         talk.send("Hi")
         answer = talk.conversation.last_answer
         assert answer is not None
         assert f"· seed {answer.seed} ·" in capsys.readouterr().err
 
-    def test_a_model_that_goes_on_with_text(self, tmp_path: Path, one_thread: None) -> None:
+    def test_without_a_template_the_text_is_continued(self, tmp_path: Path, one_thread: None) -> None:
         talk = session(load(talker(tmp_path, None), executor="plain"))
         assert talk.no_template_note == "This model has no chat template: it continues the text, yours and its own."
         talk.send("Once")
@@ -113,7 +115,7 @@ class Test_a_conversation:
         with pytest.raises(TemplateError, match="so --template has no place"):
             talk.change(template={"mood": "gay"})
 
-    def test_a_model_that_reads_each_message_by_itself(self, tmp_path: Path, one_thread: None) -> None:
+    def test_an_encoder_decoder_reads_each_message_by_itself(self, tmp_path: Path, one_thread: None) -> None:
         talk = session(load(make(tmp_path, "t5", "seq2seq"), executor="plain"))
         assert talk.no_template_note == "This model has no chat template: it reads each message by itself."
         talk.send("the cat")
@@ -123,10 +125,12 @@ class Test_a_conversation:
         assert answer.run is not None
         assert answer.run.prompt == "the dog"
 
-    def test_a_model_that_only_reads(self, minilm: Path) -> None:
+    def test_an_encoder_is_refused(self, minilm: Path) -> None:
         assert "it reads text and writes none" in failed(glass("chat", "-m", "minilm", stdin="Hi\n"))
 
-    def test_the_end_of_the_context(self, tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_full_context_is_reported_then_refused(
+        self, tmp_path: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         talk = session(load(talker(tmp_path, n_positions=60), executor="plain"))
         handle(talk, "/set max_new_tokens=100")
         handle(talk, "/set min_new_tokens=100")
@@ -141,7 +145,7 @@ class Test_a_conversation:
         talk.send("Hi")
         assert len(talk.conversation.messages) == 2
 
-    def test_an_error_in_the_middle(self, talk: Session) -> None:
+    def test_an_error_leaves_the_conversation_as_it_was(self, talk: Session) -> None:
         """What is settled at the first token, and cannot be foreseen, leaves the conversation as it was."""
         talk.send("Hi")
         before = talk.conversation
@@ -153,12 +157,12 @@ class Test_a_conversation:
         assert talk.conversation.messages == before.messages
 
 
-class Test_files:
+class TestConversationFiles:
     def saved(self, tmp_path: Path) -> Path:
         said = (Message("system", "Be brief."), Message("user", "Hi"), Message("assistant", "Hello <b>\x1b", "length", 7, 2))
         return Conversation("smollm2", {"seed": 7}, {"mood": "gay"}, said).save(tmp_path / "talk.json")
 
-    def test_there_and_back(self, tmp_path: Path) -> None:
+    def test_json_round_trip(self, tmp_path: Path) -> None:
         import jsonschema
 
         file = self.saved(tmp_path)
@@ -173,7 +177,7 @@ class Test_files:
         assert found.system == "Be brief."
         assert [one.role for one in found.dialogue] == ["user", "assistant"]
 
-    def test_for_people(self, tmp_path: Path) -> None:
+    def test_md_txt_and_html(self, tmp_path: Path) -> None:
         found = Conversation.load(self.saved(tmp_path))
         assert found.save(tmp_path / "talk.md").read_text("utf-8") == (
             "# A conversation with smollm2\n\n## System\n\nBe brief.\n\n## You\n\nHi\n\n## Answer (cut)\n\nHello <b>\x1b\n"
@@ -185,7 +189,7 @@ class Test_files:
         with pytest.raises(InputError, match=r"Use one of \.json, \.md, \.txt, \.html"):
             found.save(tmp_path / "talk.doc")
 
-    def test_by_hand(self, tmp_path: Path) -> None:
+    def test_a_handwritten_file_loads(self, tmp_path: Path) -> None:
         """Little is needed."""
         file = tmp_path / "talk.json"
         file.write_text('{"schema": "glassformer.chat/1", "model": "m", "messages": [{"role": "user", "content": "Hi"}]}')
@@ -211,7 +215,7 @@ class Test_files:
             ),
         ],
     )
-    def test_refused(self, text: str, said: str, tmp_path: Path) -> None:
+    def test_malformed_files_are_refused(self, text: str, said: str, tmp_path: Path) -> None:
         file = tmp_path / "talk.json"
         whole = {"schema": "glassformer.chat/1", "model": "m", "messages": []}
         raw = text if '{"' not in text or '"schema"' in text else json.dumps({**whole, **json.loads(text)})
@@ -219,7 +223,7 @@ class Test_files:
         with pytest.raises(InputError, match=re.escape(said)):
             Conversation.load(file)
 
-    def test_no_file(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="cannot be read: No such file"):
             Conversation.load(tmp_path / "nowhere.json")
 
@@ -227,7 +231,7 @@ class Test_files:
 # Commands -----------------------------------------------------------------------------------------------------------
 
 
-class Test_commands:
+class TestCommands:
     def test_why(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
         for nothing in ("/why", "/tokens"):
             with pytest.raises(InputError, match="there is no answer to look at. Say something first"):
@@ -246,7 +250,7 @@ class Test_commands:
         with pytest.raises(InputError, match="there is no token 8 in a text of 8"):
             handle(talk, "/why 8")
 
-    def test_by_a_word(self, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_why_finds_a_token_by_word(self, smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
         talk = session(load("smollm2"))
         talk.send("What is the capital of France?")
         capsys.readouterr()
@@ -345,7 +349,8 @@ class Test_commands:
             ("/set use_cache=true", "the setting 'use_cache' changes nothing here. Leave it out."),
             (
                 "/wy",
-                "there is no command '/wy'. Did you mean '/why'? /help lists them; with a space before the slash it is a message.",
+                "there is no command '/wy'. Did you mean '/why'? /help lists them; "
+                "with a space before the slash it is a message.",
             ),
             ("/", "there is no command '/'. /help lists them"),
             ("/clear all", "/clear takes no argument."),
@@ -414,17 +419,17 @@ class Test_commands:
             handle(talk, word)
             assert talk.over
 
-    def test_what_is_not_a_command(self, talk: Session) -> None:
+    def test_a_space_before_the_slash_makes_a_message(self, talk: Session) -> None:
         handle(talk, " /etc is a folder")
         assert contents(talk)[0] == "/etc is a folder"
 
-    def test_completion(self) -> None:
+    def test_completion_of_commands_and_settings(self) -> None:
         assert complete("/s") == ["/seed ", "/system ", "/set ", "/save "]
         assert complete("/cle") == ["/clear"]
         assert complete("/set temp") == ["temperature="]
         assert complete("Hi") == complete("") == []
 
-    def test_the_page_lists_them(self) -> None:
+    def test_docs_list_every_command(self) -> None:
         page = (ROOT / "docs" / "chat.md").read_text("utf-8")
         told = re.findall(r"^\| `(/\w+)", page, re.M)
         assert told == [f"/{name}" for name in COMMANDS]
@@ -433,7 +438,7 @@ class Test_commands:
 # How it is read and written -----------------------------------------------------------------------------------------
 
 
-class Given:
+class ScriptedLines:
     """Lines of a list."""
 
     def __init__(self, *given: str) -> None:
@@ -459,15 +464,15 @@ class Given:
         ((), None),
     ],
 )
-def test_messages_of_lines(given: tuple[str, ...], found: str | None) -> None:
-    told = Given(*given)
+def test_read_message_joins_lines(given: tuple[str, ...], found: str | None) -> None:
+    told = ScriptedLines(*given)
     assert line_input.read_message(told) == found
     assert told.asked == [False, *[True] * (len(told.asked) - 1)]
 
 
-def test_a_block_without_an_end() -> None:
+def test_an_unclosed_block_is_refused() -> None:
     with pytest.raises(InputError, match='the text after """ has no end. Close it with """.'):
-        line_input.read_message(Given('"""', "text"))
+        line_input.read_message(ScriptedLines('"""', "text"))
 
 
 def laid(written: str, width: int) -> list[str]:
@@ -488,7 +493,7 @@ def laid(written: str, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 400])
-def test_lines_break_between_words(size: int) -> None:
+def test_word_wrap_breaks_between_words(size: int) -> None:
     text = "In a small village, nestled between two hills, lived a supercalifragilistic-and-more glassmaker  named Elara."
     wrapping = WordWrapper(24)
     shown = "".join(wrapping.feed(text[at : at + size]) for at in range(0, len(text), size))
@@ -499,13 +504,13 @@ def test_lines_break_between_words(size: int) -> None:
     assert WordWrapper(24).feed("ab\ncd\n\n") == "ab\ncd\n\n"
 
 
-def test_wide_letters_and_tabs() -> None:
+def test_word_wrap_of_wide_characters_and_tabs() -> None:
     shown = WordWrapper(10).feed("农夫山泉有点甜")
     assert shown == "农夫山泉\n有点甜"
     assert WordWrapper(20).feed("\tab\tcd ef") == "\tab\tcd \nef"
 
 
-def test_a_terminal_that_cannot_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_word_wrap_on_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("glassformer.cli.chat.word_wrap.Console", lambda: SimpleNamespace(is_dumb_terminal=True))
     assert WordWrapper.for_terminal() is str
 
@@ -515,7 +520,7 @@ def test_a_terminal_that_cannot_go_back(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("which", ["plain", "cpu"])
 @pytest.mark.usefixtures("one_thread")
-def test_beams_guidance_and_drafts(tiny: Path, which: str) -> None:
+def test_prefix_cache_with_beams_guidance_and_drafts(tiny: Path, which: str) -> None:
     """Whatever drives the rows, answers stay what they are without it."""
     model = load(tiny, executor=which)  # type: ignore[arg-type]
     keeping = model.with_prefix_cache()
@@ -536,7 +541,7 @@ def test_beams_guidance_and_drafts(tiny: Path, which: str) -> None:
 # Through a pipe -------------------------------------------------------------------------------------------------------
 
 
-class Test_piped:
+class TestPiped:
     def test_each_line_is_a_message(self, tiny: Path) -> None:
         model = load(tiny)
         first = model.chat([{"role": "user", "content": "Hi"}], max_new_tokens=6)
@@ -548,7 +553,7 @@ class Test_piped:
         assert len(done.stderr.splitlines()) == 2
         assert ">" not in done.stderr
 
-    def test_options(self, tiny: Path, tmp_path: Path) -> None:
+    def test_options_of_the_command(self, tiny: Path, tmp_path: Path) -> None:
         words = (
             "--system",
             "Be brief.",
@@ -578,7 +583,7 @@ class Test_piped:
         raw = json.loads(file.read_text("utf-8"))
         assert (raw["settings"]["seed"], len(raw["messages"]), raw["messages"][0]["content"]) == (8, 5, "Go on.")
 
-    def test_as_json(self, tiny: Path) -> None:
+    def test_json_lines(self, tiny: Path) -> None:
         stdin = "Hi\n/why\n/tokens\n/set\n/help\n/system\n/nothing\nAnd?\n/quit\nnever"
         done = glass("chat", "-m", str(tiny), "-n", "3", "--json", "-o", "logprobs=2", stdin=stdin)
         assert done.returncode == 1
@@ -591,7 +596,7 @@ class Test_piped:
         assert "<user>Hi" in second["prompt"]
         assert "there is no system message." in done.stderr
 
-    def test_errors_are_told_and_it_goes_on(self, tiny: Path) -> None:
+    def test_an_error_is_printed_and_the_next_line_read(self, tiny: Path) -> None:
         done = glass("chat", "-m", str(tiny), "-n", "3", stdin="/nothing\nHi\n")
         assert done.returncode == 1
         assert done.stdout.strip()
@@ -601,7 +606,7 @@ class Test_piped:
         )
         assert "is set twice" in failed(glass("chat", "-m", str(tiny), "--seed", "1", "-o", "seed=1", stdin="Hi\n"))
 
-    def test_bytes_that_are_no_text(self, tiny: Path) -> None:
+    def test_bytes_that_are_no_text_are_refused(self, tiny: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-c", "from glassformer.cli import main; main()", "chat", "-m", str(tiny), "-n", "2"],
             input=b"Hi\n\xff\xfe\nHi\n",
@@ -611,7 +616,7 @@ class Test_piped:
         assert done.stderr.endswith(b"glass: the input is not utf-8 text (invalid start byte). Convert it first.\n")
         assert done.stdout.count(b"\n") >= 1  # what came before it was answered
 
-    def test_no_torch(self, smollm2: Path) -> None:
+    def test_chat_does_not_import_torch(self, smollm2: Path) -> None:
         code = "import sys, io; sys.argv = ['glass', 'chat', '-n', '2']\n"
         code += "sys.stdin = io.TextIOWrapper(io.BytesIO(b'Hi\\n/why\\n/tokens\\n'))\nfrom glassformer.cli import main\n"
         code += "try: main()\nexcept SystemExit as left: assert not left.code\nassert 'torch' not in sys.modules"
@@ -619,7 +624,7 @@ class Test_piped:
         assert done.returncode == 0, done.stderr
         assert "token 0: " in done.stdout
 
-    def test_the_real_one_remembers(self, smollm2: Path) -> None:
+    def test_smollm2_remembers_the_conversation(self, smollm2: Path) -> None:
         done = glass("chat", stdin="What is the capital of France?\nAnd of Italy?\n")
         assert "Paris" in done.stdout.splitlines()[0]
         assert "Rome" in done.stdout.splitlines()[1]
@@ -631,7 +636,7 @@ class Test_piped:
         assert "Example" in done.stdout
 
     @POSIX
-    def test_interrupted(self, endless: Path) -> None:
+    def test_ctrl_c_ends_a_piped_chat(self, endless: Path) -> None:
         words = [sys.executable, "-c", "from glassformer.cli import main; main()", "chat", "-m", str(endless), *ENDLESS]
         process: Any = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         process.stdin.write(b"Hi\n")
@@ -737,7 +742,7 @@ def terminal(place: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 @POSIX
-class Test_at_a_terminal:
+class TestTerminal:
     def test_ctrl_c_stops_the_answer_and_ctrl_d_leaves(
         self, endless: Path, terminal: Callable[..., Terminal], tmp_path: Path
     ) -> None:
@@ -804,7 +809,7 @@ class Test_at_a_terminal:
         it.type("/quit\r")
         assert it.left() == 0
 
-    def test_what_was_typed_is_remembered(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
+    def test_history_is_kept_between_chats(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
         file = place / "chat-history.jsonl"
         file.write_text("\n".join(json.dumps(f"old {number}") for number in range(1200)) + "\nno JSON\n")
         file.chmod(0o600)
@@ -832,14 +837,14 @@ class Test_at_a_terminal:
         it.see("first")
         it.see("context")
 
-    def test_a_history_of_ones_own(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
+    def test_history_file_is_private(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
         it = terminal("-m", str(tiny), "-n", "1")
         it.see("> ")
         it.type("Hi\r")
         it.see("context")
         assert stat.S_IMODE((place / "chat-history.jsonl").stat().st_mode) == 0o600
 
-    def test_a_home_that_cannot_be_written_to(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
+    def test_a_read_only_home_is_no_error(self, tiny: Path, terminal: Callable[..., Terminal], place: Path) -> None:
         (place / "chat-history.jsonl").mkdir()
         it = terminal("-m", str(tiny), "-n", "1")
         for _ in range(2):
@@ -847,7 +852,7 @@ class Test_at_a_terminal:
             it.type("Hi\r")
             it.see("context")
 
-    def test_without_readline(self, tiny: Path, terminal: Callable[..., Terminal]) -> None:
+    def test_chat_works_without_readline(self, tiny: Path, terminal: Callable[..., Terminal]) -> None:
         """Several lines that come at once are one message all the same."""
         it = terminal("-m", str(tiny), "-n", "1", code="import sys; sys.modules['readline'] = None")
         it.see("> ")
@@ -858,7 +863,7 @@ class Test_at_a_terminal:
         it.see("taken back: one two three")
 
     @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
-    def test_bytes_that_are_no_text(self, tiny: Path, terminal: Callable[..., Terminal], errors: str) -> None:
+    def test_bytes_that_are_no_text_are_refused(self, tiny: Path, terminal: Callable[..., Terminal], errors: str) -> None:
         code = "import sys; sys.modules['readline'] = None"
         it = terminal("-m", str(tiny), "-n", "1", code=code, PYTHONIOENCODING=f"utf-8:{errors}")
         it.see("> ")
@@ -868,7 +873,7 @@ class Test_at_a_terminal:
         it.type("Hi\n")
         it.see("context")
 
-    def test_control_characters_are_told_not_obeyed(self, tiny: Path, terminal: Callable[..., Terminal]) -> None:
+    def test_control_characters_are_escaped(self, tiny: Path, terminal: Callable[..., Terminal]) -> None:
         """At a terminal; into a pipe a text goes as it is. `glass run` does the same."""
         (escape,) = load(tiny).tokenizer.encode("\x1b")
         only = ("-m", str(tiny), "-n", "3", "-o", f"allowed_tokens=[{escape}]")
@@ -883,7 +888,7 @@ class Test_at_a_terminal:
         shown.see("\\x1b\\x1b\\x1b\r\n")
         assert shown.left() == 0
 
-    def test_answers_into_a_file(self, tiny: Path, terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    def test_answers_redirected_to_a_file(self, tiny: Path, terminal: Callable[..., Terminal], tmp_path: Path) -> None:
         """The prompt is no part of them."""
         file = tmp_path / "answers.txt"
         it = terminal(
@@ -900,8 +905,8 @@ class Test_at_a_terminal:
 
 
 @POSIX
-class Test_stopping:
-    def test_before_the_first_word(
+class TestInterrupting:
+    def test_ctrl_c_before_the_first_token_takes_the_message_back(
         self, loaded: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The message is taken back, and nothing is left open."""
@@ -924,7 +929,7 @@ class Test_stopping:
         talk.send("And?")
         assert len(talk.conversation.messages) == 4
 
-    def test_pressed_twice(self, loaded: Model) -> None:
+    def test_ctrl_c_pressed_twice_stops_at_once(self, loaded: Model) -> None:
         """The first is a wish; the second does not wait."""
         run = loaded.prepare("Hi")
         handler = signal.getsignal(signal.SIGINT)

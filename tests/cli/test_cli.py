@@ -68,7 +68,7 @@ def failed(done: subprocess.CompletedProcess[str], code: int = 1) -> str:
     return done.stderr
 
 
-def test_help() -> None:
+def test_help_lists_the_verbs_and_has_examples() -> None:
     done = glass("--help")
     assert done.returncode == 0
     for verb in ("run", "look", "models", "doctor"):
@@ -87,7 +87,7 @@ def test_version() -> None:
 @pytest.mark.parametrize(
     "words", [("--help",), ("run", "--help"), ("models", "list", "--json"), ("run", "--raw", "Hi", "-n", "2")]
 )
-def test_no_torch(words: tuple[str, ...], smollm2: Path) -> None:
+def test_torch_is_not_imported(words: tuple[str, ...], smollm2: Path) -> None:
     """Not even to write a text: the native engine does."""
     arguments = ", ".join(repr(word) for word in ("glass", *words))
     code = f"import sys; sys.argv = [{arguments}]\nfrom glassformer.cli import main\n"
@@ -96,7 +96,7 @@ def test_no_torch(words: tuple[str, ...], smollm2: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_run(tiny_qwen3: Path) -> None:
+def test_run_streams_and_sums_up(tiny_qwen3: Path) -> None:
     done = glass("run", "how are you?", "-m", str(tiny_qwen3), "-n", "5")
     assert done.returncode == 0
     assert done.stdout.endswith("\n")
@@ -107,7 +107,7 @@ def test_run(tiny_qwen3: Path) -> None:
 @pytest.mark.parametrize(
     ("executor", "said"), [("cpu", r"cpu \(\w+, \d+ threads?\), Q4_1"), ("plain", "plain on cpu, Q4_1 expanded to float32")]
 )
-def test_it_is_said_what_becomes_of_packed_weights(smollm2: Path, executor: str, said: str) -> None:
+def test_status_line_names_the_weights_format(smollm2: Path, executor: str, said: str) -> None:
     done = glass("run", "--raw", "The capital of France is", "-n", "1", "--executor", executor)
     assert done.stdout == " Paris\n"
     assert re.search(rf"raw text · greedy · {said} · 5 → 1 token, cut at the limit", done.stderr)
@@ -138,7 +138,7 @@ def test_run_as_json_from_stdin(tiny_qwen3: Path) -> None:
     assert json.loads(again.stdout)["ids"] == found["ids"]
 
 
-def test_look(tiny_qwen3: Path) -> None:
+def test_look_shows_the_journey(tiny_qwen3: Path) -> None:
     done = glass("look", "how are you?", "-m", str(tiny_qwen3), "--template", "enable_thinking=true")
     assert done.returncode == 0
     assert "<|im_start|>assistant" in done.stdout
@@ -149,7 +149,7 @@ def test_look(tiny_qwen3: Path) -> None:
     assert found["stages"][1]["shape"] == [1, 16]
 
 
-def test_models() -> None:
+def test_models_list() -> None:
     found = json.loads(glass("models", "list", "--json").stdout)
     assert "smollm2" in {row["name"] for row in found}
     shown = glass("models", "list")
@@ -157,11 +157,11 @@ def test_models() -> None:
     assert "hub id" in shown.stderr
 
 
-def test_pull(smollm2: Path) -> None:
+def test_models_pull(smollm2: Path) -> None:
     assert glass("models", "pull", "smollm2").stdout.strip() == str(smollm2)
 
 
-def test_doctor() -> None:
+def test_doctor_reports_the_machine() -> None:
     done = glass("doctor")
     assert done.returncode == 0
     assert "plain: runs on cpu" in done.stdout
@@ -188,7 +188,7 @@ def test_errors_are_one_sentence(words: tuple[str, ...], message: str) -> None:
     assert message in failed(glass(*words))
 
 
-def test_more_errors(tiny_qwen3: Path, tmp_path: Path) -> None:
+def test_errors_of_files_and_models(tiny_qwen3: Path, tmp_path: Path) -> None:
     here = ("-m", str(tiny_qwen3))
     assert "temperature is -1.0" in failed(glass("run", "Hi", *here, "--temperature", "-1"))
     assert "max_new_tokens is 0" in failed(glass("run", "Hi", *here, "-n", "0"))
@@ -199,7 +199,7 @@ def test_more_errors(tiny_qwen3: Path, tmp_path: Path) -> None:
     assert "broken.gguf: GGUF field 'tensor count' is unusable" in failed(glass("run", "Hi", "-m", str(broken)))
 
 
-def test_ways_to_say_greedy(tiny_qwen3: Path) -> None:
+def test_temperature_0_means_greedy(tiny_qwen3: Path) -> None:
     here = ("-m", str(tiny_qwen3), "-n", "2")
     assert "· greedy ·" in glass("run", "Hi", *here, "--temperature", "0").stderr
     assert "--greedy takes the best token each time, so --top-p would change nothing" in failed(
@@ -222,7 +222,7 @@ def test_a_damaged_model_is_fetched_again(smollm2: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
-def test_nowhere_to_write(tiny_qwen3: Path) -> None:
+def test_closed_stdout_and_full_disks(tiny_qwen3: Path) -> None:
     command = f"{sys.executable} -m glassformer look Hi -m {tiny_qwen3}"
     full = subprocess.run(f"{command} > /dev/full", shell=True, capture_output=True, text=True)
     assert full.returncode == 1
@@ -259,7 +259,7 @@ def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (130, "whole\n\n")
 
 
-def test_wrong_calls() -> None:
+def test_wrong_calls_exit_with_2() -> None:
     assert "No such option" in failed(glass("run", "Hi", "--temprature", "1"), 2)
     assert "No such command" in failed(glass("rum", "Hi"), 2)
 
@@ -274,7 +274,7 @@ def test_no_network_for_the_default_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals work otherwise there")
-def test_interrupted(tiny_qwen3: Path) -> None:
+def test_ctrl_c_exits_with_130(tiny_qwen3: Path) -> None:
     """Ctrl-C stops the answer: what came so far stays, one line says so, and the exit code is 130."""
     code = "from glassformer.cli import main; main()"
     words = ["run", "Hi", "-m", str(tiny_qwen3), "-n", "30000"]
@@ -289,7 +289,7 @@ def test_interrupted(tiny_qwen3: Path) -> None:
     assert b"Traceback" not in said
 
 
-def test_a_reader_that_leaves(tiny_qwen3: Path) -> None:
+def test_a_closed_pipe_is_no_error(tiny_qwen3: Path) -> None:
     code = f"{sys.executable} -c 'from glassformer.cli import main; main()' look 'Hi' -m {tiny_qwen3} | head -n 1"
     done = subprocess.run(code, shell=True, capture_output=True, text=True)
     assert "1 · the prompt" in done.stdout
@@ -297,7 +297,7 @@ def test_a_reader_that_leaves(tiny_qwen3: Path) -> None:
 
 
 class TestRunSettings:
-    def test_what_a_grammar_allows(self, tmp_path: Path) -> None:
+    def test_schema_regex_and_choice(self, tmp_path: Path) -> None:
         done = glass("run", "Is Paris in France?", "--choice", "yes", "--choice", "no")
         assert done.stdout in ("yes\n", "no\n")
         assert "greedy, choices" in done.stderr
@@ -318,7 +318,7 @@ class TestRunSettings:
         assert found["settings"]["num_beams"] == {"value": 2, "origin": "this call"}
         assert "2 beams" in done.stderr
 
-    def test_log_probabilities_and_reasons(self) -> None:
+    def test_logprobs_and_why_as_json(self) -> None:
         done = glass("run", "Hi", "-n", "2", "-o", "logprobs=2", "-o", "prompt_logprobs=0", "--json", "--why")
         found = json.loads(done.stdout)
         assert [one["id"] for one in found["logprobs"]] == found["ids"]
@@ -329,7 +329,7 @@ class TestRunSettings:
         assert "the settings in force" in shown
         assert "token 1: " in shown
 
-    def test_a_loop_is_said_on_a_line_of_its_own(self) -> None:
+    def test_a_remedy_is_printed_on_its_own_line(self) -> None:
         done = glass("run", "The fox. The fox. The fox. The fox.", "--raw", "-n", "24")
         assert done.stderr.splitlines()[0].startswith("glass: the text repeats itself")
 
@@ -347,7 +347,7 @@ class TestRunSettings:
             (["-o", "num_beams=2", "-o", "num_return_sequences=2"], "num_return_sequences=2 gives several texts"),
         ],
     )
-    def test_refused(self, arguments: list[str], message: str) -> None:
+    def test_refused_settings(self, arguments: list[str], message: str) -> None:
         done = glass("run", "Hi", *arguments)
         assert done.returncode == 1
         assert message in done.stderr

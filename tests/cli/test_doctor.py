@@ -23,7 +23,7 @@ from glassformer.observe import verify
 from tests.engine.cpu.fake_compiler import Compiler, write_sources
 
 
-class Engine(ModuleType):
+class FakeEngine(ModuleType):
     """The native library's face, which asks for the library and says what it should say of itself."""
 
     def __init__(self, sources: Path, levels: list[str]) -> None:
@@ -36,7 +36,7 @@ class Engine(ModuleType):
 
 
 @pytest.fixture
-def engine(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def engine(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     """A machine with a compiler, and nothing built yet."""
     sources = write_sources(tmp_path / "native")
     found, where = build.find_library, build.prebuilt
@@ -46,7 +46,7 @@ def engine(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("CXX", str(Compiler(tmp_path / "fake")))
     for name in ("GLASS_REBUILD", "GLASS_LIBRARY"):
         monkeypatch.delenv(name, raising=False)
-    engine = Engine(sources, ["dotprod", "neon", "portable"])
+    engine = FakeEngine(sources, ["dotprod", "neon", "portable"])
     monkeypatch.setitem(sys.modules, engine.__name__, engine)
     monkeypatch.setattr(glassformer.engine.cpu, "library", engine, raising=False)
     return engine
@@ -57,14 +57,14 @@ def line(found: dict[str, Any], name: str) -> str:
     return str(one)
 
 
-def test_built_then_cached(engine: Engine) -> None:
+def test_library_is_built_then_cached(engine: FakeEngine) -> None:
     first, second = line(examine(), "cpu"), line(examine(), "cpu")
     path = build.find_library(engine.sources)
     assert first == f"cpu: runs on 3 threads, level dotprod (also neon, portable); its library is built just now: {path}"
     assert second == first.replace("built just now", "cached")
 
 
-def test_prebuilt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_is_prebuilt(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_loads", lambda path: True)
     build.prebuilt(engine.sources).touch()
     engine.levels = ["portable"]
@@ -72,12 +72,12 @@ def test_prebuilt(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert line(examine(), "cpu") == f"cpu: runs on 3 threads, {expected}"
 
 
-def test_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_set_by_environment(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLASS_LIBRARY", "mine.so")
     assert line(examine(), "cpu").endswith("its library is set by GLASS_LIBRARY: mine.so")
 
 
-def test_without_a_compiler(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     found = examine()
     assert line(found, "cpu") == "cpu: cannot run, see the advice"
@@ -87,7 +87,7 @@ def test_without_a_compiler(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_an_engine_that_cannot_run(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_engine_that_cannot_run(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> dict[str, Any]:
         raise ExecutorError("this CPU has no such level")
 
@@ -97,7 +97,7 @@ def test_an_engine_that_cannot_run(engine: Engine, monkeypatch: pytest.MonkeyPat
     assert found["advice"][-1] == "this CPU has no such level"
 
 
-def test_without_torch(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     found = examine()
     assert line(found, "plain") == "plain: cannot run"
@@ -115,7 +115,7 @@ class TestVerify:
     def _few_texts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("glassformer.cli.doctor.TEXTS", ("how are you?", "1"))
 
-    def test_a_model_that_agrees(self, tiny_qwen3: Path) -> None:
+    def test_agreement_exits_with_0(self, tiny_qwen3: Path) -> None:
         done = checked("--verify", "-m", str(tiny_qwen3), "--json")
         assert done.exit_code == 0, done.output
         found = json.loads(done.stdout)
@@ -128,7 +128,7 @@ class TestVerify:
             assert one["agreement"] > 0.9
             assert len(one["sites"]) == 3 * 12 + 3
 
-    def test_one_that_differs(self, tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_difference_exits_with_1(self, tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Held against nothing at all, for the engine has no such fault to show."""
         monkeypatch.setattr(verify, "tolerance", lambda packed, cache, activations: 0.5 if cache == "q8" else 0.0)
         done = checked("--verify", "-m", str(tiny_qwen3))
@@ -137,7 +137,7 @@ class TestVerify:
         assert first == f"{tiny_qwen3} (F32): the CPU engine beside PyTorch in float32, at every site"
         assert [line.split()[-1] for line in lines if "f16" in line or "q8" in line] == ["differs", "differs", "agrees"]
 
-    def test_packed_weights_have_another_bound(self, tiny_qwen3: Path) -> None:
+    def test_quantized_weights_have_a_looser_bound(self, tiny_qwen3: Path) -> None:
         from glassformer.cli.doctor import verify_engine
 
         found = verify_engine(common.load_model(str(tiny_qwen3), executor="plain", dtype="float32", weights="q8_0"))
@@ -146,7 +146,7 @@ class TestVerify:
         assert all(one.agrees for one in found)
         assert all(one.verdict.worst.error > 1e-5 for one in found)
 
-    def test_encoders_and_decoders(self, tmp_path: Path, tiny_qwen3: Path) -> None:
+    def test_encoder_decoder_is_verified(self, tmp_path: Path, tiny_qwen3: Path) -> None:
         import shutil
 
         from glassformer.cli.doctor import verify_engine
@@ -166,18 +166,18 @@ class TestVerify:
         assert "compares the CPU engine with PyTorch, and torch cannot be imported" in str(done.exception)
         assert "pip install torch" in str(done.exception)
 
-    def test_a_model_that_only_reads(self, minilm: Path) -> None:
+    def test_an_encoder_is_refused(self, minilm: Path) -> None:
         done = checked("--verify", "-m", str(minilm))
         assert isinstance(done.exception, InputError)
         assert "it reads text and writes none" in str(done.exception)
 
-    def test_a_model_and_nothing_to_do_with_it(self) -> None:
+    def test_model_without_verify_is_refused(self) -> None:
         done = checked("-m", "smollm2")
         assert done.exit_code == 2
         assert "a model is for --verify only" in done.output
 
     @pytest.mark.sweep
-    def test_the_default_model(self, smollm2: Path) -> None:
+    def test_default_model_agrees(self, smollm2: Path) -> None:
         done = checked("--verify")
         assert done.exit_code == 0, done.output
         assert "smollm2 (Q4_1)" in done.output

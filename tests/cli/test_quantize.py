@@ -28,7 +28,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_sizes_and_perplexity(model: Path, text: Path, tmp_path: Path) -> None:
+def test_quantize_reports_sizes_and_perplexity(model: Path, text: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
     done = glass("models", "quantize", str(model), "--to", "q8_0", "-o", str(path), "--text", str(text), "--json")
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def test_sizes_and_perplexity(model: Path, text: Path, tmp_path: Path) -> None:
     assert list(found["kinds"]) == ["Q8_0"]
 
 
-def test_without_perplexity_under_a_name_of_its_own(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_perplexity_and_default_file_name(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = glass("models", "quantize", str(model), "--to", "Q4_K", "--no-perplexity")
     assert done.stdout == "tiny-0.1B-q4_k.gguf\n"
@@ -68,13 +68,13 @@ def test_without_perplexity_under_a_name_of_its_own(model: Path, tmp_path: Path,
     assert json.loads(again.stdout)["path"] == "tiny-0.1B-q4_k.gguf"
 
 
-def test_the_chapter_that_is_there(model: Path, tmp_path: Path) -> None:
+def test_default_perplexity_text(model: Path, tmp_path: Path) -> None:
     done = glass("models", "quantize", str(model), "--to", "f16", "-o", str(tmp_path / "x.gguf"), "--json")
     assert json.loads(done.stdout)["tokens"] > 5000  # of few letters each
     assert "tokens of Moby-Dick, chapter 86" in done.stderr
 
 
-def test_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:
+def test_quantize_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "x.gguf")
     assert "Did you mean 'Q4_K'?" in failed(glass("models", "quantize", str(model), "--to", "q4k", "-o", out))
     assert "packed already, as Q4_1" in failed(glass("models", "quantize", "smollm2", "--to", "q8_0", "-o", out))

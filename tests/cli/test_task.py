@@ -44,7 +44,7 @@ def lines(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_the_list(glass: Glass) -> None:
+def test_task_list(glass: Glass) -> None:
     code, out, err = glass()
     assert code == 0
     for name, task in TASKS.items():
@@ -56,7 +56,7 @@ def test_the_list(glass: Glass) -> None:
     assert next(one["options"] for one in listed if one["name"] == "embed")[:2] == ["batch_size", "pooling"]
 
 
-def test_similarity(glass: Glass, tmp_path: Path) -> None:
+def test_similarity_of_texts_and_files(glass: Glass, tmp_path: Path) -> None:
     code, out, _ = glass("similarity", "How old are you?", "I like fish.", "What is your age?")
     assert code == 0
     first, second = out.splitlines()
@@ -74,7 +74,7 @@ def test_similarity(glass: Glass, tmp_path: Path) -> None:
     assert "give at least two" in err
 
 
-def test_embed_lines_of_stdin(glass: Glass) -> None:
+def test_embed_reads_lines_of_stdin(glass: Glass) -> None:
     code, out, err = glass("embed", stdin="one\n\nthree\n")
     assert code == 1
     one, two, three = lines(out)
@@ -96,14 +96,14 @@ def test_many_lines_stay_in_order(glass: Glass, make: Make) -> None:
     assert found[77]["output"]["score"] == pytest.approx(alone[0]["output"]["score"], abs=1e-5)
 
 
-def test_labels(glass: Glass, make: Make) -> None:
+def test_text_classification(glass: Glass, make: Make) -> None:
     code, out, _ = glass("text-classification", "Hello", "Hi", "-m", make("bert", "SequenceClassification"), "-o", "top_k=2")
     assert code == 0
     assert out.count("LABEL_0") == out.count("LABEL_1") == 2
     assert "Hello" in out
 
 
-def test_gaps(glass: Glass, make: Make) -> None:
+def test_fill_mask(glass: Glass, make: Make) -> None:
     code, out, _ = glass("fill-mask", "A [MASK].", "-m", make("bert", "MaskedLM"), "-o", "top_k=3")
     assert code == 0
     assert len(out.splitlines()) == 3
@@ -114,7 +114,7 @@ def test_gaps(glass: Glass, make: Make) -> None:
     assert "'No gap': the text has no gap" in err
 
 
-def test_entities(glass: Glass, make: Make, named_labels: dict[str, Any]) -> None:
+def test_token_classification(glass: Glass, make: Make, named_labels: dict[str, Any]) -> None:
     folder = make("bert", "TokenClassification", **named_labels)
     code, out, _ = glass("ner", "Ada lives in London.", "-m", folder, "-o", "ignore_labels=[]")
     assert code == 0
@@ -124,7 +124,7 @@ def test_entities(glass: Glass, make: Make, named_labels: dict[str, Any]) -> Non
     assert "no entities" in glass("ner", "Ada", "-m", folder, "-o", 'ignore_labels=["O", "PER", "LOC"]')[1]
 
 
-def test_questions(glass: Glass, make: Make, tmp_path: Path) -> None:
+def test_question_answering(glass: Glass, make: Make, tmp_path: Path) -> None:
     folder = make("bert", "QuestionAnswering")
     code, out, _ = glass("qa", "Where?", "-m", folder, "--context", "Ada lives in London.", "-o", "top_k=2")
     assert code == 0
@@ -140,7 +140,7 @@ def test_questions(glass: Glass, make: Make, tmp_path: Path) -> None:
     assert "where is the answer? Give --context or --file." in err
 
 
-def test_writing(glass: Glass, make: Make, tmp_path: Path) -> None:
+def test_generation_tasks(glass: Glass, make: Make, tmp_path: Path) -> None:
     folder = make("gpt2", "CausalLM")
     code, out, _ = glass("text-generation", "Once upon", "-m", folder, "-n", "3")
     assert code == 0
@@ -178,7 +178,7 @@ def test_writing(glass: Glass, make: Make, tmp_path: Path) -> None:
         (("embed", "x", "-n", "3"), 1, "the task embed has no option 'max_new_tokens'"),
     ],
 )
-def test_wrong_calls(glass: Glass, words: tuple[str, ...], code: int, said: str) -> None:
+def test_wrong_task_calls(glass: Glass, words: tuple[str, ...], code: int, said: str) -> None:
     found, out, err = glass(*words)
     assert (found, out) == (code, "")
     assert said in " ".join(err.replace("│", " ").split())
@@ -207,7 +207,7 @@ def test_a_broken_line_does_not_end_the_job(glass: Glass, tmp_path: Path) -> Non
     assert "not UTF-8 text (invalid continuation byte at byte" in err
 
 
-def test_stdin_as_json(glass: Glass) -> None:
+def test_stdin_as_jsonl(glass: Glass) -> None:
     found = lines(glass("similarity", "--jsonl", stdin='["a", "a"]\n')[1])
     assert found[0]["output"] == pytest.approx(1, abs=1e-5)
     (alone,) = lines(glass("embed", "-o", "batch_size=1", "-o", "normalize=False", stdin="\ufeffa\r\n")[1])
@@ -216,7 +216,7 @@ def test_stdin_as_json(glass: Glass) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_bar_on_the_terminal_leaves_the_answers_alone(minilm: Path) -> None:
+def test_counter_bar_leaves_stdout_alone(minilm: Path) -> None:
     """With stderr on a terminal and stdout elsewhere, there is a count, and the answers go where they were sent."""
     import os
     import pty

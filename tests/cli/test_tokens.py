@@ -33,8 +33,8 @@ def drawn(shown: object, width: int) -> list[str]:
     return text.splitlines()
 
 
-class TestCommand:
-    def test_a_text(self, smollm2: Path) -> None:
+class TestOneText:
+    def test_table_of_tokens(self, smollm2: Path) -> None:
         done = glass("tokens", "Hello héllo 👋<|im_start|>")
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
@@ -53,7 +53,7 @@ class TestCommand:
             "vocabulary: trained 49,152 · with added tokens 49,152 · scores 49,152",
         ]
 
-    def test_two_texts_as_json(self, minilm: Path) -> None:
+    def test_pair_as_json(self, minilm: Path) -> None:
         done = glass("tokens", "-m", "minilm", "A question?", "--pair", "Unbelievable.", "--json")
         found = json.loads(done.stdout)
         assert (found["model"], found["text"], found["pair"]) == ("minilm", "A question?", "Unbelievable.")
@@ -71,7 +71,7 @@ class TestCommand:
         bare = json.loads(glass("tokens", "-m", "minilm", "A question?", "--no-special", "--json").stdout)
         assert [token["token"] for token in bare["tokens"]] == ["a", "question", "?"]
 
-    def test_the_ids_are_the_tokenizers(self, smollm2: Path) -> None:
+    def test_ids_equal_the_tokenizers(self, smollm2: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(smollm2)
         text = "  Blanks,\ttabs\nand “quotes” — 山泉 "
         found = tokenized(tokenizer, text)
@@ -80,7 +80,7 @@ class TestCommand:
             if "\\x" not in piece.text:
                 assert text[piece.start : piece.end] == piece.text
 
-    def test_the_bytes_are_the_text_s(self, smollm2: Path) -> None:
+    def test_bytes_join_to_the_text(self, smollm2: Path) -> None:
         """Joined, they are what was written; where there is no room for them, they go first."""
         tokenizer = AutoTokenizer.from_pretrained(smollm2)
         text = "  “quotes” — 山泉 👋\t"
@@ -89,7 +89,7 @@ class TestCommand:
         assert "no room for: bytes" in drawn(found, 40)
         assert not any("e2 80" in line for line in drawn(found, 40))
 
-    def test_from_stdin_and_shortened(self, smollm2: Path) -> None:
+    def test_long_stdin_is_shortened(self, smollm2: Path) -> None:
         text = "The quick brown fox jumps. " * 40
         done = glass("tokens", "-", stdin=text + "\n")
         lines = done.stdout.splitlines()
@@ -116,7 +116,7 @@ class TestCommand:
         alone = glass("tokens", "hi", "-m", str(qwen3_tokenizer))
         assert alone.stdout.endswith("vocabulary: trained 151,643 · with added tokens 151,669\n")
 
-    def test_a_model_that_is_not_known(self, gpt2_tokenizer: Path, tmp_path: Path) -> None:
+    def test_unknown_family_still_has_a_tokenizer(self, gpt2_tokenizer: Path, tmp_path: Path) -> None:
         """Its tokens can be shown all the same; a line says why there is no third number."""
         shutil.copytree(gpt2_tokenizer, tmp_path, dirs_exist_ok=True)
         (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
@@ -124,17 +124,17 @@ class TestCommand:
         assert done.stdout.endswith("with added tokens 50,257\n")
         assert "unheard_of" in done.stderr
 
-    def test_ranks(self, cl100k: Path) -> None:
+    def test_tiktoken_ranks(self, cl100k: Path) -> None:
         found = json.loads(glass("tokens", "农夫山泉", "-m", "cl100k_base", "--json").stdout)
         assert [(token["id"], token["text"]) for token in found["tokens"]][4] == (58911, "山")
         assert found["vocabulary"]["embedded"] is None
 
-    def test_no_torch(self, smollm2: Path) -> None:
+    def test_tokens_do_not_import_torch(self, smollm2: Path) -> None:
         code = "import sys; sys.argv = ['glass', 'tokens', 'hi']\nfrom glassformer.cli import main\ntry: main()\n"
         code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
-    def test_help(self) -> None:
+    def test_tokens_help(self) -> None:
         shown = glass("tokens", "--help").stdout
         assert "--pair" in shown
         assert "Example" in shown
@@ -144,7 +144,7 @@ TEXTS = ["how are you?", "Hi!", "The quick brown fox jumps over the lazy dog."]
 
 
 class TestBatches:
-    def test_several_texts(self, smollm2: Path) -> None:
+    def test_padded_batch_table(self, smollm2: Path) -> None:
         done = glass("tokens", *TEXTS[:2])
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
@@ -165,7 +165,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("side", ["left", "right"])
     @pytest.mark.parametrize("special", [True, False])
-    def test_it_is_what_the_reference_gives(self, minilm: Path, side: str, special: bool) -> None:
+    def test_batch_equals_transformers(self, minilm: Path, side: str, special: bool) -> None:
         """And what its own line of Python gives."""
         import transformers
 
@@ -186,7 +186,7 @@ class TestBatches:
             False,
         )
 
-    def test_a_token_that_stands_in(self, gpt2_tokenizer: Path) -> None:
+    def test_end_of_text_token_pads(self, gpt2_tokenizer: Path) -> None:
         """The tokenizer is left as it is."""
         tokenizer = AutoTokenizer.from_pretrained(gpt2_tokenizer)
         tokenizer.pad_token = None
@@ -202,7 +202,7 @@ class TestBatches:
         assert "This tokenizer has no padding token; its end-of-text token stands in, and the mask hides it." in shown
         assert "in Python: tokenizer.pad_token = tokenizer.eos_token\n           tokenizer(texts" in shown
 
-    def test_nothing_to_fill_up_with(self) -> None:
+    def test_no_token_to_pad_with(self) -> None:
         backend, _ = letters()
         tokenizer = Tokenizer(backend)
         with pytest.raises(InputError, match="has no token for padding, and none that ends a text and could stand in"):
@@ -219,12 +219,12 @@ class TestBatches:
             (["a"], "up", "side='up' is not known. Use 'left' or 'right'."),
         ],
     )
-    def test_what_does_not_go(self, texts: list[str], side: str | None, said: str) -> None:
+    def test_refused_batches(self, texts: list[str], side: str | None, said: str) -> None:
         with pytest.raises(InputError, match=said):
             batch(Tokenizer(letters()[0]), texts, side=side)
 
     @pytest.mark.parametrize("width", [60, 80, 120])
-    def test_it_fits(self, width: int, smollm2: Path) -> None:
+    def test_tokens_fit_the_width(self, width: int, smollm2: Path) -> None:
         """Many places and many texts are cut in the middle, with a word on how many; all of them can be had."""
         tokenizer = AutoTokenizer.from_pretrained(smollm2)
         texts = [f"{number} internationalisation " + "of everything 山泉 " * (number % 5) for number in range(40)]
@@ -242,7 +242,7 @@ class TestBatches:
         joined = ["".join("".join(masks[part * 40 + row]) for part in range(tables)) for row in range(40)]
         assert joined == ["".join(map(str, row)) for row in found.attention_mask]
 
-    def test_as_json(self, minilm: Path) -> None:
+    def test_batch_as_json(self, minilm: Path) -> None:
         found = json.loads(glass("tokens", *TEXTS, "--left", "-m", "minilm", "--json").stdout)
         jsonschema.validate(found, schema(Batch))
         assert (found["schema"], found["padding_side"]) == ("glassformer.batch/1", "left")
@@ -252,7 +252,7 @@ class TestBatches:
         assert [piece["token"] for piece in found["tokens"][1]] == ["[CLS]", "hi", "!", "[SEP]"]
         jsonschema.validate(json.loads(glass("tokens", "Hi", "--json").stdout), schema(TokenizedText))
 
-    def test_lines_of_stdin(self, smollm2: Path) -> None:
+    def test_lines_of_stdin_are_a_batch(self, smollm2: Path) -> None:
         for words in (("--lines",), ("-", "--lines")):
             found = json.loads(glass("tokens", *words, "--json", stdin="\n".join([*TEXTS, "", ""])).stdout)
             assert found["texts"] == TEXTS
@@ -276,14 +276,14 @@ class TestBatches:
         (("hi", "-m", "./nowhere"), "there is no file or folder './nowhere'. Check the path."),
     ],
 )
-def test_errors(words: tuple[str, ...], said: str) -> None:
+def test_tokens_errors(words: tuple[str, ...], said: str) -> None:
     message = failed(glass("tokens", *words))
     assert said in message
     assert len(message.splitlines()) == 1
 
 
 @pytest.mark.parametrize("verb", ["tokens", "run", "look"])
-def test_bytes_that_are_no_text(verb: str) -> None:
+def test_stdin_that_is_no_text_is_refused(verb: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from glassformer.cli import main; main()", verb, "-"],
         input=b"\xff\xfe",
@@ -294,7 +294,7 @@ def test_bytes_that_are_no_text(verb: str) -> None:
     assert done.stderr == b"glass: the input is not utf-8 text (invalid start byte). Convert it first.\n"
 
 
-def test_nothing_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_at_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import typer
 
     from glassformer.cli.common import read_text
@@ -305,7 +305,7 @@ def test_nothing_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_it_fits(width: int, smollm2: Path) -> None:
+def test_tokens_fit_the_width(width: int, smollm2: Path) -> None:
     found = tokenized(
         AutoTokenizer.from_pretrained(smollm2), "internationalisation " + "=" * 64 + "<|im_start|> 农夫山泉\x1b[2J 👋"
     )

@@ -17,7 +17,7 @@ from tests.cli.test_cli import failed, glass
 from tests.views.test_views import make
 
 
-def test_a_tree(smollm2: Path) -> None:
+def test_tree_drawing(smollm2: Path) -> None:
     done = glass("tree", "The capital of France is", "--raw", "--width", "2", "--depth", "2", COLUMNS="80")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -31,7 +31,7 @@ def test_a_tree(smollm2: Path) -> None:
     assert sum("─ ○" in line for line in lines) == 4
 
 
-def test_as_json(tiny_qwen3: Path) -> None:
+def test_tree_as_json(tiny_qwen3: Path) -> None:
     words = ("tree", "how are you?", "-m", str(tiny_qwen3), "--system", "Be kind.", "-w", "2", "-d", "2", "--json")
     found = json.loads(glass(*words).stdout)
     jsonschema.Draft202012Validator(schema(Tree)).validate(found)
@@ -47,7 +47,7 @@ def test_as_json(tiny_qwen3: Path) -> None:
     assert len(other["prompt_ids"]) < len(found["prompt_ids"])
 
 
-def test_growing_on_and_forcing(tiny_qwen3: Path) -> None:
+def test_at_and_force(tiny_qwen3: Path) -> None:
     words = ("tree", "-m", str(tiny_qwen3), "--raw", "-w", "2", "-d", "2", "--json")
     grown = json.loads(glass(*words, "--at", "1.0", stdin="Today\n").stdout)
     assert (grown["prompt"], grown["focus"], grown["nodes"]) == ("Today", [1, 0], 12)
@@ -64,7 +64,7 @@ def test_growing_on_and_forcing(tiny_qwen3: Path) -> None:
     assert ended["root"]["children"][ended["focus"][0]]["finish"] == "eos"
 
 
-def test_a_large_one(tiny_qwen3: Path) -> None:
+def test_a_large_tree_is_shortened(tiny_qwen3: Path) -> None:
     words = ("tree", "Today", "--raw", "-m", str(tiny_qwen3), "-w", "4")
     short, whole = glass(*words).stdout, glass(*words, "--all").stdout
     assert "of them; --all shows all." in short
@@ -73,27 +73,27 @@ def test_a_large_one(tiny_qwen3: Path) -> None:
     assert len(whole.splitlines()) > 84 > len(short.splitlines()) - 40
 
 
-def test_an_encoder_decoder(tmp_path: Path) -> None:
+def test_tree_of_an_encoder_decoder(tmp_path: Path) -> None:
     make(tmp_path, "t5", "seq2seq")
     shown = glass("tree", "the cat sat", "-m", str(tmp_path)).stdout
     assert "\nthe cat sat ▶ <pad>\n" in shown
     assert " · ends\n" in shown
 
 
-def test_on_a_terminal(tiny_qwen3: Path) -> None:
+def test_progress_bar_on_a_terminal(tiny_qwen3: Path) -> None:
     done = glass("tree", "Today", "--raw", "-m", str(tiny_qwen3), FORCE_COLOR="1", TERM="xterm")
     assert "growing the tree of" in done.stderr
     assert "39/39" in done.stderr
     assert "\x1b[1;32m● " in done.stdout  # the greedy path
 
 
-def test_no_torch(smollm2: Path) -> None:
+def test_tree_does_not_import_torch(smollm2: Path) -> None:
     code = "import sys; sys.argv = ['glass', 'tree', '--raw', 'Hi', '-d', '1']\nfrom glassformer.cli import main\n"
     code += "try: main()\nexcept SystemExit as left: assert not left.code\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_help() -> None:
+def test_tree_help() -> None:
     shown = glass("tree", "--help").stdout
     for word in ("--width", "--depth", "--at", "--force", "--raw", "--json", "Example"):
         assert word in shown
@@ -115,12 +115,12 @@ def test_help() -> None:
         (("hi", "-w", "1", "-d", "300"), "1 token and 300 levels do not fit into the model's context of 256."),
     ],
 )
-def test_errors(words: tuple[str, ...], said: str, tiny_qwen3: Path) -> None:
+def test_tree_errors(words: tuple[str, ...], said: str, tiny_qwen3: Path) -> None:
     message = failed(glass("tree", "--raw", "-m", str(tiny_qwen3), *words))
     assert message.startswith("glass: ")
     assert said in message
     assert len(message.splitlines()) == 1
 
 
-def test_an_encoder(minilm: Path) -> None:
+def test_tree_refuses_an_encoder(minilm: Path) -> None:
     assert "reads text and writes none" in failed(glass("tree", "hi", "-m", "minilm"))

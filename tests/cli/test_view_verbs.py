@@ -87,7 +87,7 @@ VIEWS: list[tuple[type[Any], tuple[str, ...]]] = [
 @pytest.mark.parametrize(
     ("view", "words"), VIEWS, ids=lambda one: one.__name__ if isinstance(one, type) else " ".join(one[:4])
 )
-def test_every_view_has_every_form(view: type[Any], words: tuple[str, ...], gpt2: str, tmp_path: Path) -> None:
+def test_every_view_as_text_json_and_html(view: type[Any], words: tuple[str, ...], gpt2: str, tmp_path: Path) -> None:
     shown = ran(*words, "-m", gpt2)
     assert len(shown.splitlines()) > 3
     told = json.loads(ran(*words, "-m", gpt2, "--json"))
@@ -100,7 +100,7 @@ def test_every_view_has_every_form(view: type[Any], words: tuple[str, ...], gpt2
     assert "<script" not in (tmp_path / "view.html").read_text("utf-8")
 
 
-def test_a_run_is_replayed_with_what_it_was_asked_for(gpt2: str, tmp_path: Path) -> None:
+def test_replay_uses_the_saved_executor_options(gpt2: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     done = glass("run", TEXT, "-m", gpt2, "-n", "3", "--cache", "q8", "--save", str(path))
     assert "F32, cache in q8 ·" in done.stderr
@@ -114,7 +114,7 @@ def test_a_run_is_replayed_with_what_it_was_asked_for(gpt2: str, tmp_path: Path)
         assert f"options: {'cache in f16' if options else 'none'} then, cache in q8 now" in other["differences"]
 
 
-def test_the_same_model_rounded_otherwise(gpt2: str) -> None:
+def test_compare_caches_and_activations(gpt2: str) -> None:
     assert "(cpu, F32, cache in q8)" in ran("compare", TEXT, "--other-cache", "q8", "-m", gpt2, width=1000)
     both = ran("compare", TEXT, "--cache", "f16", "--other-cache", "q8", "-m", gpt2, width=1000)
     assert "(cpu, F32, cache in f16)" in both
@@ -128,7 +128,7 @@ def test_the_same_model_rounded_otherwise(gpt2: str) -> None:
     assert "plain, float32" in ran("compare", TEXT, "--cache", "q8", "--other-executor", "plain", "-m", gpt2)
 
 
-def test_an_encoder_decoder(t5: str) -> None:
+def test_views_of_an_encoder_decoder(t5: str) -> None:
     assert "perplexity" in ran("trace", TEXT, "--given", "--target", "a dog", "-m", t5)
     assert "→" in ran("trace", TEXT, "-n", "2", "-m", t5)
     assert "cross-attention" in ran("attention", TEXT, "--target", "a dog", "--kind", "cross", "--layer", "0", "-m", t5)
@@ -138,14 +138,14 @@ def test_an_encoder_decoder(t5: str) -> None:
     assert "which places move" in ran("patch", "the cat sat", "the dog sat", "--target", "a", *answers, "-m", t5)
 
 
-def test_an_encoder() -> None:
+def test_views_of_an_encoder() -> None:
     bert = str(folder("bert", "masked")[0])
     assert "perplexity" in ran("trace", TEXT, "-m", bert)
     assert "layers × " in ran("attention", TEXT, "-m", bert)
     assert "what each layer would predict" in ran("lens", "the [MASK] sat", "--token", "[MASK]", "-m", bert)
 
 
-def test_recording_says_first_what_it_takes(gpt2: str, tmp_path: Path) -> None:
+def test_record_prints_its_cost_first(gpt2: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["attention", TEXT, "--record", str(tmp_path / "maps"), "-m", gpt2])
     assert done.exit_code == 0
     assert "3 sites of 22 tokens: 0.0 MB" in done.stderr
@@ -154,7 +154,7 @@ def test_recording_says_first_what_it_takes(gpt2: str, tmp_path: Path) -> None:
     assert np.allclose(np.load(files[0]).sum(-1), 1, atol=1e-4)
 
 
-def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
+def test_save_and_replay_a_run(gpt2: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     run = ("run", TEXT, "-m", gpt2, "-n", "5", "--temperature", "0.9", "--seed", "3")
     done = glass(*run, "--save", str(path))
@@ -214,7 +214,7 @@ def test_a_run_is_kept_and_replayed(gpt2: str, tmp_path: Path) -> None:
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",
 )
-def test_one_clear_sentence(words: tuple[str, ...], message: str, gpt2: str) -> None:
+def test_refused_options(words: tuple[str, ...], message: str, gpt2: str) -> None:
     from glassformer.errors import GlassError
 
     done = CliRunner().invoke(app, [*words, "-m", gpt2])
@@ -229,12 +229,12 @@ def test_every_verbs_help_has_an_example(verb: str) -> None:
     assert "Example: glass " in shown
 
 
-def test_shells_complete_verbs() -> None:
+def test_shell_completion_of_verbs() -> None:
     done = glass(_GLASS_COMPLETE="complete_bash", COMP_WORDS="glass tra", COMP_CWORD="1")
     assert done.stdout.split() == ["trace"]
 
 
-def test_a_change_holds_in_every_verb(gpt2: str) -> None:
+def test_change_in_every_verb(gpt2: str) -> None:
     change = ("--change", "blocks.*.mlp.update=0")
     parts = json.loads(ran("lens", TEXT, "--wrote", "best", *change, "-m", gpt2, "--json"))["parts"]
     assert all(part["value"] == 0 for part in parts if part["name"] == "mlp")
@@ -244,7 +244,7 @@ def test_a_change_holds_in_every_verb(gpt2: str) -> None:
     assert said.rstrip().split(" · ")[4] == "changed: blocks.0.mlp.update, blocks.1.mlp.update, blocks.2.mlp.update"
 
 
-def test_bytes_that_are_no_text(gpt2: str) -> None:
+def test_input_that_is_no_text_is_refused(gpt2: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", "from glassformer.cli import main; main()", "trace", "-m", gpt2],
         input=b"caf\xe9", capture_output=True, env={**os.environ, "LC_ALL": "C.UTF-8"}, timeout=240,
@@ -253,7 +253,7 @@ def test_bytes_that_are_no_text(gpt2: str) -> None:
     assert b"the input is not utf-8 text" in done.stderr
 
 
-def test_a_long_map_keeps_the_first_token(gpt2: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_attention_maps(gpt2: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where heads rest; and all of it is a picture, not a hundred thousand cells."""
     shown = ran("attention", "x" * 60, "--layer", "1", "-m", gpt2)
     assert "48 of 60 tokens" in shown
@@ -265,7 +265,7 @@ def test_a_long_map_keeps_the_first_token(gpt2: str, tmp_path: Path, monkeypatch
     assert (tmp_path / "map.html").stat().st_size < 40_000
 
 
-def test_no_colour_and_no_terminal(gpt2: str) -> None:
+def test_no_escape_sequences_off_a_terminal(gpt2: str) -> None:
     """Off a terminal there are no escape sequences and no bars."""
     done = glass("lens", TEXT, "-m", gpt2, TERM="xterm-256color")
     assert "\x1b" not in done.stdout

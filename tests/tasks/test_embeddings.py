@@ -25,8 +25,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["How old are you?", "Hi", "The quick brown fox jumps over the lazy dog, again and again."]
 
 
-class Test_MiniLM:
-    def test_equals_the_reference(self, minilm: Path) -> None:
+class TestMiniLM:
+    def test_minilm_equals_transformers(self, minilm: Path) -> None:
         model, tokenizer = transformers.AutoModel.from_pretrained(minilm), transformers.AutoTokenizer.from_pretrained(minilm)
         tokens = tokenizer(TEXTS, padding=True, return_tensors="pt")
         with torch.inference_mode():
@@ -37,12 +37,12 @@ class Test_MiniLM:
         assert np.allclose(found, wanted.numpy(), atol=1e-6)
         assert np.allclose(pipeline("embed")(TEXTS[0]), wanted[0].numpy(), atol=1e-6)
 
-    def test_meaning(self) -> None:
+    def test_similar_texts_score_higher(self) -> None:
         task = pipeline("similarity")
         near, far = task("How old are you?", ["What is your age?", "My phone is broken."])
         assert near > 0.7 > 0.3 > far
 
-    def test_long_texts_are_cut_and_that_is_said(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_long_texts_are_cut_with_a_note(self, caplog: pytest.LogCaptureFixture) -> None:
         task = pipeline("embed")
         with caplog.at_level(logging.WARNING, "glassformer"):
             found = task(["word " * 400, "short"])
@@ -74,7 +74,7 @@ def states(folder: Path, text: str) -> np.ndarray:
         return np.asarray(transformers.AutoModel.from_pretrained(folder)(**tokens)[0][0])
 
 
-WAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "pooling_mode_cls_token": lambda s: s[0],
     "pooling_mode_max_tokens": lambda s: np.max(s, 0),
     "pooling_mode_mean_tokens": lambda s: sum(s) / len(s),
@@ -84,20 +84,20 @@ WAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_pooling(sentences: Sentences, way: str) -> None:
-    folder = sentences(**{"1_Pooling__config_json": {name: name == way for name in WAYS}})
-    wanted = [WAYS[way](states(folder, text)) for text in TEXTS]
+@pytest.mark.parametrize("way", POOLINGS)
+def test_pooling_modes(sentences: Sentences, way: str) -> None:
+    folder = sentences(**{"1_Pooling__config_json": {name: name == way for name in POOLINGS}})
+    wanted = [POOLINGS[way](states(folder, text)) for text in TEXTS]
     assert np.allclose(pipeline("embed", folder)(TEXTS), wanted, atol=1e-5)
 
 
-def test_several_poolings_side_by_side(sentences: Sentences) -> None:
+def test_several_poolings_are_concatenated(sentences: Sentences) -> None:
     folder = sentences(**{"1_Pooling__config_json": {"pooling_mode": ["mean", "cls"]}})
     s = states(folder, "Hi")
     assert np.allclose(pipeline("embed", folder)("Hi"), [*s.mean(0), *s[0]], atol=1e-5)
 
 
-def test_dense_and_normalize(sentences: Sentences) -> None:
+def test_dense_layer_and_normalization(sentences: Sentences) -> None:
     kinds = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("Normalize", "3_Normalize")]
     folder = sentences(
         modules_json=[
@@ -116,7 +116,7 @@ def test_dense_and_normalize(sentences: Sentences) -> None:
     assert np.allclose(pipeline("embed", folder)("Hi", normalize=False, truncate_dim=4), wanted[:4], atol=1e-5)
 
 
-def test_prompts(sentences: Sentences) -> None:
+def test_sentence_prompts(sentences: Sentences) -> None:
     folder = sentences(
         config_sentence_transformers_json={"prompts": {"query": "query: ", "none": ""}, "default_prompt_name": "query"},
         **{"1_Pooling__config_json": {"pooling_mode": "mean", "include_prompt": False}},
@@ -132,7 +132,7 @@ def test_prompts(sentences: Sentences) -> None:
 
 
 @pytest.mark.parametrize("function", ["cosine", "dot", "euclidean", "manhattan"])
-def test_similarities(sentences: Sentences, function: str) -> None:
+def test_similarity_functions(sentences: Sentences, function: str) -> None:
     folder = sentences(config_sentence_transformers_json={"similarity_fn_name": function})
     a, b, c = (states(folder, text).mean(0).astype(float) for text in ("one", "two fish", "three"))
     slow = {
@@ -152,7 +152,7 @@ def test_similarities(sentences: Sentences, function: str) -> None:
     assert task(("one", "two fish"), function="cosine") == pytest.approx(a @ b / (a @ a) ** 0.5 / (b @ b) ** 0.5, abs=1e-5)
 
 
-def test_options_are_refused(sentences: Sentences) -> None:
+def test_bad_embed_options_are_refused(sentences: Sentences) -> None:
     folder = sentences()
     with pytest.raises(SettingError, match=r"pooling is 'men'\. Did you mean 'mean'\?"):
         pipeline("embed", folder, pooling="men")
@@ -183,19 +183,19 @@ def test_options_are_refused(sentences: Sentences) -> None:
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )  # fmt: skip
-def test_bad_files(sentences: Sentences, files: dict[str, Any], said: str) -> None:
+def test_bad_sentence_files_are_refused(sentences: Sentences, files: dict[str, Any], said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         read_sentence_settings(sentences(**files))
 
 
-def test_a_dense_layer_that_is_none(sentences: Sentences) -> None:
+def test_unusable_dense_layer_is_refused(sentences: Sentences) -> None:
     folder = sentences(modules_json=[{"type": "x.Dense", "path": "2"}], **{"2__config_json": {}})
     save_file({"other": np.zeros(3, np.float32)}, folder / "2" / "model.safetensors")
     with pytest.raises(CheckpointError, match="is no linear layer: it holds other"):
         read_sentence_settings(folder)
 
 
-def test_gguf_says_its_pooling() -> None:
+def test_pooling_from_gguf() -> None:
     for number, way in {1: "mean", 2: "cls", 3: "lasttoken", 0: "mean", None: "mean"}.items():
         metadata = {"general.architecture": "bert", "bert.pooling_type": number}
         assert read_sentence_settings(Path("x.gguf"), metadata).pooling == (way,)

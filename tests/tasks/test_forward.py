@@ -42,13 +42,13 @@ class TestFillMask:
         same(ours(texts[:1]), theirs(texts[:1]))
         same(ours(texts, batch_size=1), theirs(texts))
 
-    def test_targets(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_fill_mask_targets(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         ours, theirs = pipeline("fill-mask", folder), reference("fill-mask", folder)
         for targets in (["capital", "city"], "cat", ["capital", "capital"], ["Ünknownword", "dog"]):
             same(ours("A [MASK].", targets=targets), theirs("A [MASK].", targets=targets))
         assert "'Ünknownword' is not in the vocabulary; using 'unknown' instead." in caplog.text
 
-    def test_refuses(self, make: Make) -> None:
+    def test_refusals(self, make: Make) -> None:
         task = pipeline("fill-mask", make("bert", "MaskedLM"))
         with pytest.raises(InputError, match=r"no gap\. Put \[MASK\] where a word is missing: 'Hello'"):
             task("Hello")
@@ -88,17 +88,17 @@ class TestTextClassification:
         )
         assert ours(("a b", "c")) == ours({"text": "a b", "text_pair": "c"})
 
-    def test_regression(self, make: Make) -> None:
+    def test_regression_scores_are_raw(self, make: Make) -> None:
         folder = make("bert", "SequenceClassification", num_labels=1, problem_type="regression")
         same(pipeline("text-classification", folder)("Hi"), reference("text-classification", folder)("Hi"))
 
-    def test_names_of_labels(self, make: Make) -> None:
+    def test_label_names(self, make: Make) -> None:
         folder = make("bert", "SequenceClassification", id2label={0: "bad", 1: "good"}, label2id={"bad": 0, "good": 1})
         found = pipeline("sentiment-analysis", folder)("Hi", top_k=None)
         assert {one["label"] for one in found} == {"bad", "good"}
         assert sum(one["score"] for one in found) == pytest.approx(1)
 
-    def test_refuses(self, make: Make) -> None:
+    def test_refusals(self, make: Make) -> None:
         task = pipeline("text-classification", make("bert", "SequenceClassification"))
         with pytest.raises(InputError, match="an object needs a 'text'; this one has 'other'"):
             task({"other": "b"})
@@ -125,7 +125,7 @@ class TestTokenClassification:
             same(ours(text, ignore_labels=["O", "PER", "I-LOC"]), theirs(text, ignore_labels=["O", "PER", "I-LOC"]))
         same(ours(TEXTS), theirs(TEXTS))
 
-    def test_words(self, make: Make, named_labels: dict[str, Any]) -> None:
+    def test_input_split_into_words(self, make: Make, named_labels: dict[str, Any]) -> None:
         folder = make("bert", "TokenClassification", **named_labels)
         ours, theirs = pipeline("ner", folder), reference("ner", folder)
         for strategy in ("none", "simple", "first"):
@@ -161,7 +161,7 @@ class TestTokenClassification:
         parts = [EntitySpan(one["entity"], one["score"], [one["word"]], one["start"], one["end"]) for one in single]
         assert [(one["start"], one["end"]) for one in task(text)] == [(g[0].start, g[-1].end) for g in group_spans(parts)]
 
-    def test_refuses(self, make: Make, named_labels: dict[str, Any]) -> None:
+    def test_refusals(self, make: Make, named_labels: dict[str, Any]) -> None:
         task = pipeline("ner", make("bert", "TokenClassification", **named_labels))
         with pytest.raises(SettingError, match=r"aggregation_strategy is 'simpel'\. Did you mean 'simple'\?"):
             task("x", aggregation_strategy="simpel")
@@ -220,7 +220,7 @@ class TestQuestionAnswering:
         ],
         ids=repr,
     )  # fmt: skip
-    def test_equals_the_slow_statement(self, make: Make, options: dict[str, Any]) -> None:
+    def test_equals_a_direct_computation(self, make: Make, options: dict[str, Any]) -> None:
         task = pipeline("question-answering", make("bert", "QuestionAnswering"))
         wanted = slow_answers(task, "Where was Ada born?", self.CONTEXT, options)
         found = task(question="Where was Ada born?", context=self.CONTEXT, align_to_words=False, **options)
@@ -237,14 +237,14 @@ class TestQuestionAnswering:
         found = task({"question": "Who?", "context": context})
         assert [one["score"] for one in found] == pytest.approx([score for score, _, _ in wanted[:3]], abs=1e-6)
 
-    def test_whole_words(self, make: Make) -> None:
+    def test_align_to_words(self, make: Make) -> None:
         task = pipeline("qa", make("bert", "QuestionAnswering"), top_k=20)
         words = {(0, 10), (11, 22)}
         for one in task(question="What?", context="Antananariv incomprehensi"[:25]):
             assert one["start"] in {0, 12} or one["start"] in {begin for begin, _ in words}, one
             assert one["answer"] in {"Antananariv", "incomprehensi", "Antananariv incomprehensi"}
 
-    def test_lists(self, make: Make) -> None:
+    def test_lists_of_questions(self, make: Make) -> None:
         task = pipeline("qa", make("bert", "QuestionAnswering"))
         one, two = task(question="Where?", context="Here."), task(question="Who?", context="Ada.")
         same(task([{"question": "Where?", "context": "Here."}, {"question": "Who?", "context": "Ada."}]), [one, two])
@@ -252,7 +252,7 @@ class TestQuestionAnswering:
         same(task(question=["Where?", "Where?"], context="Here."), [one, one])
         same(task("Where?", "Here."), one)
 
-    def test_refuses(self, make: Make) -> None:
+    def test_refusals(self, make: Make) -> None:
         task = pipeline("qa", make("bert", "QuestionAnswering"))
         with pytest.raises(InputError, match="give a question and the context"):
             task(question="Where?")
@@ -271,7 +271,7 @@ class TestQuestionAnswering:
 
 
 class TestEveryTask:
-    def test_a_head_that_does_not_fit(self, make: Make) -> None:
+    def test_a_head_that_does_not_fit_is_refused(self, make: Make) -> None:
         said = (
             r"fill-mask needs a model with a masked language modeling head, and .* \(bert\) has a text classification head: "
             r"use it for text-classification .*use 'bert-base-uncased'"
@@ -279,11 +279,11 @@ class TestEveryTask:
         with pytest.raises(InputError, match=said):
             pipeline("fill-mask", make("bert", "SequenceClassification"))
 
-    def test_no_default(self) -> None:
+    def test_a_task_without_a_default_model(self) -> None:
         with pytest.raises(InputError, match="question-answering has no default model without a hub"):
             pipeline("question-answering")
 
-    def test_names(self) -> None:
+    def test_task_names_and_aliases(self) -> None:
         with pytest.raises(InputError, match=r"there is no task 'fill-msk'\. Did you mean 'fill-mask'\?"):
             pipeline("fill-msk")
         with pytest.raises(InputTypeError, match="a task's name is text, not int"):
@@ -291,11 +291,11 @@ class TestEveryTask:
         with pytest.raises(InputError, match="name a task or a model"):
             pipeline()
 
-    def test_the_task_of_a_model(self, make: Make) -> None:
+    def test_default_task_of_a_model(self, make: Make) -> None:
         assert pipeline(model=make("bert", "MaskedLM")).name == "fill-mask"
         assert pipeline(model=make("bert", "base")).name == "embed"
 
-    def test_models_of_every_kind(self, make: Make) -> None:
+    def test_pipeline_takes_names_models_and_modules(self, make: Make) -> None:
         folder = make("bert", "MaskedLM")
         by_path = pipeline("fill-mask", folder)("A [MASK].")
         module, tokenizer = AutoModelForMaskedLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
@@ -323,7 +323,7 @@ class TestEveryTask:
             ("a \ud800 b", InputError, "lone surrogate"),
         ],
     )
-    def test_bad_inputs(self, make: Make, wrong: Any, error: type[Exception], said: str) -> None:
+    def test_bad_inputs_are_refused(self, make: Make, wrong: Any, error: type[Exception], said: str) -> None:
         task = pipeline("text-classification", make("bert", "SequenceClassification"))
         with pytest.raises(error, match=said):
             task(wrong)
@@ -347,12 +347,14 @@ class TestEveryTask:
             ("embed", "base", {"batch_size": -1}, "batch_size is -1; it must be a whole number of at least 1."),
         ],
     )
-    def test_options_of_the_wrong_kind(self, make: Make, task: str, head: str, options: dict[str, Any], said: str) -> None:
+    def test_options_of_the_wrong_type_are_refused(
+        self, make: Make, task: str, head: str, options: dict[str, Any], said: str
+    ) -> None:
         with pytest.raises(SettingError) as caught:
             pipeline(task, make("bert", head), **options)
         assert said in str(caught.value)
 
-    def test_familiar_arguments(self, make: Make) -> None:
+    def test_transformers_arguments(self, make: Make) -> None:
         folder = make("bert", "MaskedLM")
         plain = pipeline("fill-mask", folder)
         assert plain.task == "fill-mask"
@@ -365,7 +367,7 @@ class TestEveryTask:
         short = plain(long, max_length=12)
         assert short == plain(long, truncation=True, max_length=12, padding=True) != plain(long, truncation=True)
 
-    def test_a_dataset(self, make: Make) -> None:
+    def test_a_torch_dataset_gives_an_iterator(self, make: Make) -> None:
         class Dataset:
             """As torch's: a length and items, and no more."""
 
@@ -379,7 +381,7 @@ class TestEveryTask:
         same(list(task(Dataset())), task([f"text {at}" for at in range(3)]))
         same(task([{"text": "text 0", "id": 7}]), task(["text 0"]))
 
-    def test_nothing(self, make: Make) -> None:
+    def test_empty_list_gives_empty_list(self, make: Make) -> None:
         assert pipeline("text-classification", make("bert", "SequenceClassification"))([]) == []
         assert pipeline("embed", make("bert", "base"))([]).shape == (0, 48)
 
@@ -403,7 +405,9 @@ class TestEveryTask:
         padded=st.booleans(),
         load=st.integers(1, 2000),
     )
-    def test_batches(self, lengths: list[int], most: int | None, padded: bool, load: int) -> None:
+    def test_batches_cover_all_rows_within_limits(
+        self, lengths: list[int], most: int | None, padded: bool, load: int
+    ) -> None:
         found = list(batches(lengths, most, padded, load))
         assert sorted(at for batch in found for at in batch) == list(range(len(lengths)))
         for batch in found:
@@ -413,7 +417,7 @@ class TestEveryTask:
         order = [lengths[at] for batch in found for at in batch]
         assert order == sorted(lengths, reverse=True)
 
-    def test_a_tokenizer_without_padding(self, make: Make) -> None:
+    def test_without_padding_token_rows_of_one_length_share_a_batch(self, make: Make) -> None:
         """Then rows of one length share a batch, and nothing is padded."""
         folder = make("gpt2", "SequenceClassification")
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -423,7 +427,7 @@ class TestEveryTask:
 
 
 class TestVectors:
-    def test_features(self, make: Make) -> None:
+    def test_feature_extraction(self, make: Make) -> None:
         folder = make("bert", "base")
         ours, theirs = pipeline("feature-extraction", folder), reference("feature-extraction", folder)
         same(ours("Hello world"), theirs("Hello world"))
@@ -431,7 +435,7 @@ class TestVectors:
         tensor = ours("Hello world", return_tensors=True)
         assert torch.allclose(tensor, theirs("Hello world", return_tensors=True), atol=1e-5)
 
-    def test_every_head_has_states(self, make: Make) -> None:
+    def test_feature_extraction_with_every_head(self, make: Make) -> None:
         for head in ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering"):
             folder = make("bert", head)
             vector = pipeline("embed", folder)("Hello")

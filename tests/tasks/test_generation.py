@@ -44,7 +44,7 @@ class TestTextGeneration:
         return pipeline("text-generation", gpt2), transformers.pipeline("text-generation", model=str(gpt2), device="cpu")
 
     @pytest.mark.parametrize("options", [{}, {"return_full_text": False}, {"prefix": "Well, "}], ids=repr)
-    def test_texts(self, both: tuple[Any, Any], options: dict[str, Any]) -> None:
+    def test_texts_equal_transformers(self, both: tuple[Any, Any], options: dict[str, Any]) -> None:
         ours, theirs = both
         texts = ["Once upon a time", "Hi", "a much longer beginning than the others have, by far"]
         assert ours("Once upon a time", **self.OPTIONS, **options) == theirs("Once upon a time", **self.OPTIONS, **options)
@@ -52,7 +52,7 @@ class TestTextGeneration:
         assert ours(texts, **self.OPTIONS, **options, batch_size=1) == ours(texts, **self.OPTIONS, **options)
 
     @pytest.mark.parametrize("options", [{}, {"return_full_text": False}, {"continue_final_message": False}], ids=repr)
-    def test_conversations(self, both: tuple[Any, Any], options: dict[str, Any]) -> None:
+    def test_conversations_equal_transformers(self, both: tuple[Any, Any], options: dict[str, Any]) -> None:
         ours, theirs = both
         asks = [{"role": "user", "content": "Hi!"}]
         begun = [*asks, {"role": "assistant", "content": "Hel"}]
@@ -64,13 +64,13 @@ class TestTextGeneration:
         options = {"max_new_tokens": 8, "do_sample": True, "seed": 5}
         assert ours("Hi", **options) == ours("Hi", **options) == ours(["Hi", "Hello there"], **options)[0]
 
-    def test_settings_stay(self, gpt2: Path) -> None:
+    def test_call_settings_do_not_stay(self, gpt2: Path) -> None:
         task = pipeline("text-generation", gpt2, max_new_tokens=3, return_full_text=False)
         assert task("Hi") == task("Hi", max_new_tokens=3)
         assert len(task("Hi", max_new_tokens=9)[0]["generated_text"]) > len(task("Hi")[0]["generated_text"])
         assert load(gpt2).chat("Hi", raw=True, max_new_tokens=3) == task("Hi")[0]["generated_text"]
 
-    def test_refuses(self, both: tuple[Any, Any]) -> None:
+    def test_refusals(self, both: tuple[Any, Any]) -> None:
         ours, _ = both
         with pytest.raises(UnknownArgument, match=r"there is no setting 'temprature'\. Did you mean 'temperature'\?"):
             ours("Hi", temprature=1)
@@ -91,14 +91,14 @@ class TestTextGeneration:
         with pytest.raises(InputError, match=r"the prompt has no tokens\. Say something"):
             ours([{"role": "user", "content": "Hi!"}])
 
-    def test_long_prompts_are_cut_if_asked(self, both: tuple[Any, Any]) -> None:
+    def test_truncation_of_long_prompts(self, both: tuple[Any, Any]) -> None:
         ours, _ = both
         found = ours(" a" * 300, truncation=True, max_new_tokens=8, return_full_text=False)
         assert found == ours(" a" * 248, max_new_tokens=8, return_full_text=False)
         chat = [{"role": "user", "content": " a" * 300}]
         assert ours(chat, truncation=True, max_new_tokens=8)[0]["generated_text"][-1]["role"] == "assistant"
 
-    def test_smollm2(self, smollm2: Path) -> None:
+    def test_smollm2_generates(self, smollm2: Path) -> None:
         task = pipeline("text-generation")
         assert task("The capital of France is", max_new_tokens=3, return_full_text=False)[0]["generated_text"].startswith(
             " Paris"
@@ -112,7 +112,7 @@ class TestTextToText:
     def folder(self, request: pytest.FixtureRequest, make: Make) -> Path:
         return make(request.param, "Seq2SeqLM", **SHAPES[request.param])
 
-    def test_equals_generate(self, folder: Path) -> None:
+    def test_text2text_equals_generate(self, folder: Path) -> None:
         task = pipeline("text2text-generation", folder, max_new_tokens=7)
         texts = ["How old are you?", "Hi", "I have been here for quite a while now."]
         model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -125,13 +125,13 @@ class TestTextToText:
         assert task(texts) == wanted
         assert task(texts[0]) == wanted[0]
 
-    def test_long_sources(self, make: Make) -> None:
+    def test_long_sources_are_refused_or_cut(self, make: Make) -> None:
         task = pipeline("text2text-generation", make("bart", "Seq2SeqLM", **SHAPES["bart"]), max_new_tokens=5)
         with pytest.raises(InputError, match="101 tokens do not fit into the model's context of 64"):
             task("hello " * 100)
         assert task("hello " * 100, truncation=True)[0]["generated_text"]
 
-    def test_prefixes(self, make: Make, tmp_path: Path) -> None:
+    def test_task_prefixes(self, make: Make, tmp_path: Path) -> None:
         source = make("t5", "Seq2SeqLM", **SHAPES["t5"])
         plain = pipeline("text2text-generation", source, max_new_tokens=5)
         said = plain("translate English to German: Hi")[0]["generated_text"]
