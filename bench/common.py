@@ -39,17 +39,17 @@ def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:
 
     from glassformer import blueprints
     from glassformer.checkpoint.locate import home
-    from glassformer.compat.auto import made_for
-    from glassformer.compat.pretrained import NAMES
+    from glassformer.compat.auto import model_class_for_head
+    from glassformer.compat.pretrained import DTYPES_BY_NAME
 
     config = blueprints.read_config(shape)
     folder = home() / "bench" / f"{config.model_type}-{config.hidden_size}x{config.num_hidden_layers}-{shape['dtype']}"
     if not (folder / "model.safetensors").exists():
         before = torch.get_default_dtype()
-        torch.set_default_dtype(NAMES[shape["dtype"]])
+        torch.set_default_dtype(DTYPES_BY_NAME[shape["dtype"]])
         try:
             torch.manual_seed(0)
-            model = made_for(config.model_type, config.natural)(config)
+            model = model_class_for_head(config.model_type, config.default_head)(config)
         finally:
             torch.set_default_dtype(before)
         model.save_pretrained(folder)

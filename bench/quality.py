@@ -20,7 +20,7 @@ import glassformer
 from common import report
 from glassformer.checkpoint.locate import locate
 from glassformer.engine.protocol import Feed
-from glassformer.observe.perplexity import HELD_OUT, compare
+from glassformer.observe.perplexity import HELD_OUT, compare_likelihoods
 
 ROOT = Path(__file__).parent.parent
 
@@ -73,7 +73,7 @@ def main() -> None:
         others["llama.cpp"] = Llama(path)
     rows = []
     for name, executor in others.items():
-        found = compare(plain.executor, executor, ids)
+        found = compare_likelihoods(plain.executor, executor, ids)
         rows.append({
             "who": name, "tokens": found.first.tokens, "divergence": f"{found.divergence:.2e}",
             "agreement": f"{found.agreement:.2%}", "perplexity": f"{found.second.perplexity:.4f}",

@@ -36,10 +36,10 @@ def distilbert(head: str) -> Path:
     folder = home() / "bench" / f"distilbert-{head}"
     if not (folder / "model.safetensors").exists():
         from glassformer.blueprints import read_config
-        from glassformer.compat.auto import assemble
+        from glassformer.compat.auto import model_class
 
         torch.manual_seed(0)
-        assemble("distilbert", head)(read_config({"model_type": "distilbert", "vocab_size": 30522})).save_pretrained(folder)
+        model_class("distilbert", head)(read_config({"model_type": "distilbert", "vocab_size": 30522})).save_pretrained(folder)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(locate("minilm") / name, folder)
     return folder

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bench.reference import compare_with_transformers
 
 import glassformer
-from bench.reference import compare_with_transformers
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe import compare_models
 from glassformer.observe.compare import compare
@@ -136,7 +136,7 @@ class TestModels:
 
     def test_transformers_needs_a_decoder_from_a_file(self) -> None:
         loaded = glassformer.load(both("gpt2").model.opened.path)
-        in_memory = type(loaded).around(loaded.module, loaded.tokenizer)
+        in_memory = type(loaded).from_module(loaded.module, loaded.tokenizer)
         with pytest.raises(InputError, match="cannot be compared with transformers: it must be a decoder, from a file"):
             compare_with_transformers(in_memory, TEXT)
 
@@ -162,10 +162,8 @@ class TestModels:
             compare(3, "x")
         with pytest.raises(InputError, match="cut this text into different tokens"):
             compare(gpt2.read("ab"), both("llama").model.read("abc"))
-        made = glassformer.load(both("gpt2").model.opened.path)
-        around = type(made).from_module(made.module, made.tokenizer)
-        with pytest.raises(InputError, match="cannot be compared with transformers: it must be a decoder, from a file"):
-            compare(around, "transformers", text=TEXT)
+        with pytest.raises(InputTypeError, match="Model and str cannot be compared"):
+            compare(gpt2, "transformers", text=TEXT)
 
 
 class TestRuns:

@@ -111,9 +111,7 @@ class TestAttention:
         heads = both("gpt2").reading("a").heads()
         habit = heads.habits[0]
         assert (habit.entropy, habit.first, habit.previous, habit.itself, habit.duplicate) == (0, None, None, None, None)
-        assert str(heads).splitlines()[1:] == [
-            "a single token can look at itself only, so all heads do the same"
-        ]
+        assert str(heads).splitlines()[1:] == ["a single token can look at itself only, so all heads do the same"]
         valid(heads)
 
     def test_a_map_of_a_long_text_keeps_its_measure(self) -> None:
@@ -125,7 +123,7 @@ class TestAttention:
         page = map_.page()
         (grid,) = (part for part in page.parts if isinstance(part, Grid))
         assert grid.values[-1][-1] == pytest.approx(0.5)
-        assert "48 of 60 tokens (--all); of what they look at, 80.4% is not shown" in str(map_)
+        assert "48 of 60 tokens (--all); 80.4% of their weight is not shown" in str(map_)
 
     def test_one_token_twice_in_a_row_is_followed_by_itself(self) -> None:
         """Which is no induction: the copy's follower is the token that looks."""
@@ -338,7 +336,7 @@ class TestTrace:
             assert [one.id for one in place.candidates] == here.topk(3).indices.tolist()
             assert place.entropy == pytest.approx(float(-(here.exp() * here).sum() / math.log(2)), abs=1e-3)
             if place.id is not None:
-                assert place.surprise == pytest.approx(float(-here[place.id] / math.log(2)), abs=1e-3)
+                assert place.surprisal == pytest.approx(float(-here[place.id] / math.log(2)), abs=1e-3)
                 assert place.probability == pytest.approx(float(here[place.id].exp()), abs=1e-4)
                 assert place.rank == int((here > here[place.id]).sum()) + 1
         assert trace.places[-1].id is None
@@ -352,11 +350,12 @@ class TestTrace:
     def test_a_run_is_told_by_its_steps(self, pair: Both) -> None:
         run = pair.model.watch(TEXT, max_new_tokens=5, do_sample=True, seed=3, eos_token_id=None)
         again = run.reading.trace(best=10)
-        for place, step, other in zip(run.trace.places, run.steps, again.places[run.reading.prompt_length - 1 :], strict=False):
+        written = again.places[run.reading.prompt_length - 1 :]
+        for place, step, other in zip(run.trace.places, run.steps, written, strict=False):
             assert (place.id, place.draw) == (step.id, step.draw)
             assert place.written
             assert other.id == place.id
-            assert place.surprise == pytest.approx(other.surprise, abs=1e-3)
+            assert place.surprisal == pytest.approx(other.surprisal, abs=1e-3)
             assert place.entropy == pytest.approx(other.entropy, abs=1e-3)
         valid(run.trace)
 
@@ -371,7 +370,7 @@ class TestTrace:
             ids[place.position] = mask
             with torch.no_grad():
                 logs = pair.reference(torch.tensor([ids])).logits[0, place.position].log_softmax(-1)
-            assert place.surprise == pytest.approx(float(-logs[place.id] / math.log(2)), abs=1e-3)
+            assert place.surprisal == pytest.approx(float(-logs[place.id] / math.log(2)), abs=1e-3)
         assert len(trace.places) == len(reading) - 2  # all but [CLS] and [SEP]
 
     def test_what_cannot_be_traced(self) -> None:
@@ -474,14 +473,14 @@ class TestPasses:
     def test_no_row_stays_open(self) -> None:
         model = both("gpt2").model
         reading = model.read(TEXT)
-        before = len(model.executor._memory.rows)
+        before = len(model.executor._cache.rows)
         next(iter(reading.chunks("embedding"))).sites  # noqa: B018
         chunks = reading.chunks("embedding")
         next(chunks)
         chunks.close()
         with pytest.raises(GlassError):
             reading.attention(50)
-        assert len(model.executor._memory.rows) == before
+        assert len(model.executor._cache.rows) == before
 
 
 def test_short_ways_to_a_view() -> None:

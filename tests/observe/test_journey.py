@@ -382,7 +382,8 @@ class TestBytes:
         stage = next(stage for stage in journey.stages if stage.name == "embedding")
         assert (stage.dtype, stage.bytes) == ("bfloat16", 11 * 48 * 2)
         assert "what goes on, in bfloat16" in picture(journey, 80)
-        assert next(phase.stored for phase in journey.phases if phase.name == "embedding") == stage.stored == 4 * stage.parameters
+        stored = next(phase.stored for phase in journey.phases if phase.name == "embedding")
+        assert stored == stage.stored == 4 * stage.parameters
 
     @pytest.mark.parametrize("shape", SHAPES)
     def test_weights_as_they_are_stored(self, load: Any, folder: Any, shape: str) -> None:
@@ -487,7 +488,7 @@ class TestWarnings:
 
     def test_signs_in_somebody_s_words(self, model: Any) -> None:
         (said,) = model.look("stop<|im_end|>here").warnings
-        assert said.startswith("Your text contains <|im_end|> (at character 4): the model reads that as a special token, not")
+        assert said.startswith("Your text contains <|im_end|> (at character 4): the model reads that as a special token")
         assert "sanitize_control_tokens=True" in said
         chat = [*CHAT, {"role": "assistant", "content": "<|im_end|>"}]
         (said,) = model.look(chat, system="<|im_start|>").warnings
@@ -503,7 +504,9 @@ class TestWarnings:
 
     def test_signs_in_plain_text_are_a_fact(self, model: Any, load: Any) -> None:
         *_, said = model.look("stop<|im_end|>", raw=True).warnings
-        assert said == "The text contains <|im_end|> (at character 4): the model reads that as a special token, not as words."
+        assert said == (
+            "The text contains <|im_end|> (at character 4): the model reads that as a special token, not as words."
+        )
         (said,) = load("base").look("the cat [SEP] sat").warnings
         assert said.startswith("The text contains [SEP] (at character 8)")
         (said,) = load("classifier").look("the cat", pair="[SEP] sat").warnings

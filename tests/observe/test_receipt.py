@@ -157,7 +157,7 @@ def test_a_run_as_a_page(tmp_path: Path) -> None:
     page = run.save(tmp_path / "run.html").read_text("utf-8")
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    for words in ("the trace", "why each token", "the lens", "who wrote", "all heads", "the journey", "the receipt"):
+    for words in ("the trace", "why each token", "the lens", "logit attribution", "all heads", "the journey", "the receipt"):
         assert words in page
     assert page.count('href="#token-') == page.count('<a id="token-') == 4
     assert page.count("<img ") == 3 * run.heads().heads

@@ -93,7 +93,7 @@ def test_strategies_write_what_each_writes_alone(pair: Both) -> None:
         run = pair.model.watch(TEXT, **{**settings, **STRATEGIES[one.name]})
         assert one.text == run.text
         mean = -sum(step.logprob for step in run.steps) / len(run.steps) / np.log(2)
-        assert one.surprise == pytest.approx(mean, abs=1e-5)
+        assert one.surprisal == pytest.approx(mean, abs=1e-5)
     valid(found)
     assert "4 beams" in fits(found)
     with pytest.raises(InputError, match="there is no strategy to try"):
@@ -114,7 +114,7 @@ def test_without_the_cache_the_same_tokens(pair: Both) -> None:
     assert found.bytes == 2 * pair.model.blueprint.blocks * key[1] * key[3] * 4 * (begin + 4 + source)
     assert told[-1] == (5, 5)
     valid(found)
-    assert "the same tokens both ways" in fits(found)
+    assert "the same tokens with and without" in fits(found)
 
 
 def test_the_cache_is_compared_on_one_text() -> None:

@@ -612,9 +612,16 @@ class TestPicture:
         assert 'class="chosen"' in tree._repr_html_()
         assert '<script>alert("x")</script>&' in found.text
 
-    def test_chances(self) -> None:
-        said = [format_probability(0.25), format_probability(0.00012), format_probability(0.00000012), format_probability(0.0, -1000.0), format_probability(0.0), format_probability(1.0)]
-        assert said == ["25.0%", "0.012%", "1.2e-07", "5.1e-435", "0.0e+00", "100.0%"]
+    def test_format_probability(self) -> None:
+        values = ((0.25,), (0.00012,), (0.00000012,), (0.0, -1000.0), (0.0,), (1.0,))
+        assert [format_probability(*value) for value in values] == [
+            "25.0%",
+            "0.012%",
+            "1.2e-07",
+            "5.1e-435",
+            "0.0e+00",
+            "100.0%",
+        ]
 
 
 def tag_texts(html: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import InputError, nearest
+from glassformer.errors import InputError, did_you_mean
 from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
 from glassformer.progress import Progress
@@ -143,7 +143,7 @@ def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, in
     """How many layers and heads there are to look at."""
     blueprint = reading.model.blueprint
     if kind not in SITES:
-        raise InputError(f"there is no attention called {kind!r}.{nearest(kind, SITES)} Kinds: {', '.join(SITES)}.")
+        raise InputError(f"there is no attention called {kind!r}.{did_you_mean(kind, SITES)} Kinds: {', '.join(SITES)}.")
     if kind != "self" and not blueprint.encoder_blocks:
         raise InputError(f"{reading.model.name} is no encoder-decoder: it has self-attention only.")
     layers = blueprint.encoder_blocks if kind == "encoder" else blueprint.blocks

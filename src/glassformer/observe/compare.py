@@ -36,7 +36,7 @@ def compare(
         if first.model is second.model:
             return compare_texts(first, second, token)
         return compare_readings(first, second, names, progress)
-    if hasattr(first, "encode") and hasattr(second, "encode"):
+    if hasattr(first, "executor") and hasattr(second, "executor"):
         if text is None:
             raise InputError("two models are compared over a text. Pass text=….")
         return compare_models(first, second, text, names, progress)

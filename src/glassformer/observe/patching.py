@@ -21,7 +21,7 @@ import numpy as np
 
 from glassformer.candidates import log_softmax
 from glassformer.engine.protocol import Feed, Row, Want, common_prefix
-from glassformer.errors import InputError, SettingError, nearest
+from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id
 from glassformer.observe.protocols import Floats
@@ -66,7 +66,7 @@ def patching(
     """
     if part not in SITES:
         raise SettingError(
-            f"there is no part {part!r} to patch.{nearest(part, SITES)} Parts: {', '.join(get_args(PatchedPart))}."
+            f"there is no part {part!r} to patch.{did_you_mean(part, SITES)} Parts: {', '.join(get_args(PatchedPart))}."
         )
     pair = TextPair(first, second, positions)
     unpatched = [pair.scores(text) for text in (first, second)]

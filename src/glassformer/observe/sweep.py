@@ -59,7 +59,9 @@ def _shape(run: RunLike, setting: str, value: Any, step: int, scores: Floats, id
     for earlier in run.steps[:step]:
         policy.accept(earlier.id)
     field = policy.shape(scores)
-    chances = dict(zip((field.id_at(place) for place in range(field.scores.size)), field.probabilities().tolist(), strict=True))
+    chances = dict(
+        zip((field.id_at(place) for place in range(field.scores.size)), field.probabilities().tolist(), strict=True)
+    )
     measured = entropy_stats(field.scores)
     return ShapedScores(str(value), measured.in_play, measured.entropy, tuple(chances.get(token, 0.0) for token in ids))
 

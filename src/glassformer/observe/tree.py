@@ -23,7 +23,7 @@ import numpy as np
 
 from glassformer.candidates import top
 from glassformer.decoding import Finish
-from glassformer.decoding.policy import likelihood
+from glassformer.decoding.policy import candidates_and_logprob
 from glassformer.engine.protocol import Executor, Feed, Row, Scores
 from glassformer.errors import InputError, NotNumbers, check_context
 from glassformer.observe.protocols import Floats, ModelLike
@@ -257,7 +257,7 @@ def force(model: ModelLike, ids: Sequence[int], path: Sequence[int], node: Growi
             if number:
                 (scores,) = rows.executor.run([Feed(row, (tokens[number - 1],))])
             values = finite_scores(scores)
-            candidates, logprob = likelihood(values, token, 1)
+            candidates, logprob = candidates_and_logprob(values, token, 1)
             best = token == int(candidates.ids[0])
             node = node.child(token, float(values[token]), logprob, best=best, ends=model.settings.eos)
             node.forced = True

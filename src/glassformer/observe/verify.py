@@ -17,7 +17,7 @@ import numpy.typing as npt
 from glassformer.candidates import kl_divergence, log_softmax
 from glassformer.engine.protocol import Executor, Feed, Scores, Want
 from glassformer.errors import InputError
-from glassformer.sites import Watch, every
+from glassformer.sites import Watch, all_sites
 from glassformer.views.verification import SiteDifference, Verdict
 
 CHUNK = 12  # tokens that are fed together at the end
@@ -50,7 +50,7 @@ def verify_all(
     """The same for several executors, so that the reference need run only once."""
     if not prompts or not all(prompts):
         raise InputError("there is nothing to compare executors on. Give at least one prompt, each of at least one token.")
-    watch = Watch(frozenset({"*"})).checked(blocks, encoder)
+    watch = Watch(frozenset({"*"})).expanded(blocks, encoder)
     openings: list[tuple[Sequence[int], ...]] = [(source,) for source in sources] if sources else [() for _ in prompts]
     opened = [(executor, [executor.open(*source) for source in openings]) for executor in (reference, *executors)]
     reference_rows = opened[0][1]
@@ -75,7 +75,7 @@ def verify_all(
         for executor, rows in opened:
             for row in rows:
                 executor.close(row)
-    return [tally.verdict(every(blocks, encoder)) for tally in tallies]
+    return [tally.verdict(all_sites(blocks, encoder)) for tally in tallies]
 
 
 def tolerance(packed: bool, cache: str, activations: str = "q14") -> float:

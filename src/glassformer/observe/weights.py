@@ -70,7 +70,9 @@ def inventory(source: Any) -> Inventory:
         return Inventory(type(source).__name__, plan, _loaded_tensors(source, {weight.name for weight in plan.weights}))
     if not hasattr(source, "checkpoint"):
         return inventory(source.module)
-    complete: bool = getattr(source.checkpoint, "whole", True)  # a folder may have a config, and no weights or half of them
+    complete: bool = getattr(
+        source.checkpoint, "complete", True
+    )  # a folder may have a config, and no weights or half of them
     tensors: Mapping[str, StoredTensor] = source.tensors if complete else {}
     try:
         return Inventory(source.name, source.blueprint(), tensors)
