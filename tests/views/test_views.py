@@ -1,4 +1,4 @@
-"""What is shown of a model, for every shape that a model can have: the journey, its picture, and the two verbs."""
+"""The journey of every kind of model: its stages, answers and render; and the two verbs that show it."""
 
 from __future__ import annotations
 

@@ -36,9 +36,7 @@ from glassformer.page.document import (
 from glassformer.page.png import png
 
 STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
-FILE_STYLE = (
-    "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # it has the window to itself
-)
+FILE_STYLE = "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # the whole window
 LINE_BREAK = "<wbr>"  # a line may end after each token, whose spaces are visible characters
 MIN_SHADE = 0.05  # below, a shade behind a text cannot be seen
 MAX_SHADE = 0.55  # above, the text over a shade cannot be read
@@ -170,7 +168,7 @@ def _image_cell(pixels: npt.NDArray[np.uint8], where: str) -> str:
 @render.register
 def _(part: TokenStrip) -> str:
     links = part.links or ("",) * len(part.tokens)
-    tokens = map(_shaded_token, part.tokens, part.values, part.notes, links)
+    tokens = (_shaded_token(*cells) for cells in zip(part.tokens, part.values, part.notes, links, strict=True))
     return f'<p class="strip">{LINE_BREAK.join(tokens)}</p>'
 
 
@@ -193,7 +191,7 @@ def _(part: HoverMap) -> str:
 
 
 def _shaded_targets(tokens: Sequence[str], values: Sequence[float | None], notes: Sequence[str]) -> Iterator[str]:
-    """Shaded targets one by one, masked and faint ones as one piece each."""
+    """Shaded targets one by one, runs of masked or faint ones as one piece."""
     targets = zip(tokens, values, notes, strict=True)
     for kind, group in groupby(targets, lambda target: _target_kind(target[1])):
         if kind == "shaded":

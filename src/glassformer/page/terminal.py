@@ -213,7 +213,7 @@ def fit_text(text: str, width: int, right: bool = False, keep_end: bool = False)
     return " " * (width - size) + text if right else text + " " * (width - size)
 
 
-# Grids and trees -----------------------------------------------------------------------------------------------------------
+# Grids and trees ----------------------------------------------------------------------------------------------------
 
 
 @render.register
