@@ -299,18 +299,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--chart", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     told: list[dict[str, Any]] = []
     found: list[dict[str, Any]] = []
-    for part in asked.only:
-        more, reached = PARTS[part](asked.rounds)
+    for part in arguments.only:
+        more, reached = PARTS[part](arguments.rounds)
         told, found = told + more, found + reached
     for row in found:
         if (what := row["what"].removesuffix(Q8)) in MUST:
             row["must"], row["aim"] = MUST[what]
     report("the CPU engine", told + found)
-    if asked.chart:
-        chart(found, asked.chart)
+    if arguments.chart:
+        chart(found, arguments.chart)
 
 
 if __name__ == "__main__":

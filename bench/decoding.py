@@ -279,12 +279,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--only", choices=TABLES)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     threads = torch.get_num_threads()
     for name, (title, table) in TABLES.items():
         torch.set_num_threads(threads if name == "strategies" else 1)
-        if asked.only in (None, name):
-            report(title, table(asked.rounds))
+        if arguments.only in (None, name):
+            report(title, table(arguments.rounds))
 
 
 if __name__ == "__main__":

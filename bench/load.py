@@ -88,12 +88,12 @@ def vocabulary(tokens: int = 151_936) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     models = {"Qwen3-0.6B shape, bfloat16 folder": random_checkpoint(), "SmolLM2, Q4_1 GGUF to float32": locate("smollm2")}
     rows = []
     for label, path in models.items():
         found: dict[str, list[dict[str, Any]]] = {"ours": [], "theirs": []}
-        for _ in range(asked.rounds + 1):  # the first round warms the page cache
+        for _ in range(arguments.rounds + 1):  # the first round warms the page cache
             for which in found:
                 found[which].append(probe(which, path))
         seconds = {which: statistics.median(one["seconds"] for one in ones[1:]) for which, ones in found.items()}

@@ -63,7 +63,7 @@ class Hooks(Transformers):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=2)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
     ours, theirs = glassformer.load("smollm2"), Hooks()
     rows = []
@@ -75,7 +75,7 @@ def main() -> None:
         mine, other = race(
             lambda: ours.patch(first, second, raw=True),  # noqa: B023
             lambda: theirs.patch(first, second, *answers),  # noqa: B023
-            asked.rounds,
+            arguments.rounds,
         )
         rows.append({
             "text": name, "cells": cells.size, "ours": round(mine, 2), "transformers": round(other, 2),

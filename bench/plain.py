@@ -74,17 +74,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["smollm2", "qwen3"])
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     rows = []
-    if asked.only != "qwen3":
+    if arguments.only != "qwen3":
         with tempfile.TemporaryDirectory() as folder:
             glassformer.AutoModelForCausalLM.from_pretrained(locate("smollm2")).save_pretrained(folder)
-            rows.append(measure("SmolLM2-135M float32", Path(folder), 256, 32, asked.rounds))
-    if asked.only != "smollm2":
-        from glassformer.layers.linear import multiplies_well
+            rows.append(measure("SmolLM2-135M float32", Path(folder), 256, 32, arguments.rounds))
+    if arguments.only != "smollm2":
+        from glassformer.layers.linear import has_fast_matmul
 
-        fast = multiplies_well(torch.bfloat16)  # without the instructions the other side takes minutes for a prompt
-        prompt, new, count = (256, 16, asked.rounds) if fast else (8, 3, 1)
+        fast = has_fast_matmul(torch.bfloat16)  # without the instructions the other side takes minutes for a prompt
+        prompt, new, count = (256, 16, arguments.rounds) if fast else (8, 3, 1)
         rows.append(measure("Qwen3-0.6B shape bfloat16", random_checkpoint(), prompt, new, count))
     report("plain executor ÷ transformers", rows)
 

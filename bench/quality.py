@@ -56,11 +56,11 @@ class Llama:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=5120)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     path = locate("smollm2")
     plain = glassformer.load(path, executor="plain")
     text = "\n".join(page.read_text("utf-8") for page in (HELD_OUT, *sorted((ROOT / "docs").glob("*.md"))))
-    ids = plain.tokenizer(text)["input_ids"][: asked.tokens]
+    ids = plain.tokenizer(text)["input_ids"][: arguments.tokens]
     ways: dict[str, dict[str, str]] = {
         "": {},
         ", cache in q8": {"cache": "q8"},

@@ -39,7 +39,8 @@ def distilbert(head: str) -> Path:
         from glassformer.compat.auto import model_class
 
         torch.manual_seed(0)
-        model_class("distilbert", head)(read_config({"model_type": "distilbert", "vocab_size": 30522})).save_pretrained(folder)
+        config = read_config({"model_type": "distilbert", "vocab_size": 30522})
+        model_class("distilbert", head)(config).save_pretrained(folder)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(locate("minilm") / name, folder)
     return folder

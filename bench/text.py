@@ -93,9 +93,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", choices=["smollm2", "minilm"])
-    asked = parser.parse_args()
-    names = [asked.only] if asked.only else ["smollm2", "minilm"]
-    report("tokenizer, ours / transformers", [row for name in names for row in measure(name, asked.rounds)])
+    arguments = parser.parse_args()
+    names = [arguments.only] if arguments.only else ["smollm2", "minilm"]
+    report("tokenizer, ours / transformers", [row for name in names for row in measure(name, arguments.rounds)])
 
 
 if __name__ == "__main__":

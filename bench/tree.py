@@ -91,18 +91,18 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=3)
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--plain", action="store_true", help="ours with PyTorch in float32 too")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(THREADS)
     prompt = text_of(locate("smollm2"), PROMPT)
     sides: dict[str, Any] = {"ours": Ours("cpu"), "transformers float32": Transformers()}
-    if asked.plain:
+    if arguments.plain:
         sides["ours, plain float32"] = Ours("plain", "float32")
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for side in sides.values():
         side.grow(prompt, 2, 2)  # warms up
-    for _ in range(asked.rounds):
+    for _ in range(arguments.rounds):
         for name, side in sides.items():
-            times[name].append(side.grow(prompt, asked.width, asked.depth))
+            times[name].append(side.grow(prompt, arguments.width, arguments.depth))
     scored = sides["ours"].scored()
     rows: list[dict[str, Any]] = [
         {"who": name, "scored nodes": scored, "seconds": round(statistics.median(one[0] for one in found), 2),

@@ -21,9 +21,9 @@ from tests.observe.test_inside import fits, valid
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class TestTexts:
+class TestCompareTexts:
     @pytest.mark.parametrize("executor", ["plain", "cpu"])
-    def test_the_dog_of_the_course(self, smollm2: Any, executor: str) -> None:
+    def test_only_what_stands_before_changes_a_token(self, smollm2: Any, executor: str) -> None:
         """After the same beginning the same, whatever follows; after another, another."""
         model = glassformer.load("smollm2", executor=executor)
         hi, more, hello = (model.read(text, raw=True) for text in ("Hi dog", "Hi dog how are you?", "Hello dog"))
@@ -60,7 +60,7 @@ class TestTexts:
         found: Any = compare(model.read("abc"), model.read("axc"), token=1)
         assert (found.positions, found.parts) == ((1, 1), "embedding")
 
-    def test_nothing_in_common(self) -> None:
+    def test_texts_without_a_common_token_are_refused(self) -> None:
         model = both("gpt2").model
         with pytest.raises(InputError, match="no token in common"):
             compare(model.read("abc"), model.read("xyz"))
@@ -75,7 +75,7 @@ class TestTexts:
         valid(found)
 
 
-class TestModels:
+class TestCompareModels:
     def test_a_model_and_itself(self) -> None:
         model = both("qwen3").model
         found: Any = compare(model, model, text="the quick brown fox " * 4)
@@ -85,7 +85,7 @@ class TestModels:
         assert found.names[1].endswith("again")
         valid(found)
 
-    def test_numbers_are_the_plain_ones(self) -> None:
+    def test_kl_agreement_and_perplexity_by_hand(self) -> None:
         """KL, agreement and perplexity by hand, from uncached passes."""
         pair = both("llama")
         change = {"blocks.1.mlp.update": Change(scale=0)}
@@ -148,7 +148,7 @@ class TestModels:
         assert found.tokens == 15 + 15 + 7
         assert calls == [(16, 40), (32, 40), (40, 40)]
 
-    def test_what_cannot_be_compared(self) -> None:
+    def test_mismatched_models_are_refused(self) -> None:
         gpt2, t5 = both("gpt2").model, both("t5").model
         with pytest.raises(InputError, match="compared over a text"):
             compare(gpt2, gpt2)
@@ -166,9 +166,9 @@ class TestModels:
             compare(gpt2, "transformers", text=TEXT)
 
 
-class TestRuns:
+class TestCompareRuns:
     @pytest.mark.parametrize("executor", ["plain", "cpu"])
-    def test_other_settings(self, executor: str) -> None:
+    def test_runs_under_other_settings(self, executor: str) -> None:
         model = both("qwen3", executor).model
         settings = {"max_new_tokens": 6, "eos_token_id": None}
         one = model.watch(TEXT, **settings)
@@ -195,7 +195,7 @@ class TestRuns:
         assert found.settings == ()
         assert "the same, token by token" in str(found)
 
-    def test_one_is_longer(self) -> None:
+    def test_one_run_is_longer(self) -> None:
         model = both("gpt2").model
         one, other = (model.watch(TEXT, max_new_tokens=count, eos_token_id=None) for count in (2, 4))
         found: Any = compare(one, other)
@@ -210,7 +210,7 @@ class TestRuns:
         assert found.changes[1] == ("blocks.0.residual", "blocks.1.residual", "blocks.2.residual")
         assert "second: changed at blocks.0.residual" in str(found)
 
-    def test_runs_that_kept_nothing(self) -> None:
+    def test_runs_without_waterfalls_are_refused(self) -> None:
         model = both("gpt2").model
         runs = [model.watch_many(TEXT, max_new_tokens=2)[0] for _ in range(2)]
         with pytest.raises(InputError, match="kept no account of their candidates"):

@@ -99,7 +99,7 @@ class TestAttention:
             for told, shares in ((habit.duplicate, copies), (habit.induction, followers)):
                 assert told == (pytest.approx(np.mean(shares), abs=1e-3) if shares else None)
 
-    def test_where_no_token_comes_twice(self) -> None:
+    def test_habits_without_repeated_tokens(self) -> None:
         heads = both("gpt2").reading("abc").heads()
         assert {(habit.duplicate, habit.induction) for habit in heads.habits} == {(None, None)}
         assert "the token before" in str(heads)
@@ -107,7 +107,7 @@ class TestAttention:
         assert "no token comes twice" in str(heads)
         valid(heads)
 
-    def test_one_token_alone(self) -> None:
+    def test_habits_of_a_single_token(self) -> None:
         heads = both("gpt2").reading("a").heads()
         habit = heads.habits[0]
         assert (habit.entropy, habit.first, habit.previous, habit.itself, habit.duplicate) == (0, None, None, None, None)
@@ -131,7 +131,7 @@ class TestAttention:
         assert habit.duplicate is not None
         assert habit.induction is None
 
-    def test_one_row(self, pair: Both) -> None:
+    def test_attention_of_one_token(self, pair: Both) -> None:
         reading = pair.reading()
         last = reading.attention(0, 0).of(-1)
         assert [one.weight for one in last.glances] == pytest.approx(reading.attention(0, 0)[-1].tolist())
@@ -151,7 +151,7 @@ class TestAttention:
         assert len(reading.attention(0, 0).of(0).glances) == len(reading)
         assert reading.heads().layers == len(found.attentions)
 
-    def test_forms(self) -> None:
+    def test_json_and_pictures(self) -> None:
         reading = both("qwen3").reading()
         for view in (reading.attention(0, 1), reading.attention(), reading.attention(rollout=True), reading.heads()):
             told = valid(view)
@@ -171,7 +171,7 @@ class TestAttention:
             ({"layer": 0, "kind": "crss"}, "no attention called 'crss'. Did you mean 'cross'"),
         ],
     )
-    def test_what_is_not_there(self, asked: dict[str, Any], message: str) -> None:
+    def test_missing_layers_heads_and_positions_are_refused(self, asked: dict[str, Any], message: str) -> None:
         with pytest.raises(InputError, match=message):
             both("qwen3").reading().attention(**asked)
 
@@ -210,7 +210,7 @@ class TestLens:
             assert said.rank == 1
             assert said.divergence == pytest.approx(0, abs=1e-6)
 
-    def test_forms(self, pair: Both) -> None:
+    def test_json_and_pictures(self, pair: Both) -> None:
         lens = pair.reading().lens()
         assert lens.layers == ("embedding", "0", "1", "2")[: len(lens.layers)]
         assert lens.settled() in lens.layers
@@ -227,7 +227,7 @@ class TestLens:
         assert lens.final[0].id == int(found.logits[0, at].argmax())
         assert lens.final[0].probability == pytest.approx(float(found.logits[0, at].softmax(-1).max()), abs=1e-4)
 
-    def test_what_is_not_there(self) -> None:
+    def test_missing_layers_heads_and_positions_are_refused(self) -> None:
         with pytest.raises(InputError, match="there is no token 40 in a text of"):
             both("gpt2").reading().lens([40])
         with pytest.raises(InputError, match="at least one position"):
@@ -301,7 +301,7 @@ class TestAttribution:
                 assert part.value == pytest.approx(float(worth @ expected[part.name, part.block]), abs=1e-4)
         assert found.score == pytest.approx(float(seen.logits[0, -1, 5]), abs=1e-4)
 
-    def test_forms_and_names(self) -> None:
+    def test_json_pictures_and_token_names(self) -> None:
         pair = both("gpt2")
         found = pair.reading().attribution(-1, "a")
         assert found.text == "a"
@@ -312,7 +312,7 @@ class TestAttribution:
         assert "which parts wrote the score of a" in fits(found)
         valid(found)
 
-    def test_what_is_not_there(self) -> None:
+    def test_missing_layers_heads_and_positions_are_refused(self) -> None:
         reading = both("gpt2").reading()
         with pytest.raises(InputError, match="is 2 tokens, not one"):
             reading.attribution(-1, "ab")
@@ -347,7 +347,7 @@ class TestTrace:
         valid(trace)
         assert f"loss {trace.loss:.3f} nats" in fits(trace)
 
-    def test_a_run_is_told_by_its_steps(self, pair: Both) -> None:
+    def test_the_trace_of_a_run_is_that_of_its_steps(self, pair: Both) -> None:
         run = pair.model.watch(TEXT, max_new_tokens=5, do_sample=True, seed=3, eos_token_id=None)
         again = run.reading.trace(best=10)
         written = again.places[run.reading.prompt_length - 1 :]
@@ -373,7 +373,7 @@ class TestTrace:
             assert place.surprisal == pytest.approx(float(-logs[place.id] / math.log(2)), abs=1e-3)
         assert len(trace.places) == len(reading) - 2  # all but [CLS] and [SEP]
 
-    def test_what_cannot_be_traced(self) -> None:
+    def test_tracing_refusals(self) -> None:
         with pytest.raises(InputError, match="scores no tokens"):
             encoder("bert", "base").model.read(TEXT).trace()
         run = both("gpt2").model.watch_many(TEXT, max_new_tokens=2)[0]
@@ -387,7 +387,7 @@ class TestTrace:
         assert "nothing here was scored" in str(trace)
 
 
-class TestPasses:
+class TestActivations:
     def test_small_chunks_give_the_same(self, pair: Both, monkeypatch: pytest.MonkeyPatch) -> None:
         reading = pair.reading()
         whole = reading.at("blocks.1.attention.pattern"), reading.trace(), reading.heads()
@@ -434,7 +434,7 @@ class TestPasses:
         reading.record("*blocks.*.pattern", "embedding", folder=tmp_path)
         assert said == [f"recording {len(files)} sites of {len(reading)} tokens: 0.0 MB in {tmp_path}"]
 
-    def test_what_cannot_be_recorded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_recording_refusals(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reading = both("gpt2").reading()
         with pytest.raises(SiteError, match="no site matches 'blocks.0.residul' .* Did you mean 'blocks.0.residual'"):
             reading.at("blocks.0.residul")
@@ -447,21 +447,21 @@ class TestPasses:
         with pytest.raises(InputError, match="recording takes 1000000000.0 GB, and .* has .* GB free"):
             reading.record("embedding", folder=tmp_path)
 
-    def test_every_site_that_there_is(self, tmp_path: Path) -> None:
+    def test_recording_every_site(self, tmp_path: Path) -> None:
         reading = encoder("bert", "base").model.read(TEXT)
         assert "scores" not in reading.sites("*")
         assert len(reading.record("*", folder=tmp_path)) == len(reading.model.blueprint.sites)
         with pytest.raises(InputError, match="name the sites to record"):
             reading.record(folder=tmp_path)
 
-    def test_texts_that_do_not_fit(self) -> None:
+    def test_texts_longer_than_the_context_are_refused(self) -> None:
         model = both("gpt2").model
         with pytest.raises(InputError, match="do not fit into the model's context"):
             model.read("x" * (model.config.context + 1))
         with pytest.raises(InputError, match="is no encoder-decoder, so it has no target"):
             model.read("x", target="y")
 
-    def test_looking_changes_nothing(self, pair: Both) -> None:
+    def test_reading_sites_changes_no_score(self, pair: Both) -> None:
         """Scores with every site read are those with none, bit for bit."""
         reading = pair.reading()
         plain, watched = (
@@ -483,7 +483,7 @@ class TestPasses:
         assert len(model.executor._cache.rows) == before
 
 
-def test_short_ways_to_a_view() -> None:
+def test_views_by_one_call_of_a_model_or_run() -> None:
     """Each is the long way's, by a call of the model or the run."""
     model = both("gpt2").model
     assert [token.id for token in model.tokens("the cat").tokens] == model.tokenizer("the cat")["input_ids"]
@@ -497,12 +497,12 @@ def test_short_ways_to_a_view() -> None:
 
 
 @pytest.mark.parametrize("name", ["raw", "system", "tokenize", "prompt"])
-def test_what_is_no_variable_of_a_template(name: str) -> None:
+def test_arguments_that_are_no_template_variables_are_refused(name: str) -> None:
     with pytest.raises(TemplateError, match=f"{name} is no variable of a chat template, but an argument of its own"):
         both("gpt2").model.watch(TEXT, template={name: True})
 
 
-def test_a_prompt_without_its_end(tiny_qwen3: Path) -> None:
+def test_a_prompt_without_the_generation_prompt(tiny_qwen3: Path) -> None:
     model = glassformer.load(tiny_qwen3)
     whole, cut = (model.look("Hi", template={"add_generation_prompt": added}).prompt for added in (True, False))
     assert whole.startswith(cut)

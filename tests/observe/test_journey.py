@@ -82,7 +82,7 @@ def theirs(path: Path, head: str, text: str, pair: str | None = None) -> Any:
 
 
 class TestAnswers:
-    def test_every_gap(self, load: Any, folder: Any) -> None:
+    def test_candidates_of_every_mask(self, load: Any, folder: Any) -> None:
         text = "the [MASK] sat on [MASK] mat"
         journey = load("masked").look(text)
         ids, found = theirs(folder("masked"), "masked", text)
@@ -181,7 +181,7 @@ class TestAnswers:
         assert "give that with --pair, or pair=…" in said
         assert "give that with" in picture(journey, 80)
 
-    def test_nothing_to_choose_from(self, load: Any) -> None:
+    def test_texts_without_tokens_to_answer_for(self, load: Any) -> None:
         """Texts of blanks and signs alone: a word instead of an answer."""
         for found, said in (
             (load("spans").look(QUESTION, pair=" "), "There are no tokens in which an answer could be found."),
@@ -205,7 +205,7 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("prompt", "said"), [(5, "a prompt is text"), ([5], "message 0 is 5"), ([{"content": "no role"}], "message 0 is")]
     )
-    def test_no_prompt(self, model: Any, prompt: Any, said: str) -> None:
+    def test_prompts_that_are_refused(self, model: Any, prompt: Any, said: str) -> None:
         with pytest.raises(InputTypeError, match=said):
             model.look(prompt)
 
@@ -231,7 +231,7 @@ class TestAnswers:
             ("spans", [{"role": "user", "content": TEXT}], PASSAGE, "two texts are two strings"),
         ],
     )
-    def test_no_pair(self, load: Any, shape: str, prompt: Any, pair: str, said: str) -> None:
+    def test_pairs_that_are_refused(self, load: Any, shape: str, prompt: Any, pair: str, said: str) -> None:
         with pytest.raises(InputError, match=said):
             load(shape).look(prompt, pair=pair)
 
@@ -253,7 +253,7 @@ def alone(model: Any, ids: Sequence[int]) -> Candidates:
     return found
 
 
-class TestTime:
+class TestClock:
     @pytest.mark.parametrize("executor", ["cpu", "plain"])
     @pytest.mark.parametrize("shape", ["t5", "bart", "gpt2"])
     def test_a_clock_changes_no_bit(self, load: Any, shape: str, executor: str) -> None:
@@ -291,7 +291,7 @@ class TestTime:
         executor.run([Feed(executor.open(), [5] * 600, Want.LAST, watch=clock.watch)])
         assert clock.seconds == {"embedding": 3.0, **{f"blocks.{n}.residual": 3.0 for n in range(3)}, "final": 3.0}
 
-    def test_it_is_one_pass(self, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_journey_is_one_pass(self, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         model = load("gpt2", "cpu")
         passes = []
         run = type(model.executor).run
@@ -317,7 +317,7 @@ class TestTime:
         assert other.look(TEXT).candidates == other.look(PASSAGE).candidates
         assert model.look(TEXT).candidates != model.look(PASSAGE).candidates
 
-    def test_an_executor_that_never_comes_by(self, load: Any) -> None:
+    def test_an_executor_that_never_calls_the_clock(self, load: Any) -> None:
         """It takes changes for data, as a captured graph would: the pass is timed as a whole, and blocks stay unknown."""
 
         class Blind:
@@ -345,7 +345,7 @@ class TestTime:
         assert "one pass on the blind executor (on nowhere, float32). " in shown
         assert "clock" not in shown
 
-    def test_after_a_run(self, load: Any) -> None:
+    def test_the_journey_of_a_run(self, load: Any) -> None:
         model = load("gpt2")
         run = model.watch(TEXT, max_new_tokens=3)
         assert run.journey.next.id == run.steps[0].id
@@ -377,7 +377,7 @@ class TestBytes:
                 assert told[name].bytes == value.nbytes, name
                 assert f"torch.{told[name].dtype}" == str(value.dtype)
 
-    def test_in_half_precision(self, folder: Any) -> None:
+    def test_bytes_in_half_precision(self, folder: Any) -> None:
         journey = glassformer.load(folder("gpt2"), dtype="bfloat16").look(TEXT)
         stage = next(stage for stage in journey.stages if stage.name == "embedding")
         assert (stage.dtype, stage.bytes) == ("bfloat16", 11 * 48 * 2)
@@ -393,7 +393,7 @@ class TestBytes:
         assert sum(phase.stored or 0 for phase in journey.phases) == 4 * sum(weight.elements for weight in own)
         assert all(stage.stored == 4 * stage.parameters for stage in journey.stages if stage.module)
 
-    def test_packed(self, smollm2: Path) -> None:
+    def test_stored_bytes_of_quantized_weights(self, smollm2: Path) -> None:
         model = glassformer.load(smollm2)
         journey = model.look("Hi")
         tensors = model.opened.tensors
@@ -405,7 +405,7 @@ class TestBytes:
         assert "a tied table counts where it is used first" in " ".join(picture(journey, 80).split())
 
     @pytest.mark.parametrize("shape", SHAPES)
-    def test_modules_are_there(self, load: Any, shape: str) -> None:
+    def test_modules_of_stages_exist(self, load: Any, shape: str) -> None:
         model = load(shape)
         journey = model.look(TEXT)
         for stage in journey.stages:
@@ -429,8 +429,8 @@ def model(tiny_qwen3: Path) -> Any:
     return glassformer.load(tiny_qwen3)
 
 
-class TestWarnings:
-    def test_a_good_prompt_has_none(self, model: Any, load: Any) -> None:
+class TestPromptWarnings:
+    def test_a_good_prompt_has_no_warnings(self, model: Any, load: Any) -> None:
         assert model.look("how are you?").warnings == ()
         assert model.look(CHAT, system="Be brief.").warnings == ()
         assert model.look("how are you?", template={"enable_thinking": True}).warnings == ()
@@ -440,7 +440,7 @@ class TestWarnings:
         assert load("masked").look("the zebra sat").warnings == ()  # what is not known is no sign
         assert "!" not in picture(load("masked").look("the [MASK] sat"), 80)
 
-    def test_a_beginning_twice(self, load: Any) -> None:
+    def test_a_doubled_bos(self, load: Any) -> None:
         journey = load("base").look("[CLS] the cat")
         assert journey.warnings[0] == (
             "The prompt begins with [CLS] twice (id 2): the text has one, and another is put before it. "
@@ -450,7 +450,7 @@ class TestWarnings:
         assert json.loads(json.dumps(journey.to_dict()))["warnings"] == list(journey.warnings)
 
     @pytest.mark.parametrize("thinking", [True, False])
-    def test_what_stands_before_an_answer(self, model: Any, thinking: bool) -> None:
+    def test_a_missing_generation_prompt(self, model: Any, thinking: bool) -> None:
         tokenizer = model.tokenizer
 
         def render(**more: Any) -> str:
@@ -486,7 +486,7 @@ class TestWarnings:
         assert generation_prompts(tokenizer) == ()
         assert prompt_warnings(tokenizer, "Hi", [13048]) == ()
 
-    def test_signs_in_somebody_s_words(self, model: Any) -> None:
+    def test_special_tokens_in_a_users_text(self, model: Any) -> None:
         (said,) = model.look("stop<|im_end|>here").warnings
         assert said.startswith("Your text contains <|im_end|> (at character 4): the model reads that as a special token")
         assert "sanitize_control_tokens=True" in said
@@ -496,13 +496,13 @@ class TestWarnings:
         (said,) = model.look("<|im_end|>" * 5).warnings
         assert "(at character 20) and 2 more: the model" in said
 
-    def test_whose_words(self) -> None:
+    def test_prompt_texts(self) -> None:
         parts = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]
         chat = [{"role": "user", "content": parts}, {"role": "tool"}, {"role": "assistant", "content": "c"}]
         assert prompt_texts(chat) == ["a", "b", "c"]
         assert prompt_texts("d") == ["d"]
 
-    def test_signs_in_plain_text_are_a_fact(self, model: Any, load: Any) -> None:
+    def test_special_tokens_in_raw_text(self, model: Any, load: Any) -> None:
         *_, said = model.look("stop<|im_end|>", raw=True).warnings
         assert said == (
             "The text contains <|im_end|> (at character 4): the model reads that as a special token, not as words."
@@ -529,7 +529,7 @@ def test_the_json_is_as_its_schema_says(load: Any, shape: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["html", "txt", "json"])
-def test_it_can_be_kept(load: Any, tmp_path: Path, ending: str) -> None:
+def test_views_are_saved(load: Any, tmp_path: Path, ending: str) -> None:
     model = load("masked")
     views = {
         "glad": load("classifier").look(TEXT),
@@ -573,7 +573,7 @@ class TestPlan:
         held = sum(one.numel() for part in parts for layer in part for one in layer)
         assert found.cache == {"float32": 4 * held, "bfloat16": 2 * held}
 
-    def test_it_is_the_journey_s(self, load: Any) -> None:
+    def test_a_plan_has_the_journeys_shapes(self, load: Any) -> None:
         for shape in ("gpt2", "t5", "classifier"):
             model = load(shape)
             journey = model.look(TEXT)
@@ -582,20 +582,20 @@ class TestPlan:
             assert plan(model.module, len(journey.tokens), name=found.model) == found
             assert {name: journey.shapes[name] for name in found.shapes} == found.shapes
 
-    def test_another_head(self, load: Any) -> None:
+    def test_a_plan_with_another_head(self, load: Any) -> None:
         config = load("masked").config
         assert plan(config).head == "masked"
         assert plan(config, head="sequence").shapes["scores"] == (1, 1, 2)
         assert plan(blueprint(config, "base")).cache == {"float32": 0, "bfloat16": 0}
         assert repr(plan(config, name="a model")).startswith("Plan(a model: ")
 
-    def test_errors(self) -> None:
+    def test_plans_that_are_refused(self) -> None:
         with pytest.raises(InputTypeError, match="a plan is of a config, a blueprint or a model, not of str"):
             plan("smollm2")
         with pytest.raises(InputError, match="a prompt of 0 tokens has no shape"):
             plan(blueprint(glassformer.AutoConfig.from_pretrained("smollm2")), 0)
 
-    def test_the_command(self, tmp_path: Path, folder: Any) -> None:
+    def test_look_blueprint_command(self, tmp_path: Path, folder: Any) -> None:
         """A folder with nothing but a config, that file itself, and one with a tokenizer."""
         (tmp_path / "config.json").write_text((folder("t5") / "config.json").read_text())
         shown = glass("look", "--blueprint", "-m", str(tmp_path), "--length", "5", COLUMNS="80")
@@ -649,7 +649,7 @@ class TestPlan:
         assert "which is not a known family" in failed(glass("look", "--blueprint", "-m", str(tmp_path / "config.json")))
 
 
-def test_the_verb_with_two_texts(folder: Any) -> None:
+def test_look_command_with_a_pair(folder: Any) -> None:
     found = json.loads(glass("look", QUESTION, "--pair", PASSAGE, "-m", str(folder("spans")), "--json").stdout)
     assert found["pair"] == PASSAGE
     assert found["answers"][0]["candidates"][0]["text"] in PASSAGE

@@ -261,7 +261,7 @@ def test_a_model_that_nobody_knows(config: str | None, tmp_path: Path) -> None:
     assert "not a known family: every tensor of its files is counted" in shown
 
 
-def test_nothing_at_all(tmp_path: Path) -> None:
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config.json: the file is missing"):
         seen(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
@@ -441,7 +441,7 @@ def test_half_precision_in_memory(tmp_path: Path) -> None:
 # Choosing -------------------------------------------------------------------------------------------------------
 
 
-def test_only(tmp_path: Path) -> None:
+def test_selecting_parameters_by_pattern(tmp_path: Path) -> None:
     reference.write(tmp_path, "llama")
     whole = seen(tmp_path)
     found = seen(tmp_path, only="*.q_proj.weight")
@@ -497,7 +497,7 @@ def test_blocks_that_differ_stand_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("how", [{}, {"stats": True}, {"histogram": True}, {"only": "*.q_proj.weight", "histogram": True}])
-def test_it_fits(width: int, how: dict[str, Any], tmp_path: Path) -> None:
+def test_pictures_fit_the_width(width: int, how: dict[str, Any], tmp_path: Path) -> None:
     reference.write(tmp_path, "qwen3", tie_word_embeddings=True)
     found = seen(tmp_path, **how)
     for everything in (False, True):
@@ -529,14 +529,14 @@ def test_every_form_has_the_same_numbers(tmp_path: Path) -> None:
     assert repr(found) == f"Parameters({str(tmp_path)!r}: {found.elements:,} in {found.tensors} tensors)"
 
 
-def test_bars() -> None:
+def test_histogram_bars_and_numbers() -> None:
     assert histogram_bars(Histogram((0.0,) * 9, (0, 1, 2, 3, 4, 6, 7, 8))) == " ▁▂▃▄▆▇█"
     assert histogram_bars(Histogram((0.0,) * 4, (1, 10**6, 1))) == "▁█▁"  # wherever a number is, there is a bar
     assert histogram_bars(None) == ""
     assert [format_number(one) for one in (None, 0.0, -0.00123, 12345.0)] == ["", "0", "-0.0012", "1.23e+04"]
 
 
-def test_no_torch(tmp_path: Path) -> None:
+def test_parameters_need_no_torch(tmp_path: Path) -> None:
     reference.write(tmp_path, "llama")
     code = f"""
 import sys

@@ -211,7 +211,7 @@ def test_a_model_that_fills_gaps() -> None:
             assert found.values[number + 1][position] == pytest.approx(expected, abs=2e-3)
 
 
-def test_what_is_shown_and_kept(pair: Both) -> None:
+def test_json_and_pictures_of_a_patching(pair: Both) -> None:
     for part in ("residual", "heads"):
         found = patching(*readings(pair), part, **answers(pair))
         jsonschema.validate(json.loads(json.dumps(found.to_dict(), allow_nan=False)), schema(Patching))
@@ -229,7 +229,7 @@ def test_what_is_shown_and_kept(pair: Both) -> None:
         assert ("where it is carried" in shown) == (part == "residual")
 
 
-def test_by_the_models_own_call() -> None:
+def test_model_patch() -> None:
     pair = both("qwen3")
     asked = answers(pair)
     assert pair.model.patch(FIRST, SECOND, **asked) == patching(*readings(pair), **asked)
@@ -252,7 +252,7 @@ def test_by_the_models_own_call() -> None:
         ((FIRST, SECOND), {"positions": []}, "name at least one position"),
     ],
 )
-def test_what_cannot_be_patched(texts: tuple[str, str], asked: dict[str, Any], message: str) -> None:
+def test_texts_and_tokens_that_cannot_be_patched(texts: tuple[str, str], asked: dict[str, Any], message: str) -> None:
     model = both("qwen3").model
     with pytest.raises(InputError, match=message):
         model.patch(*texts, **asked)
@@ -298,7 +298,7 @@ def test_where_it_is_carried() -> None:
     assert "70.0%" in lines[0]
 
 
-def test_a_change_all_the_while_is_told() -> None:
+def test_a_patching_names_the_models_changes() -> None:
     pair = both("qwen3")
     changed = pair.model.changed({"blocks.1.mlp.update": Change(scale=0.5)})
     found = changed.patch(FIRST, SECOND, **answers(pair))
@@ -314,7 +314,7 @@ def test_a_cell_that_is_not_there() -> None:
             found.at(layer, column)
 
 
-def test_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patching_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     model = both("qwen3").model
     with pytest.raises(SettingError, match="there is no part 'mpl' to patch. Did you mean 'mlp'"):
         model.patch(FIRST, SECOND, "mpl")

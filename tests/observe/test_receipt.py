@@ -73,7 +73,7 @@ def test_a_changed_model_is_replayed_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["temperature", "max_new_tokens", "seed"])
-def test_other_settings_are_caught(field: str, tmp_path: Path) -> None:
+def test_a_replay_under_other_settings_differs(field: str, tmp_path: Path) -> None:
     model = both("qwen3").model
     run = model.watch(TEXT, **SETTINGS)
     told = json.loads(run.save(tmp_path / "run.json").read_text("utf-8"))
@@ -87,7 +87,7 @@ def test_other_settings_are_caught(field: str, tmp_path: Path) -> None:
     valid(replay)
 
 
-def test_other_weights_are_refused(tmp_path: Path) -> None:
+def test_a_receipt_of_other_weights_is_refused(tmp_path: Path) -> None:
     model = both("qwen3").model
     path = model.watch(TEXT, **SETTINGS).save(tmp_path / "run.json")
     folder = shutil.copytree(model.opened.path, tmp_path / "other")
@@ -99,7 +99,7 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
         glassformer.load(folder).replay(path)
 
 
-def test_other_circumstances_are_told(tmp_path: Path) -> None:
+def test_a_replay_lists_other_versions_and_executors(tmp_path: Path) -> None:
     one, other = (both("qwen3", executor).model for executor in EXECUTORS)
     path = one.watch(TEXT, max_new_tokens=3, eos_token_id=None).save(tmp_path / "run.json")
     told = json.loads(path.read_text("utf-8"))
@@ -109,7 +109,7 @@ def test_other_circumstances_are_told(tmp_path: Path) -> None:
     assert "executor: plain then, cpu now" in replay.differences
 
 
-def test_what_was_changed_by_hand_is_told(tmp_path: Path) -> None:
+def test_a_replay_notices_an_edited_receipt(tmp_path: Path) -> None:
     model = both("qwen3").model
     run = model.watch(TEXT, **SETTINGS)
     assert model.replay(run).identical
@@ -124,7 +124,7 @@ def test_what_was_changed_by_hand_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_receipt(tmp_path: Path) -> None:
+def test_damaged_receipts_are_refused(tmp_path: Path) -> None:
     model = both("gpt2").model
     good = json.loads(model.watch(TEXT, max_new_tokens=2).save(tmp_path / "good.json").read_text("utf-8"))
 
@@ -152,7 +152,7 @@ def test_what_is_no_receipt(tmp_path: Path) -> None:
         model.replay({**good, "prompt_ids": [10**9]})
 
 
-def test_a_run_as_a_page(tmp_path: Path) -> None:
+def test_a_run_saved_as_a_page(tmp_path: Path) -> None:
     run = both("gpt2").model.watch("<script>alert(1)</script>", max_new_tokens=4, eos_token_id=None)
     page = run.save(tmp_path / "run.html").read_text("utf-8")
     assert "<script" not in page

@@ -70,7 +70,7 @@ def test_other_settings_of_the_run_hold() -> None:
     assert shape.chances[:5] == pytest.approx([one.probability for one in run.why(1).candidates[:5]], abs=1e-6)
 
 
-def test_what_cannot_be_swept() -> None:
+def test_sweeps_that_are_refused() -> None:
     run = both("gpt2").model.watch(TEXT, max_new_tokens=2, eos_token_id=None)
     with pytest.raises(InputError, match="a sweep needs values"):
         run.sweep("temperature", [])

@@ -195,7 +195,7 @@ class TestProbabilities:
         assert tree.forced([], worst * 90) == tree
 
 
-class TestRows:
+class TestOpenRows:
     @pytest.mark.parametrize("executor", EXECUTORS)
     @pytest.mark.parametrize("family", FAMILIES)
     def test_a_level_is_one_batch(self, loaded: Any, family: str, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ class TestRows:
         parents = [1, len([node for node in inner[0] if any(not child.finish for child in node.children)])]
         assert spy.forks == sum(map(len, inner)) - sum(parents)
 
-    def test_no_row_is_left(self, loaded: Any) -> None:
+    def test_growth_closes_all_rows(self, loaded: Any) -> None:
         for family in FAMILIES:
             model = loaded(family)
             tree = model.tree(TEXT, raw=True).forced([0], "a")
@@ -247,7 +247,7 @@ class TestRows:
 
     @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
     @pytest.mark.parametrize("at", [1, 2, 3])
-    def test_what_is_broken_off_leaves_no_row(
+    def test_interrupted_growth_closes_all_rows(
         self, loaded: Any, at: int, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model = loaded("gpt2")
@@ -266,7 +266,7 @@ class TestRows:
             model.tree(TEXT, width=3, depth=4)
         assert left_open(model) == 0
 
-    def test_who_is_told_may_break_off_too(self, loaded: Any) -> None:
+    def test_progress_may_interrupt_growth(self, loaded: Any) -> None:
         model = loaded("gpt2")
 
         def stop(done: int, total: int) -> None:
@@ -277,7 +277,7 @@ class TestRows:
             model.tree(TEXT, width=3, depth=4, progress=stop)
         assert left_open(model) == 0
 
-    def test_forcing_that_is_broken_off(self, loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_interrupted_forcing_closes_all_rows(self, loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         model = loaded("gpt2")
         tree = model.tree(TEXT)
         run = model.executor.run
@@ -295,10 +295,10 @@ class TestRows:
         assert told[-1] == (4 + 16 + 64, 4 + 16 + 64)
 
 
-class TestGrowingOn:
+class TestGrowingFurther:
     @pytest.mark.parametrize("executor", EXECUTORS)
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_it_is_as_if_it_had_grown_at_once(self, loaded: Any, family: str, executor: str) -> None:
+    def test_growing_further_equals_growing_at_once(self, loaded: Any, family: str, executor: str) -> None:
         model = loaded(family, executor)
         tree = model.tree(TEXT, width=3, depth=2, raw=True)
         tall = model.tree(TEXT, width=3, depth=4, raw=True)
@@ -393,7 +393,7 @@ class TestForcing:
         assert [child.id for child in grown.root.children] == [child.id for child in wide.root.children]
         assert [child.forced for child in grown.root.children].count(True) == 1
 
-    def test_an_end(self, loaded: Any) -> None:
+    def test_nothing_grows_after_a_forced_end(self, loaded: Any) -> None:
         model = loaded("t5")
         tree = model.tree(TEXT, width=1, depth=1).forced([], "dog</s>")
         node = tree.at(*tree.focus)
@@ -411,7 +411,7 @@ class TestForcing:
             ("cat " * 101, "a tree of 101 levels is too tall; 100 is the most. Grow fewer levels."),
         ],
     )
-    def test_what_cannot_be_forced(self, loaded: Any, text: str, said: str) -> None:
+    def test_forced_texts_that_are_refused(self, loaded: Any, text: str, said: str) -> None:
         with pytest.raises(InputError, match=f"^{said}$"):
             loaded("t5").tree(TEXT).forced([], text.rstrip())
 
@@ -420,7 +420,7 @@ class TestForcing:
             loaded("t5").tree(TEXT).forced([], 3)
 
 
-class TestEnds:
+class TestEndTokens:
     @pytest.mark.parametrize("executor", EXECUTORS)
     def test_an_end_has_no_children(self, loaded: Any, executor: str) -> None:
         model = loaded("t5", executor)
@@ -467,7 +467,7 @@ class TestLimits:
             ({"at": [0, 1, 2, 0]}, r"there is no node 0.1.2.0: node 0.1.2 has no children."),
         ],
     )
-    def test_what_cannot_grow(self, loaded: Any, asked: dict[str, Any], said: str) -> None:
+    def test_growth_that_is_refused(self, loaded: Any, asked: dict[str, Any], said: str) -> None:
         model = loaded("gpt2")
         with pytest.raises(InputError, match=said):
             model.tree(TEXT, **asked)
@@ -636,7 +636,7 @@ def tag_texts(html: str) -> list[str]:
 
 class TestJson:
     @pytest.mark.parametrize("family", FAMILIES)
-    def test_it_is_as_promised(self, loaded: Any, family: str) -> None:
+    def test_json_fits_its_schema(self, loaded: Any, family: str) -> None:
         tree = loaded(family).tree(TEXT, width=2, depth=2, raw=True)
         place = next(at for at, node in walk(tree.root) if at and not node.finish)
         checker = jsonschema.Draft202012Validator(schema(Tree))
@@ -652,7 +652,7 @@ class TestJson:
         told["root"]["children"][0]["extra"] = 1
         assert not checker.is_valid(told)
 
-    def test_files(self, loaded: Any, tmp_path: Path) -> None:
+    def test_saved_files(self, loaded: Any, tmp_path: Path) -> None:
         tree = loaded("gpt2").tree(TEXT, width=5, depth=3)
         for ending in ("json", "html", "txt"):
             tree.save(tmp_path / f"tree.{ending}")
@@ -660,7 +660,7 @@ class TestJson:
         assert "--all" not in (tmp_path / "tree.txt").read_text()
         assert (tmp_path / "tree.html").read_text().count("<li>") == tree.nodes + 1
 
-    def test_the_tallest(self, loaded: Any, tmp_path: Path) -> None:
+    def test_a_tree_of_the_most_levels(self, loaded: Any, tmp_path: Path) -> None:
         tree = loaded("gpt2").tree(TEXT, width=1, depth=1).forced([], "z" * 100)
         for ending in ("json", "html", "txt"):
             assert tree.save(tmp_path / f"tree.{ending}").stat().st_size > 1000

@@ -34,7 +34,7 @@ def tokenizer(trained: int = 10, added: int = 2) -> Tokenizer:
         (8, 4, 0, "The model's table ends before 4 of the tokens: it can neither read nor write those."),
     ],
 )
-def test_a_decoder(rows: int, beyond: int, unused: int, why: str) -> None:
+def test_vocabulary_sizes_of_a_decoder(rows: int, beyond: int, unused: int, why: str) -> None:
     config = read_config({"model_type": "llama", "vocab_size": rows, **SMALL})
     found = vocabulary(tokenizer(), blueprint(config))
     assert found == VocabularySizes(10, 12, rows, rows, beyond)
@@ -53,18 +53,18 @@ def test_a_model_that_scores_no_tokens() -> None:
     assert vocabulary(tokenizer(), blueprint(config, "masked")).scored == 16
 
 
-def test_an_encoder_decoder() -> None:
+def test_vocabulary_sizes_of_an_encoder_decoder() -> None:
     config = read_config({"model_type": "t5", "vocab_size": 16, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_kv": 4})
     assert vocabulary(tokenizer(), blueprint(config)) == VocabularySizes(10, 12, 16, 16)
 
 
-def test_without_a_model() -> None:
+def test_vocabulary_sizes_of_a_tokenizer_alone() -> None:
     found = vocabulary(tokenizer())
     assert found.summary() == "trained 10 · with added tokens 12"
     assert (found.unused, found.why()) == (0, "")
 
 
-def test_the_journey_tells_them(tiny_qwen3: Path) -> None:
+def test_vocabulary_sizes_in_a_journey(tiny_qwen3: Path) -> None:
     model = glassformer.load(tiny_qwen3)
     journey = model.look("how are you?")
     assert journey.vocabulary == model.vocabulary == VocabularySizes(151_643, 151_669, 151_936, 151_936)

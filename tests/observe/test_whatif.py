@@ -28,7 +28,7 @@ def written(run: Any) -> list[int]:
     return [step.id for step in run.steps]
 
 
-def test_a_change_by_hand(pair: Both) -> None:
+def test_a_change_is_that_of_the_pytorch_model(pair: Both) -> None:
     """A head scaled in the executor's own pass is the same head scaled in PyTorch, by the familiar face."""
     change = {"blocks.1.attention.heads": Change(scale=0, heads=[1]), "blocks.0.mlp.update": Change(scale=2.0)}
     reading = pair.model.changed(change).read(TEXT, "a dog") if pair.sourced else pair.model.changed(change).read(TEXT)
@@ -133,7 +133,7 @@ def test_a_forced_token(pair: Both) -> None:
         ("blocks.0.residual", "changes map sites to a Change each"),
     ],
 )
-def test_what_cannot_be_changed(changes: Any, message: str) -> None:
+def test_changes_that_are_refused(changes: Any, message: str) -> None:
     with pytest.raises(SiteError, match=message):
         both("gpt2").model.changed(changes)
 
