@@ -11,7 +11,7 @@ import pytest
 from glassformer.engine.cpu import weights
 from glassformer.quantize import weight_cache
 from tests.engine.cpu.packed import KEPT, RARE, packed_model
-from tests.engine.executors import Subject, written
+from tests.engine.executors import Subject, write_checkpoint
 from tests.parity import reference
 
 
@@ -38,6 +38,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Subject]:
         folder = tmp_path_factory.mktemp(what)
         if what in (*KEPT, *RARE):
             return packed_model(folder / "model.gguf", what)
-        return written(folder, what, **({} if seed is None else reference.random_changes(what, seed)))
+        return write_checkpoint(folder, what, **({} if seed is None else reference.random_changes(what, seed)))
 
     return made

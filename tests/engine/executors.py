@@ -56,7 +56,7 @@ class Subject:
         loaded = getattr(auto, f"AutoModelFor{ending}").from_pretrained(self.folder, dtype=torch.float32)
         return loaded.requires_grad_(False)
 
-    def under(self, name: str) -> Subject:
+    def with_executor(self, name: str) -> Subject:
         """The same, with another executor to look at."""
         _ = self.model, self.blueprint  # loaded once for all
         found = copy(self)
@@ -99,7 +99,7 @@ class Subject:
 
 
 @dataclass
-class Requantised(Subject):
+class RequantizedSubject(Subject):
     """A folder whose weights are packed in another kind, as `load(…, weights=…)` does it."""
 
     kind: str = "q8_0"
@@ -114,7 +114,7 @@ class Requantised(Subject):
         return Executors(self.opened, ExecutorOptions("plain", "float32")).module
 
 
-def written(folder: Path, family: str, **changes: Any) -> Subject:
+def write_checkpoint(folder: Path, family: str, **changes: Any) -> Subject:
     """A tiny model of a family, written by the reference."""
     reference.write(folder, family, "seq2seq" if family in reference.PAIRS else "causal", **changes)
     return Subject(folder)
@@ -125,7 +125,7 @@ def open_all(executor: Any, prompts: Sequence[Any], sources: Sequence[Sequence[i
     return [executor.open() for _ in prompts] if sources is None else [executor.open(source) for source in sources]
 
 
-def scored(executor: Any, rows: Sequence[Any], ids: Sequence[Sequence[int]], watch: Watch | None = None) -> list[Any]:
+def scores_of(executor: Any, rows: Sequence[Any], ids: Sequence[Sequence[int]], watch: Watch | None = None) -> list[Any]:
     """The scores of every position of every row after one pass over all: (positions, vocabulary) each."""
     found = executor.run([Feed(row, some, Want.ALL, watch=watch) for row, some in zip(rows, ids, strict=True)])
     return [np.stack([one.host(at) for at in range(len(some))]) for one, some in zip(found, ids, strict=True)]

@@ -15,7 +15,7 @@ from glassformer.engine.protocol import Executor, Feed, Scores, Want
 from glassformer.errors import ExecutorError, InputError
 from glassformer.runtime.model import load
 from glassformer.sites import Change, Watch
-from tests.engine.executors import EXECUTORS, Subject, written
+from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    return written(tmp_path_factory.mktemp("kept"), "qwen3")
+    return write_checkpoint(tmp_path_factory.mktemp("kept"), "qwen3")
 
 
 @pytest.fixture(params=EXECUTORS)
 def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
-    return checkpoint.under(request.param)
+    return checkpoint.with_executor(request.param)
 
 
-def asked(executor: Any, ids: list[int], more: int = 0) -> Any:
+def scores_after(executor: Any, ids: list[int], more: int = 0) -> Any:
     """The scores after a text, of a row that is opened for it, goes on for a few tokens, and is closed."""
     row = executor.open()
     (scores,) = executor.run([Feed(row, ids)])
@@ -47,7 +47,7 @@ def test_conversation_reuses_its_prefix(subject: Subject) -> None:
     text: list[int] = []
     for turn in range(5):
         text = [*text, *range(turn, turn + 6)]
-        assert np.allclose(asked(keeping, text, more=3), asked(plain, text), atol=1e-4)
+        assert np.allclose(scores_after(keeping, text, more=3), scores_after(plain, text), atol=1e-4)
     assert keeping.reused_tokens == 6 + 12 + 18 + 24
     assert len(keeping._closed_rows) == 1
     keeping.clear()
@@ -84,7 +84,7 @@ def test_random_moves_score_like_without_a_cache(subject: Subject) -> None:
 def test_all_scores_watches_and_trees_bypass_the_cache(subject: Subject) -> None:
     keeping = PrefixCache(subject.executor())
     ids = [3, 1, 4, 1, 5, 9]
-    asked(keeping, ids)
+    scores_after(keeping, ids)
     row = keeping.open()
     (scores,) = keeping.run([Feed(row, ids, Want.ALL)])
     assert all(scores.host(number).size for number in range(len(ids)))
@@ -101,8 +101,8 @@ def test_all_scores_watches_and_trees_bypass_the_cache(subject: Subject) -> None
 
 def test_the_last_token_is_always_read(subject: Subject) -> None:
     keeping = PrefixCache(subject.executor())
-    first = asked(keeping, [1, 2, 3])
-    assert np.allclose(asked(keeping, [1, 2, 3]), first, atol=1e-5)
+    first = scores_after(keeping, [1, 2, 3])
+    assert np.allclose(scores_after(keeping, [1, 2, 3]), first, atol=1e-5)
     assert keeping.reused_tokens == 2
 
 

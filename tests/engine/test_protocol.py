@@ -15,7 +15,7 @@ import torch
 from glassformer.candidates import top
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError
-from tests.engine.executors import EXECUTORS, Subject, written
+from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module", params=[None, 6], ids=["full", "windowed"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     window = {"use_sliding_window": True, "sliding_window": request.param, "max_window_layers": 1} if request.param else {}
-    return written(tmp_path_factory.mktemp("rows"), "qwen3", **window)
+    return write_checkpoint(tmp_path_factory.mktemp("rows"), "qwen3", **window)
 
 
 @pytest.fixture(params=EXECUTORS)
 def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
-    return checkpoint.under(request.param)
+    return checkpoint.with_executor(request.param)
 
 
 def alone(subject: Subject, ids: Sequence[int]) -> np.ndarray[Any, Any]:

@@ -21,7 +21,7 @@ from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError, SiteError
 from glassformer.sites import Change, Watch
-from tests.engine.executors import EXECUTORS, Subject, written
+from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,12 +33,12 @@ VOCABULARY = 140
 
 @pytest.fixture(scope="module", params=reference.PAIRS)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    return written(tmp_path_factory.mktemp(request.param), request.param)
+    return write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
 
 
 @pytest.fixture(params=EXECUTORS)
 def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
-    return checkpoint.under(request.param)
+    return checkpoint.with_executor(request.param)
 
 
 def alone(subject: Subject, source: Sequence[int], ids: Sequence[int]) -> np.ndarray[Any, Any]:
@@ -143,7 +143,7 @@ class TestTheEncoderRunsOnce:
 
     def test_source_keys_are_projected_once(self, checkpoint: Subject) -> None:
         crossing, calls = checkpoint.model.base_model.cross_attention_modules[0], []
-        project = getattr(crossing, crossing.names[1])
+        project = getattr(crossing, crossing.projection_names[1])
         hook = project.register_forward_hook(lambda _, inputs, __: calls.append(len(inputs[0])))
         executor = checkpoint.plain()
         rows = [executor.open(source) for source in SOURCES[:3]]
@@ -393,7 +393,7 @@ class TestBadInput:
 @pytest.mark.parametrize("name", EXECUTORS)
 def test_source_longer_than_the_context_is_refused(name: str, tmp_path: Path) -> None:
     """BART has a table of positions; T5 has none."""
-    executor = written(tmp_path, "bart", max_position_embeddings=8).under(name).executor()
+    executor = write_checkpoint(tmp_path, "bart", max_position_embeddings=8).with_executor(name).executor()
     with pytest.raises(InputError, match="9 tokens do not fit into the model's context of 8"):
         executor.open([5] * 9)
     row = executor.open([6] * 8)

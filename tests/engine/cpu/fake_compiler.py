@@ -143,7 +143,7 @@ class Compiler:
         """What it was asked to do, in order; its name was not worth noting."""
         return [ast.literal_eval(path.read_text("utf-8")) for path in sorted((self.folder / "calls").iterdir())]
 
-    def asked(self, word: str) -> list[list[str]]:
+    def calls_with(self, word: str) -> list[list[str]]:
         """The calls with a word that ends so."""
         return [call for call in self.calls if any(given.endswith(word) for given in call)]
 

@@ -16,7 +16,7 @@ from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed
 from glassformer.sites import all_sites
 from tests.engine.cpu.packed import KEPT
-from tests.engine.executors import Subject, open_all, scored, written
+from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -36,7 +36,9 @@ def ragged_run(
     for group in groups:
         some = [prompts[at] for at in group]
         rows = open_all(executor, some, sources and [sources[at] for at in group])
-        passes = [scored(executor, rows, ids, watch) for ids in (some, [[7] for _ in some], [prompts[0][:9] for _ in some])]
+        passes = [
+            scores_of(executor, rows, ids, watch) for ids in (some, [[7] for _ in some], [prompts[0][:9] for _ in some])
+        ]
         found += [np.concatenate(parts) for parts in zip(*passes, strict=True)]
         for row in rows:
             executor.close(row)
@@ -91,7 +93,7 @@ class TestBatchInvariance:
 def long(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """A model with room for several chunks of keys."""
     folder = tmp_path_factory.mktemp("long")
-    return written(folder, "llama", max_position_embeddings=1024, num_hidden_layers=2, vocab_size=40)
+    return write_checkpoint(folder, "llama", max_position_embeddings=1024, num_hidden_layers=2, vocab_size=40)
 
 
 class TestThreads:
@@ -125,9 +127,9 @@ class TestPromptChunks:
         subject = tiny("Q8_0")
         (prompt,), _ = subject.rows((40,))
         executor = subject.cpu(threads=2)
-        (whole,) = scored(executor, [executor.open()], [prompt])
+        (whole,) = scores_of(executor, [executor.open()], [prompt])
         row = executor.open()
-        steps = [scored(executor, [row], [[token]])[0] for token in prompt]
+        steps = [scores_of(executor, [row], [[token]])[0] for token in prompt]
         assert np.array_equal(whole, np.concatenate(steps))
 
 
@@ -143,13 +145,13 @@ class TestWatching:
         """And what is seen is what is seen when looking at everything."""
         subject = tiny(what)
         executor, (prompts, sources) = subject.cpu(), subject.rows((9, 2))
-        plain = scored(executor, open_all(executor, prompts, sources), prompts)
+        plain = scores_of(executor, open_all(executor, prompts, sources), prompts)
         rows = open_all(executor, prompts, sources)
         everything = [one.sites for one in run_pass(executor, rows, prompts, subject.watch("*"))]
         for site in all_sites(subject.blueprint.blocks, subject.blueprint.encoder_blocks):
             rows = open_all(executor, prompts, sources)
             watch = subject.watch(site)
-            assert_identical(plain, scored(executor, rows, prompts, watch))
+            assert_identical(plain, scores_of(executor, rows, prompts, watch))
             rows = open_all(executor, prompts, sources)
             for found, known in zip(run_pass(executor, rows, prompts, watch), everything, strict=True):
                 assert set(found.sites) == {site}

@@ -18,7 +18,7 @@ from tests.engine.cpu.fake_compiler import INSTRUCTIONS, Compiler, await_file, g
 
 
 @pytest.fixture(scope="session")
-def ready(tmp_path_factory: pytest.TempPathFactory, compiler: list[str]) -> Path:
+def built_library(tmp_path_factory: pytest.TempPathFactory, compiler: list[str]) -> Path:
     """The stand-ins' library, for those who only want to have one."""
     folder = tmp_path_factory.mktemp("ready")
     return build.compile(write_sources(folder / "native"), folder / f"engine{build.SUFFIX}", compiler)
@@ -35,7 +35,7 @@ def fake(tmp_path: Path) -> Compiler:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The notes."""
     lines: list[str] = []
     monkeypatch.setattr(build, "note", lines.append)
@@ -43,7 +43,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def nobody(empty_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def no_compiler(empty_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without a compiler: its empty folder of programs."""
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "programs"))
@@ -52,14 +52,14 @@ def nobody(empty_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 @pytest.fixture
-def chosen(empty_home: Path, monkeypatch: pytest.MonkeyPatch, fake: Compiler, said: list[str]) -> Compiler:
+def chosen_compiler(empty_home: Path, monkeypatch: pytest.MonkeyPatch, fake: Compiler, messages: list[str]) -> Compiler:
     """A machine whose compiler is a fake one, which makes empty files, and where nothing is kept yet."""
     monkeypatch.setenv("CXX", str(fake))
     monkeypatch.delenv("GLASS_REBUILD", raising=False)
     return fake
 
 
-def kept(home: Path) -> set[str]:
+def cached_files(home: Path) -> set[str]:
     """The kinds of what lies in the folder of libraries."""
     return {path.suffix or path.name.partition("-")[0] for path in (home / "native").iterdir()}
 
@@ -83,21 +83,21 @@ def test_the_machine_of_a_cross_build(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.machine() == "x86_64"
 
 
-def test_library_contains_every_level(ready: Path) -> None:
-    assert works(ready)
+def test_library_contains_every_level(built_library: Path) -> None:
+    assert works(built_library)
     for level in set(INSTRUCTIONS) - set(build.levels(build.machine())):
-        assert instructions(ready, level) == 0
+        assert instructions(built_library, level) == 0
 
 
-def test_only_the_library_is_left_after_a_build(ready: Path) -> None:
-    assert sorted(path.name for path in ready.parent.iterdir()) == sorted(["native", ready.name])
+def test_only_the_library_is_left_after_a_build(built_library: Path) -> None:
+    assert sorted(path.name for path in built_library.parent.iterdir()) == sorted(["native", built_library.name])
 
 
 def test_commands_for_another_machine(sources: Path, tmp_path: Path, fake: Compiler) -> None:
     build.compile(sources, tmp_path / "out" / "engine.so", fake.command, "AMD64")
     assert (tmp_path / "out" / "engine.so").exists()
-    (engine,) = fake.asked("engine.cpp")
-    kernels = {next(word for word in call if word.startswith("-DLEVEL=")): call for call in fake.asked("kernels.cpp")}
+    (engine,) = fake.calls_with("engine.cpp")
+    kernels = {next(word for word in call if word.startswith("-DLEVEL=")): call for call in fake.calls_with("kernels.cpp")}
     link = fake.calls[-1]
     defined = [word for word in engine if word.startswith("-D")]
     assert defined == ["-DLEVEL_portable=1", "-DLEVEL_avx2=1", "-DLEVEL_avx512vnni=1"]
@@ -131,15 +131,15 @@ def test_each_system_has_its_own_library_suffix(
 def test_levels_that_the_compiler_does_not_know_are_left_out(sources: Path, tmp_path: Path, fake: Compiler) -> None:
     fake.become(refuses=["avx512vnni"])
     build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64")
-    (engine,) = fake.asked("engine.cpp")
+    (engine,) = fake.calls_with("engine.cpp")
     assert [word for word in engine if word.startswith("-D")] == ["-DLEVEL_portable=1", "-DLEVEL_avx2=1"]
-    assert len(fake.asked("kernels.cpp")) == 2
+    assert len(fake.calls_with("kernels.cpp")) == 2
 
 
 def test_extra_flags_come_last(sources: Path, tmp_path: Path, fake: Compiler) -> None:
     extra = ["-fsanitize=address,undefined", "-g", "-O1"]
     build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64", extra)
-    for call in (*fake.asked("engine.cpp"), *fake.asked("kernels.cpp"), fake.calls[-1]):
+    for call in (*fake.calls_with("engine.cpp"), *fake.calls_with("kernels.cpp"), fake.calls[-1]):
         assert call.index("-O3") < call.index("-O1")
         assert set(extra) <= set(call)
     assert "-static-libstdc++" not in fake.calls[-1]
@@ -219,22 +219,22 @@ def program(folder: Path, name: str, compiler: Compiler) -> None:
         (folder / name).chmod(0o755)
 
 
-def test_first_working_compiler_is_taken(nobody: Path, tmp_path: Path) -> None:
+def test_first_working_compiler_is_taken(no_compiler: Path, tmp_path: Path) -> None:
     old, new = Compiler(tmp_path / "old", refuses=["-std=c++17"]), Compiler(tmp_path / "new")
-    program(nobody, "g++", old)
-    program(nobody, "clang++", new)
+    program(no_compiler, "g++", old)
+    program(no_compiler, "clang++", new)
     (found,) = build.find_compiler()
     assert Path(found).stem == "clang++"
     assert len(old.calls) == len(new.calls) == 1
 
 
-def test_CXX_wins(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(nobody, "c++", Compiler(tmp_path / "other"))
+def test_CXX_wins(no_compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(no_compiler, "c++", Compiler(tmp_path / "other"))
     monkeypatch.setenv("CXX", str(mine := Compiler(tmp_path / "with a space")))
     assert build.find_compiler() == mine.command
 
 
-def test_CXX_may_be_a_path_with_a_space(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_CXX_may_be_a_path_with_a_space(no_compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "with a space"
     folder.mkdir()
     program(folder, "mine", Compiler(tmp_path / "mine"))
@@ -243,7 +243,7 @@ def test_CXX_may_be_a_path_with_a_space(nobody: Path, tmp_path: Path, monkeypatc
     assert build.find_compiler() == [str(path)]
 
 
-def test_no_compiler_is_an_error_with_help(nobody: Path, sources: Path) -> None:
+def test_no_compiler_is_an_error_with_help(no_compiler: Path, sources: Path) -> None:
     assert build.find_library(sources) is None
     words = ("no C++ compiler was found", build.COMPILER_HELP.get(sys.platform, build.DEFAULT_COMPILER_HELP))
     refused(build.find_compiler, *words, kind=ExecutorError)
@@ -254,7 +254,7 @@ def test_no_compiler_is_an_error_with_help(nobody: Path, sources: Path) -> None:
     ("linux", "apt-get install g++"), ("darwin", "xcode-select --install"), ("win32", "MinGW-w64"),
 ])  # fmt: skip
 def test_each_system_has_its_own_compiler_help(
-    nobody: Path, monkeypatch: pytest.MonkeyPatch, system: str, mend: str
+    no_compiler: Path, monkeypatch: pytest.MonkeyPatch, system: str, mend: str
 ) -> None:
     monkeypatch.setattr(build.sys, "platform", system)
     assert mend in build._compiler_help()
@@ -262,15 +262,15 @@ def test_each_system_has_its_own_compiler_help(
 
 @pytest.mark.parametrize("value", ["no-such-compiler", "no-such-compiler -m64", "g++ 'oops"])
 def test_CXX_that_names_no_compiler_is_refused(
-    nobody: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, value: str
+    no_compiler: Path, sources: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("CXX", value)
     words = ("no C++ compiler was found", f"CXX is set to {value!r}: set it to one that is here, or unset it.")
     refused(lambda: build.library(sources=sources), *words, kind=ExecutorError)
 
 
-def test_compilers_without_cpp17_are_refused(nobody: Path, tmp_path: Path) -> None:
-    program(nobody, "g++", Compiler(tmp_path / "old", refuses=["-std=c++17"]))
+def test_compilers_without_cpp17_are_refused(no_compiler: Path, tmp_path: Path) -> None:
+    program(no_compiler, "g++", Compiler(tmp_path / "old", refuses=["-std=c++17"]))
     words = ("no C++17 library can be built with", "g++", "(-std=c++17: error: refused by the compiler).")
     refused(build.find_compiler, *words, kind=ExecutorError)
 
@@ -288,7 +288,7 @@ def test_xcode_stub_is_no_compiler(monkeypatch: pytest.MonkeyPatch, installed: b
 # Keeping --------------------------------------------------------------------------------------------------------
 
 
-def test_library_is_built_once_and_cached(empty_home: Path, sources: Path, compiler: list[str], said: list[str],
+def test_library_is_built_once_and_cached(empty_home: Path, sources: Path, compiler: list[str], messages: list[str],
                              monkeypatch: pytest.MonkeyPatch, fake: Compiler) -> None:  # fmt: skip
     monkeypatch.delenv("GLASS_REBUILD", raising=False)
     fake.become(real=compiler)
@@ -297,15 +297,15 @@ def test_library_is_built_once_and_cached(empty_home: Path, sources: Path, compi
     path = build.library(sources=sources)
     assert works(path)
     assert path.parent == empty_home / "native"
-    assert kept(empty_home) == {build.SUFFIX, "lock"}
+    assert cached_files(empty_home) == {build.SUFFIX, "lock"}
     calls = len(fake.calls)
     assert build.library(sources=sources) == build.find_library(sources) == path
     assert len(fake.calls) == calls
-    assert said == ["building the CPU engine, once: about 20 s"]
+    assert messages == ["building the CPU engine, once: about 20 s"]
 
 
 def test_cache_key_covers_sources_flags_compiler_and_machine(
-    chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch
+    chosen_compiler: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [build.library(sources=sources)]
     for name in ("shared.h", "kernels.cpp"):
@@ -314,7 +314,7 @@ def test_cache_key_covers_sources_flags_compiler_and_machine(
         assert build.find_library(sources) is None
         paths.append(build.library(sources=sources))
     paths.append(build.library(sources=sources, extra=["-g"]))
-    chosen.become(version="fake 2.0")
+    chosen_compiler.become(version="fake 2.0")
     paths.append(build.library(sources=sources))
     monkeypatch.setattr(build, "_features", lambda: "another CPU")
     paths.append(build.library(sources=sources))
@@ -325,26 +325,26 @@ def test_cache_key_covers_sources_flags_compiler_and_machine(
 
 
 def test_cached_library_outlives_its_compiler(
-    chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch, nobody: Path
+    chosen_compiler: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch, no_compiler: Path
 ) -> None:
-    monkeypatch.setenv("CXX", str(chosen))
+    monkeypatch.setenv("CXX", str(chosen_compiler))
     path = build.library(sources=sources)
     monkeypatch.delenv("CXX")
     assert build.library(sources=sources) == path
 
 
-def test_GLASS_REBUILD_builds_again(chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_GLASS_REBUILD_builds_again(chosen_compiler: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = build.library(sources=sources)
-    calls = len(chosen.calls)
+    calls = len(chosen_compiler.calls)
     monkeypatch.setenv("GLASS_REBUILD", "1")
     assert build.library(sources=sources) == path
-    assert len(chosen.calls) == 2 * calls
+    assert len(chosen_compiler.calls) == 2 * calls
 
 
 def test_failed_build_is_recorded(
-    chosen: Compiler, sources: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    chosen_compiler: Compiler, sources: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch, messages: list[str]
 ) -> None:
-    chosen.become(refuses=["kernels.cpp"])
+    chosen_compiler.become(refuses=["kernels.cpp"])
 
     def fails() -> Path:
         return build.library(sources=sources)
@@ -353,12 +353,12 @@ def test_failed_build_is_recorded(
     (log,) = (empty_home / "native").glob("*.log")
     assert f"What the compiler said is in {log}; GLASS_REBUILD=1 tries again." in str(first)
     assert log.read_text("utf-8").count("refused by the compiler") > 1
-    assert kept(empty_home) == {".log", "lock"}
-    calls = len(chosen.calls)
+    assert cached_files(empty_home) == {".log", "lock"}
+    calls = len(chosen_compiler.calls)
     assert str(refused(fails, kind=ExecutorError)) == str(first)
-    assert len(chosen.calls) == calls
-    assert len(said) == 1
-    chosen.become()
+    assert len(chosen_compiler.calls) == calls
+    assert len(messages) == 1
+    chosen_compiler.become()
     refused(fails, kind=ExecutorError)
     monkeypatch.setenv("GLASS_REBUILD", "1")
     assert fails().exists()
@@ -366,24 +366,24 @@ def test_failed_build_is_recorded(
 
 
 @pytest.mark.parametrize("change", ["source", "compiler"])
-def test_failed_build_is_retried_when_something_changes(chosen: Compiler, sources: Path, change: str) -> None:
-    chosen.become(refuses=["-std=c++17"])
+def test_failed_build_is_retried_when_something_changes(chosen_compiler: Compiler, sources: Path, change: str) -> None:
+    chosen_compiler.become(refuses=["-std=c++17"])
     refused(lambda: build.library(sources=sources), "no C++17 library can be built with", kind=ExecutorError)
     if change == "source":
-        chosen.become()
+        chosen_compiler.become()
         (sources / "more.h").touch()
     else:
-        chosen.become(version="fake 2.0")
+        chosen_compiler.become(version="fake 2.0")
     assert build.library(sources=sources).exists()
 
 
-def test_interrupted_build_leaves_no_file(chosen: Compiler, sources: Path, empty_home: Path) -> None:
+def test_interrupted_build_leaves_no_file(chosen_compiler: Compiler, sources: Path, empty_home: Path) -> None:
     def interrupt(what: str, done: int, steps: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         build.library(interrupt, sources)
-    assert kept(empty_home) == {"lock"}
+    assert cached_files(empty_home) == {"lock"}
     assert build.library(sources=sources).exists()
 
 
@@ -395,40 +395,40 @@ def builder(sources: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_two_processes_build_one_library(chosen: Compiler, sources: Path) -> None:
-    chosen.hold()
+def test_two_processes_build_one_library(chosen_compiler: Compiler, sources: Path) -> None:
+    chosen_compiler.hold()
     first = builder(sources)
-    chosen.await_begun()
+    chosen_compiler.await_begun()
     second = builder(sources)
     assert second.stderr is not None
     assert second.stderr.readline() == "another process is building the CPU engine: waiting for it\n"
-    chosen.release()
+    chosen_compiler.release()
     (path, note), (same, nothing) = first.communicate(timeout=60), second.communicate(timeout=60)
     assert path == same != ""
     assert note == "building the CPU engine, once: about 20 s\n"
     assert nothing == ""
-    assert len(chosen.asked("engine.cpp")) == 1
+    assert len(chosen_compiler.calls_with("engine.cpp")) == 1
 
 
 def test_a_killed_build_leaves_nothing_half_made(
-    chosen: Compiler, sources: Path, empty_home: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
+    chosen_compiler: Compiler, sources: Path, empty_home: Path, compiler: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen.hold()
+    chosen_compiler.hold()
     victim = builder(sources)
     left = await_file(empty_home / "native", "building-*/engine.o").parent
-    chosen.await_begun()
+    chosen_compiler.await_begun()
     victim.kill()  # its compilers live on, but those of the kernels are held and no other is left
     assert victim.communicate(timeout=60)[0] == ""
-    assert kept(empty_home) == {"building", "lock"}
+    assert cached_files(empty_home) == {"building", "lock"}
     grow_old(left, days=2)
     monkeypatch.setenv("CXX", shlex.join(compiler))
     assert works(build.library(sources=sources))
-    assert kept(empty_home) == {build.SUFFIX, "lock"}
-    chosen.release()
+    assert cached_files(empty_home) == {build.SUFFIX, "lock"}
+    chosen_compiler.release()
 
 
 def test_a_file_system_without_locks(
-    chosen: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    chosen_compiler: Compiler, sources: Path, monkeypatch: pytest.MonkeyPatch, messages: list[str]
 ) -> None:
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOLCK, "no locks available")
@@ -442,11 +442,11 @@ def test_a_file_system_without_locks(
 
         monkeypatch.setattr(fcntl, "flock", unsupported)
     assert build.library(sources=sources).exists()
-    assert said == ["building the CPU engine, once: about 20 s"]
+    assert messages == ["building the CPU engine, once: about 20 s"]
 
 
 def test_a_home_that_cannot_be_written_to(
-    chosen: Compiler, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chosen_compiler: Compiler, sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("GLASS_HOME", str(tmp_path / "file"))
@@ -454,7 +454,7 @@ def test_a_home_that_cannot_be_written_to(
     refused(lambda: build.library(sources=sources), *words, kind=ExecutorError)
 
 
-def test_unused_libraries_are_removed(chosen: Compiler, sources: Path) -> None:
+def test_unused_libraries_are_removed(chosen_compiler: Compiler, sources: Path) -> None:
     old = build.library(sources=sources)
     used = build.library(sources=sources, extra=["-g"])
     recent = build.library(sources=sources, extra=["-O1"])
@@ -468,17 +468,22 @@ def test_unused_libraries_are_removed(chosen: Compiler, sources: Path) -> None:
 # In the wheel ---------------------------------------------------------------------------------------------------
 
 
-def test_the_wheels_own_is_taken_first(chosen: Compiler, sources: Path, ready: Path) -> None:
-    shutil.copy(ready, build.prebuilt(sources))
+def test_the_wheels_own_is_taken_first(chosen_compiler: Compiler, sources: Path, built_library: Path) -> None:
+    shutil.copy(built_library, build.prebuilt(sources))
     assert build.library(sources=sources) == build.find_library(sources) == build.prebuilt(sources)
-    assert chosen.calls == []
+    assert chosen_compiler.calls == []
 
 
 @pytest.mark.parametrize("reason", ["source", "flags", "asked"])
 def test_the_wheels_own_is_not_taken_for_another(
-    chosen: Compiler, sources: Path, ready: Path, monkeypatch: pytest.MonkeyPatch, reason: str, empty_home: Path
+    chosen_compiler: Compiler,
+    sources: Path,
+    built_library: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
+    empty_home: Path,
 ) -> None:
-    shutil.copy(ready, build.prebuilt(sources))
+    shutil.copy(built_library, build.prebuilt(sources))
     if reason == "source":
         (sources / "shared.h").write_text("", "utf-8")
     if reason == "asked":
@@ -487,7 +492,7 @@ def test_the_wheels_own_is_not_taken_for_another(
     assert path.parent == empty_home / "native"
 
 
-def test_the_wheels_own_that_does_not_load_here(chosen: Compiler, sources: Path, empty_home: Path) -> None:
+def test_the_wheels_own_that_does_not_load_here(chosen_compiler: Compiler, sources: Path, empty_home: Path) -> None:
     build.prebuilt(sources).write_bytes(b"for a newer system")
     assert build.library(sources=sources).parent == empty_home / "native"
 

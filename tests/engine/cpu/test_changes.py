@@ -16,7 +16,7 @@ from glassformer.engine.protocol import CACHES, Feed, Want
 from glassformer.errors import SiteError
 from glassformer.observe.verify import difference
 from glassformer.sites import Change, Watch, all_sites, axes
-from tests.engine.executors import Subject, open_all, scored
+from tests.engine.executors import Subject, open_all, scores_of
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -115,7 +115,7 @@ def test_least_recently_used_programs_are_dropped(monkeypatch: pytest.MonkeyPatc
 def test_change_leaves_other_rows_alone(what: str, tiny: Tiny) -> None:
     subject = tiny(what)
     executor, (prompts, _) = subject.cpu(threads=2), subject.rows((5, 9, 3))
-    plain = scored(executor, [executor.open() for _ in prompts], prompts)
+    plain = scores_of(executor, [executor.open() for _ in prompts], prompts)
     for site in all_sites(subject.blueprint.blocks):
         watch = subject.watch(changes={site: Change(scale=0.5, shift=0.1)})
         feeds = [Feed(executor.open(), ids, Want.ALL, watch=watch if at == 1 else None) for at, ids in enumerate(prompts)]

@@ -43,12 +43,12 @@ class TestLevels:
         monkeypatch.setenv("GLASS_LEVEL", level)
         assert Engine().level == level == library.describe()["level"]
 
-    @pytest.mark.parametrize(("asked", "said"), [("portible", "Did you mean 'portable'?"), ("sse", "Here can run: ")])
-    def test_unknown_GLASS_LEVEL_is_refused(self, asked: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GLASS_LEVEL", asked)
-        with pytest.raises(SettingError, match=f"GLASS_LEVEL is {asked!r}, which cannot run here") as caught:
+    @pytest.mark.parametrize(("value", "message"), [("portible", "Did you mean 'portable'?"), ("sse", "Here can run: ")])
+    def test_unknown_GLASS_LEVEL_is_refused(self, value: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GLASS_LEVEL", value)
+        with pytest.raises(SettingError, match=f"GLASS_LEVEL is {value!r}, which cannot run here") as caught:
             Engine()
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
     def test_level_that_this_processor_lacks_is_refused(self) -> None:
         with pytest.raises(ExecutorError, match="cannot start 2 threads on level 'warp'"):
@@ -65,20 +65,20 @@ class TestThreads:
         monkeypatch.setenv("GLASS_THREADS", "2")
         assert library.describe()["threads"] == 2
 
-    @pytest.mark.parametrize(("asked", "found"), [("4,2", 4), (" 3 ", 3), ("1000", 256)])
-    def test_OMP_NUM_THREADS_is_bounded_and_lenient(self, asked: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("value", "found"), [("4,2", 4), (" 3 ", 3), ("1000", 256)])
+    def test_OMP_NUM_THREADS_is_bounded_and_lenient(self, value: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """OpenMP's variable lists a number for each level of nesting, and has no limit; what is none says nothing."""
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
         assert library.chosen_threads() == found
         cores = (monkeypatch.delenv("OMP_NUM_THREADS"), library.chosen_threads())[1]
         for nothing in ("", "many", "0", "-2"):
             monkeypatch.setenv("OMP_NUM_THREADS", nothing)
             assert library.chosen_threads() == cores
 
-    @pytest.mark.parametrize("asked", ["0", "-1", "257", "many", "1.5", "4,2"])
-    def test_invalid_GLASS_THREADS_is_refused(self, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GLASS_THREADS", asked)
-        with pytest.raises(SettingError, match=f"GLASS_THREADS is {asked!r}; it must be a number from 1 to 256"):
+    @pytest.mark.parametrize("value", ["0", "-1", "257", "many", "1.5", "4,2"])
+    def test_invalid_GLASS_THREADS_is_refused(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GLASS_THREADS", value)
+        with pytest.raises(SettingError, match=f"GLASS_THREADS is {value!r}; it must be a number from 1 to 256"):
             Engine()
 
     def test_invalid_GLASS_THREADS_is_refused_even_with_auto(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ Tiny = Callable[..., Subject]
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[KvPage]:
+def allocated_pages(monkeypatch: pytest.MonkeyPatch) -> list[KvPage]:
     """Every page that is made from now on."""
     found: list[KvPage] = []
 
@@ -33,7 +33,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[KvPage]:
     return found
 
 
-def used(pages: list[KvPage]) -> int:
+def pages_in_use(pages: list[KvPage]) -> int:
     assert all(page.users >= 0 for page in pages)
     return sum(page.users > 0 for page in pages)
 
@@ -47,23 +47,23 @@ def alone(executor: Any, ids: list[int], *source: Any) -> Any:
 
 
 class TestSharing:
-    def test_fork_copies_only_pages_that_differ(self, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_fork_copies_only_pages_that_differ(self, tiny: Tiny, allocated_pages: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         prompt = [3 + at % 150 for at in range(2 * PAGE + 10)]
         row = executor.open()
         executor.run([Feed(row, prompt)])
-        assert len(made) == 3
+        assert len(allocated_pages) == 3
         other = executor.fork(row)
-        assert len(made) == 3
+        assert len(allocated_pages) == 3
         executor.run([Feed(other, [7])])
-        assert len(made) == 4  # the last page, copied
-        assert [page.users for page in made] == [2, 2, 1, 1]
+        assert len(allocated_pages) == 4  # the last page, copied
+        assert [page.users for page in allocated_pages] == [2, 2, 1, 1]
         executor.run([Feed(row, [8])])
-        assert len(made) == 4  # the original is its own again
+        assert len(allocated_pages) == 4  # the original is its own again
         executor.close(row)
-        assert [page.users for page in made] == [1, 1, 0, 1]
+        assert [page.users for page in allocated_pages] == [1, 1, 0, 1]
         executor.close(other)
-        assert used(made) == 0
+        assert pages_in_use(allocated_pages) == 0
 
     @pytest.mark.parametrize("cache", CACHES)
     def test_forks_score_as_if_alone(self, cache: str, tiny: Tiny) -> None:
@@ -76,34 +76,34 @@ class TestSharing:
         for scores, ids in zip(found, ([*prompt, 5], [*prompt, 6], [*prompt[:30], 7], [*prompt[:PAGE], 8]), strict=True):
             assert np.array_equal(scores.host(), alone(executor, ids))
 
-    def test_forks_share_the_source_s_pages(self, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_forks_share_the_source_s_pages(self, tiny: Tiny, allocated_pages: list[KvPage]) -> None:
         executor = tiny("t5").cpu()
         source = [3 + at % 100 for at in range(PAGE + 1)]
         row = executor.open(source)
         executor.run([Feed(row, [2])])
-        held = used(made)
+        held = pages_in_use(allocated_pages)
         assert held == 3  # two of the source, one of its own; the encoder's are gone
         forks = [executor.fork(row) for _ in range(3)]
-        assert used(made) == held
+        assert pages_in_use(allocated_pages) == held
         for fork in forks:
             executor.run([Feed(fork, [5])])
-        assert used(made) == held + 3
+        assert pages_in_use(allocated_pages) == held + 3
         for one in (row, *forks):
             executor.close(one)
-        assert used(made) == 0
+        assert pages_in_use(allocated_pages) == 0
 
 
 class TestMoves:
-    def test_rewind_releases_pages(self, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_rewind_releases_pages(self, tiny: Tiny, allocated_pages: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         prompt = [3 + at % 150 for at in range(3 * PAGE)]
         row = executor.open()
         executor.run([Feed(row, prompt)])
         assert executor.rewind(row, PAGE + 1) == PAGE + 1
-        assert used(made) == 2
+        assert pages_in_use(allocated_pages) == 2
         assert np.array_equal(executor.run([Feed(row, [9])])[0].host(), alone(executor, [*prompt[: PAGE + 1], 9]))
         executor.rewind(row, 0)
-        assert used(made) == 0
+        assert pages_in_use(allocated_pages) == 0
 
     def test_rewind_beside_a_fork(self, tiny: Tiny) -> None:
         executor = tiny("qwen3").cpu()
@@ -116,19 +116,19 @@ class TestMoves:
         assert np.array_equal(one.host(), alone(executor, [*prompt[:10], 9, 9, 9]))
         assert np.array_equal(other.host(), alone(executor, [*prompt, 9]))
 
-    def test_select_shares_pages(self, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_select_shares_pages(self, tiny: Tiny, allocated_pages: list[KvPage]) -> None:
         executor = tiny("qwen3").cpu()
         texts = [[3 + at * step % 150 for at in range(PAGE + step)] for step in (1, 5, 11)]
         rows = [executor.open() for _ in texts]
         executor.run([Feed(row, text) for row, text in zip(rows, texts, strict=True)])
         executor.select(rows, [2, 2, 0])
-        assert used(made) == 4  # of the first and the last
+        assert pages_in_use(allocated_pages) == 4  # of the first and the last
         found = executor.run([Feed(row, [9 + at]) for at, row in enumerate(rows)])
         for at, (scores, parent) in enumerate(zip(found, (2, 2, 0), strict=True)):
             assert np.array_equal(scores.host(), alone(executor, [*texts[parent], 9 + at]))
         for row in rows:
             executor.close(row)
-        assert used(made) == 0
+        assert pages_in_use(allocated_pages) == 0
 
     def test_token_tree_across_a_page_boundary(self, tiny: Tiny) -> None:
         executor = tiny("qwen3").cpu(threads=2)
@@ -142,7 +142,7 @@ class TestMoves:
             assert np.allclose(found.host(at), alone(executor, prompt + path), atol=1e-4)
 
     @pytest.mark.parametrize("what", ["qwen3", "t5"])
-    def test_random_moves_leak_no_pages(self, what: str, tiny: Tiny, made: list[KvPage]) -> None:
+    def test_random_moves_leak_no_pages(self, what: str, tiny: Tiny, allocated_pages: list[KvPage]) -> None:
         draw, executor = random.Random(2), tiny(what).cpu()
         source = [[4, 5, 6]] if what == "t5" else []
         held: list[tuple[Any, list[int]]] = []
@@ -172,10 +172,10 @@ class TestMoves:
                 executor.select([row for row, _ in held], parents)
                 held = [(row, list(before[parent])) for (row, _), parent in zip(held, parents, strict=True)]
             owned = {id(page) for row, _ in held for page in [*row.pages.pages, *(row.source_pages.pages if source else [])]}
-            assert used(made) == len(owned)
+            assert pages_in_use(allocated_pages) == len(owned)
         for row, _ in held:
             executor.close(row)
-        assert used(made) == 0
+        assert pages_in_use(allocated_pages) == 0
 
 
 class TestPages:

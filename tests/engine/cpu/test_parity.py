@@ -14,7 +14,7 @@ from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu.library import levels
 from tests.checkpoint.test_scratch import SIZES, weights
 from tests.engine.cpu.packed import KEPT, RARE
-from tests.engine.executors import Requantised, Subject, written
+from tests.engine.executors import RequantizedSubject, Subject, write_checkpoint
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -53,20 +53,20 @@ def test_parity_of_long_prompts_in_chunks(family: str, tmp_path: Path, monkeypat
     monkeypatch.setattr(engine, "MAX_TOKENS", 7)
     monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", 3)
     window = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1} if family == "qwen3" else {}
-    subject = written(tmp_path, family, **window)
+    subject = write_checkpoint(tmp_path, family, **window)
     agree(subject, subject.cpu(), FLOATS, (30, 2, 17, 1))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_parity_of_several_chunks_of_keys(threads: int, tmp_path: Path) -> None:
     """Over several pages and chunks of keys, which threads share where there are few queries."""
-    subject = written(tmp_path, "llama", max_position_embeddings=800, num_hidden_layers=2)
+    subject = write_checkpoint(tmp_path, "llama", max_position_embeddings=800, num_hidden_layers=2)
     agree(subject, subject.cpu(threads=threads), FLOATS, (700, 3))
     agree(subject, subject.cpu(threads=threads), FLOATS, (520,))
 
 
 def test_parity_of_a_long_source(tmp_path: Path) -> None:
-    subject = written(tmp_path, "t5", num_layers=2, num_decoder_layers=2)
+    subject = write_checkpoint(tmp_path, "t5", num_layers=2, num_decoder_layers=2)
     agree(subject, subject.cpu(threads=2), FLOATS, (300, 70))
 
 
@@ -86,7 +86,7 @@ def test_parity_of_rope_kinds(rope: dict[str, Any], tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("family", ["qwen2", "gpt2", "bart"])
 def test_parity_of_float16_and_bfloat16_weights(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """GPT-2's lie across, and are turned round without a number changing."""
-    subject = written(tmp_path, family, dtype=dtype)
+    subject = write_checkpoint(tmp_path, family, dtype=dtype)
     assert subject.opened.kind == {torch.bfloat16: "BF16", torch.float16: "F16"}[dtype]
     agree(subject, subject.cpu(), FLOATS)
 
@@ -114,8 +114,8 @@ WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parity_of_requantized_folders(family: str, kind: str, tmp_path: Path) -> None:
     """GPT-2's columns are packed as rows, and tied tables stay one."""
-    folder = written(tmp_path, family, **WIDE.get(family, {"hidden_size": 64, "intermediate_size": 96})).folder
-    subject = Requantised(folder, kind=kind)
+    folder = write_checkpoint(tmp_path, family, **WIDE.get(family, {"hidden_size": 64, "intermediate_size": 96})).folder
+    subject = RequantizedSubject(folder, kind=kind)
     assert subject.opened.packed
     agree(subject, subject.cpu(), 2e-2 if family == "t5" else 2e-3)  # measured: 9e-3 (T5's scores are not scaled) and 9e-4
 

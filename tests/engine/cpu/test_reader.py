@@ -27,8 +27,8 @@ LENGTHS = (1, 5, 17, 3)
 
 
 def opened(folder: Path, **engine: Any) -> CpuReader:
-    found = open_model(folder)
-    return CpuReader(found.config, found.blueprint(), found.tensors, engine=Engine(**engine))
+    model = open_model(folder)
+    return CpuReader(model.config, model.blueprint(), model.tensors, engine=Engine(**engine))
 
 
 def texts(vocabulary: int, lengths: tuple[int, ...] = LENGTHS) -> list[list[int]]:
@@ -53,18 +53,18 @@ def test_states_match_every_family(family: str, head: str, seed: int, tmp_path: 
     model = load(tmp_path, "base")
     for level in levels() if head == "base" else levels()[:1]:
         rows = texts(model.config.vocab_size)
-        for ids, found in zip(rows, opened(tmp_path, level=level, threads=2).read(rows), strict=True):
+        for ids, states in zip(rows, opened(tmp_path, level=level, threads=2).read(rows), strict=True):
             wanted = model(torch.tensor([ids])).last_hidden_state[0]
-            assert difference("final", {"final": wanted}, {"final": found}).error <= 1e-5
+            assert difference("final", {"final": wanted}, {"final": states}).error <= 1e-5
 
 
 def test_q8_activations(tmp_path: Path) -> None:
     reference.write(tmp_path, "bert", "base", hidden_size=64, intermediate_size=96)
-    found = open_model(tmp_path)
-    tensors = replace(found, replacement_tensors=requantize(found, "q8_0")).tensors
-    rows = texts(found.config.vocab_size)
+    model = open_model(tmp_path)
+    tensors = replace(model, replacement_tensors=requantize(model, "q8_0")).tensors
+    rows = texts(model.config.vocab_size)
     fine, coarse = (
-        CpuReader(found.config, found.blueprint(), tensors, activations=activations).read(rows)
+        CpuReader(model.config, model.blueprint(), tensors, activations=activations).read(rows)
         for activations in ("q14", "q8")
     )
     for one, other in zip(fine, coarse, strict=True):
@@ -75,9 +75,9 @@ def test_q8_activations(tmp_path: Path) -> None:
 def test_token_types(bert: Path) -> None:
     model, rows = load(bert, "base"), texts(150)
     types = [[int(at > len(ids) // 2) for at in range(len(ids))] for ids in rows]
-    for ids, kinds, found in zip(rows, types, opened(bert).read(rows, types), strict=True):
+    for ids, kinds, states in zip(rows, types, opened(bert).read(rows, types), strict=True):
         wanted = model(torch.tensor([ids]), token_type_ids=torch.tensor([kinds])).last_hidden_state[0]
-        assert difference("final", {"final": wanted}, {"final": found}).error <= 1e-5
+        assert difference("final", {"final": wanted}, {"final": states}).error <= 1e-5
 
 
 def test_batch_invariance(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_read_of_no_rows(bert: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "types", "said"),
+    ("rows", "types", "message"),
     [
         ([[5], []], None, "a text has no tokens. Give at least one"),
         ([[5] * 65], None, "65 tokens do not fit into the model's context of 64. Shorten the text"),
@@ -103,7 +103,7 @@ def test_read_of_no_rows(bert: Path) -> None:
         ([[5, 6]], [[0, -1]], "token types are one number below 2"),
     ],
 )
-def test_unreadable_rows_are_refused(rows: Any, types: Any, said: str, bert: Path) -> None:
-    with pytest.raises(InputError, match=said):
+def test_unreadable_rows_are_refused(rows: Any, types: Any, message: str, bert: Path) -> None:
+    with pytest.raises(InputError, match=message):
         opened(bert).read(rows, types)
     assert len(opened(bert).read([[5] * 64])[0]) == 64

@@ -22,7 +22,7 @@ from glassformer.engine.protocol import Feed
 from glassformer.errors import CheckpointError
 from tests.checkpoint.files import refused, write_gguf
 from tests.engine.cpu.packed import KEPT, RARE, VOCABULARY, metadata, packed_model, tensors
-from tests.engine.executors import Subject, written
+from tests.engine.executors import Subject, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -35,7 +35,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def written_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of the files that are made from now on."""
     found: list[int] = []
     make = weights._write_file
@@ -53,49 +53,53 @@ def files(home: Path) -> list[str]:
 
 
 class TestTheCachedFile:
-    def test_tiles_are_written_once_and_reused(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_tiles_are_written_once_and_reused(self, tmp_path: Path, home: Path, written_sizes: list[int]) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q4_K")
         first = scores(subject.cpu())
         (name,) = files(home)
         assert name.endswith(".tiles")
         assert np.array_equal(scores(Subject(tmp_path / "x.gguf").cpu()), first)
-        assert made == [(home / "tiles" / name).stat().st_size]
+        assert written_sizes == [(home / "tiles" / name).stat().st_size]
 
-    def test_float_checkpoints_need_no_tiles(self, tmp_path: Path, home: Path, made: list[int]) -> None:
-        written(tmp_path / "model", "llama").cpu()
-        assert not made
+    def test_float_checkpoints_need_no_tiles(self, tmp_path: Path, home: Path, written_sizes: list[int]) -> None:
+        write_checkpoint(tmp_path / "model", "llama").cpu()
+        assert not written_sizes
         assert not (home / "tiles").exists()
 
-    def test_tiles_are_rewritten_when_the_checkpoint_changes(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_tiles_are_rewritten_when_the_checkpoint_changes(
+        self, tmp_path: Path, home: Path, written_sizes: list[int]
+    ) -> None:
         path = tmp_path / "x.gguf"
         before = scores(packed_model(path, "Q8_0").cpu())
         path.unlink()
         write_gguf(path, "llama", metadata(), tensors("Q8_0", seed=4))
         subject = Subject(path)
         after = scores(subject.cpu())
-        assert len(made) == 2
+        assert len(written_sizes) == 2
         assert not np.allclose(before, after, atol=1e-2)
         assert subject.verdict(subject.cpu()).agrees(1e-3)
 
-    def test_tiles_are_rewritten_when_any_shard_changes(self, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_tiles_are_rewritten_when_any_shard_changes(self, tmp_path: Path, home: Path, written_sizes: list[int]) -> None:
         """GPT-2's matrices lie across, and so are made; here one of them is in a file of its own."""
-        folder = written(tmp_path / "model", "gpt2").folder
+        folder = write_checkpoint(tmp_path / "model", "gpt2").folder
         whole = load_file(folder / "model.safetensors")
         apart = "transformer.h.1.mlp.c_fc.weight"
         (folder / "model.safetensors").unlink()
         shards = {"a.safetensors": {n: v for n, v in whole.items() if n != apart}, "b.safetensors": {apart: whole[apart]}}
-        index = {name: shard for shard, held in shards.items() for name in held}
+        index = {name: shard for shard, converted in shards.items() for name in converted}
         (folder / "model.safetensors.index.json").write_text('{"weight_map": ' + repr(index).replace("'", '"') + "}")
-        for name, held in shards.items():
-            save_file(held, folder / name, {"format": "pt"})
+        for name, converted in shards.items():
+            save_file(converted, folder / name, {"format": "pt"})
         before = scores(Subject(folder).cpu())
         (folder / "b.safetensors").unlink()
         save_file({apart: whole[apart] * 2}, folder / "b.safetensors", {"format": "pt"})
         assert not np.allclose(scores(Subject(folder).cpu()), before, atol=1e-2)
-        assert len(made) == 2
+        assert len(written_sizes) == 2
 
     @pytest.mark.parametrize("size", [0, 100])
-    def test_cached_file_of_another_size_is_rewritten(self, size: int, tmp_path: Path, home: Path, made: list[int]) -> None:
+    def test_cached_file_of_another_size_is_rewritten(
+        self, size: int, tmp_path: Path, home: Path, written_sizes: list[int]
+    ) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
         wanted = scores(subject.cpu())
         (name,) = files(home)
@@ -105,7 +109,7 @@ class TestTheCachedFile:
         path.write_bytes(whole[:size])
         assert np.array_equal(scores(subject.cpu()), wanted)
         assert path.read_bytes() == whole
-        assert len(made) == 2
+        assert len(written_sizes) == 2
 
     def test_tiles_stay_in_memory_where_nothing_can_be_written(
         self, tmp_path: Path, home: Path, caplog: pytest.LogCaptureFixture
@@ -187,14 +191,14 @@ class TestTiles:
 
     @pytest.mark.parametrize("kind", RARE)
     def test_rare_kinds_are_kept_as_floats(self, kind: str, tmp_path: Path) -> None:
-        held = packed_model(tmp_path / "x.gguf", kind).cpu()._weights._converted.values()
-        assert {one.kind for one in held} == {MatrixKind.F32}
+        converted = packed_model(tmp_path / "x.gguf", kind).cpu()._weights._converted.values()
+        assert {one.kind for one in converted} == {MatrixKind.F32}
 
     def test_transposed_bfloat16_stays_bfloat16(self, tmp_path: Path) -> None:
         import torch
 
-        held = written(tmp_path, "gpt2", dtype=torch.bfloat16).cpu()._weights._converted.values()
-        assert {one.kind for one in held} == {MatrixKind.BF16}
+        converted = write_checkpoint(tmp_path, "gpt2", dtype=torch.bfloat16).cpu()._weights._converted.values()
+        assert {one.kind for one in converted} == {MatrixKind.BF16}
 
     def test_parity_of_rows_of_three_blocks(self, tmp_path: Path) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q8_0", hidden=96)
@@ -234,21 +238,21 @@ class TestHostileTables:
         self.refuse(tmp_path / "x.gguf", changes, f"has shape ({size},), but the config makes", "(256,)")
 
     def test_biases_of_another_length_are_refused(self, tmp_path: Path) -> None:
-        folder = written(tmp_path, "qwen2").folder
+        folder = write_checkpoint(tmp_path, "qwen2").folder
         whole = load_file(folder / "model.safetensors")
         name = "model.layers.1.self_attn.k_proj.bias"
         save_file({**whole, name: whole[name][:-1].copy()}, folder / "model.safetensors", {"format": "pt"})
         refused(lambda: Subject(folder).cpu(), folder, f"{name!r} has shape (23,), but the config makes", "(24,)")
 
     def test_a_table_of_distances_of_another_shape(self, tmp_path: Path) -> None:
-        folder = written(tmp_path, "t5").folder
+        folder = write_checkpoint(tmp_path, "t5").folder
         whole = load_file(folder / "model.safetensors")
         name = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         save_file({**whole, name: whole[name][:-1].copy()}, folder / "model.safetensors", {"format": "pt"})
         refused(lambda: Subject(folder).cpu(), folder, "has shape (7, 4), but the config makes", "(8, 4)")
 
     def test_fewer_positions_than_the_context(self, tmp_path: Path) -> None:
-        folder = written(tmp_path, "gpt2").folder
+        folder = write_checkpoint(tmp_path, "gpt2").folder
         whole = load_file(folder / "model.safetensors")
         name = "transformer.wpe.weight"
         save_file({**whole, name: whole[name][:100].copy()}, folder / "model.safetensors", {"format": "pt"})
@@ -256,16 +260,16 @@ class TestHostileTables:
 
     def test_fewer_vectors_than_ids(self, tmp_path: Path) -> None:
         """A folder's config may promise a vocabulary that its table does not have."""
-        folder = written(tmp_path, "llama").folder
+        folder = write_checkpoint(tmp_path, "llama").folder
         text = (folder / "config.json").read_text()
         (folder / "config.json").write_text(text.replace('"vocab_size": 160', '"vocab_size": 170'))
         refused(lambda: Subject(folder).cpu(), folder, "has shape (160, 48), but the config makes", "(170, 48)")
 
     def test_missing_tensor_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "x.gguf"
-        held = tensors("Q8_0")
-        del held["blk.1.ffn_norm.weight"]
-        write_gguf(path, "llama", metadata(), held)
+        converted = tensors("Q8_0")
+        del converted["blk.1.ffn_norm.weight"]
+        write_gguf(path, "llama", metadata(), converted)
         refused(lambda: Subject(path).cpu(), "the weights lack", "Is this the config of these weights?")
 
     def test_empty_checkpoint_is_refused(self, tmp_path: Path) -> None:
@@ -273,16 +277,16 @@ class TestHostileTables:
 
     def test_tensor_of_the_wrong_byte_size_is_refused(self, tmp_path: Path) -> None:
         subject = packed_model(tmp_path / "x.gguf", "Q8_0")
-        held = dict(subject.opened.tensors)
-        name = next(name for name in held if name.endswith("up_proj.weight"))
-        for changes in ({"size": held[name].size - 34}, {"kind": "Q4_K"}, {"kind": "F32"}):
-            wrong = {**held, name: replace(held[name], **changes)}
+        converted = dict(subject.opened.tensors)
+        name = next(name for name in converted if name.endswith("up_proj.weight"))
+        for changes in ({"size": converted[name].size - 34}, {"kind": "Q4_K"}, {"kind": "F32"}):
+            wrong = {**converted, name: replace(converted[name], **changes)}
             words = ("bytes, which do not make", "Fetch the file again.")
             refused(lambda wrong=wrong: CpuExecutor(subject.config, subject.blueprint, wrong), tmp_path, name, *words)  # type: ignore[misc]
 
     def test_a_bias_of_scores_may_be_missing(self, tmp_path: Path) -> None:
         """BART's is zero then, as it is in the plain executor."""
-        folder = written(tmp_path, "bart").folder
+        folder = write_checkpoint(tmp_path, "bart").folder
         whole = load_file(folder / "model.safetensors")
         del whole["final_logits_bias"]
         save_file(whole, folder / "model.safetensors", {"format": "pt"})

@@ -100,7 +100,7 @@ def test_wheel_for_another_machine(project: Path, tmp_path: Path, backend: str) 
     path, names, _ = wheel(project, tmp_path, backend, CXX=str(fake), _PYTHON_HOST_PLATFORM=f"linux-{other}")
     assert path.name.endswith(f"-py3-none-linux_{other}.whl")
     assert len(libraries(names)) == 1
-    assert {call[call.index("-c") - 1] for call in fake.asked("kernels.cpp")} == {
+    assert {call[call.index("-c") - 1] for call in fake.calls_with("kernels.cpp")} == {
         flags[-1] for flags in build.levels(other).values()
     }
 

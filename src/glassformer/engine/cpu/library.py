@@ -75,14 +75,17 @@ def _numbers(*names: str) -> list[tuple[str, Any]]:
 
 
 class NativeMatrix(Structure):
+    __slots__ = ()  # in each of these: setting a field that does not exist is an error
     _fields_ = [("data", c_void_p), ("bias", c_void_p), *_numbers("kind", "rows", "columns", "unused")]
 
 
 class NativeNorm(Structure):
+    __slots__ = ()
     _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("eps", c_float), ("kind", c_int32)]
 
 
 class NativeStep(Structure):
+    __slots__ = ()
     _fields_ = [
         *_numbers("kind", "input", "output", "second_input", "scope", "epilogue", "activation", "matrix_count"),
         ("matrices", NativeMatrix * 3),
@@ -98,6 +101,7 @@ class NativeStep(Structure):
 
 
 class NativeFeed(Structure):
+    __slots__ = ()
     _fields_ = [
         *((name, c_void_p) for name in ("pages", "source_pages", "tree_mask", "tree_positions")),
         *_numbers("start", "length", "offset", "first_token", "token_count", "source_length", "scored_count"),
@@ -105,10 +109,12 @@ class NativeFeed(Structure):
 
 
 class NativeRope(Structure):
+    __slots__ = ()
     _fields_ = [("frequencies", c_void_p), ("table", c_void_p), ("scale", c_float), ("head_size", c_int32)]
 
 
 class NativePass(Structure):
+    __slots__ = ()
     _fields_ = [
         ("steps", POINTER(NativeStep)),
         ("feeds", POINTER(NativeFeed)),

@@ -123,17 +123,16 @@ class Lowering:
         config: Any,
     ) -> None:  # fmt: skip
         self.ops = blueprint.ops
-        self.blueprint = blueprint
         self.weights = weights
         self.stack = stack
         self.config = config
-        self.reads, self.changes = reads, changes
+        self.changes = changes
         self.watched = reads | changes
         self.program = Program()
         self.consumers: dict[int, list[int]] = {}
         for number, op in enumerate(self.ops):
-            for read in op.inputs:
-                self.consumers.setdefault(read, []).append(number)
+            for operand in op.inputs:
+                self.consumers.setdefault(operand, []).append(number)
         self._buffer_of: dict[int, int] = {}  # by op: the buffer of its result
         self._allocations: list[Allocation] = []  # by buffer
         self._deferred_norms: dict[int, Op] = {}  # done by the matmul that reads them
@@ -166,7 +165,7 @@ class Lowering:
         """Keys and values for the decoder's cross-attention, computed once, with the encoder's states."""
         for op in self.ops:
             if op.kind == "attend" and op.options["memory"]:
-                key, value = (self._trace_projection(read) for read in op.inputs[1:3])
+                key, value = (self._trace_projection(operand) for operand in op.inputs[1:3])
                 heads, size = _head_shape(self.ops[key.heads].shape)
                 width = heads * size
                 buffer = self._matmul(key.input, [key.matmul, value.matmul], 2 * width, None)
@@ -213,13 +212,15 @@ class Lowering:
 
     def _is_needed(self, op: int, after: int) -> bool:
         """Whether an op's result is still to be read: by a later op, or by a watcher."""
-        return any(user > after and user not in self._fused for user in self._all_consumers(op)) or self._is_watched(op)
+        return any(
+            consumer > after and consumer not in self._fused for consumer in self._all_consumers(op)
+        ) or self._is_watched(op)
 
     def _all_consumers(self, op: int) -> list[int]:
         """The ops that read a result, directly or through a deferred norm."""
         ops = []
-        for user in self.consumers.get(op, []):
-            ops += self._all_consumers(user) if user in self._deferred_norms else [user]
+        for consumer in self.consumers.get(op, []):
+            ops += self._all_consumers(consumer) if consumer in self._deferred_norms else [consumer]
         return ops
 
     def _is_watched(self, op: int) -> bool:
@@ -253,16 +254,16 @@ class Lowering:
     def _lower_embed(self, number: int, op: Op) -> None:
         tables, first, last = [self._matrix(op)], 0, number
         while self.ops[last].site not in self.watched and len(self.consumers.get(last, [])) == 1 and len(tables) < 3:
-            user = self.ops[self.consumers[last][0]]
-            if user.kind != "position":
+            consumer = self.ops[self.consumers[last][0]]
+            if consumer.kind != "position":
                 break
-            how = user.options["how"]
+            how = consumer.options["how"]
             if how == "sinusoid":
                 context = self.config.max_position_embeddings
                 tables.append(_table_matrix(self.weights, sinusoidal_positions(context, self._width(op))))
             elif how in ("learned", "segments"):
-                tables.append(self._matrix(user))
-                first = user.options["first"] if how == "learned" else first
+                tables.append(self._matrix(consumer))
+                first = consumer.options["first"] if how == "learned" else first
             last = self.consumers[last][0]
             self._fused.add(last)
         buffer = self._allocate(self._width(op))
@@ -276,8 +277,8 @@ class Lowering:
     def _lower_norm(self, number: int, op: Op) -> None:
         if len(op.shape) == 4:
             return  # of heads: done by the attention that reads them
-        readers = [self.ops[user] for user in self.consumers.get(number, [])]
-        if readers and all(user.kind in MATMUL_OPS for user in readers) and op.site not in self.watched:
+        readers = [self.ops[consumer] for consumer in self.consumers.get(number, [])]
+        if readers and all(consumer.kind in MATMUL_OPS for consumer in readers) and op.site not in self.watched:
             self._deferred_norms[number] = op
             return
         source = self._buffer_of[op.inputs[0]]
@@ -308,14 +309,14 @@ class Lowering:
 
     def _lower_linear(self, number: int, op: Op) -> None:
         consumers = self.consumers.get(number, [])
-        if any(self.ops[user].kind == "heads" for user in consumers):
+        if any(self.ops[consumer].kind == "heads" for consumer in consumers):
             return  # a fused projection: done by the attention that reads its parts
-        alone = len(consumers) == 1 and op.site not in self.watched
-        after = self.ops[consumers[0]] if alone else None
-        if after is not None and after.kind == "activate":
-            how = ACTIVATIONS[after.options["how"]]
+        fusable = len(consumers) == 1 and op.site not in self.watched
+        follower = self.ops[consumers[0]] if fusable else None
+        if follower is not None and follower.kind == "activate":
+            how = ACTIVATIONS[follower.options["how"]]
             self._matmul(op.inputs[0], [number], self._width(op), consumers[0], epilogue=Epilogue.ACTIVATE, activation=how)
-        elif after is not None and after.kind == "add":
+        elif follower is not None and follower.kind == "add":
             self._matmul_add(number, op, consumers[0])
         else:
             self._matmul(op.inputs[0], [number], self._width(op), number)
@@ -347,7 +348,7 @@ class Lowering:
         self._set_result(number, buffer)
 
     def _lower_add(self, number: int, op: Op) -> None:
-        first, second = (self._buffer_of[read] for read in op.inputs)
+        first, second = (self._buffer_of[operand] for operand in op.inputs)
         buffer = self._allocate(self._width(op))
         self._emit(StepKind.ADD, input=second, second_input=first, output=buffer)
         self._set_result(number, buffer)
@@ -364,7 +365,7 @@ class Lowering:
         self.program.scores = buffer
 
     def _lower_attend(self, number: int, op: Op) -> None:
-        query, key, value = (self._trace_projection(read) for read in op.inputs[:3])
+        query, key, value = (self._trace_projection(operand) for operand in op.inputs[:3])
         heads, size = _head_shape(self.ops[query.heads].shape)
         kv_heads, _ = _head_shape(self.ops[key.heads].shape)
         options, cross = op.options, bool(op.options["memory"])
