@@ -1,4 +1,4 @@
-"""Two texts in one model: where they part, and what the same token is in each.
+"""Two texts in one model: where they diverge, and what the same token is in each.
 
 What a token becomes depends on all that stands before it, and on nothing after it. So the same token after the same
 beginning is the same at every layer, whatever follows; after another beginning it differs from the layer on where attention

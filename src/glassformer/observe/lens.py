@@ -1,7 +1,7 @@
-"""The lens: what each layer would have said, had it been the last (nostalgebraist's logit lens, 2020).
+"""The lens: what each layer would predict, were it the last (nostalgebraist's logit lens, 2020).
 
-The stream as it leaves a block goes through the last norm and the head, which the last layer alone was made for. So early
-layers speak a language that is not quite theirs, and the last one says exactly what the model said.
+The stream as it leaves a block goes through the last norm and the head, which were trained for the last layer alone. So
+early layers are read in a language that is not quite theirs, and the last one predicts exactly what the model does.
 
 Shapes: states (positions, hidden); scores (positions, vocabulary).
 """
@@ -25,7 +25,7 @@ POSITIONS = 12  # the last ones, unless others are named
 
 
 def lens(reading: Activations, positions: Sequence[int | str] | None = None, *, progress: Progress | None = None) -> Lens:
-    """What each layer would have said at some positions: the last few, unless others are named."""
+    """What each layer would predict at some positions: the last few, unless others are named."""
     model, texts, stream = reading.model, reading.texts, reading.stream
     if positions is None:
         chosen = list(range(max(0, len(texts) - POSITIONS), len(texts)))

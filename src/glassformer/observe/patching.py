@@ -74,7 +74,7 @@ def patching(
     target, rival = resolve_token_id(model, answer, unpatched[0]), resolve_token_id(model, against, unpatched[1])
     answers = [AnswerToken(token, token_text(tokenizer, token)) for token in (target, rival)]
     if target == rival:
-        both = "are both told to lead" if answer is not None and against is not None else "both lead"
+        both = "are both to lead" if answer is not None and against is not None else "both lead"
         better = " and ".join(repr(token_text(tokenizer, token)) for token in _most_different(*unpatched))
         raise InputError(
             f"the texts {both} to {answers[0].text!r}. Name two tokens to tell them apart: {better} differ most."

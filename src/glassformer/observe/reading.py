@@ -38,7 +38,7 @@ class Reading(Activations):
         return heads(self, kind=kind, progress=progress)
 
     def lens(self, positions: Sequence[int | str] | None = None, *, progress: Progress | None = None) -> Lens:
-        """What each layer would have said at some positions: the last few, unless others are named."""
+        """What each layer would predict at some positions: the last few, unless others are named."""
         return lens(self, positions, progress=progress)
 
     def attribution(
