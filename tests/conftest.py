@@ -46,12 +46,12 @@ def smollm2() -> Path:
 @pytest.fixture(scope="session")
 def cl100k() -> Path:
     """tiktoken's ranks of cl100k_base."""
-    from glassformer.checkpoint import ranks
+    from glassformer.checkpoint import tiktoken_ranks
     from glassformer.checkpoint.locate import locate
     from glassformer.errors import FetchError
 
     try:
-        return locate(ranks.NAME)
+        return locate(tiktoken_ranks.NAME)
     except FetchError as error:
         unavailable(f"tiktoken's ranks could not be fetched: {error}")
         raise
