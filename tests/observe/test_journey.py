@@ -381,7 +381,7 @@ class TestBytes:
         journey = glassformer.load(folder("gpt2"), dtype="bfloat16").look(TEXT)
         stage = next(stage for stage in journey.stages if stage.name == "embedding")
         assert (stage.dtype, stage.bytes) == ("bfloat16", 11 * 48 * 2)
-        assert "what goes on, in bfloat16" in picture(journey, 80)
+        assert "what goes on to the next part, in bfloat16" in picture(journey, 80)
         stored = next(phase.stored for phase in journey.phases if phase.name == "embedding")
         assert stored == stage.stored == 4 * stage.parameters
 
@@ -635,8 +635,8 @@ class TestPlan:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (("Hi", "--length", "4"), "--length is for --blueprint: a prompt has the length that it has. Leave it out."),
-            (("Hi", "--blueprint", "--length", "4"), "a prompt and --length both say how many tokens there are."),
+            (("Hi", "--length", "4"), "--length is for --blueprint: a prompt has its own length. Leave it out."),
+            (("Hi", "--blueprint", "--length", "4"), "a prompt and --length both set the number of tokens."),
             (("--blueprint", "-m", "cl100k_base"), "the ranks of a tokenizer, not a model."),
             (("--blueprint", "-m", "./nowhere.json"), "there is no file or folder './nowhere.json'. Check the path."),
         ],

@@ -540,7 +540,7 @@ def test_parameters_need_no_torch(tmp_path: Path) -> None:
     reference.write(tmp_path, "llama")
     code = f"""
 import sys
-from glassformer.opening import open_model
+from glassformer.opened import open_model
 from glassformer.observe.parameters import parameters
 print(parameters(open_model({str(tmp_path)!r}), histogram=True))
 assert "torch" not in sys.modules
