@@ -136,7 +136,7 @@ def test_the_blueprint_has_every_site_and_its_shape(models: Pair) -> None:
     length = LENGTH if "decoder_input_ids" in inputs(models) or models.family not in reference.PAIRS else SOURCE
     sizes = {"batch": 2, "length": length, "keys": length, "source": SOURCE}
     config = models.ours.config
-    every = set(sites.every(config.num_hidden_layers, config.encoder_layers))
+    every = set(sites.all_sites(config.num_hidden_layers, config.encoder_layers))
     assert described.keys() == result.keys() == every - ({"scores"} if models.head == "base" else set())
     for site, shape in described.items():
         assert tuple(result[site].shape) == tuple(sizes.get(size, size) for size in shape), site

@@ -12,7 +12,7 @@ from typing import Any
 from glassformer.blueprints.blueprint import Blueprint, Op, Weight
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.rope import Rope
-from glassformer.errors import ConfigError, nearest
+from glassformer.errors import ConfigError, did_you_mean
 
 SHARED = frozenset({"blueprint", "config", "positions", "rope"})
 
@@ -28,7 +28,7 @@ def module_for(model_type: object) -> ModuleType:
     if not isinstance(model_type, str) or model_type not in model_types():
         raise ConfigError(
             f"config field 'model_type' is {model_type!r}, which is not a known family."
-            f"{nearest(str(model_type), model_types())} Known: {', '.join(model_types())}."
+            f"{did_you_mean(str(model_type), model_types())} Known: {', '.join(model_types())}."
         )
     module = importlib.import_module(f"{__name__}.{model_type}")
     if (declared := module.Config.model_type) != model_type:

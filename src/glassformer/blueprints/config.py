@@ -11,8 +11,8 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type_hints
 
 from glassformer.blueprints.rope import Rope
-from glassformer.errors import ConfigError, UnknownArgument, nearest
-from glassformer.typecheck import fits
+from glassformer.errors import ConfigError, UnknownArgument, did_you_mean
+from glassformer.typecheck import matches_type
 
 Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question"]
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")
@@ -60,7 +60,7 @@ class Config:
         hints = get_type_hints(cls)
         names = {f.name for f in fields(cls)} - {"extra_fields"}
         for name in names & values.keys():
-            if not fits(values[name], hints[name]):
+            if not matches_type(values[name], hints[name]):
                 raise ConfigError(
                     f"config field {cls.own_name(name)!r} is {values[name]!r}; it must be {_type_name(hints[name])}."
                 )
@@ -91,7 +91,7 @@ class Config:
         if self.problem_type not in (None, *PROBLEMS):
             raise ConfigError(
                 f"config field 'problem_type' is {self.problem_type!r}, which is not known."
-                f"{nearest(str(self.problem_type), PROBLEMS)} Known: {', '.join(PROBLEMS)}."
+                f"{did_you_mean(str(self.problem_type), PROBLEMS)} Known: {', '.join(PROBLEMS)}."
             )
 
     def check_positive(self, *names: str) -> None:
@@ -104,7 +104,7 @@ class Config:
         if value not in ACTIVATIONS:
             raise ConfigError(
                 f"config field {self.own_name(name)!r} is {value!r}, which is not a known activation."
-                f"{nearest(value, ACTIVATIONS)} Known: {', '.join(ACTIVATIONS)}."
+                f"{did_you_mean(value, ACTIVATIONS)} Known: {', '.join(ACTIVATIONS)}."
             )
 
     def check_heads_divide(self, heads: str = "num_attention_heads") -> None:
@@ -152,7 +152,7 @@ class Config:
             if name not in names:
                 raise UnknownArgument(
                     f"{name!r} is no argument of from_pretrained() and no field of the {self.model_type} config."
-                    f"{nearest(name, names)}"
+                    f"{did_you_mean(name, names)}"
                 )
         return replace(self, **changes)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.errors import ConfigError, nearest
+from glassformer.errors import ConfigError, did_you_mean
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,7 +67,7 @@ class Rope:
             return _from_divisors(theta, parameters.get("divisors"))
         if not isinstance(kind, str) or kind not in KINDS:
             raise ConfigError(
-                f"config field 'rope_type' is {kind!r}, which is not known.{nearest(str(kind), KINDS)} "
+                f"config field 'rope_type' is {kind!r}, which is not known.{did_you_mean(str(kind), KINDS)} "
                 f"Known: {', '.join(KINDS)}."
             )
         if parameters.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) not in (None, 1, 1.0):

@@ -12,7 +12,7 @@ from glassformer.decoding.rules import NamedRule, TextIds, custom
 from glassformer.decoding.settings import GenerationConfig, as_texts
 from glassformer.decoding.stopping import Stop
 from glassformer.decoding.table import GRAMMARS, RULES, SETTINGS
-from glassformer.errors import SettingError, nearest
+from glassformer.errors import SettingError, did_you_mean
 
 DRY_BREAKERS = ("\n", ":", '"', "*")  # what DRY does not match across, unless others are given
 
@@ -58,7 +58,7 @@ def rules(settings: GenerationConfig, ids: TextIds) -> tuple[NamedRule, ...]:
             ordered.append(NamedRule(custom.name_of(entry), custom.from_function(entry)))
             continue
         if entry not in RULES:
-            raise SettingError(f"there is no rule {entry!r}.{nearest(entry, RULES)} Rules: {', '.join(RULES)}.")
+            raise SettingError(f"there is no rule {entry!r}.{did_you_mean(entry, RULES)} Rules: {', '.join(RULES)}.")
         if entry in placed:
             raise SettingError(f"the order of rules has {entry!r} twice. Leave one out.")
         if entry not in active:

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
 from glassformer.decoding.rules import NamedRule, Rule, TextIds
-from glassformer.typecheck import fits, words
+from glassformer.typecheck import matches_type, type_words
 
 RuleMaker: TypeAlias = Callable[[Any, TextIds], "Rule | list[NamedRule]"]  # of the settings and their texts' ids
 TokenLister: TypeAlias = Callable[[Any, TextIds], Iterable[int]]
@@ -32,7 +32,7 @@ class SettingInfo(NamedTuple):
     token_ids: TokenLister | None = None  # the ids that it names, which must be in the vocabulary
 
     def fits(self, value: Any, hint: Any) -> bool:
-        if not fits(value, hint):
+        if not matches_type(value, hint):
             return False
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return True
@@ -51,12 +51,12 @@ class SettingInfo(NamedTuple):
             return self.expects
         limits = (("above", self.above), ("at least", self.least), ("below", self.below), ("at most", self.most))
         bounds = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
-        if fits(0.5, hint):
-            number = fits(value, float) and math.isfinite(value)
+        if matches_type(0.5, hint):
+            number = matches_type(value, float) and math.isfinite(value)
             return bounds if bounds and number else f"a number {bounds}".rstrip()
-        if fits(1, hint) and not fits([1], hint):
+        if matches_type(1, hint) and not matches_type([1], hint):
             return f"a whole number of {bounds}"
-        return words(hint).removesuffix(" or null")
+        return type_words(hint).removesuffix(" or null")
 
 
 def setting(

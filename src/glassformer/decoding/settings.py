@@ -15,7 +15,7 @@ from typing import Any, Self, get_type_hints
 from glassformer.decoding.contradictions import refuse_contradictions
 from glassformer.decoding.setting_info import SettingInfo
 from glassformer.decoding.table import GRAMMARS, SETTINGS, SettingsTable, as_ids
-from glassformer.errors import InputError, SettingError, UnknownArgument, nearest
+from glassformer.errors import InputError, SettingError, UnknownArgument, did_you_mean
 
 NEW_TOKENS = 256  # unless a setting says how many
 THIS_CALL = "this call"  # where a value can come from, beside a file
@@ -54,7 +54,7 @@ class GenerationConfig(SettingsTable):
 
     def __new__(cls, **settings: Any) -> Self:
         for name in settings.keys() - SETTINGS.keys() - {"extra", "origins"}:
-            raise UnknownArgument(f"there is no setting {name!r}.{nearest(name, SETTINGS)}")
+            raise UnknownArgument(f"there is no setting {name!r}.{did_you_mean(name, SETTINGS)}")
         return object.__new__(cls)
 
     extra: dict[str, Any] = field(default_factory=dict)  # keys of the file that mean nothing here
@@ -126,7 +126,7 @@ class GenerationConfig(SettingsTable):
             if name in UNSUPPORTED:
                 raise SettingError(f"the setting {name!r} is not supported. Leave it out.")
             if name not in SETTINGS:
-                near = f" Here it is {ALIASES[name]!r}." if name in ALIASES else nearest(name, SETTINGS)
+                near = f" Here it is {ALIASES[name]!r}." if name in ALIASES else did_you_mean(name, SETTINGS)
                 if name in LOAD_ARGUMENTS:
                     near = f" A model is loaded with it: load(…, {name}=…)."
                 near = near or f" Settings: {', '.join(self.names())}."

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.sentence_settings import SIMILARITIES, DenseLayer, SentenceSettings
-from glassformer.errors import InputError, SettingError, nearest
+from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs, input_rows, unpad
 from glassformer.tasks.task import TaskOptions, check_choice, check_positive, parse_pair
 
@@ -121,7 +121,7 @@ class EmbedTask(HiddenStatesTask):
         if name is not None and name not in self.sentence.prompts:
             known = ", ".join(self.sentence.prompts) or "none"
             raise SettingError(
-                f"{self.model.name} has no prompt {name!r}.{nearest(name, self.sentence.prompts)} It has: {known}."
+                f"{self.model.name} has no prompt {name!r}.{did_you_mean(name, self.sentence.prompts)} It has: {known}."
             )
         return "" if name is None else self.sentence.prompts[name]
 

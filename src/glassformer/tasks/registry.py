@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.errors import ExecutorError, InputError, InputTypeError, nearest
+from glassformer.errors import ExecutorError, InputError, InputTypeError, did_you_mean
 from glassformer.opened import AutoTokenizer
 from glassformer.runtime.model import Model, load
 from glassformer.tasks.embeddings import EmbedTask, FeatureExtractionTask, SimilarityTask
@@ -50,7 +50,8 @@ def find_task(name: str) -> tuple[type[Task], dict[str, Any]]:
         return TranslationTask, {"src_lang": languages[1], "tgt_lang": languages[2]}
     task = TASKS.get(ALIASES.get(name, name))
     if task is None:
-        raise InputError(f"there is no task {name!r}.{nearest(name, [*TASKS, *ALIASES])} There are: {', '.join(TASKS)}.")
+        hint = did_you_mean(name, [*TASKS, *ALIASES])
+        raise InputError(f"there is no task {name!r}.{hint} There are: {', '.join(TASKS)}.")
     return task, {}
 
 

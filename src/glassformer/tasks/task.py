@@ -10,9 +10,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from glassformer.blueprints import Head
-from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, nearest
+from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, did_you_mean
 from glassformer.text.inputs import check_inputs
-from glassformer.typecheck import fits, words
+from glassformer.typecheck import matches_type, type_words
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
@@ -31,8 +31,8 @@ class TaskOptions:
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if not fits(value, hints[field.name]):
-                raise SettingError(f"{field.name} is {value!r}; it must be {words(hints[field.name])}.")
+            if not matches_type(value, hints[field.name]):
+                raise SettingError(f"{field.name} is {value!r}; it must be {type_words(hints[field.name])}.")
         check_positive(self, "batch_size")
 
 
@@ -108,7 +108,7 @@ class Task(ABC):
         for name in options:
             if name not in known:
                 raise UnknownArgument(
-                    f"the task {self.name} has no option {name!r}.{nearest(name, known)} It takes: {', '.join(known)}."
+                    f"the task {self.name} has no option {name!r}.{did_you_mean(name, known)} It takes: {', '.join(known)}."
                 )
         defaults = getattr(self, "options", None)
         return self.options_type(**options) if defaults is None else dataclasses.replace(defaults, **options)
@@ -179,4 +179,4 @@ def check_choice(options: object, name: str, known: Iterable[str]) -> None:
     """Refuse a value that is not among the known ones; None leaves the choice to the model."""
     value = getattr(options, name)
     if value is not None and str(value).lower() not in known:
-        raise SettingError(f"{name} is {value!r}.{nearest(str(value), known)} It is one of: {', '.join(known)}.")
+        raise SettingError(f"{name} is {value!r}.{did_you_mean(str(value), known)} It is one of: {', '.join(known)}.")

@@ -99,7 +99,7 @@ class BaseModel(FamilyModule):
         reads = frozenset(sites.expand(flags, *size))
         if watch is None:
             return Watch(reads) if reads else None
-        own = Watch.asked(watch, *size)
+        own = Watch.parse(watch, *size)
         return Watch(own.reads | reads, own.changes)
 
     def hidden_states(self, record: Mapping[str, Tensor], stack: str = "") -> tuple[Tensor, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer.errors import refuse
+from glassformer.errors import refuse_unknown
 from glassformer.families.shared.base import BaseModel, WatchLike
 from glassformer.families.shared.head_modules import LastTokenClassifier, LMHead
 from glassformer.families.shared.outputs import BaseModelOutputWithPast
@@ -49,7 +49,7 @@ class Decoder(BaseModel):
                 ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
             p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
         """
-        refuse(unknown, self.forward)
+        refuse_unknown(unknown, self.forward)
         if p is None:
             watched = self.watch_for(output_attentions, output_hidden_states, watch)
             p = self.prepare(input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, use_cache, watched)

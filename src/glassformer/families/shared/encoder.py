@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints import Config
-from glassformer.errors import InputError, refuse
+from glassformer.errors import InputError, refuse_unknown
 from glassformer.families.shared.base import BaseModel, WatchLike
 from glassformer.families.shared.outputs import BaseModelOutputWithPooling
 from glassformer.layers import Embedding, FamilyModule, ForwardPass, Linear
@@ -95,7 +95,7 @@ class Encoder(BaseModel):
                 ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
             p: a ready-made pass instead of mask, positions, token types and watch.
         """
-        refuse(unknown, self.forward)
+        refuse_unknown(unknown, self.forward)
         if p is None:
             watched = self.watch_for(output_attentions, output_hidden_states, watch)
             p = self.prepare(input_ids, inputs_embeds, attention_mask, token_type_ids, position_ids, watched)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head
-from glassformer.errors import InputError, InputTypeError, refuse
+from glassformer.errors import InputError, InputTypeError, refuse_unknown
 from glassformer.families import BaseModel
 from glassformer.families.shared.base import IGNORED, WatchLike
 from glassformer.families.shared.encoder import first_tokens
@@ -76,7 +76,7 @@ class ModelWithHead(FamilyModule):
     def run_base(self, ids: Tensor | None, mask: Tensor | None, watch: WatchLike, inputs: Mapping[str, Any]) -> Any:
         """The base model's output; an argument that neither it nor the head has is refused."""
         names = [p.name for p in inspect.signature(self.base_model.forward).parameters.values() if p.kind != p.VAR_KEYWORD]
-        refuse({name: value for name, value in inputs.items() if name not in names}, self.forward, names)
+        refuse_unknown({name: value for name, value in inputs.items() if name not in names}, self.forward, names)
         return self.base_model(ids, attention_mask=mask, watch=watch, **inputs)
 
     def observe_scores(self, scores: Tensor, output: Any, watch: WatchLike, start: int = 0) -> Tensor:
@@ -124,7 +124,7 @@ class CausalLM(ModelWithHead):
                 ({"blocks.3.residual": Change(scale=0)}), or a Watch; what was read is in the output's `sites`.
             p: a ready-made pass, from an executor, instead of mask, positions, cache and watch.
         """
-        refuse(unknown, self.forward)
+        refuse_unknown(unknown, self.forward)
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         output = self.base_model(
             input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values,
@@ -175,7 +175,7 @@ class Seq2SeqLM(ModelWithHead):
             labels: the target's ids; -100 where no loss is wanted. Gives `loss`.
             use_cache, output_attentions, output_hidden_states, logits_to_keep, watch, p: as for every model.
         """
-        refuse(unknown, self.forward)
+        refuse_unknown(unknown, self.forward)
         check_tensor(labels)
         start = past_key_values.get_seq_length() if past_key_values is not None else 0
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from glassformer.errors import nearest
+from glassformer.errors import did_you_mean
 from glassformer.layers.cache import Cache
 
 Out = TypeVar("Out", bound="ModelOutput")
@@ -45,7 +45,8 @@ class ModelOutput:
             return self.to_tuple()[key]
         if key in self.keys():
             return getattr(self, key)
-        raise KeyError(f"{type(self).__name__} has no {key!r}; it has {', '.join(self.keys())}.{nearest(key, self.keys())}")
+        hint = did_you_mean(key, self.keys())
+        raise KeyError(f"{type(self).__name__} has no {key!r}; it has {', '.join(self.keys())}.{hint}")
 
     def __contains__(self, key: object) -> bool:
         return key in self.keys()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from glassformer.errors import InputError, refuse
+from glassformer.errors import InputError, refuse_unknown
 from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike
 from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
 from glassformer.layers import CrossAttention, EncodedSource, ForwardPass, Mask
@@ -76,7 +76,7 @@ class EncoderDecoder(BaseModel):
                 changes, or a Watch; what was read is in the output's `sites`.
             p: a ready-made pass of the decoder, from an executor.
         """
-        refuse(unknown, self.forward)
+        refuse_unknown(unknown, self.forward)
         encoded = None
         if decoder_input_ids is None and decoder_inputs_embeds is None and self.shifts_source and input_ids is not None:
             decoder_input_ids = shift_right(input_ids, self.config)
