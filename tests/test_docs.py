@@ -26,7 +26,7 @@ def blocks(page: Path, language: str) -> list[str]:
     [page for page in PAGES if blocks(page, "python") and page.name not in ELSEWHERE and page.parent != TOUR],
     ids=lambda page: page.name,
 )
-def test_python(
+def test_python_blocks_run(
     page: Path,
     smollm2: Path,
     minilm: Path,
@@ -41,13 +41,13 @@ def test_python(
     assert capsys.readouterr().out.strip()
 
 
-def test_pages_that_are_run_elsewhere() -> None:
+def test_pages_run_elsewhere_have_their_tests() -> None:
     for name in ELSEWHERE:
         assert (ROOT / "docs" / name).exists()
         assert (ROOT / "tests" / "docs" / f"test_{name.removesuffix('.md').replace('-', '_')}.py").exists()
 
 
-def test_the_readme_says_what_is_printed(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readme_example_prints_what_it_says(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     exec(blocks(ROOT / "README.md", "python")[0], {})
     printed = capsys.readouterr().out
     assert "Paris" in printed
@@ -55,7 +55,7 @@ def test_the_readme_says_what_is_printed(smollm2: Path, capsys: pytest.CaptureFi
     assert printed.rstrip().endswith("(1, 34, 576)")
 
 
-def test_the_example_family(tmp_path: Path) -> None:
+def test_example_family_loads(tmp_path: Path) -> None:
     """The two files of the page are put where families are looked for, and its last block is run."""
     text = (ROOT / "docs" / "adding-a-family.md").read_text("utf-8")
     files = re.findall(r"```python file=(\S+)\n(.*?)```", text, re.S)
@@ -81,7 +81,7 @@ def test_the_example_family(tmp_path: Path) -> None:
         ({"blueprints/half.py": "other"}, "blueprints/half.py has a Config for model_type 'other'."),
     ],
 )
-def test_half_a_family(files: dict[str, str], said: str, tmp_path: Path) -> None:
+def test_incomplete_family_is_refused(files: dict[str, str], said: str, tmp_path: Path) -> None:
     """It says what is missing, and stands in nobody else's way."""
     for name, model_type in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -91,9 +91,9 @@ def test_half_a_family(files: dict[str, str], said: str, tmp_path: Path) -> None
         [
             "import glassformer.blueprints, glassformer.families",
             *(f"glassformer.{f}.__path__.append({str(tmp_path / f)!r})" for f in ("blueprints", "families")),
-            "from glassformer.auto import made_for",
-            "print(made_for('gpt2', 'causal').__name__)",
-            "glassformer.families.find('half')",
+            "from glassformer.compat.auto import model_class_for_head",
+            "print(model_class_for_head('gpt2', 'causal').__name__)",
+            "glassformer.families.base_class_for('half')",
         ]
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -118,7 +118,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_commands(line: str, smollm2: Path, tmp_path: Path) -> None:
+def test_documented_commands_run(line: str, smollm2: Path, tmp_path: Path) -> None:
     words = shlex.split(line)[1:]
     done = subprocess.run(
         [sys.executable, "-c", "from glassformer.cli import main; main()", *words],
@@ -132,20 +132,23 @@ def test_commands(line: str, smollm2: Path, tmp_path: Path) -> None:
     assert done.stdout.strip()
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_resolve() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_map_names_real_places() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    drawn = text.split("src/glassformer/\n")[1].split("```")[0]
-    for place in re.findall(r"\b([a-z]+(?:/|\.py))", drawn):
-        assert (ROOT / "src" / "glassformer" / place).exists(), place
+def test_the_readmes_map_names_real_files() -> None:
+    """Each path is in the package, or in the folder that its line begins with."""
+    package = ROOT / "src" / "glassformer"
+    drawn = (ROOT / "README.md").read_text("utf-8").split("src/glassformer/\n")[1].split("```")[0]
+    for line in drawn.splitlines():
+        paths = re.findall(r"(?<![\w/])((?:[a-z_]+/)+|[a-z_]+\.py)", line)
+        for path in paths:
+            assert (package / path).exists() or (package / paths[0] / path).exists(), path
 
 
-def test_the_public_workflow_runs_what_make_runs() -> None:
+def test_ci_workflow_runs_what_make_runs() -> None:
     """It can only be read here: that it parses, covers the three systems, and runs the same checks."""
     import yaml
 
