@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
-from glassformer.decoding.policy import Outcome, Policy, Step, likelihood
+from glassformer.decoding.policy import Outcome, Policy, Step, candidates_and_logprob
 from glassformer.engine.protocol import Executor, Feed, Scores, Want
 from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
@@ -69,7 +69,7 @@ class Lane:
             part = ids[start : min(start + CHUNK, len(ids) - 1)]
             (scores,) = self.executor.run([Feed(feed.row, part, Want.ALL)])
             for position, token in enumerate(ids[start + 1 : start + 1 + len(part)]):
-                candidates, logprob = likelihood(scores.host(position), token, count)
+                candidates, logprob = candidates_and_logprob(scores.host(position), token, count)
                 steps.append(Step(token, candidates=candidates if count else None, logprob=logprob))
         self.feeds[0] = replace(feed, ids=ids[-1:])
         return steps

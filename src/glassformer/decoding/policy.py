@@ -225,7 +225,7 @@ class Policy:
         details: dict[str, Any] = {}
         stats = [entropy_stats(shortlist.scores) for shortlist in shortlists] if look.waterfall else []
         if look.candidates or look.waterfall:
-            candidates, logprob = likelihood(raw, step.id, look.candidates, stats[0].total if stats else None)
+            candidates, logprob = candidates_and_logprob(raw, step.id, look.candidates, stats[0].total if stats else None)
             details.update(candidates=candidates, logprob=logprob)
         if look.waterfall:
             names = (MODEL, *(name for name, _ in self.recipe.rules[: len(shortlists) - 1]))
@@ -238,7 +238,7 @@ class Policy:
         return replace(step, **details)
 
 
-def likelihood(scores: Scores, token: int, count: int, total: float | None = None) -> tuple[Candidates, float]:
+def candidates_and_logprob(scores: Scores, token: int, count: int, total: float | None = None) -> tuple[Candidates, float]:
     """The best so many candidates, and a token's log-probability among all; `total` as for `top`."""
     candidates = top(scores, max(count, 1), total)
     return candidates, float(scores[token] - candidates.scores[0] + candidates.logprobs[0])

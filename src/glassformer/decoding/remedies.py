@@ -1,6 +1,6 @@
-"""What to try when a text goes wrong: it runs in a circle, or makes no sense. One line, with the setting.
+"""What to try when a text goes wrong: it repeats itself, or makes no sense. One line, with the setting.
 
-Both are judged by what the policy has seen anyway, so watching for them costs nothing.
+Both are judged by what the policy knows anyway, so watching for them costs nothing.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import numpy as np
 from glassformer.decoding.policy import Policy
 from glassformer.decoding.settings import GenerationConfig
 
-ROUNDS = 3  # so often a passage must have come again
-REPEATED = 16  # and so many tokens must have been nothing new
-PERIOD = 64  # the longest passage that is looked for
-WINDOW, GRAM, SHARE = 64, 4, 0.35  # of the last 64 tokens, hardly a third of the sequences of four are different
-FEW = 12  # tokens that are too few to judge sense by
-GAP = 3.0  # how far below the best the chosen tokens are on average, when a text is garbled
+MIN_ROUNDS = 3  # how often a passage must have been repeated
+MIN_REPEATED = 16  # and how many tokens must have been part of that
+MAX_PERIOD = 64  # the longest passage that is looked for
+WINDOW, NGRAM, MAX_DISTINCT = 64, 4, 0.35  # or of the last 64 tokens, hardly a third of the 4-grams are different
+MIN_LENGTH = 12  # tokens to judge sense by
+MAX_GAP = 3.0  # how far the chosen scores are below the best on average, before a text counts as garbled
 
 
 def remedy(policy: Policy) -> str | None:
     """What to say about a text, or None when nothing seems wrong."""
     settings = policy.settings
     if policy.past.guide is not None:
-        return None  # the grammar has its reasons
+        return None  # the grammar may ask for it
     if (length := repeated_period(policy.chosen)) is not None:
         what = "the same token" if length == 1 else f"the same {length} tokens" if length else "the same few words"
         return f"the text repeats itself ({what} again and again). Try {against_repetition(settings)}."
-    if len(policy.chosen) >= FEW and policy.gap / len(policy.chosen) > GAP and settings.do_sample:
+    if len(policy.chosen) >= MIN_LENGTH and policy.gap / len(policy.chosen) > MAX_GAP and settings.do_sample:
         return f"the text may make no sense: unlikely tokens were drawn all along. Try {against_incoherence(settings)}."
     return None
 
@@ -42,16 +42,16 @@ def remedies(policies: Sequence[Policy]) -> str | None:
 
 
 def repeated_period(ids: Sequence[int]) -> int | None:
-    """How many tokens a text's end says again and again; 0 when it varies a little; None when it does not repeat."""
-    tail = np.asarray(ids[-PERIOD * (ROUNDS + 1) :])
-    for period in range(1, min(PERIOD, len(tail) // 2) + 1):
+    """How many tokens a text's end repeats again and again; 0 when it varies a little; None when it does not repeat."""
+    tail = np.asarray(ids[-MAX_PERIOD * (MIN_ROUNDS + 1) :])
+    for period in range(1, min(MAX_PERIOD, len(tail) // 2) + 1):
         different = np.flatnonzero(tail[period:] != tail[:-period])
         again = len(tail) - period - (int(different[-1]) + 1 if different.size else 0)
-        if again >= max(REPEATED, ROUNDS * period):
+        if again >= max(MIN_REPEATED, MIN_ROUNDS * period):
             return period
     window = ids[-WINDOW:]
-    grams = [tuple(window[at : at + GRAM]) for at in range(len(window) - GRAM + 1)]
-    if len(window) == WINDOW and len(set(grams)) < SHARE * len(grams):
+    ngrams = [tuple(window[at : at + NGRAM]) for at in range(len(window) - NGRAM + 1)]
+    if len(window) == WINDOW and len(set(ngrams)) < MAX_DISTINCT * len(ngrams):
         return 0
     return None
 
