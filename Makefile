@@ -1,7 +1,7 @@
 # Two commands for everybody: `make run` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 $(BIN)/python -m pytest -n auto  # one process per core, and no more threads than that
+TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal  # one process per core, and no more threads than that
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .PHONY: run setup test test-all lint bench clean
@@ -33,6 +33,7 @@ bench: .venv/developing ## side by side with transformers
 	$(BIN)/python bench/decoding.py
 	$(BIN)/python bench/cpu.py --chart docs/cpu.svg
 	$(BIN)/python bench/quality.py
+	$(BIN)/python bench/reference.py
 	$(BIN)/python bench/tree.py
 	$(BIN)/python bench/patching.py
 
