@@ -19,7 +19,7 @@ from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.cpu.library import Engine
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Executor, Feed, Want
-from glassformer.observe.verify import verify_all
+from glassformer.observe.verification import verify_all
 from glassformer.opened import OpenedModel, open_model
 from glassformer.quantize import requantize
 from glassformer.runtime.executors import ExecutorOptions, Executors

@@ -13,7 +13,7 @@ import torch
 from glassformer.candidates import kl_divergence, log_softmax
 from glassformer.engine.protocol import CACHES, Feed
 from glassformer.errors import InputError
-from glassformer.observe.verify import difference, tolerance, verify, verify_all
+from glassformer.observe.verification import difference, tolerance, verify, verify_all
 from glassformer.page.terminal import plain_text
 from glassformer.sites import all_sites
 from glassformer.views.verification import EngineVerdict, SiteDifference, Verdict, verdicts_table

@@ -14,7 +14,7 @@ from glassformer.engine.cpu import passes
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed, Want
 from glassformer.errors import SiteError
-from glassformer.observe.verify import difference
+from glassformer.observe.verification import difference
 from glassformer.sites import Change, Watch, all_sites, axes
 from tests.engine.executors import Subject, open_all, scores_of
 from tests.parity import reference

@@ -15,7 +15,7 @@ from glassformer.engine.cpu import reader
 from glassformer.engine.cpu.library import Engine, levels
 from glassformer.engine.cpu.reader import CpuReader
 from glassformer.errors import InputError
-from glassformer.observe.verify import difference
+from glassformer.observe.verification import difference
 from glassformer.opened import open_model
 from glassformer.quantize import requantize
 from tests.parity import reference
