@@ -400,7 +400,8 @@ class TestCommands:
         raw = json.loads(file.read_text("utf-8"))
         file.write_text(json.dumps({**raw, "model": "another", "messages": raw["messages"][:2]}))
         handle(talk, f"/load {file}")
-        assert re.search(r"It was held with another, and continues with .*Hi /retry answers it\.\n$", capsys.readouterr().err)
+        note = capsys.readouterr().err
+        assert re.search(r"It was held with another, and continues with .*Hi /retry answers it\.\n$", note)
         handle(talk, "/retry")
         assert talk.conversation.last_answer is not None
         file.write_text(json.dumps({**raw, "settings": {"temprature": 1}}))

@@ -19,7 +19,7 @@ from glassformer.cli.doctor import examine
 from glassformer.engine.cpu import build
 from glassformer.engine.cpu.library import levels
 from glassformer.errors import ExecutorError, InputError
-from glassformer.observe import verify
+from glassformer.observe import verification as verify
 from tests.engine.cpu.fake_compiler import Compiler, write_sources
 
 
