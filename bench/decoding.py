@@ -23,10 +23,12 @@ from transformers.generation import logits_process as theirs
 from common import race, report
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.loop import loop
-from glassformer.decoding.past import Past
 from glassformer.decoding.policy import NOTHING
-from glassformer.decoding.rules import Rule, penalties, shaping, tokens
+from glassformer.decoding.rules import Rule, penalties
+from glassformer.decoding.rules import constraints as tokens
+from glassformer.decoding.rules import sampling as shaping
 from glassformer.decoding.shortlist import Shortlist
+from glassformer.decoding.token_history import TokenHistory
 
 SIZE = 151_936
 EOS = 151_645
@@ -40,11 +42,11 @@ def scores(seed: int = 0) -> Any:
     return found
 
 
-def past(length: int = 512, seed: int = 0) -> Past:
+def history(length: int = 512, seed: int = 0) -> TokenHistory:
     """A text that repeats itself here and there, the second half of it chosen."""
     draw = np.random.default_rng(seed)
     ids = (draw.zipf(1.3, length) % 5000).tolist()
-    found = Past(ids[: length // 2], room=4096, seed=seed)
+    found = TokenHistory(ids[: length // 2], room=4096, seed=seed)
     for token in ids[length // 2 : -8] + ids[8:16]:
         found.add(token)
         found.surprisals.append(float(draw.gamma(2)))
@@ -87,9 +89,9 @@ def cases() -> Iterator[tuple[str, Rule, Any]]:
 
 
 def chain(*rules: Rule) -> Rule:
-    def rule(field: Shortlist, past: Past) -> Shortlist:
+    def rule(field: Shortlist, history: TokenHistory) -> Shortlist:
         for one in rules:
-            field = one(field, past)
+            field = one(field, history)
         return field
 
     return rule
@@ -97,7 +99,7 @@ def chain(*rules: Rule) -> Rule:
 
 def rules(rounds: int) -> list[dict[str, Any]]:
     """Each rule alone, on the whole vocabulary, after a text of 512 tokens."""
-    given, before = Shortlist(scores()), past()
+    given, before = Shortlist(scores()), history()
     whole, ids = torch.from_numpy(given.scores)[None], torch.from_numpy(before.ids)[None]
     rows = []
     for name, rule, processor in cases():
@@ -117,8 +119,8 @@ def lengths(rounds: int) -> list[dict[str, Any]]:
         "no_repeat_ngram 3": penalties.no_repeat_ngram(3),
         "mirostat": shaping.mirostat(5, 0.1),
     }
-    loop = Past(list(range(100, 120)) * 400, room=99)
-    texts = {"2,048 tokens": past(2048), "8,192 tokens": past(8192), "8,000 tokens in a loop of 20": loop}
+    loop = TokenHistory(list(range(100, 120)) * 400, room=99)
+    texts = {"2,048 tokens": history(2048), "8,192 tokens": history(8192), "8,000 tokens in a loop of 20": loop}
     for (name, rule), (text, before) in itertools.product(makers.items(), texts.items()):
         ours = lambda rule=rule, before=before: rule(given, before)  # noqa: E731
         rows.append(row(f"{name}, {text}", race(ours, lambda: None, rounds), False))
@@ -137,14 +139,14 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 def policy(look: Look = NOTHING, **changes: Any) -> Policy:
     settings = GenerationConfig().merged({"max_new_tokens": 2**20, **changes})
-    return Policy(Recipe.of(settings), past().ids.tolist(), context=2**21, seed=1, look=look)
+    return Policy(Recipe.of(settings), history().ids.tolist(), context=2**21, seed=1, look=look)
 
 
 def choices(rounds: int) -> list[dict[str, Any]]:
     """A whole step: rules, choice, and what it is asked to tell; beside the reference's processors and its choice."""
     given = scores()
     rows = [row("the best score alone, nothing else", race(lambda: int(given.argmax()), lambda: None, rounds), False)]
-    whole, ids = torch.from_numpy(given)[None], torch.from_numpy(past().ids)[None]
+    whole, ids = torch.from_numpy(given)[None], torch.from_numpy(history().ids)[None]
     for name, changes in CHOICES.items():
         one = policy(**changes)
         processors = reference(changes)

@@ -14,7 +14,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOUR = ROOT / "docs" / "tour"  # run, and compared with what it shows, in tests/docs/test_tour.py
-ELSEWHERE = ("decoding.md", "json.md", "structure-to-api.md", "vocabulary.md", "when-it-goes-wrong.md")  # run in tests/docs
+ELSEWHERE = (
+    "decoding.md",
+    "json.md",
+    "structure-to-api.md",
+    "vocabulary-sizes.md",
+    "when-it-goes-wrong.md",
+)  # run in tests/docs
 
 
 def blocks(page: Path, language: str) -> list[str]:

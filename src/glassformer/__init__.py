@@ -107,8 +107,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    elif not _FAMILY.fullmatch(name) or (value := importlib.import_module(f"{__name__}.compat.auto").by_name(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    else:
+        auto = importlib.import_module(f"{__name__}.compat.auto") if _FAMILY.fullmatch(name) else None
+        value = None if auto is None else auto.find_model_class(name)
+        if value is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 

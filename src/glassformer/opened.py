@@ -16,13 +16,13 @@ from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_r
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.locate import CheckpointPart, locate
 from glassformer.checkpoint.scratch import ScratchCheckpoint
-from glassformer.checkpoint.sentence_settings import SentenceSettings, read_sentence_settings
+from glassformer.checkpoint.sentence_pooling import SentenceSettings, read_sentence_settings
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse_unknown
 from glassformer.progress import NamedProgress
 from glassformer.text import Tokenizer
-from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files.tokenizer_folder import SPECIAL_TOKEN_NAMES
 
 note = logging.getLogger("glassformer").warning
 

@@ -210,8 +210,8 @@ class Reading:
         return Reading(self.texts, self.said)
 
 
-def follow(field: Shortlist, past: Any) -> Shortlist:
-    return only(field, past.guide.allowed())
+def follow(field: Shortlist, history: Any) -> Shortlist:
+    return only(field, history.guide.allowed())
 
 
 def guided(*texts: list[int], **changes: Any) -> Any:
@@ -234,7 +234,7 @@ def test_a_grammars_texts_are_compared_and_nothing_else(seed: int, width: int) -
     assert len({tuple(text) for text in found}) == asked
     if width > 4:
         assert found == sorted(TEXTS, key=lambda text: -sum(logprobs(oracle, [3], text)))
-    assert all(policy.past.guide is not None and policy.past.guide.done for policy in policies)
+    assert all(policy.history.guide is not None and policy.history.guide.done for policy in policies)
 
 
 def test_more_texts_than_the_grammar_has_are_an_error() -> None:
@@ -255,8 +255,8 @@ def test_the_rules_that_leave_no_token_are_named() -> None:
 def test_a_beam_without_continuations_is_dropped_alone() -> None:
     """After 1 nothing may follow; what began with 2 goes on."""
 
-    def rule(field: Shortlist, past: Any) -> Shortlist:
-        return only(field, [1, 2] if past.step == 0 else [] if past.chosen[0] == 1 else [4, 5])
+    def rule(field: Shortlist, history: Any) -> Shortlist:
+        return only(field, [1, 2] if history.step == 0 else [] if history.chosen[0] == 1 else [4, 5])
 
     made = replace(recipe(num_beams=3, num_return_sequences=3, max_new_tokens=3), rules=(NamedRule("own", rule),))
     found = search(Oracle(), group([3], made))

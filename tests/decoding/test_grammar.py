@@ -25,9 +25,9 @@ import glassformer
 from glassformer import AutoTokenizer
 from glassformer.decoding.grammar import Grammar, Guide, library, vocabulary
 from glassformer.decoding.grammar.vocabulary import vocabulary_of
-from glassformer.decoding.past import Past
-from glassformer.decoding.rules.tokens import by_grammar
+from glassformer.decoding.rules.constraints import by_grammar
 from glassformer.decoding.shortlist import Shortlist
+from glassformer.decoding.token_history import TokenHistory
 from glassformer.errors import SettingError
 from glassformer.text import Tokenizer
 from tests.decoding.schemas import ROOM, SCHEMAS
@@ -411,11 +411,11 @@ def test_ids_that_the_model_does_not_score_are_left_out(smol: Tokenizer) -> None
 
 
 def test_the_rule_keeps_what_the_guide_allows(smol: Tokenizer) -> None:
-    past = Past([first_of(smol, "a")], room=5)
+    history = TokenHistory([first_of(smol, "a")], room=5)
     field = Shortlist(np.zeros(len(smol) + 100, np.float32))
-    assert by_grammar(field, past) is field
-    past.guide = compiled("regex", "b", smol).guide()
-    assert by_grammar(field, past).ids == [first_of(smol, "b")]  # the prompt is no part of the text
+    assert by_grammar(field, history) is field
+    history.guide = compiled("regex", "b", smol).guide()
+    assert by_grammar(field, history).ids == [first_of(smol, "b")]  # the prompt is no part of the text
 
 
 def test_repr_names_the_kind_of_grammar(smol: Tokenizer) -> None:

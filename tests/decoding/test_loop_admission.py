@@ -36,7 +36,7 @@ def text(prompt: list[int], index: int = 0, **changes: Any) -> Policy:
 
 def alone(policy: Policy, executor: Any) -> list[int]:
     """What a policy like this one, of its own, chooses."""
-    fresh = Policy(policy.recipe, policy.prompt, context=64, index=policy.past.index, negative=policy.negative)
+    fresh = Policy(policy.recipe, policy.prompt, context=64, index=policy.history.index, negative=policy.negative)
     return [step.id for _, step in loop(executor, [fresh])]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
-from glassformer.decoding.table import RULES, SETTINGS
+from glassformer.decoding.settings_table import RULES, SETTINGS
 from glassformer.errors import SettingError
 
 SCORES = np.array([0.0, 3.0, 2.0, 1.0, -1.0], np.float32)

@@ -50,7 +50,7 @@ def test_draws_follow_the_distribution(settings: dict[str, Any], draws: int) -> 
     long = Policy(recipe, [1], context=draws, seed=5)
     field = long.shape(scores)
     expected = torch.tensor(field.full_scores(6)).softmax(-1).numpy() * draws / 2
-    long.past.room = draws
+    long.history.room = draws
     steps = np.bincount([long.feed(scores).id for _ in range(draws // 2)], minlength=6)
     first = Policy(recipe, [1], context=10, seed=6)
     texts = np.bincount([first.fork(index).feed(scores).id for index in range(draws // 2)], minlength=6)

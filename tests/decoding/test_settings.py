@@ -14,7 +14,7 @@ import pytest
 import glassformer
 from glassformer.decoding import GenerationConfig, Policy, Recipe
 from glassformer.decoding.settings import LOAD_ARGUMENTS
-from glassformer.decoding.table import RULES, SETTINGS
+from glassformer.decoding.settings_table import RULES, SETTINGS
 from glassformer.errors import SettingError, UnknownArgument
 from tests.parity import reference
 

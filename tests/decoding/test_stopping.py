@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import glassformer
 from glassformer.decoding import Finish, GenerationConfig, Policy, Recipe
 from glassformer.decoding import stopping as stop
-from glassformer.decoding.past import Past
+from glassformer.decoding.token_history import TokenHistory
 from glassformer.text.stop_buffer import StopBuffer
 from tests.decoding.test_settings import Letters
 
@@ -43,11 +43,11 @@ def test_stop_strings_straddle_tokens() -> None:
         """After how many tokens it stops, where a token may be several letters."""
         words: dict[int, str] = dict(enumerate(tokens))
         found = stop.at_strings(stops, lambda ids: "".join(words[one] for one in ids))
-        past = Past([0], 99)
+        history = TokenHistory([0], 99)
         for token in words:
-            past.add(token)
-            if found(past):
-                return past.step
+            history.add(token)
+            if found(history):
+                return history.step
         return 0
 
     assert said(["Hel", "lo wo", "rld"], "lo w") == 2
@@ -68,9 +68,9 @@ def test_the_prompt_does_not_stop_the_text() -> None:
 def test_max_time_ends_the_text() -> None:
     now = [10.0]
     over = stop.after_seconds(2.5, lambda: now[0])
-    assert over(Past([1], 9)) is None
+    assert over(TokenHistory([1], 9)) is None
     now[0] = 12.5
-    assert over(Past([1], 9)) is Finish.TIME
+    assert over(TokenHistory([1], 9)) is Finish.TIME
     assert finishes([5, 6], max_time=1e-9) == [Finish.TIME]
     assert finishes([5, 6], max_time=1000) == [None, None]
 
@@ -176,11 +176,11 @@ def test_stop_strings_equal_the_reference(tmp_path: Any) -> None:
     for stops in (["own f"], ["zy do"], [". “"], ["東"], ["京 a"], ["🎉"], ["!\n\nT"], ["xyz", "end"], ["."]):
         ours = stop.at_strings(stops, lambda part: tokenizer.decode(part))
         theirs = StopStringCriteria(theirs_tokenizer, stops)
-        past = Past([ids[0]], 99)
+        history = TokenHistory([ids[0]], 99)
         for token in ids[1:]:
-            past.add(token)
-            expected = bool(theirs(torch.tensor([past.chosen]), None)[0])
-            assert (ours(past) is Finish.STOP) == expected, (stops, tokenizer.decode(past.chosen))
+            history.add(token)
+            expected = bool(theirs(torch.tensor([history.chosen]), None)[0])
+            assert (ours(history) is Finish.STOP) == expected, (stops, tokenizer.decode(history.chosen))
             if expected:
                 break
         else:
@@ -196,12 +196,12 @@ def reference_tokenizer(folder: Any, tokenizer: Any) -> Any:
 
 def test_draws_do_not_depend_on_how_much_is_remembered() -> None:
     """A buffer that grows keeps what it held."""
-    past = Past([7] * 40, 10_000)
+    history = TokenHistory([7] * 40, 10_000)
     for token in range(500):
-        past.add(token)
-    assert np.array_equal(past.ids, [7] * 40 + list(range(500)))
-    assert past.new.tolist() == past.chosen
-    fork = past.fork()
+        history.add(token)
+    assert np.array_equal(history.ids, [7] * 40 + list(range(500)))
+    assert history.new.tolist() == history.chosen
+    fork = history.fork()
     fork.add(1)
-    assert past.step == 500
-    assert fork.draw() != past.draw()
+    assert history.step == 500
+    assert fork.draw() != history.draw()

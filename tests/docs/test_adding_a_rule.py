@@ -24,7 +24,7 @@ def test_the_example_rule_runs_in_a_copy_of_the_package(tmp_path: Path) -> None:
     (rule, code, _), (table, line, _), (last, program, expected) = (
         block for block in blocks(PAGE) if block[0].startswith("python")
     )
-    assert (rule, last) == ("python file=decoding/rules/shaping.py", "python after=top_a")
+    assert (rule, last) == ("python file=decoding/rules/sampling.py", "python after=top_a")
     rules = package / "decoding" / "rules" / "shaping.py"
     rules.write_text(f"{rules.read_text('utf-8')}\n\n{code}", "utf-8")
     (successor,) = re.findall(r"^python file=decoding/table\.py before=(\w+)$", table)

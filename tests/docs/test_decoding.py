@@ -16,7 +16,7 @@ import pytest
 
 from glassformer.decoding import Finish, GenerationConfig
 from glassformer.decoding.settings import UNSUPPORTED
-from glassformer.decoding.table import RULES, SETTINGS
+from glassformer.decoding.settings_table import RULES, SETTINGS
 from glassformer.errors import SettingError
 from glassformer.families.shared.outputs import GenerateOutput
 from tests.docs.pages import blocks, run

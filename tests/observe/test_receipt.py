@@ -15,7 +15,7 @@ from glassformer.errors import InputError, UnknownArgument
 from glassformer.sites import Change
 from glassformer.views.receipt import SCHEMA
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, both
-from tests.observe.test_inside import fits, valid
+from tests.observe.test_reading import fits, valid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SETTINGS: dict[str, Any] = {"max_new_tokens": 6, "do_sample": True, "temperature": 0.9, "seed": 5, "eos_token_id": None}

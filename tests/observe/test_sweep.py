@@ -12,7 +12,7 @@ from glassformer.errors import InputError, SettingError, UnknownArgument
 from glassformer.observe.caching import caching
 from glassformer.observe.sweep import STRATEGIES, strategies
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, Both, both
-from tests.observe.test_inside import fits, valid
+from tests.observe.test_reading import fits, valid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, normalizers, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from glassformer.text.sources.gguf.byte_level import PRE_TOKENIZERS
+from glassformer.text.tokenizer_files.gguf.byte_level import PRE_TOKENIZERS
 from tests.parity import reference
 from tests.text.models import GEMMA, LLAMA, PROSE, trained
 

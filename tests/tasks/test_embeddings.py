@@ -16,7 +16,7 @@ import transformers
 from safetensors.numpy import save_file
 
 from glassformer import pipeline
-from glassformer.checkpoint.sentence_settings import read_sentence_settings
+from glassformer.checkpoint.sentence_pooling import read_sentence_settings
 from glassformer.errors import CheckpointError, InputError, SettingError
 from tests.tasks.conftest import Make
 

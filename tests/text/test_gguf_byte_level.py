@@ -18,8 +18,8 @@ from tokenizers import decoders, models, pre_tokenizers
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.sources.gguf import build
-from glassformer.text.sources.gguf.byte_level import PRE_TOKENIZERS
+from glassformer.text.tokenizer_files.gguf import build
+from glassformer.text.tokenizer_files.gguf.byte_level import PRE_TOKENIZERS
 from tests.text.texts import SALT, encodable_bytes, moderate, texts
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED = 1, 2, 3, 4, 5

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer as Backend
 
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.sources.gguf.byte_level import LLAMA3_LIKE, NFC_NORMALIZED, PRE_TOKENIZERS
-from glassformer.text.sources.gguf.export import tokenizer_fields
+from glassformer.text.tokenizer_files.gguf.byte_level import LLAMA3_LIKE, NFC_NORMALIZED, PRE_TOKENIZERS
+from glassformer.text.tokenizer_files.gguf.export import tokenizer_fields
 from tests.text.models import GEMMA, LLAMA, folder, trained
 from tests.text.texts import moderate, texts
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.sources.protobuf import Malformed, fields
+from glassformer.text.tokenizer_files.protobuf import Malformed, fields
 from tests.parity.reference import transformers
 from tests.text import models
 from tests.text.models import GEMMA, LLAMA, PLAIN, T5, processor, trained

@@ -8,7 +8,7 @@ import pytest
 
 from glassformer.errors import TemplateError
 from glassformer.text import ChatTemplate, Tokenizer
-from glassformer.text.chat.budget import Budget
+from glassformer.text.chat.template_budget import Budget
 from tests.text.test_template import WEATHER, assistant, user
 
 
@@ -117,7 +117,9 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_an_endless_template_is_stopped(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassformer.text.chat.budget.ALLOWANCE", 300_000)  # a seventh of what is usual, for quick tests
+    monkeypatch.setattr(
+        "glassformer.text.chat.template_budget.ALLOWANCE", 300_000
+    )  # a seventh of what is usual, for quick tests
     source, why = ENDLESS[name]
     with pytest.raises(TemplateError) as raised:
         ChatTemplate(source).render([user("Hi!")])
@@ -140,7 +142,7 @@ EARNING += ["'a' | indent(-10 ** 12)", "lipsum(-10 ** 12)", "1 | round(-10)", "s
 @pytest.mark.parametrize("expression", EARNING)
 def test_no_operation_adds_to_the_budget(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A negative size is no income: the loop that follows is stopped all the same."""
-    monkeypatch.setattr("glassformer.text.chat.budget.ALLOWANCE", 50_000)
+    monkeypatch.setattr("glassformer.text.chat.template_budget.ALLOWANCE", 50_000)
     with pytest.raises(TemplateError, match="was stopped"):
         ChatTemplate("{{ " + expression + " }}" + nested("")).render([user("Hi!")])
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.sources.merges import merges
-from glassformer.text.sources.tiktoken import CL100K_SPECIAL, build, read_ranks
+from glassformer.text.tokenizer_files.merges import merges
+from glassformer.text.tokenizer_files.tiktoken import CL100K_SPECIAL, build, read_ranks
 from tests.text.texts import moderate, texts
 
 

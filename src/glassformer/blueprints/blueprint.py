@@ -207,7 +207,7 @@ class Builder:
         scale = _integer(size) ** -0.5 if scale is None else scale
         return self._op(
             "attend", module, (query, key, value, *([bias] if bias else [])), joined, None, {}, inner_sites,
-            causal=causal, window=window, scale=scale, memory=site_prefix == "cross",
+            causal=causal, window=window, scale=scale, cross=site_prefix == "cross",
         )  # fmt: skip
 
     def activate(self, x: Value, how: str, site: str | None = None) -> Value:

@@ -128,7 +128,7 @@ def compare(
 
 def _with_seed(chosen: dict[str, Any]) -> dict[str, Any]:
     """Settings with a seed, so that both runs draw from the same numbers; sampling settings imply sampling."""
-    from glassformer.decoding.table import SAMPLING_RULES
+    from glassformer.decoding.settings_table import SAMPLING_RULES
 
     sampling = {"do_sample": True} if set(chosen) & set(SAMPLING_RULES) and "do_sample" not in chosen else {}
     return {"seed": 0, **sampling, **chosen}

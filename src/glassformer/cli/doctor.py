@@ -85,7 +85,7 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
     from glassformer.engine.cpu.executor import CpuExecutor
     from glassformer.engine.cpu.library import Engine, levels
     from glassformer.engine.protocol import ACTIVATIONS, CACHES
-    from glassformer.observe.verify import tolerance, verify_all
+    from glassformer.observe.verification import tolerance, verify_all
     from glassformer.opened import OpenedModel
     from glassformer.views.verification import EngineVerdict
 

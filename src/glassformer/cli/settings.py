@@ -97,7 +97,7 @@ def status_line(
     chat = "raw text" if raw or model.tokenizer.chat_template is None else "chat template"
     strategy = settings.strategy
     if settings.do_sample:
-        from glassformer.decoding.table import SAMPLING_RULES
+        from glassformer.decoding.settings_table import SAMPLING_RULES
 
         active = [name for name in SAMPLING_RULES if settings.is_active(name)]
         rules = [f"{name.replace('_', '-')} {_brief(getattr(settings, name))}" for name in active]

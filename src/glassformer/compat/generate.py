@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding import GenerationConfig, Look, Outcome, Policy, Recipe, Step, generate, policies
-from glassformer.decoding.remedies import remedies
 from glassformer.decoding.settings import empty_prompt_token
+from glassformer.decoding.text_warnings import remedies
 from glassformer.errors import InputError, InputTypeError, SettingError
 from glassformer.families.shared.base import check_ids
 from glassformer.families.shared.heads import Seq2SeqLM

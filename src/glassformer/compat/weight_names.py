@@ -13,7 +13,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from glassformer.checkpoint import StoredTensor
-from glassformer.checkpoint.tensor_names import modern_names
+from glassformer.checkpoint.legacy_names import modern_names
 from glassformer.errors import InputError
 from glassformer.families import BaseModel
 from glassformer.families.shared.heads import ModelWithHead

@@ -4,10 +4,10 @@ settings → recipe (rules in order, stops, grammar) → policy (one text) → s
 drivers: loop · beams · assist, behind `generate`
 """
 
-from glassformer.decoding.drivers import generate, policies
 from glassformer.decoding.policy import Look, Outcome, Policy, Step
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.decoding.stopping import Finish
+from glassformer.decoding.strategies import generate, policies
 
 __all__ = ["Finish", "GenerationConfig", "Look", "Outcome", "Policy", "Recipe", "Step", "generate", "policies"]

@@ -22,11 +22,11 @@ import numpy.typing as npt
 
 from glassformer.candidates import leaders
 from glassformer.decoding.lane import Lane, close_all, run_lanes
-from glassformer.decoding.past import BEAMS
 from glassformer.decoding.policy import NOTHING, Outcome, Policy, Step
 from glassformer.decoding.rules.guidance import log_softmax
 from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.decoding.stopping import Finish
+from glassformer.decoding.token_history import BEAMS
 from glassformer.engine import protocol
 from glassformer.engine.protocol import Executor
 from glassformer.errors import SettingError
@@ -62,7 +62,7 @@ def beams(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int,
 class Beam:
     """One of the texts that are compared."""
 
-    policy: Policy  # a fork with the text as its past
+    policy: Policy  # a fork with the text as its history
     lane: int  # which lane remembers it
     score: np.float32  # the log-probabilities' sum, as the rules left them
     steps: tuple[Step, ...] = ()
@@ -176,7 +176,7 @@ class Search:
 
     def _continuations(self, shortlists: Sequence[Shortlist]) -> list[Continuation]:
         """The best continuations of all beams, best first; or as many drawn ones, as they were drawn."""
-        draws = self.beams[0].policy.past.draws(BEAMS) if self.settings.do_sample else None
+        draws = self.beams[0].policy.history.draws(BEAMS) if self.settings.do_sample else None
         keys: list[npt.NDArray[np.floating]] = []
         continuations: list[Continuation] = []
         for number, (beam, shortlist) in enumerate(zip(self.beams, shortlists, strict=True)):

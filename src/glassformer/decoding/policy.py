@@ -1,6 +1,6 @@
 """The policy of one sequence: scores in, a token out, and why.
 
-It is pure but for its own past, knows no model and no torch, and can be forked, replayed or asked for one step.
+It is pure but for its own history, knows no model and no torch, and can be forked, replayed or asked for one step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.candidates import Candidates, top
-from glassformer.decoding.past import Past
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.decoding.stopping import Finish, after_seconds
+from glassformer.decoding.token_history import TokenHistory
 from glassformer.decoding.waterfall import MODEL, Waterfall, entropy_stats, waterfall
 from glassformer.errors import InputError, NotNumbers, SettingError
 
@@ -104,9 +104,9 @@ class Policy:
         seed = settings.seed if seed is None else seed
         if seed is None and settings.do_sample:
             seed = secrets.randbits(32)
-        self.past = Past(prompt, settings.room(len(prompt), context), seed, index)
+        self.history = TokenHistory(prompt, settings.room(len(prompt), context), seed, index)
         if recipe.grammar is not None:
-            self.past.guide = recipe.grammar.guide()
+            self.history.guide = recipe.grammar.guide()
         self.look = NOTHING if look == NOTHING else look  # asked for by identity at each step
         self.gap = 0.0  # how far below the best the chosen ones were, all in all
         self._eos = settings.eos
@@ -118,7 +118,7 @@ class Policy:
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        return self.past.prompt
+        return self.history.prompt
 
     @property
     def prefix_key(self) -> tuple[object, ...]:
@@ -127,15 +127,15 @@ class Policy:
 
     @property
     def chosen(self) -> list[int]:
-        return self.past.chosen
+        return self.history.chosen
 
     @property
     def room(self) -> int:
-        return self.past.room
+        return self.history.room
 
     @property
     def seed(self) -> int | None:
-        return self.past.seed
+        return self.history.seed
 
     def shape(self, scores: Scores, negative_scores: Scores | None = None) -> Shortlist:
         """The rules alone: what is still in play, and its scores."""
@@ -143,17 +143,17 @@ class Policy:
 
     def stages(self, scores: Scores, negative_scores: Scores | None = None) -> list[Shortlist]:
         """What is in play at first and after each rule."""
-        self.past.size, self.past.negative_scores = scores.size, negative_scores
+        self.history.size, self.history.negative_scores = scores.size, negative_scores
         shortlists = [Shortlist(scores)]
         for _, rule in self.recipe.rules:
-            shortlists.append(rule(shortlists[-1], self.past))
+            shortlists.append(rule(shortlists[-1], self.history))
         return shortlists
 
     def best(self, scores: Scores) -> int:
         """The token with the highest score, which must be a number."""
         best = int(scores.argmax())  # stops at the first NaN
         if not np.isfinite(scores[best]):
-            raise NotNumbers(f"the model's scores at step {self.past.step} are not numbers (NaN or infinite).")
+            raise NotNumbers(f"the model's scores at step {self.history.step} are not numbers (NaN or infinite).")
         return best
 
     def feed(self, scores: Scores, negative_scores: Scores | None = None) -> Step:
@@ -165,10 +165,10 @@ class Policy:
             shortlist = shortlists[-1]
             self.check_not_empty(shortlists)
             if self.settings.do_sample:
-                draw = self.past.draw()
+                draw = self.history.draw()
                 shares = shortlist.probabilities()
                 index = pick(shares, draw)
-                self.past.surprisals.append(-float(np.log2(shares[index])))
+                self.history.surprisals.append(-float(np.log2(shares[index])))
             else:
                 index = int(shortlist.scores.argmax())
             chosen = shortlist.id_at(index)
@@ -177,27 +177,27 @@ class Policy:
 
     def accept(self, token: int, draw: float | None = None, gap: float = 0.0) -> Step:
         """Take this token, chosen here, forced, or verified elsewhere; `gap`: how far its score is below the best."""
-        past = self.past
+        history = self.history
         self.gap += gap
-        past.add(token)
+        history.add(token)
         finish = None
         if token in self._eos:
             finish = Finish.EOS
-        elif past.guide is not None:
-            past.guide.accept(token)
-            finish = Finish.COMPLETE if past.guide.done else None
+        elif history.guide is not None:
+            history.guide.accept(token)
+            finish = Finish.COMPLETE if history.guide.done else None
         if finish is None and self._stops:
-            finish = next((reason for stop in self._stops if (reason := stop(past)) is not None), None)
-        if finish is None and past.step >= past.room:
+            finish = next((reason for stop in self._stops if (reason := stop(history)) is not None), None)
+        if finish is None and history.step >= history.room:
             finish = Finish.LENGTH
         return Step(token, finish, draw)
 
     def fork(self, index: int | None = None) -> Policy:
         """A policy that goes on from here by itself; `index`: as another of several texts."""
         clone = copy(self)
-        clone.past = self.past.fork()
+        clone.history = self.history.fork()
         if index is not None:
-            clone.past.index = index
+            clone.history.index = index
         return clone
 
     def drafting_fork(self) -> Policy:
@@ -217,7 +217,7 @@ class Policy:
             for name, before, after in zip(names, shortlists, shortlists[1:], strict=False)
             if np.count_nonzero(after.scores > -np.inf) < np.count_nonzero(before.scores > -np.inf)
         ]
-        raise SettingError(f"no token is left at step {self.past.step}: {', '.join(bans)} took out all. Allow more.")
+        raise SettingError(f"no token is left at step {self.history.step}: {', '.join(bans)} took out all. Allow more.")
 
     def explain(self, step: Step, shortlists: Sequence[Shortlist]) -> Step:
         """The step with all that was asked for."""

@@ -10,8 +10,8 @@ from glassformer.decoding import stopping
 from glassformer.decoding.grammar import Grammar
 from glassformer.decoding.rules import NamedRule, TextIds, custom
 from glassformer.decoding.settings import GenerationConfig, as_texts
+from glassformer.decoding.settings_table import GRAMMARS, RULES, SETTINGS
 from glassformer.decoding.stopping import Stop
-from glassformer.decoding.table import GRAMMARS, RULES, SETTINGS
 from glassformer.errors import SettingError, did_you_mean
 
 DRY_BREAKERS = ("\n", ":", '"', "*")  # what DRY does not match across, unless others are given

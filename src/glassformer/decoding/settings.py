@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Self, get_type_hints
 
-from glassformer.decoding.contradictions import refuse_contradictions
+from glassformer.decoding.setting_conflicts import refuse_contradictions
 from glassformer.decoding.setting_info import SettingInfo
-from glassformer.decoding.table import GRAMMARS, SETTINGS, SettingsTable, as_ids
+from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable, as_ids
 from glassformer.errors import InputError, SettingError, UnknownArgument, did_you_mean
 
 NEW_TOKENS = 256  # unless a setting says how many

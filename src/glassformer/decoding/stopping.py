@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
-from glassformer.decoding.past import Past
+from glassformer.decoding.token_history import TokenHistory
 
 SLACK = 8  # tokens looked at beyond the longest stop string: halves of characters, and the first one's missing space
 
@@ -24,15 +24,15 @@ class Finish(Enum):
     CANCELLED = "cancelled"  # somebody asked for it
 
 
-Stop: TypeAlias = Callable[[Past], "Finish | None"]
+Stop: TypeAlias = Callable[[TokenHistory], "Finish | None"]
 
 
 def at_strings(texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Stop:
     """When the text, prompt not included, holds one of these; they may begin and end inside tokens."""
     tail = max(len(text.encode()) for text in texts) + SLACK  # a token is a byte at least
 
-    def stop(past: Past) -> Finish | None:
-        text = decode(past.chosen[-tail:])
+    def stop(history: TokenHistory) -> Finish | None:
+        text = decode(history.chosen[-tail:])
         return Finish.STOP if any(stop_string in text for stop_string in texts) else None
 
     return stop
@@ -41,21 +41,21 @@ def at_strings(texts: Sequence[str], decode: Callable[[Sequence[int]], str]) -> 
 def after_seconds(seconds: float, clock: Callable[[], float] = time.monotonic) -> Stop:
     """When so much time is over, from now on."""
     end = clock() + seconds
-    return lambda past: Finish.TIME if clock() >= end else None
+    return lambda history: Finish.TIME if clock() >= end else None
 
 
 def by_function(function: Callable[..., Any]) -> Stop:
     """When a function of the ids so far, as a numpy array, says so."""
-    return lambda past: Finish.CRITERION if function(past.ids.copy()) else None
+    return lambda history: Finish.CRITERION if function(history.ids.copy()) else None
 
 
 def by_criterion(function: Callable[..., Any]) -> Stop:
     """When a function of (input_ids (1, length), scores) says so: a truth value, or a tensor of one."""
 
-    def stop(past: Past) -> Finish | None:
+    def stop(history: TokenHistory) -> Finish | None:
         import torch
 
-        verdict = function(torch.from_numpy(past.ids.copy())[None], None)
+        verdict = function(torch.from_numpy(history.ids.copy())[None], None)
         return Finish.CRITERION if verdict is not None and bool(torch.as_tensor(verdict).all()) else None
 
     return stop
@@ -63,4 +63,4 @@ def by_criterion(function: Callable[..., Any]) -> Stop:
 
 def when_cancelled(event: Any) -> Stop:
     """When an event was set, from whatever thread."""
-    return lambda past: Finish.CANCELLED if event.is_set() else None
+    return lambda history: Finish.CANCELLED if event.is_set() else None

@@ -54,7 +54,7 @@ def _cache_elements(blueprint: Blueprint, length: int) -> int:
     sizes = {"batch": 1, "length": own, "keys": own, "source": length}
     elements = 0
     for op in blueprint.ops:
-        if op.kind == "attend" and not op.stack and (op.options["causal"] or op.options["memory"]):
+        if op.kind == "attend" and not op.stack and (op.options["causal"] or op.options["cross"]):
             for number in op.inputs[1:3]:
                 elements += math.prod(sizes[size] if isinstance(size, str) else size for size in blueprint.ops[number].shape)
     return elements

@@ -8,7 +8,7 @@ from typing import Any
 
 from glassformer.candidates import top
 from glassformer.decoding import Policy
-from glassformer.decoding.table import RULES, SAMPLING_RULES, SETTINGS
+from glassformer.decoding.settings_table import RULES, SAMPLING_RULES, SETTINGS
 from glassformer.decoding.waterfall import entropy_stats
 from glassformer.errors import InputError, SettingError
 from glassformer.observe.activations import Activations

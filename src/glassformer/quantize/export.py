@@ -16,15 +16,15 @@ from glassformer.blueprints import Config, blueprint
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout
 from glassformer.checkpoint.gguf_writer import OutputTensor, RowReader, rows_in_layout, stored_rows, write_gguf
+from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
-from glassformer.checkpoint.tensor_names import resolve_names
 from glassformer.errors import CheckpointError, InputError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
 from glassformer.quantize.gguf_metadata import MEND, architecture_of, check_reads_back, config_metadata, rope_divisors
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles, weight_roles
 from glassformer.text import Tokenizer
-from glassformer.text.sources.gguf import export as tokenizer_export
+from glassformer.text.tokenizer_files.gguf import export as tokenizer_export
 
 Weights: TypeAlias = Mapping[str, Callable[[Layout | None], RowReader]]  # a tensor's rows, in GGUF's layout, by its name
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from glassformer.blueprints import Blueprint, Op, Weight
+from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.quantization import BITS, check_kind, fits
 from glassformer.checkpoint.stored_tensors import main_kind
-from glassformer.checkpoint.tensor_names import resolve_names
 from glassformer.errors import InputError
 from glassformer.opened import OpenedModel
 

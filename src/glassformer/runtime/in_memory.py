@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Head, blueprint
-from glassformer.checkpoint.sentence_settings import SentenceSettings
+from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.decoding import GenerationConfig
 from glassformer.text import Tokenizer
 

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Head
-from glassformer.checkpoint.sentence_settings import SentenceSettings
+from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.policy import SHOWN_CANDIDATES
-from glassformer.decoding.remedies import remedy
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty_prompt_token
 from glassformer.decoding.stopping import when_cancelled
+from glassformer.decoding.text_warnings import remedy
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.sentence_settings import SIMILARITIES, DenseLayer, SentenceSettings
+from glassformer.checkpoint.sentence_pooling import SIMILARITIES, DenseLayer, SentenceSettings
 from glassformer.errors import InputError, SettingError, did_you_mean
 from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs, input_rows, unpad
 from glassformer.tasks.task import TaskOptions, check_choice, check_positive, parse_pair

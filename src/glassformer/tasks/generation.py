@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from glassformer.decoding import GenerationConfig, Policy, Recipe
-from glassformer.decoding.remedies import remedies
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, NEW_TOKENS
+from glassformer.decoding.text_warnings import remedies
 from glassformer.errors import GlassError, InputError, SettingError
 from glassformer.tasks.forward import batches
 from glassformer.tasks.task import Task, TaskOptions, parse_text

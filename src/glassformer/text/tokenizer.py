@@ -22,11 +22,11 @@ from glassformer.text.batch_columns import batch_columns
 from glassformer.text.chat.chat_mixin import ChatMixin
 from glassformer.text.detokenizer import Detokenizer
 from glassformer.text.encoding import BatchEncoding, TensorType, to_array
-from glassformer.text.library_errors import DECODE_ERRORS, ENCODE_ERRORS
-from glassformer.text.sources import gguf, tiktoken, tokenizer_folder
-from glassformer.text.sources.tokenizer_folder import NO_LIMIT, SPECIAL_TOKEN_NAMES
 from glassformer.text.token_bytes import bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
+from glassformer.text.tokenizer_files import gguf, tiktoken, tokenizer_folder
+from glassformer.text.tokenizer_files.tokenizer_folder import NO_LIMIT, SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizers_errors import DECODE_ERRORS, ENCODE_ERRORS
 from glassformer.text.vocabulary_mixin import VocabularyMixin, in_role_order
 
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor

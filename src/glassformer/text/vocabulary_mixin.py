@@ -10,8 +10,8 @@ import tokenizers
 from tokenizers import AddedToken
 
 from glassformer.errors import InputError, InputTypeError, did_you_mean
-from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources.tokenizer_folder import SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files.tokenizer_folder import SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizers_errors import LibraryErrors
 
 ADDITIONAL = ("additional_special_tokens", "extra_special_tokens")  # the older name and the newer one
 

@@ -2,7 +2,7 @@
 
 A rule is made once of its settings (`top_k(50)`) and then called at each step with the candidates and what stands before
 them. It writes to neither. Which rules there are, and in which order they run, is in the table of settings,
-`decoding/table.py`.
+`decoding/settings_table.py`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from glassformer.decoding.past import Past
 from glassformer.decoding.shortlist import Shortlist
+from glassformer.decoding.token_history import TokenHistory
 
-Rule: TypeAlias = Callable[[Shortlist, Past], Shortlist]
+Rule: TypeAlias = Callable[[Shortlist, TokenHistory], Shortlist]
 
 
 class NamedRule(NamedTuple):

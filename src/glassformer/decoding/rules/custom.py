@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.decoding.past import Past
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Shortlist
+from glassformer.decoding.token_history import TokenHistory
 from glassformer.errors import SettingError
 
 
 def from_function(function: Callable[..., Any]) -> Rule:
     """A function of numpy arrays: what is minus infinity, or was, is out."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        scores = shortlist.full_scores(past.size)
-        result = function(past.ids.copy(), scores.copy())
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        scores = shortlist.full_scores(history.size)
+        result = function(history.ids.copy(), scores.copy())
         try:
             changed = np.asarray(result, np.float32)
         except (TypeError, ValueError):
@@ -31,7 +31,9 @@ def from_function(function: Callable[..., Any]) -> Rule:
             what = f"scores of shape {changed.shape}" if isinstance(result, np.ndarray) else type(result).__name__
             raise SettingError(f"the rule {name_of(function)} gave {what}; it must give scores of shape {scores.shape}.")
         if np.isnan(changed).any():
-            raise SettingError(f"the rule {name_of(function)} gave scores that are not numbers (NaN) at step {past.step}.")
+            raise SettingError(
+                f"the rule {name_of(function)} gave scores that are not numbers (NaN) at step {history.step}."
+            )
         return Shortlist(changed, None) if shortlist.ids is None else Shortlist(changed[shortlist.ids], shortlist.ids)
 
     return rule

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from glassformer.decoding.past import Past
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Scores, Shortlist
+from glassformer.decoding.token_history import TokenHistory
 
 
 def guided(scale: float) -> Rule:
     """From the log-probabilities after the negative prompt, `scale` times the way to those after the prompt."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        assert past.negative_scores is not None
-        negative_scores = log_softmax(past.negative_scores)
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        assert history.negative_scores is not None
+        negative_scores = log_softmax(history.negative_scores)
         if shortlist.ids is not None:
             negative_scores = negative_scores[shortlist.ids]
         with np.errstate(invalid="ignore"):  # what is out on both sides

@@ -8,10 +8,10 @@ from collections.abc import Collection
 
 import numpy as np
 
-from glassformer.decoding.past import Past
 from glassformer.decoding.rules import Rule
-from glassformer.decoding.rules.tokens import BAN, added
+from glassformer.decoding.rules.constraints import BAN, added
 from glassformer.decoding.shortlist import Ids, Shortlist
+from glassformer.decoding.token_history import TokenHistory
 
 MOST = 1e12  # no penalty of `dry` is larger: as good as a ban, and the score is still a number
 
@@ -20,8 +20,8 @@ def repetition(penalty: float) -> Rule:
     """Divide the scores of all tokens of the text, prompt included, by this; multiply those below zero
     (https://arxiv.org/abs/1909.05858)."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        indices, _ = shortlist.indices_of(past.ids)
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        indices, _ = shortlist.indices_of(history.ids)
         before = shortlist.scores[indices]
         factor = np.float32(penalty)
         after = np.where(before < 0, before * factor, before / factor)
@@ -33,15 +33,15 @@ def repetition(penalty: float) -> Rule:
 def presence(penalty: float) -> Rule:
     """Lower each token that was chosen before, once
     (https://platform.openai.com/docs/api-reference/chat/create)."""
-    return lambda shortlist, past: added(shortlist, past.new, -penalty)
+    return lambda shortlist, history: added(shortlist, history.new, -penalty)
 
 
 def frequency(penalty: float) -> Rule:
     """Lower each token that was chosen before, once for each time
     (https://platform.openai.com/docs/api-reference/chat/create)."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        tokens, counts = np.unique(past.new, return_counts=True)
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        tokens, counts = np.unique(history.new, return_counts=True)
         return added(shortlist, tokens, -penalty * counts)
 
     return rule
@@ -50,8 +50,8 @@ def frequency(penalty: float) -> Rule:
 def no_repeat_ngram(size: int) -> Rule:
     """Ban what would complete a group of so many tokens that the text has already."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        ids = past.ids
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        ids = history.ids
         if ids.size < size:
             return shortlist
         ends = np.arange(size - 1, ids.size)  # where such groups end
@@ -76,8 +76,8 @@ def dry(multiplier: float, base: float, allowed_length: int, reach: int = 0, bre
     if base > 1 and multiplier > 0:
         longest = allowed_length + math.ceil(math.log(max(MOST / multiplier, 1), base))
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        ids = past.ids[-reach:] if reach else past.ids
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        ids = history.ids[-reach:] if reach else history.ids
         lengths = matches(ids)
         ends = np.flatnonzero(lengths >= max(allowed_length, 1))
         followers = ids[ends + 1]

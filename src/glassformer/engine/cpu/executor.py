@@ -13,8 +13,8 @@ import numpy as np
 
 from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
+from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
 from glassformer.engine.cpu.library import PAGE
-from glassformer.engine.cpu.pages import CpuRow, PageTable
 from glassformer.engine.cpu.passes import (
     KV_DTYPES,
     EnginePass,

@@ -164,7 +164,7 @@ class Lowering:
     def _store_source_keys(self) -> None:
         """Keys and values for the decoder's cross-attention, computed once, with the encoder's states."""
         for op in self.ops:
-            if op.kind == "attend" and op.options["memory"]:
+            if op.kind == "attend" and op.options["cross"]:
                 key, value = (self._trace_projection(operand) for operand in op.inputs[1:3])
                 heads, size = _head_shape(self.ops[key.heads].shape)
                 width = heads * size
@@ -368,7 +368,7 @@ class Lowering:
         query, key, value = (self._trace_projection(operand) for operand in op.inputs[:3])
         heads, size = _head_shape(self.ops[query.heads].shape)
         kv_heads, _ = _head_shape(self.ops[key.heads].shape)
-        options, cross = op.options, bool(op.options["memory"])
+        options, cross = op.options, bool(op.options["cross"])
         shape = {"layer": op.block, "heads": heads, "kv_heads": kv_heads, "head_size": size, "cross_attention": int(cross)}
         mask = {"causal": int(options["causal"]), "window": options["window"] or 0, "scale": options["scale"]}
         if cross:

@@ -21,9 +21,9 @@ from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
+from glassformer.engine.cpu.kv_pages import CpuRow, PageFormat, PageTable, page_addresses
 from glassformer.engine.cpu.library import Engine, KvDtype, NativeFeed, NativePass, NativeRope
 from glassformer.engine.cpu.lowering import Lowering, PatternChange, Program, required_matrices
-from glassformer.engine.cpu.pages import CpuRow, PageFormat, PageTable, page_addresses
 from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
 from glassformer.sites import ENCODER, Change, axes

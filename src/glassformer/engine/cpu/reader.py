@@ -13,8 +13,8 @@ from dataclasses import replace
 from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint import StoredTensor
 from glassformer.engine.checks import locked
+from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
 from glassformer.engine.cpu.library import Engine
-from glassformer.engine.cpu.pages import CpuRow, PageTable
 from glassformer.engine.cpu.passes import FeedChunk, Floats, NativeModel
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, check_context

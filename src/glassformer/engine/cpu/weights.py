@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.dequantization import block_size
+from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, InterleavedPairs, StoredTensor, Transposed
-from glassformer.checkpoint.tensor_names import resolve_names
 from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, NativeMatrix, packed_kind, packed_size
 from glassformer.errors import CheckpointError
 

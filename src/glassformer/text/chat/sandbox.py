@@ -21,8 +21,8 @@ import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
 
-from glassformer.text.chat.budget import CHARACTERS_PER_UNIT, MAX_CHARACTERS, Budget, BudgetExceeded
-from glassformer.text.chat.metering import RESULT, TICK, WALK, WEIGH, MeteringTransformer
+from glassformer.text.chat.template_budget import CHARACTERS_PER_UNIT, MAX_CHARACTERS, Budget, BudgetExceeded
+from glassformer.text.chat.template_metering import RESULT, TICK, WALK, WEIGH, MeteringTransformer
 
 # Tests that compare, and so pay for what they are given.
 WORD_TESTS = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in", "lower", "upper"}

@@ -16,9 +16,9 @@ import jinja2.meta
 import jinja2.nodes as nodes
 
 from glassformer.errors import InputError, InputTypeError, TemplateError, did_you_mean
-from glassformer.text.chat.budget import MAX_CHARACTERS, Budget, BudgetExceeded
 from glassformer.text.chat.plain_data import REASONING_KEYS, plain_data, with_reasoning_keys
 from glassformer.text.chat.sandbox import RaisedByTemplate, RenderContext, Sandbox
+from glassformer.text.chat.template_budget import MAX_CHARACTERS, Budget, BudgetExceeded
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
 COMMON_VARIABLES = frozenset({"enable_thinking", "thinking", "reasoning_effort", "date_string", "tools", "documents"})

@@ -13,10 +13,10 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from glassformer.decoding import Finish, Look, Policy, Step
-from glassformer.decoding.assist import LookupDrafter, ModelDrafter, assist, lookup_continuation
 from glassformer.decoding.loop import loop
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
+from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, assist, lookup_continuation
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, only, recipe
 from tests.decoding.test_beams import guided
@@ -94,7 +94,7 @@ def test_drafted_tokens_that_are_accepted_are_marked() -> None:
         """Knows the text, but for every third token."""
 
         def draft(self, room: Mapping[Policy, int]) -> Mapping[Policy, Sequence[int]]:
-            return {policy: self._one(policy.past.step, min(most, 2)) for policy, most in room.items()}
+            return {policy: self._one(policy.history.step, min(most, 2)) for policy, most in room.items()}
 
         def _one(self, step: int, count: int) -> list[int]:
             return [text[place] if place % 3 else (text[place] + 1) % 9 for place in range(step, step + count)]
@@ -228,8 +228,8 @@ def test_stopping_criteria_are_not_called_for_drafts() -> None:
 def test_a_draft_may_run_into_a_dead_end() -> None:
     """What the helper would write leaves no token; the model goes another way, and nothing is wrong."""
 
-    def rule(field: Shortlist, past: Any) -> Shortlist:
-        return only(field, [] if 4 in past.chosen else [3, 4])
+    def rule(field: Shortlist, history: Any) -> Shortlist:
+        return only(field, [] if 4 in history.chosen else [3, 4])
 
     made = replace(recipe(max_new_tokens=5), rules=(NamedRule("own", rule),))
     oracle = Oracle(9, scores=lambda source, ids: np.eye(9)[3].astype(np.float32))

@@ -8,7 +8,7 @@ import pytest
 
 import glassformer
 from glassformer.decoding import GenerationConfig, Policy, Recipe
-from glassformer.decoding.remedies import remedies, remedy, repeated_period
+from glassformer.decoding.text_warnings import remedies, remedy, repeated_period
 
 
 def text(ids: list[int], gap: float = 0.0, **changes: Any) -> Policy:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from glassformer.decoding.rules import NamedRule, Rule, TextIds, custom, guidance, penalties, shaping, tokens
+from glassformer.decoding.rules import NamedRule, Rule, TextIds, constraints, custom, guidance, penalties, sampling
 from glassformer.decoding.setting_info import SettingInfo, setting
 from glassformer.errors import SettingError
 
@@ -25,8 +25,8 @@ Functions = Sequence[Callable[..., Any]]
 
 
 def by_grammar(settings: SettingsTable, ids: TextIds) -> Rule:
-    """The rule of every setting that is a grammar; what the grammar allows, the text's past knows."""
-    return tokens.by_grammar
+    """The rule of every setting that is a grammar; what the grammar allows, the text's history knows."""
+    return constraints.by_grammar
 
 
 @dataclass(slots=True, repr=False)
@@ -112,14 +112,14 @@ class SettingsTable:
         None,
         "added to the score of a token that would complete a sequence: {(ids): value}",
         expects="a dictionary from tuples of token ids to numbers, or a list of [ids, number]",
-        rule=lambda s, ids: tokens.sequence_bias(sequence_biases(s.sequence_bias)),
+        rule=lambda s, ids: constraints.sequence_bias(sequence_biases(s.sequence_bias)),
         token_ids=lambda s, ids: (token for sequence in sequence_biases(s.sequence_bias) for token in sequence),
     )
     logit_bias: Mapping[Any, float] | Sequence[Sequence[Any]] | None = setting(
         None,
         "added to a token's score: {id or its text: value}, or a list of pairs",
         expects="a dictionary from token ids, or texts of one token, to numbers, or a list of pairs",
-        rule=lambda s, ids: tokens.logit_bias(ids.logit_bias),
+        rule=lambda s, ids: constraints.logit_bias(ids.logit_bias),
         token_ids=lambda s, ids: ids.logit_bias,
     )
 
@@ -166,24 +166,24 @@ class SettingsTable:
         None,
         "sequences of ids that may not appear",
         expects="a list of lists of token ids",
-        rule=lambda s, ids: tokens.bad_words(s.bad_words_ids, s.eos),
+        rule=lambda s, ids: constraints.bad_words(s.bad_words_ids, s.eos),
         token_ids=lambda s, ids: (token for sequence in s.bad_words_ids for token in sequence),
     )
     bad_words: Sequence[str] | None = setting(
-        None, "words that may not appear", rule=lambda s, ids: tokens.bad_words(ids.bad_words, s.eos)
+        None, "words that may not appear", rule=lambda s, ids: constraints.bad_words(ids.bad_words, s.eos)
     )
     min_length: int = setting(
         0,
         "no end before so many tokens, prompt included",
         least=0,
-        rule=lambda s, ids: tokens.min_length(s.min_length, s.eos),
+        rule=lambda s, ids: constraints.min_length(s.min_length, s.eos),
     )
     min_new_tokens: int | None = setting(
         None,
         "no end before so many new tokens",
         least=0,
         neutral=0,
-        rule=lambda s, ids: tokens.min_new_tokens(s.min_new_tokens, s.eos),
+        rule=lambda s, ids: constraints.min_new_tokens(s.min_new_tokens, s.eos),
     )
 
     # Which texts are allowed
@@ -198,42 +198,42 @@ class SettingsTable:
         "only these ids",
         expects=TOKEN_IDS,
         empty_counts=True,
-        rule=lambda s, ids: tokens.allowed(s.allowed_tokens),
+        rule=lambda s, ids: constraints.allowed(s.allowed_tokens),
         token_ids=lambda s, ids: s.allowed_tokens,
     )
     forced_bos_token_id: int | None = setting(
         None,
         "the first token after a target's start, whatever its score",
         least=0,
-        rule=lambda s, ids: tokens.forced_first(s.forced_bos_token_id),
+        rule=lambda s, ids: constraints.forced_first(s.forced_bos_token_id),
         token_ids=lambda s, ids: as_ids(s.forced_bos_token_id),
     )
     forced_eos_token_id: int | Sequence[int] | None = setting(
         None,
         "the last token, when the text reaches its limit",
         expects=A_TOKEN_ID,
-        rule=lambda s, ids: tokens.forced_last(as_ids(s.forced_eos_token_id)),
+        rule=lambda s, ids: constraints.forced_last(as_ids(s.forced_eos_token_id)),
         token_ids=lambda s, ids: as_ids(s.forced_eos_token_id),
     )
     suppress_tokens: Sequence[int] | None = setting(
         None,
         "none of these ids",
         expects=TOKEN_IDS,
-        rule=lambda s, ids: tokens.suppressed(s.suppress_tokens),
+        rule=lambda s, ids: constraints.suppressed(s.suppress_tokens),
         token_ids=lambda s, ids: (token for token in s.suppress_tokens if token != NO_TOKEN),
     )
     begin_suppress_tokens: Sequence[int] | None = setting(
         None,
         "none of these ids as the first",
         expects=TOKEN_IDS,
-        rule=lambda s, ids: tokens.suppressed_first(s.begin_suppress_tokens, s.forced_bos_token_id is not None),
+        rule=lambda s, ids: constraints.suppressed_first(s.begin_suppress_tokens, s.forced_bos_token_id is not None),
         token_ids=lambda s, ids: (token for token in s.begin_suppress_tokens if token != NO_TOKEN),
     )
     forced_tokens: Mapping[Any, Any] | Sequence[Sequence[Any]] | None = setting(
         None,
         "this token at this step, whatever its score: {step: id or its text}, or a list of pairs",
         expects="a dictionary from steps, 0 the first, to token ids or texts of one token, or a list of pairs",
-        rule=lambda s, ids: tokens.forced(ids.forced_tokens),
+        rule=lambda s, ids: constraints.forced(ids.forced_tokens),
         token_ids=lambda s, ids: ids.forced_tokens.values(),
     )
 
@@ -260,7 +260,7 @@ class SettingsTable:
         "below 1 sharpens, above 1 flattens",
         above=0,
         needs="do_sample",
-        rule=lambda s, ids: shaping.temperature(s.temperature),
+        rule=lambda s, ids: sampling.temperature(s.temperature),
     )
     top_k: int | None = setting(
         50,
@@ -268,7 +268,7 @@ class SettingsTable:
         least=0,
         neutral=0,
         needs="do_sample",
-        rule=lambda s, ids: shaping.top_k(s.top_k, s.min_keep),
+        rule=lambda s, ids: sampling.top_k(s.top_k, s.min_keep),
         truncates=True,
     )
     top_p: float | None = setting(
@@ -277,7 +277,7 @@ class SettingsTable:
         above=0,
         most=1,
         needs="do_sample",
-        rule=lambda s, ids: shaping.top_p(s.top_p, s.min_keep),
+        rule=lambda s, ids: sampling.top_p(s.top_p, s.min_keep),
         truncates=True,
     )
     min_p: float | None = setting(
@@ -287,7 +287,7 @@ class SettingsTable:
         most=1,
         neutral=0.0,
         needs="do_sample",
-        rule=lambda s, ids: shaping.min_p(s.min_p, s.min_keep),
+        rule=lambda s, ids: sampling.min_p(s.min_p, s.min_keep),
         truncates=True,
     )
     typical_p: float = setting(
@@ -296,7 +296,7 @@ class SettingsTable:
         above=0,
         most=1,
         needs="do_sample",
-        rule=lambda s, ids: shaping.typical_p(s.typical_p, s.min_keep),
+        rule=lambda s, ids: sampling.typical_p(s.typical_p, s.min_keep),
         truncates=True,
     )
     epsilon_cutoff: float = setting(
@@ -305,7 +305,7 @@ class SettingsTable:
         least=0,
         below=1,
         needs="do_sample",
-        rule=lambda s, ids: shaping.epsilon_cutoff(s.epsilon_cutoff, s.min_keep),
+        rule=lambda s, ids: sampling.epsilon_cutoff(s.epsilon_cutoff, s.min_keep),
         truncates=True,
     )
     eta_cutoff: float = setting(
@@ -314,7 +314,7 @@ class SettingsTable:
         least=0,
         below=1,
         needs="do_sample",
-        rule=lambda s, ids: shaping.eta_cutoff(s.eta_cutoff, s.min_keep),
+        rule=lambda s, ids: sampling.eta_cutoff(s.eta_cutoff, s.min_keep),
         truncates=True,
     )
     top_n_sigma: float | None = setting(
@@ -322,7 +322,7 @@ class SettingsTable:
         "draw from scores within so many standard deviations of the best",
         above=0,
         needs="do_sample",
-        rule=lambda s, ids: shaping.top_n_sigma(s.top_n_sigma),
+        rule=lambda s, ids: sampling.top_n_sigma(s.top_n_sigma),
         truncates=True,
     )
     xtc_probability: float = setting(
@@ -333,7 +333,7 @@ class SettingsTable:
         needs="do_sample",
         title="XTC",
         example=0.5,
-        rule=lambda s, ids: shaping.xtc(s.xtc_probability, s.xtc_threshold),
+        rule=lambda s, ids: sampling.xtc(s.xtc_probability, s.xtc_threshold),
         truncates=True,
     )
     xtc_threshold: float = setting(0.1, "XTC: what counts as a top choice", above=0, most=1, needs="xtc_probability")
@@ -345,7 +345,7 @@ class SettingsTable:
         needs="do_sample",
         title="mirostat",
         example=2,
-        rule=lambda s, ids: shaping.mirostat(s.mirostat_tau, s.mirostat_eta),
+        rule=lambda s, ids: sampling.mirostat(s.mirostat_tau, s.mirostat_eta),
     )
     mirostat_tau: float = setting(5.0, "mirostat: the target surprisal of a token, in bits", above=0, needs="mirostat")
     mirostat_eta: float = setting(0.1, "mirostat: how fast it corrects itself", above=0, needs="mirostat")

@@ -10,9 +10,9 @@ import re
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
-from glassformer.text.sources.gguf.fields import TokenizerFields
-from glassformer.text.sources.scored_pieces import CONTROL, ScoredPieces
-from glassformer.text.sources.tokenizer_classes import SENTINELS
+from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
+from glassformer.text.tokenizer_files.scored_pieces import CONTROL, ScoredPieces
+from glassformer.text.tokenizer_files.tokenizer_classes import SENTINELS
 
 FILLER_TOKEN = re.compile(r"\[PAD\d+\]")
 

@@ -17,9 +17,9 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.errors import CheckpointError
-from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources import sentencepiece, tokenizer_classes
-from glassformer.text.sources.tokenizer_classes import BERT, GPT2, SENTENCEPIECE, T5, TokenizerClass
+from glassformer.text.tokenizer_files import sentencepiece, tokenizer_classes
+from glassformer.text.tokenizer_files.tokenizer_classes import BERT, GPT2, SENTENCEPIECE, T5, TokenizerClass
+from glassformer.text.tokenizers_errors import LibraryErrors
 
 
 def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:

@@ -52,7 +52,7 @@ def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> 
                     yield number, replace(step, drafted=True) if step.id == guess else step
                     if step.finish or step.id != guess:
                         break
-            drafts = drafter.draft({lane.policy: lane.policy.room - lane.policy.past.step - 1 for lane in lanes.values()})
+            drafts = drafter.draft({lane.policy: lane.policy.room - lane.policy.history.step - 1 for lane in lanes.values()})
             for lane in lanes.values():
                 lane.feeds = [_next_feed(executor, lane, drafts.get(lane.policy, ()))]
             scores = dict(zip(lanes, run_lanes(executor, list(lanes.values())), strict=True))
@@ -77,7 +77,7 @@ def _read_prompts(executor: Executor, policies: Sequence[Policy], lanes: dict[in
 
 def _next_feed(executor: Executor, lane: Lane, draft: Sequence[int]) -> Feed:
     """What was chosen and not fed yet, and a draft behind it. Guesses that did not come true are forgotten."""
-    row, ids = lane.feeds[0].row, lane.policy.past.ids
+    row, ids = lane.feeds[0].row, lane.policy.history.ids
     executor.rewind(row, ids.size - 1)
     return Feed(row, (*ids[row.length :].tolist(), *draft), Want.ALL if draft else Want.LAST)
 
@@ -97,7 +97,7 @@ class LookupDrafter:
         """There is nothing to forget."""
 
     def _draft_for(self, policy: Policy, most: int) -> list[int]:
-        settings, ids = policy.settings, policy.past.ids
+        settings, ids = policy.settings, policy.history.ids
         if policy.source is not None:
             ids = np.concatenate((np.asarray(policy.source, np.int64), ids))
         draft = lookup_continuation(ids, self.size, min(settings.prompt_lookup_num_tokens or most, most))
@@ -152,11 +152,11 @@ class ModelDrafter:
 
     def draft(self, room: Mapping[Policy, int]) -> Drafts:
         """All drafts grow together: a pass for each token."""
-        room = {policy: min(most, self.executor.context - policy.past.ids.size + 1) for policy, most in room.items()}
+        room = {policy: min(most, self.executor.context - policy.history.ids.size + 1) for policy, most in room.items()}
         going = {policy: policy.drafting_fork() for policy, most in room.items() if most > 0}
         self._open([policy for policy in going if policy not in self._states])
         for policy in going:
-            state, ids = self._states[policy], policy.past.ids
+            state, ids = self._states[policy], policy.history.ids
             self.executor.rewind(state.row, state.adapt(ids))
             state.start, state.ids = ids.size, []
         drafts = {policy: self._states[policy].ids for policy in going}
@@ -194,7 +194,7 @@ class ModelDrafter:
     def _feed(self, policy: Policy) -> Feed:
         """What its row has not read yet of the text and the draft."""
         state = self._states[policy]
-        ids = (*policy.past.ids[state.row.length :].tolist(), *state.ids[max(0, state.row.length - state.start) :])
+        ids = (*policy.history.ids[state.row.length :].tolist(), *state.ids[max(0, state.row.length - state.start) :])
         return Feed(state.row, ids)
 
 

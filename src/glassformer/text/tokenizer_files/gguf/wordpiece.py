@@ -10,10 +10,10 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
 
 from glassformer.errors import CheckpointError
-from glassformer.text.sources.gguf.fields import TokenizerFields
-from glassformer.text.sources.scored_pieces import NORMAL
-from glassformer.text.sources.tokenizer_classes import BERT
 from glassformer.text.token_bytes import SPACE_MARKER
+from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
+from glassformer.text.tokenizer_files.scored_pieces import NORMAL
+from glassformer.text.tokenizer_files.tokenizer_classes import BERT
 
 
 def build(fields: TokenizerFields) -> Tokenizer:

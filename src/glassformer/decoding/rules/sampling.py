@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from glassformer.candidates import leaders
-from glassformer.decoding.past import XTC, Past
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Ids, Scores, Shortlist
+from glassformer.decoding.token_history import XTC, TokenHistory
 
 FAR = -200.0  # this far below the best a weight is 0 in float32; and 0 · FAR is 0, where 0 · -inf would be NaN
 TINY = 1e-30  # a temperature that a score can be divided by
@@ -47,7 +47,7 @@ def temperature(value: float) -> Rule:
     """Divide the scores: below 1 the best stand out more, above 1 less. Where that would be too much for a number, what
     each lies below the best is divided, which is the same to whoever draws."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         if value == 1:
             return shortlist
         if value > TINY:
@@ -64,7 +64,7 @@ def top_k(count: int, min_keep: int = 1) -> Rule:
     """Keep the best so many, and whatever ties with the last of them."""
     kept = max(count, min_keep)
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         if kept >= shortlist.scores.size:
             return shortlist
         indices = leaders(shortlist.scores, kept)
@@ -79,7 +79,7 @@ def top_p(share: float, min_keep: int = 1) -> Rule:
     Of equal scores at the edge only as many stay as are needed, those with the lowest ids.
     """
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         scores = shortlist.scores
         if share >= 1 or min_keep >= scores.size or (weights := _weights(scores)) is None:
             return shortlist
@@ -98,7 +98,7 @@ def min_p(share: float, min_keep: int = 1) -> Rule:
     """Keep what has at least this share of the best one's probability (https://arxiv.org/abs/2407.01082)."""
     depth = math.log(share) if share > 0 else -math.inf
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         return _scoring_from(shortlist, _nth_best(shortlist.scores) + depth, min_keep)
 
     return rule
@@ -112,7 +112,7 @@ def typical_p(mass: float, min_keep: int = 1) -> Rule:
     score is from the mean score. What ties with the last one stays.
     """
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         if min_keep >= shortlist.scores.size or (weights := _weights(shortlist.scores)) is None:
             return shortlist
         distances = weights.depths - np.float32(weights.mean())
@@ -141,7 +141,7 @@ def typical_p(mass: float, min_keep: int = 1) -> Rule:
 def epsilon_cutoff(value: float, min_keep: int = 1) -> Rule:
     """Keep what has at least this probability (https://arxiv.org/abs/2210.15191)."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         weights = _weights(shortlist.scores)
         return shortlist if weights is None else _scoring_from(shortlist, weights.score(value), min_keep)
 
@@ -152,7 +152,7 @@ def eta_cutoff(value: float, min_keep: int = 1) -> Rule:
     """Keep what has at least the probability min(ε, √ε · exp(−entropy)), a bound that sinks where the model is undecided
     (https://arxiv.org/abs/2210.15191)."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         if (weights := _weights(shortlist.scores)) is None:
             return shortlist
         undecided = math.sqrt(value) * math.exp(weights.mean()) / weights.total
@@ -165,7 +165,7 @@ def top_n_sigma(n: float) -> Rule:
     """Keep the scores within so many standard deviations of the best (https://arxiv.org/abs/2411.07641). What it keeps is
     the same at every temperature."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         best, scores = _nth_best(shortlist.scores), shortlist.scores
         if best == -math.inf:
             return shortlist
@@ -181,8 +181,8 @@ def xtc(probability: float, threshold: float) -> Rule:
     remove all that have at least the threshold's, but for the least likely of them. So a text leaves the beaten track, but
     only where there is another good way on."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        if past.draw(XTC) >= probability or (weights := _weights(shortlist.scores)) is None:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        if history.draw(XTC) >= probability or (weights := _weights(shortlist.scores)) is None:
             return shortlist
         good = np.flatnonzero(shortlist.scores >= max(weights.score(threshold), weights.best + FAR))
         if good.size < 2:
@@ -194,12 +194,12 @@ def xtc(probability: float, threshold: float) -> Rule:
 
 def mirostat(tau: float, eta: float) -> Rule:
     """Mirostat 2: keep what surprises by at most μ bits, with a μ that brings the text's mean surprise to τ
-    (https://arxiv.org/abs/2007.14966). μ begins at 2τ and is made of the past's surprises, so nothing is kept here."""
+    (https://arxiv.org/abs/2007.14966). μ begins at 2τ and is made of the history's surprisals, so nothing is kept here."""
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         if (weights := _weights(shortlist.scores)) is None:
             return shortlist
-        surprisals = [surprisal for surprisal in past.surprisals if not math.isnan(surprisal)]
+        surprisals = [surprisal for surprisal in history.surprisals if not math.isnan(surprisal)]
         mu = 2 * tau - eta * (math.fsum(surprisals) - tau * len(surprisals))
         return _scoring_from(shortlist, weights.best + math.log(weights.total) - mu * math.log(2))
 

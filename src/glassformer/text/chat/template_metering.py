@@ -12,7 +12,7 @@ from typing import Any
 import jinja2.nodes as nodes
 import jinja2.visitor
 
-from glassformer.text.chat.budget import CHARACTERS_PER_UNIT
+from glassformer.text.chat.template_budget import CHARACTERS_PER_UNIT
 
 WEIGH, WALK, TICK, RESULT = "(weigh)", "(walk)", "(tick)", "(made)"
 

@@ -12,7 +12,7 @@ import pytest
 
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
-from glassformer.text.library_errors import LibraryErrors
+from glassformer.text.tokenizers_errors import LibraryErrors
 
 WORDS = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
 ENCODED = r"the tokenizer's files do not let this text be encoded \(.*\)\. Fetch them again"

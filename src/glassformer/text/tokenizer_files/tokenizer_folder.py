@@ -19,10 +19,10 @@ import tokenizers
 from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
-from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources import legacy_vocabulary, sentencepiece
-from glassformer.text.sources.legacy_vocabulary import class_for_files
-from glassformer.text.sources.tokenizer_classes import TokenizerClass, class_for_config
+from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece
+from glassformer.text.tokenizer_files.legacy_vocabulary import class_for_files
+from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, class_for_config
+from glassformer.text.tokenizers_errors import LibraryErrors
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 NO_LIMIT = 10**30  # what the field writes for "no limit"

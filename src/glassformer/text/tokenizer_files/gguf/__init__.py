@@ -8,9 +8,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
-from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources.gguf import byte_level, sentencepiece_bpe, unigram, wordpiece
-from glassformer.text.sources.gguf.fields import TokenizerFields
+from glassformer.text.tokenizer_files.gguf import byte_level, sentencepiece_bpe, unigram, wordpiece
+from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
+from glassformer.text.tokenizers_errors import LibraryErrors
 
 BUILDERS: Mapping[str, Callable[[TokenizerFields], Tokenizer]] = {
     "gpt2": byte_level.build,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from glassformer.text.sources.gguf.fields import TokenizerFields
-from glassformer.text.sources.scored_pieces import USER_DEFINED, ScoredPieces
 from glassformer.text.token_bytes import SPACE_MARKER
+from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
+from glassformer.text.tokenizer_files.scored_pieces import USER_DEFINED, ScoredPieces
 
 
 def build(fields: TokenizerFields) -> Tokenizer:

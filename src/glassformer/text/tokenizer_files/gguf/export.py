@@ -16,11 +16,11 @@ from typing import Any
 from tokenizers import Tokenizer, decoders
 
 from glassformer.errors import CheckpointError
-from glassformer.text.sources import gguf
-from glassformer.text.sources.gguf.byte_level import LLAMA3_LIKE, NFC_NORMALIZED, PRE_TOKENIZERS
-from glassformer.text.sources.gguf.fields import GGUF_ROLES
-from glassformer.text.sources.scored_pieces import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 from glassformer.text.token_bytes import SPACE_MARKER
+from glassformer.text.tokenizer_files import gguf
+from glassformer.text.tokenizer_files.gguf.byte_level import LLAMA3_LIKE, NFC_NORMALIZED, PRE_TOKENIZERS
+from glassformer.text.tokenizer_files.gguf.fields import GGUF_ROLES
+from glassformer.text.tokenizer_files.scored_pieces import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
 PROBES = (
     "The quick brown fox", "jumps  over\n\n the\tlazy dog, isn't it?  ", "In 2024, 31415926 and 2.718 – naïve café",

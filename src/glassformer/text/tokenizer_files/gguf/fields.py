@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, processors
 
 from glassformer.errors import CheckpointError
-from glassformer.text.sources.scored_pieces import CONTROL, NORMAL, USER_DEFINED
+from glassformer.text.tokenizer_files.scored_pieces import CONTROL, NORMAL, USER_DEFINED
 
 GGUF_ROLES = {
     "bos_token": "bos",

@@ -16,7 +16,7 @@ from glassformer.observe import compare_models
 from glassformer.observe.compare import compare
 from glassformer.sites import Change
 from tests.observe.models import TEXT, both, encoder
-from tests.observe.test_inside import fits, valid
+from tests.observe.test_reading import fits, valid
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -23,7 +23,7 @@ MAX_GAP = 3.0  # how far the chosen scores are below the best on average, before
 def remedy(policy: Policy) -> str | None:
     """What to say about a text, or None when nothing seems wrong."""
     settings = policy.settings
-    if policy.past.guide is not None:
+    if policy.history.guide is not None:
         return None  # the grammar may ask for it
     if (length := repeated_period(policy.chosen)) is not None:
         what = "the same token" if length == 1 else f"the same {length} tokens" if length else "the same few words"

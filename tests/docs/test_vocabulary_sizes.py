@@ -1,4 +1,4 @@
-"""docs/vocabulary.md: its numbers are those of the real tokenizers, and its blocks say what it says they do."""
+"""docs/vocabulary-sizes.md: its numbers are those of the real tokenizers, and its blocks say what it says they do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from glassformer.opened import AutoConfig, AutoTokenizer
 from tests.test_docs import ROOT, blocks
 
-PAGE = ROOT / "docs" / "vocabulary.md"
+PAGE = ROOT / "docs" / "vocabulary-sizes.md"
 TEXT = PAGE.read_text("utf-8")
 ROWS = {
     name: (int(trained), int(listed), int(scored))

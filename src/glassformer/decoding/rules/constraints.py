@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.decoding.past import Past
 from glassformer.decoding.rules import Rule
 from glassformer.decoding.shortlist import Ids, Shortlist
+from glassformer.decoding.token_history import TokenHistory
 
 BAN = -np.inf  # as an amount to add
 
@@ -21,15 +21,15 @@ BAN = -np.inf  # as an amount to add
 def logit_bias(biases: Mapping[int, float]) -> Rule:
     """Add to the scores of single tokens (https://platform.openai.com/docs/api-reference/chat/create)."""
     tokens, amounts = np.fromiter(biases, np.int64), np.fromiter(biases.values(), np.float32)
-    return lambda shortlist, past: added(shortlist, tokens, amounts)
+    return lambda shortlist, history: added(shortlist, tokens, amounts)
 
 
 def sequence_bias(biases: Mapping[tuple[int, ...], float]) -> Rule:
     """Add to the score of each sequence's last token where the text ends with all before it."""
     due = _due(biases)
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        amounts = due(past)
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        amounts = due(history)
         return added(shortlist, [*amounts], [*amounts.values()])
 
     return rule
@@ -38,28 +38,28 @@ def sequence_bias(biases: Mapping[tuple[int, ...], float]) -> Rule:
 def bad_words(sequences: Iterable[Sequence[int]], eos: Collection[int] = ()) -> Rule:
     """Never complete any of these sequences. One that is only an end-of-text token is left out."""
     due = _due({tuple(words): BAN for words in sequences if not (len(words) == 1 and words[0] in eos)})
-    return lambda shortlist, past: added(shortlist, [*due(past)], BAN)
+    return lambda shortlist, history: added(shortlist, [*due(history)], BAN)
 
 
 def allowed(ids: Collection[int]) -> Rule:
     """Nothing but these tokens."""
     tokens = _ids(ids)
-    return lambda shortlist, past: shortlist.select(shortlist.indices_of(tokens)[0])
+    return lambda shortlist, history: shortlist.select(shortlist.indices_of(tokens)[0])
 
 
 def suppressed(ids: Collection[int]) -> Rule:
     """None of these tokens."""
     tokens = _ids(ids)
-    return lambda shortlist, past: added(shortlist, tokens, BAN)
+    return lambda shortlist, history: added(shortlist, tokens, BAN)
 
 
 def suppressed_first(ids: Collection[int], forced_first: bool = False) -> Rule:
     """None of these as the first chosen token; as the second, when the first is forced upon a text of one token."""
     tokens = _ids(ids)
 
-    def rule(shortlist: Shortlist, past: Past) -> Shortlist:
-        first = 1 if forced_first and len(past.prompt) <= 1 else 0
-        return added(shortlist, tokens, BAN) if past.step == first else shortlist
+    def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
+        first = 1 if forced_first and len(history.prompt) <= 1 else 0
+        return added(shortlist, tokens, BAN) if history.step == first else shortlist
 
     return rule
 
@@ -67,36 +67,36 @@ def suppressed_first(ids: Collection[int], forced_first: bool = False) -> Rule:
 def forced_first(token: int) -> Rule:
     """This token after a text of one token, whatever it scores."""
     tokens = _ids([token])
-    return lambda shortlist, past: _forced(shortlist, tokens) if past.ids.size == 1 else shortlist
+    return lambda shortlist, history: _forced(shortlist, tokens) if history.ids.size == 1 else shortlist
 
 
 def forced_last(ids: Collection[int]) -> Rule:
     """One of these tokens where there is room for one more only, whatever they score."""
     tokens = _ids(ids)
-    return lambda shortlist, past: _forced(shortlist, tokens) if past.step == past.room - 1 else shortlist
+    return lambda shortlist, history: _forced(shortlist, tokens) if history.step == history.room - 1 else shortlist
 
 
 def forced(steps: Mapping[int, int]) -> Rule:
     """At these steps these tokens, whatever they score."""
     tokens = {step: _ids([token]) for step, token in steps.items()}
-    return lambda shortlist, past: _forced(shortlist, tokens[past.step]) if past.step in tokens else shortlist
+    return lambda shortlist, history: _forced(shortlist, tokens[history.step]) if history.step in tokens else shortlist
 
 
 def min_length(count: int, eos: Collection[int]) -> Rule:
     """No end before the text, prompt included, has so many tokens."""
     tokens = _ids(eos)
-    return lambda shortlist, past: added(shortlist, tokens, BAN) if past.ids.size < count else shortlist
+    return lambda shortlist, history: added(shortlist, tokens, BAN) if history.ids.size < count else shortlist
 
 
 def min_new_tokens(count: int, eos: Collection[int]) -> Rule:
     """No end before so many tokens were chosen."""
     tokens = _ids(eos)
-    return lambda shortlist, past: added(shortlist, tokens, BAN) if past.step < count else shortlist
+    return lambda shortlist, history: added(shortlist, tokens, BAN) if history.step < count else shortlist
 
 
-def by_grammar(shortlist: Shortlist, past: Past) -> Shortlist:
+def by_grammar(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
     """Keep what the text's grammar allows."""
-    return shortlist if past.guide is None else past.guide.shape(shortlist)
+    return shortlist if history.guide is None else history.guide.shape(shortlist)
 
 
 def added(shortlist: Shortlist, tokens: Ids | Sequence[int], amounts: npt.ArrayLike) -> Shortlist:
@@ -112,7 +112,7 @@ def _forced(shortlist: Shortlist, tokens: Ids) -> Shortlist:
     return Shortlist(np.zeros(in_vocabulary.size, np.float32), in_vocabulary) if in_vocabulary.size else shortlist
 
 
-def _due(biases: Mapping[tuple[int, ...], float]) -> Callable[[Past], dict[int, float]]:
+def _due(biases: Mapping[tuple[int, ...], float]) -> Callable[[TokenHistory], dict[int, float]]:
     """A function that finds the sequences that the next token could complete: their last tokens, and the sums of their
     amounts. Only those are compared with the text whose last token but one is the text's last."""
     alone: dict[int, float] = {}
@@ -124,10 +124,10 @@ def _due(biases: Mapping[tuple[int, ...], float]) -> Callable[[Past], dict[int, 
         else:
             alone[last] = amount
 
-    def due(past: Past) -> dict[int, float]:
+    def due(history: TokenHistory) -> dict[int, float]:
         amounts = dict(alone)
-        for before, last, amount in after.get(int(past.ids[-1]), ()) if past.ids.size else ():
-            if tuple(past.ids[-len(before) :].tolist()) == before:
+        for before, last, amount in after.get(int(history.ids[-1]), ()) if history.ids.size else ():
+            if tuple(history.ids[-len(before) :].tolist()) == before:
                 amounts[last] = amounts.get(last, 0) + amount
         return amounts
 

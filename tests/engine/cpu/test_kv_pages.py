@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glassformer.engine.cpu.kv_pages import KvPage, PageFormat, PageTable
 from glassformer.engine.cpu.library import PAGE, KvDtype
-from glassformer.engine.cpu.pages import KvPage, PageFormat, PageTable
 from glassformer.engine.protocol import CACHES, Feed, Want
 from tests.engine.executors import Subject
 
@@ -29,7 +29,7 @@ def allocated_pages(monkeypatch: pytest.MonkeyPatch) -> list[KvPage]:
             super().__init__(size)
             found.append(self)
 
-    monkeypatch.setattr("glassformer.engine.cpu.pages.KvPage", Counted)
+    monkeypatch.setattr("glassformer.engine.cpu.kv_pages.KvPage", Counted)
     return found
 
 

@@ -30,7 +30,7 @@ class GuideLike(Protocol):
     def fork(self) -> Self: ...
 
 
-class Past:
+class TokenHistory:
     """Rules read it; only the policy that owns it writes to it."""
 
     def __init__(self, prompt: Sequence[int], room: int, seed: int | None = None, index: int = 0) -> None:
@@ -78,7 +78,7 @@ class Past:
         """This step's number in [0, 1) for one purpose."""
         return float(self.draws(purpose).random())
 
-    def fork(self) -> Past:
+    def fork(self) -> TokenHistory:
         clone = copy(self)
         clone.chosen, clone.surprisals = list(self.chosen), list(self.surprisals)
         clone._buffer = self._buffer.copy()

@@ -19,8 +19,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_
 from tokenizers.models import BPE, Unigram
 
 from glassformer.errors import CheckpointError
-from glassformer.text.sources.merges import merges
 from glassformer.text.token_bytes import SPACE_MARKER
+from glassformer.text.tokenizer_files.merges import merges
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 

@@ -16,11 +16,11 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from glassformer.errors import CheckpointError
-from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources.protobuf import Malformed, fields
-from glassformer.text.sources.scored_pieces import NORMAL, UNKNOWN, USER_DEFINED, ScoredPieces
-from glassformer.text.sources.tokenizer_classes import GEMMA, LLAMA, SENTINELS, T5, TokenizerClass
 from glassformer.text.token_bytes import SPACE_MARKER
+from glassformer.text.tokenizer_files.protobuf import Malformed, fields
+from glassformer.text.tokenizer_files.scored_pieces import NORMAL, UNKNOWN, USER_DEFINED, ScoredPieces
+from glassformer.text.tokenizer_files.tokenizer_classes import GEMMA, LLAMA, SENTINELS, T5, TokenizerClass
+from glassformer.text.tokenizers_errors import LibraryErrors
 
 FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use

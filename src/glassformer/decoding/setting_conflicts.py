@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
-from glassformer.decoding.table import GRAMMARS, SETTINGS, SettingsTable
+from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable
 from glassformer.errors import SettingError
 
 EXCLUSIVE = (  # pairs that cannot both be in force

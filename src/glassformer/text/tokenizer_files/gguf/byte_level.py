@@ -9,9 +9,9 @@ from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers, 
 from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError, did_you_mean
-from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources.gguf.fields import TokenizerFields
-from glassformer.text.sources.scored_pieces import NORMAL
+from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
+from glassformer.text.tokenizer_files.scored_pieces import NORMAL
+from glassformer.text.tokenizers_errors import LibraryErrors
 
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"

@@ -17,9 +17,9 @@ from tokenizers import AddedToken, Regex, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError
-from glassformer.text.library_errors import LibraryErrors
-from glassformer.text.sources.merges import merges
 from glassformer.text.token_bytes import byte_level
+from glassformer.text.tokenizer_files.merges import merges
+from glassformer.text.tokenizers_errors import LibraryErrors
 
 CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|(?>\p{N}{1,3})"

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from glassformer.decoding.assist import LookupDrafter, ModelDrafter, assist
 from glassformer.decoding.beams import beams
 from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import NOTHING, Look, Policy, Step
 from glassformer.decoding.recipe import Recipe
+from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, assist
 from glassformer.engine.protocol import Executor
 
 
