@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
     "engine.protocol", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading", "observe.compare",
-    "observe.verify", "runtime", "tasks", "cli.app",
+    "observe.verification", "runtime", "tasks", "cli.app",
 )  # fmt: skip
 
 

@@ -25,10 +25,10 @@ def test_the_example_rule_runs_in_a_copy_of_the_package(tmp_path: Path) -> None:
         block for block in blocks(PAGE) if block[0].startswith("python")
     )
     assert (rule, last) == ("python file=decoding/rules/sampling.py", "python after=top_a")
-    rules = package / "decoding" / "rules" / "shaping.py"
+    rules = package / "decoding" / "rules" / "sampling.py"
     rules.write_text(f"{rules.read_text('utf-8')}\n\n{code}", "utf-8")
-    (successor,) = re.findall(r"^python file=decoding/table\.py before=(\w+)$", table)
-    settings = package / "decoding" / "table.py"
+    (successor,) = re.findall(r"^python file=decoding/settings_table\.py before=(\w+)$", table)
+    settings = package / "decoding" / "settings_table.py"
     before, mark, after = settings.read_text("utf-8").partition(f"    {successor}: ")
     assert mark
     settings.write_text(before + line + mark + after, "utf-8")
