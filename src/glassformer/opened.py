@@ -145,7 +145,7 @@ class AutoTokenizer:
         """From a path, a catalogue name ('smollm2') or a hub id ('Qwen/Qwen3-0.6B').
 
         Args:
-            padding_side: 'left' or 'right', where a batch's shorter texts are filled up.
+            padding_side: 'left' or 'right', where a batch's shorter texts are padded.
             truncation_side: which end of a text is cut off.
             model_max_length: how many tokens truncation=True leaves.
             use_fast: accepted for familiarity.

@@ -16,7 +16,7 @@ from glassformer.decoding import Finish, Look, Policy, Step
 from glassformer.decoding.loop import loop
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
-from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, assist, lookup_continuation
+from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate, lookup_continuation
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, only, recipe
 from tests.decoding.test_beams import guided
@@ -47,7 +47,7 @@ class Wild:
 def written(oracle: Any, policies: list[Policy], drafter: Any = None) -> list[list[Step]]:
     """Each policy's steps; all rows must have been given back."""
     steps: list[list[Step]] = [[] for _ in policies]
-    for number, step in loop(oracle, policies) if drafter is None else assist(oracle, policies, drafter):
+    for number, step in loop(oracle, policies) if drafter is None else speculate(oracle, policies, drafter):
         steps[number].append(step)
     assert [[step.id for step in row] for row in steps] == [policy.chosen for policy in policies]
     assert not oracle.rows
@@ -247,14 +247,14 @@ def test_nan_scores_of_the_drafting_model_are_an_error(which: str) -> None:
     oracle, helper = (bad, good) if which == "model" else (good, bad)
     message = f"^{'in the model that drafts: ' if which == 'helper' else ''}the model's scores at step 3 are not numbers"
     with pytest.raises(ExecutorError, match=message):
-        list(assist(oracle, group([5], max_new_tokens=9), ModelDrafter(helper)))
+        list(speculate(oracle, group([5], max_new_tokens=9), ModelDrafter(helper)))
     assert not good.rows
     assert not bad.rows
 
 
 def test_closing_assist_early_closes_all_rows() -> None:
     oracle, mirror = Oracle(9), Oracle(9)
-    steps = assist(oracle, [*group([5]), *group([6])], ModelDrafter(mirror))
+    steps = speculate(oracle, [*group([5]), *group([6])], ModelDrafter(mirror))
     for _ in range(5):
         next(steps)
     assert len(oracle.rows) == len(mirror.rows) == 2
@@ -266,7 +266,7 @@ def test_closing_assist_early_closes_all_rows() -> None:
 def test_a_drafter_is_closed_for_every_policy_that_ends() -> None:
     oracle, wild = Oracle(9), Wild(9)
     policies = [*group([5], max_new_tokens=2), *group([6], max_new_tokens=9)]
-    for number, step in assist(oracle, policies, wild):
+    for number, step in speculate(oracle, policies, wild):
         if number == 0 and step.finish:
             assert policies[0] not in wild.known
     assert not wild.known

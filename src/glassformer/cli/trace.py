@@ -56,7 +56,7 @@ def trace(
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show at each position of a text what the model expected, which token came, and its surprisal."""
+    """Show at each position of a text what the model expected, which token stands there, and its surprisal."""
     from glassformer.observe.caching import caching
     from glassformer.observe.trace import trace_with_prompt
 

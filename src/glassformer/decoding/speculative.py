@@ -35,7 +35,7 @@ class Drafter(Protocol):
         """Forget a policy: it has ended."""
 
 
-def assist(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> Iterator[tuple[int, Step]]:
+def speculate(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> Iterator[tuple[int, Step]]:
     """Run every policy's prompt to its end as `loop` does, but check drafts; yields (which, step) as tokens come."""
     lanes: dict[int, Lane] = {}
     try:

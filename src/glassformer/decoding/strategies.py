@@ -10,7 +10,7 @@ from glassformer.decoding.beams import beams
 from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import NOTHING, Look, Policy, Step
 from glassformer.decoding.recipe import Recipe
-from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, assist
+from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
 from glassformer.engine.protocol import Executor
 
 
@@ -34,7 +34,7 @@ def generate(
     if settings.num_beams > 1:
         return beams(executor, policies)
     if assistant is not None:
-        return assist(executor, policies, ModelDrafter(assistant))
+        return speculate(executor, policies, ModelDrafter(assistant))
     if settings.prompt_lookup_num_tokens is not None:
-        return assist(executor, policies, LookupDrafter(settings.max_matching_ngram_size or 2))
+        return speculate(executor, policies, LookupDrafter(settings.max_matching_ngram_size or 2))
     return loop(executor, policies)

@@ -141,7 +141,7 @@ class Run:
         return self.reading.heads(kind=kind)
 
     def lens(self, positions: Sequence[int | str] | None = None) -> Lens:
-        """What each layer would have said, before each of the text's last tokens, or at the positions named."""
+        """What each layer would have predicted, before each of the text's last tokens, or at the positions named."""
         from glassformer.observe.lens import POSITIONS
 
         if positions is None:

@@ -1,4 +1,4 @@
-"""`tokenizer.pad`: encoded texts, as a data loader collects them, filled up to one batch."""
+"""`tokenizer.pad`: encoded texts, as a data loader collects them, padded to one batch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pad_columns(columns: Mapping[str, Any], width: int, pad_id: int, side: str) 
         return {name: [row[name] for row in rows] for name in columns}
     missing = width - len(ids)
     if missing < 0:
-        raise InputError(f"a row of {len(ids)} tokens cannot be filled up to {width}. Cut it, or give a larger max_length.")
+        raise InputError(f"a row of {len(ids)} tokens cannot be padded to {width}. Cut it, or give a larger max_length.")
     padding = {"input_ids": pad_id, **PADDING_VALUES}
     return {
         name: value if name not in padding else [padding[name]] * missing + value if side == "left"

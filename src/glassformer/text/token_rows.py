@@ -1,4 +1,4 @@
-"""Encoded texts as rows: how each is cut to a limit, or into windows of it, and how a batch is filled up to one length.
+"""Encoded texts as rows: how each is cut to a limit, or into windows of it, and how a batch is padded to one length.
 
 A row never copies the library's encoding. It knows which tokens of a text are left, and how many padding tokens stand
 before and after them; everything else is read through that on demand.

@@ -98,7 +98,7 @@ def _check_prefix(content: Any, path: Path) -> None:
 
 
 def _default_padding_side(kind: TokenizerClass, backend: tokenizers.Tokenizer) -> str:
-    """Where a batch is filled up if no file says; a byte-level vocabulary is none of the kind, whatever its class."""
+    """Where a batch is padded if no file says; a byte-level vocabulary is none of the kind, whatever its class."""
     return "right" if isinstance(backend.decoder, decoders.ByteLevel) else kind.padding_side
 
 
