@@ -5,7 +5,7 @@ line, with `…` inside it, as it must for times. Words and whole numbers are co
 digits depend on the processor. Shades, bars and the width of spaces are not compared.
 
 `sh qwen3` runs on a tiny Qwen3. `floats` in a mark: on the unquantized model, which is slow; `make test` runs those commands
-on the tiny model, and `make test-all` as they are.
+on the tiny model, and `make test-all` as they are. `sh slow` is for `make test-all` alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from tests.test_docs import TOUR
 
 PAGES = sorted(TOUR.glob("*.md"))
 CHAPTERS = [page for page in PAGES if page.name != "README.md"]
-MARKS = {"sh", "python", "text", "sh qwen3", "sh floats", "python floats"}
+MARKS = {"sh", "python", "text", "sh qwen3", "sh floats", "python floats", "sh slow"}
+SLOW = ("sh floats", "python floats", "sh slow")
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?"
 SHADES = str.maketrans(dict.fromkeys("█▓▒░·─", " "))
 
@@ -41,7 +42,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str | None]]:
         yield mark, text, output if next_mark == "text" else None
 
 
-FLOATS = [page for page in CHAPTERS if any("floats" in mark for mark, _, _ in blocks(page))]
+SLOW_PAGES = [page for page in CHAPTERS if any(mark in SLOW for mark, _, _ in blocks(page))]
 
 
 def commands(text: str) -> list[str]:
@@ -137,8 +138,8 @@ def test_chapter(page: Path, smollm2: Path, place: Path, request: pytest.Fixture
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("page", FLOATS, ids=lambda page: page.stem)
-def test_floats(page: Path, smollm2: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", SLOW_PAGES, ids=lambda page: page.stem)
+def test_slow_blocks(page: Path, smollm2: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a home of its own, so that what is packed goes with it."""
     own = place / "home"
     own.mkdir()
@@ -148,7 +149,7 @@ def test_floats(page: Path, smollm2: Path, place: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("GLASS_HOME", str(own))
     names: dict[str, Any] = {}
     for mark, text, expected in blocks(page):
-        if "floats" in mark:
+        if mark in SLOW:
             printed = "".join(map(glass, commands(text))) if mark.startswith("sh") else python(text, names, page)
             if expected is not None:
                 check_output(printed, expected)
