@@ -16,7 +16,7 @@ from glassformer.decoding import Finish, Look, Policy, Step
 from glassformer.decoding.loop import loop
 from glassformer.decoding.rules import NamedRule
 from glassformer.decoding.shortlist import Shortlist
-from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate, lookup_continuation
+from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, lookup_continuation, speculate
 from glassformer.errors import ExecutorError, SettingError
 from tests.decoding.oracle import Oracle, group, only, recipe
 from tests.decoding.test_beams import guided
