@@ -5,6 +5,7 @@ Outside CI a test whose material cannot be had is skipped with a word; in CI tha
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -136,6 +137,18 @@ def empty_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GLASS_HOME", str(tmp_path / "glass"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     return tmp_path / "glass"
+
+
+@pytest.fixture
+def command_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder and a terminal of 80 columns for a command in this process, which also logs to stderr."""
+    log = logging.getLogger("glassformer")
+    handlers, propagate = log.handlers[:], log.propagate
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("GLASS_MODEL", raising=False)
+    yield tmp_path
+    log.handlers[:], log.propagate = handlers, propagate
 
 
 @pytest.fixture(autouse=True)

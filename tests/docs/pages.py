@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from glassformer.cli.app import app
 from glassformer.errors import GlassError
 
 BLOCK = re.compile(r"^```(.+)\n((?:.*\n)*?)```$", re.M)
@@ -48,3 +51,15 @@ def run(page: Path, caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
         if mark == "python notes":
             assert [record.message for record in caplog.records] == [told]
     return names
+
+
+def glass(line: str) -> str:
+    """A command's output, notes included; `printf '…' |` before it is its input."""
+    typed, _, command = line.rpartition(" | ")
+    stdin = shlex.split(typed)[1].encode().decode("unicode_escape") if typed else None
+    first, *rest = shlex.split(command, comments=True)
+    assert first == "glass", line
+    done = CliRunner().invoke(app, rest, input=stdin)
+    assert done.exit_code == 0, (line, done.output, done.exception)
+    assert done.stdout.strip(), line
+    return done.output

@@ -11,7 +11,6 @@ on the tiny model, and `make test-all` as they are. `sh slow` is for `make test-
 from __future__ import annotations
 
 import io
-import logging
 import re
 import shlex
 from collections.abc import Iterator
@@ -20,11 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from glassformer.checkpoint.locate import home
-from glassformer.cli.app import app
-from tests.docs.pages import BLOCK
+from tests.docs.pages import BLOCK, glass
 from tests.test_docs import TOUR
 
 PAGES = sorted(TOUR.glob("*.md"))
@@ -91,38 +88,14 @@ def check_output(printed: str, expected: str) -> None:
     assert skip or at == len(lines), "the page leaves out, without a word:\n" + "\n".join(lines[at:])
 
 
-def glass(line: str) -> str:
-    """A command's output, notes included; `printf '…' |` before it is its input."""
-    typed, _, command = line.rpartition(" | ")
-    stdin = shlex.split(typed)[1].encode().decode("unicode_escape") if typed else None
-    first, *rest = shlex.split(command, comments=True)
-    assert first == "glass", line
-    done = CliRunner().invoke(app, rest, input=stdin)
-    assert done.exit_code == 0, (line, done.output, done.exception)
-    assert done.stdout.strip(), line
-    return done.output
-
-
 def python(text: str, names: dict[str, Any], page: Path) -> str:
     with redirect_stdout(io.StringIO()) as printed:
         exec(compile(text, f"{page.name}: {text.splitlines()[0]}", "exec"), names)
     return printed.getvalue()
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder to work in, a terminal of 80 columns; and the library's notes go afterwards where they went before."""
-    notes = logging.getLogger("glassformer")
-    handlers, propagate = notes.handlers[:], notes.propagate
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.delenv("GLASS_MODEL", raising=False)
-    yield tmp_path
-    notes.handlers[:], notes.propagate = handlers, propagate
-
-
 @pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
-def test_chapter(page: Path, smollm2: Path, place: Path, request: pytest.FixtureRequest) -> None:
+def test_chapter(page: Path, smollm2: Path, command_folder: Path, request: pytest.FixtureRequest) -> None:
     names: dict[str, Any] = {}
     for mark, text, expected in blocks(page):
         if mark in ("sh qwen3", "sh floats"):
@@ -139,9 +112,9 @@ def test_chapter(page: Path, smollm2: Path, place: Path, request: pytest.Fixture
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("page", SLOW_PAGES, ids=lambda page: page.stem)
-def test_slow_blocks(page: Path, smollm2: Path, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_blocks(page: Path, smollm2: Path, command_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a home of its own, so that what is packed goes with it."""
-    own = place / "home"
+    own = command_folder / "home"
     own.mkdir()
     for path in home().iterdir():
         if path.name not in ("packed", "tiles"):
