@@ -67,7 +67,7 @@ _HOMES = {
     "text": ("BatchEncoding", "Tokenizer"),
     "views.journey": ("Journey",),
 }  # fmt: skip
-_FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and its kin, which `compat.auto` assembles
+_FAMILY = re.compile(r"[A-Z]\w+(Model|For[A-Z]\w+)")  # `BertForMaskedLM` and others, which `compat.auto` assembles
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""All errors that a person can mend, as one hierarchy.
+"""All errors that a person can fix, as one hierarchy.
 
     GlassError
     ├── ModelNotFound      (LookupError)   a name that is no path, no catalogue entry and no hub id
@@ -15,7 +15,7 @@
         └── NotNumbers                     scores that nothing can be chosen by
 
 Each also is the built-in exception that people would expect, and each reads as one sentence: what was wrong,
-where, and how to mend it.
+where, and how to fix it.
 """
 
 from __future__ import annotations

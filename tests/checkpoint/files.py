@@ -159,7 +159,7 @@ def open_all(path: Path) -> None:
 
 
 def refused(act: Callable[[], object], *words: object, kind: type[GlassError] = CheckpointError) -> GlassError:
-    """The error that an act must raise, saying all the words: the file, the field, the mend."""
+    """The error that an act must raise, saying all the words: the file, the field, the fix."""
     with pytest.raises(kind) as caught:
         act()
     unsaid = [str(word) for word in words if str(word) not in str(caught.value)]

@@ -277,7 +277,7 @@ def test_fetch_to_a_full_disk(
 
     shelf()
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    words = (empty_home, "cannot be written to (No space left on device)", "Mend that, or set GLASS_HOME")
+    words = (empty_home, "cannot be written to (No space left on device)", "Fix that, or set GLASS_HOME")
     refused(lambda: locate("fake"), *words, kind=FetchError)
     assert left_in(empty_home) == []
 

@@ -208,7 +208,7 @@ def test_temperature_0_means_greedy(tiny_qwen3: Path) -> None:
 
 
 def test_a_damaged_model_is_fetched_again(smollm2: Path, tmp_path: Path) -> None:
-    """`pull` checks what is there by its hash; without an index it cannot mend it, and says so."""
+    """`pull` checks what is there by its hash; without an index it cannot fix it, and says so."""
     copy = tmp_path / smollm2.relative_to(smollm2.parents[2])
     copy.parent.mkdir(parents=True)
     shutil.copy(smollm2, copy)

@@ -136,7 +136,7 @@ def test_params_from_a_config_without_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--only", "*.qproj.weight"), "no parameter is called '*.qproj.weight'. Near to it: '*.q_proj.weight'"),
+        (("--only", "*.qproj.weight"), "no parameter is called '*.qproj.weight'. Did you mean: '*.q_proj.weight'"),
         (("smolm2",), "Did you mean 'smollm2'?"),
         (("./nowhere",), "there is no file or folder './nowhere'. Check the path."),
     ],
@@ -411,10 +411,10 @@ def test_rm_reports_what_cannot_be_removed(cache: Home, monkeypatch: pytest.Monk
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    with pytest.raises(CheckpointError, match=r"gguf: cannot be removed \(Permission denied\). Mend its permissions"):
+    with pytest.raises(CheckpointError, match=r"gguf: cannot be removed \(Permission denied\). Fix its permissions"):
         local_cache.remove(local_cache.cached_items("smollm2"))
     monkeypatch.setattr(DeleteCacheStrategy, "execute", lambda self: None)  # as the library does when it may not
-    with pytest.raises(CheckpointError, match="models--org--name: cannot be removed. Mend its permissions"):
+    with pytest.raises(CheckpointError, match="models--org--name: cannot be removed. Fix its permissions"):
         local_cache.remove(local_cache.cached_items("org/name"))
 
 

@@ -476,8 +476,8 @@ def refused(setting: str, value: Any, tokenizer: Any) -> str:
     ids=lambda value: value[:20],
 )
 def test_a_regex_that_is_broken(smol: Tokenizer, pattern: str, said: str) -> None:
-    mend = "Write it as https://docs.rs/regex/latest/regex/#syntax has it, without boundaries such as \\b."
-    assert refused("regex", pattern, smol) == f"regex cannot be followed: {said}. {mend}"
+    fix = "Write it as https://docs.rs/regex/latest/regex/#syntax has it, without boundaries such as \\b."
+    assert refused("regex", pattern, smol) == f"regex cannot be followed: {said}. {fix}"
 
 
 @pytest.mark.parametrize(
@@ -588,7 +588,7 @@ def test_a_named_token_is_no_start_of_the_text(tokenizers: Callable[[str], Token
 def test_a_grammar_that_is_broken(smol: Tokenizer, text: str, said: str) -> None:
     found = refused("grammar", text, smol)
     assert found.startswith(f"grammar cannot be followed{said}")
-    assert found.endswith("Mend it; its syntax is at https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md.")
+    assert found.endswith("Fix it; its syntax is at https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md.")
 
 
 def test_a_grammar_that_is_no_text(smol: Tokenizer) -> None:
@@ -721,7 +721,7 @@ NAMED = {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"items": {"
 )
 def test_a_schema_that_is_broken(smol: Tokenizer, schema: Any, said: str) -> None:
     found = refused("json_schema", schema, smol)
-    assert found.startswith(f"json_schema cannot be followed{said}. Mend it, or leave out what is not supported: https://")
+    assert found.startswith(f"json_schema cannot be followed{said}. Fix it, or leave out what is not supported: https://")
 
 
 @pytest.mark.parametrize(
@@ -860,7 +860,7 @@ def test_gbnf_is_taken_for_lark_too(smol: Tokenizer) -> None:
     guide = compiled("grammar", 'root ::= item+\nitem ::= "- " [a-c] "\\n"', smol).guide()
     for token in smol.encode("- a\n- b\n"):
         guide.accept(token)
-    with pytest.raises(SettingError, match="grammar is no GBNF: .*Mend it, or write Lark"):
+    with pytest.raises(SettingError, match="grammar is no GBNF: .*Fix it, or write Lark"):
         compiled("grammar", 'root ::= "a', smol)
 
 

@@ -82,8 +82,8 @@ def test_a_real_model_that_repeats_itself_gets_advice(caplog: pytest.LogCaptureF
     assert loop.remedy is not None
     assert caplog.messages == [loop.remedy]
     assert "repetition_penalty=1.1" in loop.remedy
-    mended = model.watch("The fox. The fox. The fox. The fox.", raw=True, max_new_tokens=32, repetition_penalty=1.3)
-    assert mended.remedy is None
+    fixed = model.watch("The fox. The fox. The fox. The fox.", raw=True, max_new_tokens=32, repetition_penalty=1.3)
+    assert fixed.remedy is None
     wild = model.watch("Hi!", do_sample=True, temperature=4.0, top_k=0, seed=1, max_new_tokens=24)
     assert "may make no sense" in (wild.remedy or "")
     tame = model.watch("Hi!", do_sample=True, temperature=0.8, seed=1, max_new_tokens=24)

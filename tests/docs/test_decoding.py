@@ -115,7 +115,7 @@ def test_every_field_that_comes_back_is_told() -> None:
 
 @pytest.mark.parametrize("given", [codes(cell)[0] for cell, _ in rows("| not together | why |")])
 def test_contradictions_are_errors(given: str) -> None:
-    with pytest.raises(SettingError, match=r"\. [A-Z].*\.$"):  # and say how to mend it
+    with pytest.raises(SettingError, match=r"\. [A-Z].*\.$"):  # and say how to fix it
         GenerationConfig().merged(eval(f"dict({given})"))
 
 

@@ -235,6 +235,10 @@ class TestAnswers:
         with pytest.raises(InputError, match=said):
             load(shape).look(prompt, pair=pair)
 
+    def test_a_pair_takes_no_prompt_options(self, load: Any) -> None:
+        with pytest.raises(InputError, match="raw, system and template are for one. Leave them out."):
+            load("spans").look(TEXT, pair=PASSAGE, system="Be brief.")
+
 
 def without(journey: Journey, names: set[str]) -> Journey:
     """A journey without some stages."""

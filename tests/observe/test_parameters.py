@@ -467,7 +467,7 @@ def test_a_pattern_that_finds_nothing(only: str, near: str, tmp_path: Path) -> N
     reference.write(tmp_path, "llama")
     with pytest.raises(InputError) as caught:
         seen(tmp_path, only=only)
-    assert str(caught.value).startswith(f"no parameter is called {only!r}. Near to it: {near}")
+    assert str(caught.value).startswith(f"no parameter is called {only!r}. Did you mean: {near}")
 
 
 # Pictures -------------------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ class TestAttention:
         found = both("qwen3").reading().attention(0, 0)
         with pytest.raises(InputError, match="there is no token 99 in a text of"):
             found.of(99)
-        with pytest.raises(InputError, match="no token reads 'xyz'"):
+        with pytest.raises(InputError, match="no token matches 'xyz'"):
             found.of("xyz")
         assert found.of("-1").position == len(found.queries) - 1
 

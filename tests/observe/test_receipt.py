@@ -150,6 +150,15 @@ def test_damaged_receipts_are_refused(tmp_path: Path) -> None:
         model.replay({**good, "settings": {"no_such_setting": {"value": 1, "origin": ""}}})
     with pytest.raises(InputError, match="outside the vocabulary"):
         model.replay({**good, "prompt_ids": [10**9]})
+    with pytest.raises(InputError, match="this is no receipt of a run: it has no schema"):
+        model.replay({"a": 1})
+
+
+def test_a_receipt_itself_is_replayed() -> None:
+    model = both("gpt2").model
+    run = model.watch(TEXT, max_new_tokens=2)
+    assert model.replay(run.receipt).identical
+    assert model.replay(run).identical
 
 
 def test_a_run_saved_as_a_page(tmp_path: Path) -> None:

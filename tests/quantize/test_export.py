@@ -303,8 +303,8 @@ class TestExportRefused:
     def test_configs_that_gguf_cannot_express(self, what: str, tmp_path: Path) -> None:
         family, changes, words = UNSAID[what]
         models.write(tmp_path / "folder", family, **changes)
-        mend = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
-        refused(lambda: exported(tmp_path / "folder", tmp_path / "x.gguf"), words, mend, kind=InputError)
+        fix = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
+        refused(lambda: exported(tmp_path / "folder", tmp_path / "x.gguf"), words, fix, kind=InputError)
         assert not (tmp_path / "x.gguf").exists()
 
     @pytest.mark.parametrize(("family", "head"), [("t5", "seq2seq"), ("distilbert", "masked")])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import glassformer
-from glassformer.errors import TemplateError, UnknownArgument
+from glassformer.errors import InputTypeError, TemplateError, UnknownArgument
+from glassformer.runtime import Model
 from glassformer.runtime.prompt import RESERVED, PromptOptions
 
 
@@ -19,34 +20,57 @@ def model(tiny_qwen3: Path) -> Any:
 
 
 def test_prompt_options_of_keywords() -> None:
-    assert PromptOptions.of({}) == PromptOptions.of({"template": None}) == PromptOptions()
-    assert PromptOptions.of({"raw": True, "system": "Be brief."}) == PromptOptions(raw=True, system="Be brief.")
-    assert PromptOptions.of({"template": {"enable_thinking": True}}).template == {"enable_thinking": True}
+    call = Model.render
+    assert PromptOptions.of({}, call) == PromptOptions.of({"template": None}, call) == PromptOptions()
+    assert PromptOptions.of({"raw": True, "system": "Be brief."}, call) == PromptOptions(raw=True, system="Be brief.")
+    assert PromptOptions.of({"template": {"enable_thinking": True}}, call).template == {"enable_thinking": True}
 
 
 def test_split_gives_prompt_options_and_settings() -> None:
-    options, settings = PromptOptions.split({"top_k": 3, "raw": True, "seed": 1})
+    options, settings = PromptOptions.split({"top_k": 3, "raw": True, "seed": 1}, Model.chat)
     assert (options, settings) == (PromptOptions(raw=True), {"top_k": 3, "seed": 1})
 
 
+CALLS: dict[str, tuple[str, ...]] = {
+    "tree": ("Hi",), "look": ("Hi",), "read": ("Hi",), "patch": ("Hi", "Ho"), "render": ("Hi",), "encode": ("Hi",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_unknown_prompt_keyword_suggests_the_nearest(model: Any, method: str) -> None:
+    call = partial(getattr(model, method), *CALLS[method])
+    with pytest.raises(
+        UnknownArgument, match=rf"^{method}\(\) has no argument 'sytem'\. Did you mean 'system'\? It takes: "
+    ):
+        call(sytem="Be brief.")
+    with pytest.raises(UnknownArgument, match=r"no argument 'enable_thinking'\. .* go into template=\{…\}"):
+        call(enable_thinking=True)
+
+
 @pytest.mark.parametrize(
-    "call",
+    ("method", "misspelt", "name"),
     [
-        lambda model, **keywords: model.tree("Hi", **keywords),
-        lambda model, **keywords: model.look("Hi", **keywords),
-        lambda model, **keywords: model.read("Hi", **keywords),
-        lambda model, **keywords: model.patch("Hi", "Ho", **keywords),
-        lambda model, **keywords: model.render("Hi", **keywords),
-        lambda model, **keywords: model.encode("Hi", **keywords),
+        ("tree", "widht", "width"), ("patch", "answr", "answer"), ("read", "targt", "target"), ("look", "par", "pair"),
+        ("chat", "syste", "system"), ("watch", "lok", "look"), ("watch", "chang", "change"), ("watch_many", "raww", "raw"),
+        ("stream", "templat", "template"), ("prepare", "sytem", "system"),
     ],
-    ids=["tree", "look", "read", "patch", "render", "encode"],
-)
-def test_unknown_prompt_keyword_suggests_the_nearest(model: Any, call: Callable[..., Any]) -> None:
-    expected = "there is no argument 'sytem' here. Did you mean 'system'\\? A prompt's arguments are: raw, system, template;"
-    with pytest.raises(UnknownArgument, match=expected):
-        call(model, sytem="Be brief.")
-    with pytest.raises(UnknownArgument, match=r"no argument 'enable_thinking' here\. .* go into template=\{…\}"):
-        call(model, enable_thinking=True)
+)  # fmt: skip
+def test_unknown_keyword_of_a_method_suggests_its_own(model: Any, method: str, misspelt: str, name: str) -> None:
+    message = rf"^{method}\(\) has no argument '{misspelt}'\. Did you mean '{name}'\?"
+    with pytest.raises(UnknownArgument, match=message):
+        getattr(model, method)(*CALLS.get(method, ("Hi",)), **{misspelt: 3})
+
+
+def test_prompt_options_of_the_wrong_type_are_refused(model: Any) -> None:
+    with pytest.raises(InputTypeError, match="raw is 'no'; it must be True or False"):
+        model.chat("Hi", raw="no")
+    with pytest.raises(InputTypeError, match="template is 'a'; it must be a dictionary of the chat template's variables"):
+        model.chat("Hi", template="a")
+
+
+def test_generate_takes_a_prepared_run(model: Any) -> None:
+    with pytest.raises(InputTypeError, match=r"generate\(\) takes a run of prepare\(…\), not str\. For a text: chat\(…\)"):
+        model.generate("Hi")
 
 
 @pytest.mark.parametrize("method", ["chat", "stream", "watch", "watch_many", "prepare"])

@@ -107,7 +107,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         part.replace(path)
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror or error}). Mend that, or choose another place."
+            f"{path}: cannot be written ({error.strerror or error}). Fix that, or choose another place."
         ) from error
     finally:
         with suppress(OSError):

@@ -149,7 +149,7 @@ def _remove_from_hub(item: CachedItem) -> None:
 
 
 def _cannot_remove(path: Path, why: str | None) -> CheckpointError:
-    return CheckpointError(f"{path}: cannot be removed{f' ({why})' if why else ''}. Mend its permissions, and try again.")
+    return CheckpointError(f"{path}: cannot be removed{f' ({why})' if why else ''}. Fix its permissions, and try again.")
 
 
 # The hub's cache ------------------------------------------------------------------------------------------------

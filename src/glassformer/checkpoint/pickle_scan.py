@@ -23,7 +23,7 @@ OLD_FORMAT_PICKLES = 5  # one after the other: magic, version, system, object, s
 MAX_PICKLE_BYTES = 16 << 20  # bytes of one pickle; that of a model with a thousand tensors has a few hundred thousand,
 MAX_INSTRUCTIONS = 500_000  # and some forty thousand instructions
 MAX_DEPTH, MAX_WIDTH = 100, 10_000  # tuples in tuples, and their items in all: hashing them takes stack and time
-MEND = "Fetch the safetensors file instead, or save the model's state_dict() alone with torch.save."
+ADVICE = "Fetch the safetensors file instead, or save the model's state_dict() alone with torch.save."
 
 ALLOWED = {
     *("collections.OrderedDict", "collections.Counter", "builtins.set"),
@@ -46,7 +46,7 @@ def scan(file: MappedFile) -> list[int] | None:
     for number in range(OLD_FORMAT_PICKLES):
         _walk(file.buffer, file.path)
         if number == 0 and file.buffer[2 : 2 + len(MAGIC)] != MAGIC:
-            raise CheckpointError(f"{file.path}: a pickle, but not one that torch.save wrote. {MEND}")
+            raise CheckpointError(f"{file.path}: a pickle, but not one that torch.save wrote. {ADVICE}")
     return None
 
 
@@ -56,14 +56,14 @@ def _scan_zip(file: MappedFile) -> list[int]:
         names = {part.filename.lower() for part in parts}
         folder = parts[0].filename.partition("/")[0] if parts else ""
         if f"{folder}/constants.pkl" in names:
-            raise CheckpointError(f"{file.path}: a TorchScript program, which is not run. {MEND}")
+            raise CheckpointError(f"{file.path}: a TorchScript program, which is not run. {ADVICE}")
         if f"{folder}/data.pkl".lower() not in names:
-            raise CheckpointError(f"{file.path}: a zip archive, but not one that torch.save wrote. {MEND}")
+            raise CheckpointError(f"{file.path}: a zip archive, but not one that torch.save wrote. {ADVICE}")
         plain = all(part.compress_type == zipfile.ZIP_STORED and part.compress_size == part.file_size for part in parts)
         if not plain or len(names) < len(parts) or sum(part.file_size for part in parts) > len(file):
             raise CheckpointError(
                 f"{file.path}: its parts are compressed, doubled or larger than the file, which torch.save never makes "
-                f"them. {MEND}"
+                f"them. {ADVICE}"
             )
         for part in parts:
             if part.filename.lower().endswith(".pkl"):
@@ -108,7 +108,7 @@ def _walk(stream: IO[bytes] | Any, path: Path) -> None:
                     item = argument
                 stack.extend(item for _ in operation.stack_after)
     if protocol > 3:
-        raise CheckpointError(f"{path}: written in pickle protocol {protocol}, which torch does not read safely. {MEND}")
+        raise CheckpointError(f"{path}: written in pickle protocol {protocol}, which torch does not read safely. {ADVICE}")
 
 
 def _pop_operands(stack: list[Item], operation: pickletools.OpcodeInfo) -> list[Item]:
@@ -138,8 +138,8 @@ def _check_allowed(path: Path, module: str, name: str) -> None:
     kind = name.removeprefix("torch.").rstrip("0123456789_efmnuzqx")  # torch.float32, torch.float8_e4m3fn
     if name not in ALLOWED and not (name.startswith("torch.") and kind in DTYPES):
         shown = name if name.isprintable() and len(name) < 100 else repr(name)[:100]
-        raise CheckpointError(f"{path}: its pickle asks for {shown}, which is not run. {MEND}")
+        raise CheckpointError(f"{path}: its pickle asks for {shown}, which is not run. {ADVICE}")
 
 
 def _too_large(path: Path) -> CheckpointError:
-    return CheckpointError(f"{path}: its pickle is longer or more deeply nested than that of any model. {MEND}")
+    return CheckpointError(f"{path}: its pickle is longer or more deeply nested than that of any model. {ADVICE}")

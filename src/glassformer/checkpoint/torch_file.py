@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glassformer.checkpoint.pickle_scan import MEND, scan
+from glassformer.checkpoint.pickle_scan import ADVICE, scan
 from glassformer.checkpoint.stored_tensors import BufferedFile, MappedFile, StoredTensor
 from glassformer.errors import CheckpointError
 
@@ -68,14 +68,14 @@ def _load(file: MappedFile) -> tuple[dict[Any, Any], list[int]]:
         return storage.fill_(0)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about protocols and odd texts, which are not the reader's to mend
+        warnings.simplefilter("ignore")  # about protocols and odd texts, which are not the reader's to fix
         sizes = scan(file)
         if sizes is None:
             content = torch.load(file.path, map_location=place, weights_only=True)
         else:
             content = torch.load(file.path, map_location="cpu", mmap=True, weights_only=True)
     if not isinstance(content, dict):
-        raise CheckpointError(f"{file.path}: holds a {type(content).__name__} where named tensors belong. {MEND}")
+        raise CheckpointError(f"{file.path}: holds a {type(content).__name__} where named tensors belong. {ADVICE}")
     return _plain_dict(content), storage_sizes if sizes is None else sizes
 
 
@@ -118,7 +118,7 @@ def _stored_tensors(content: dict[Any, Any], file: MappedFile, sizes: list[int])
         unique[place] = _buffered_tensor(name, kind, tensor, file.path)
         yield name, unique[place]
     if not unique:
-        raise CheckpointError(f"{file.path}: holds no tensors but {_names(content)}. {MEND}")
+        raise CheckpointError(f"{file.path}: holds no tensors but {_names(content)}. {ADVICE}")
     if Counter(storages.values()) - Counter(sizes):
         raise CheckpointError(f"{file.path}: a tensor's storage is not as long as the file says. Fetch it again.")
 

@@ -105,11 +105,11 @@ def _forced_tokens(settings: GenerationConfig, tokenizer: Any) -> dict[int, int]
     return tokens
 
 
-def _single_token(tokenizer: Any, name: str, text: str, mend: str) -> int:
+def _single_token(tokenizer: Any, name: str, text: str, fix: str) -> int:
     """The one token that a text is."""
     ids = tokenizer.encode(text, add_special_tokens=False)
     if len(ids) != 1:
-        raise SettingError(f"{name} names {text!r}, which is {len(ids)} tokens, not one. {mend}")
+        raise SettingError(f"{name} names {text!r}, which is {len(ids)} tokens, not one. {fix}")
     return int(ids[0])
 
 

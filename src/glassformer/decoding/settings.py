@@ -181,8 +181,8 @@ class GenerationConfig(SettingsTable):
             if value is None or hints[name] is Any:
                 continue
             if not _fits(name, value):
-                mend = " For the best token each time, do_sample=False." if name == "temperature" else ""
-                raise SettingError(f"{where}{name} is {value!r}; it must be {info.expected(hints[name], value)}.{mend}")
+                fix = " For the best token each time, do_sample=False." if name == "temperature" else ""
+                raise SettingError(f"{where}{name} is {value!r}; it must be {info.expected(hints[name], value)}.{fix}")
         if self.mirostat == 1:
             raise SettingError(f"{where}mirostat is 1; only version 2 is here: mirostat=2.")
 

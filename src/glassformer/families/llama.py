@@ -1,4 +1,4 @@
-"""Llama and its kin: pre-norm blocks, RoPE, grouped-query attention, gated MLP.
+"""Llama and models like it: pre-norm blocks, RoPE, grouped-query attention, gated MLP.
 
 Shapes: x (batch, length, hidden).
 """

@@ -1,6 +1,6 @@
 """Three kinds of positions; the fourth, a learned table, is an Embedding.
 
-    rotary       each pair of a head's dimensions is rotated by an angle that grows with the position (Llama and its kin)
+    rotary       each pair of a head's dimensions is rotated by an angle that grows with the position (Llama and others)
     sinusoidal   sines and cosines of the position are added to the vectors (the from-scratch model)
     relative     distances fall into buckets, each of which has a learned bias on the attention scores (T5)
 

@@ -139,7 +139,7 @@ def _suggestion(only: str, names: Sequence[str]) -> str:
     depth = pattern.count(".") + 1
     parts = dict.fromkeys(".".join(form[-depth:] if star else form[:depth]) for form in forms)
     near = difflib.get_close_matches(pattern, parts, n=2, cutoff=0.5) or [*parts][:2]
-    return f" Near to it: {', '.join(repr(f'*.{part}' if star else part) for part in near)}."
+    return f" Did you mean: {', '.join(repr(f'*.{part}' if star else part) for part in near)}."
 
 
 # Numbers --------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def _change_data(change: Change) -> dict[str, Any]:
 
 
 def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A receipt from a file, checked: its schema, and the types of what a replay needs."""
+    """A receipt from a file, checked."""
     name = Path(path).name
     try:
         data = json.loads(Path(path).read_text("utf-8"))
@@ -100,7 +100,12 @@ def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(f"{name} is no receipt that can be read: {error.strerror or error}.") from error
     except ValueError as error:
         raise InputError(f"{name} is no receipt that can be read: it is not JSON ({error}).") from error
-    schema = data.get("schema") if isinstance(data, dict) else None
+    return check_receipt(data, name)
+
+
+def check_receipt(data: Any, name: str) -> dict[str, Any]:
+    """A receipt's data, checked: its schema, and the types of what a replay needs."""
+    schema = data.get("schema") if isinstance(data, Mapping) else None
     if schema != SCHEMA:
         reason = f"it is {schema!r}" if isinstance(schema, str) else "it has no schema"
         raise InputError(f"{name} is no receipt of a run: {reason}, not {SCHEMA!r}. Write one with run.save(…) or --save.")

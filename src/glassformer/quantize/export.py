@@ -21,7 +21,7 @@ from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
 from glassformer.errors import CheckpointError, InputError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
-from glassformer.quantize.gguf_metadata import MEND, architecture_of, check_reads_back, config_metadata, rope_divisors
+from glassformer.quantize.gguf_metadata import ADVICE, architecture_of, check_reads_back, config_metadata, rope_divisors
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles, weight_roles
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.gguf import export as tokenizer_export
@@ -51,7 +51,7 @@ def quantize(
         return
     architecture_of(opened.config, opened.name)
     if opened.head != "causal":
-        raise InputError(f"{opened.name}: GGUF has no place for a model with a {opened.head} head. {MEND}")
+        raise InputError(f"{opened.name}: GGUF has no place for a model with a {opened.head} head. {ADVICE}")
     config, weights = _folder_weights(opened)
     ends = opened.settings.eos_token_id
     ends = [] if ends is None else [ends] if isinstance(ends, int) else ends

@@ -24,19 +24,19 @@ ARCHITECTURES: Mapping[str, str] = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3", "gpt2": "gpt2",
 }  # fmt: skip
 WITHOUT_BIASES = ("qwen3", "gemma3_text")  # whose attention has none with GGUF's other readers
-MEND = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
+ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
 
 def architecture_of(config: Config, name: str) -> str:
     if config.model_type not in ARCHITECTURES:
         raise InputError(
-            f"{name}: a {config.model_type} model cannot be written as GGUF, only {', '.join(ARCHITECTURES)}. {MEND}"
+            f"{name}: a {config.model_type} model cannot be written as GGUF, only {', '.join(ARCHITECTURES)}. {ADVICE}"
         )
     if config.model_type in WITHOUT_BIASES and getattr(config, "attention_bias", False):
-        raise InputError(f"{name}: GGUF has no place for the attention biases of a {config.model_type} model. {MEND}")
+        raise InputError(f"{name}: GGUF has no place for the attention biases of a {config.model_type} model. {ADVICE}")
     architecture = ARCHITECTURES[config.model_type]
     if architecture != "llama" and rope_divisors(config) is not None:
-        raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {MEND}")
+        raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {ADVICE}")
     return architecture
 
 
@@ -108,13 +108,13 @@ def check_reads_back(name: str, plan: Blueprint, fields: Mapping[str, Any], tens
     try:
         reread = blueprint(read_config(gguf_names.config_from_gguf(fields, raw, path)), plan.head)
     except ConfigError as error:
-        raise InputError(f"{name}: GGUF cannot say what its config says ({error}) {MEND}") from error
+        raise InputError(f"{name}: GGUF cannot say what its config says ({error}) {ADVICE}") from error
     context = fields[f"{fields['general.architecture']}.context_length"]
     for op, reread_op in zip(plan.ops, reread.ops, strict=True):
         for what, value, reread_value in _differences(op, reread_op, context):
             raise InputError(
                 f"{name}: GGUF has no field for {what}={value!r} of {op.module or op.kind!r}; "
-                f"its readers would take {reread_value!r}. {MEND}"
+                f"its readers would take {reread_value!r}. {ADVICE}"
             )
 
 

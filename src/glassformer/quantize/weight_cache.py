@@ -93,7 +93,7 @@ def _write(path: Path, tensors: list[OutputTensor], progress: NamedProgress | No
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"{path.parent}: cannot be made ({error.strerror}). Mend that, or set GLASS_HOME to another folder."
+            f"{path.parent}: cannot be made ({error.strerror}). Fix that, or set GLASS_HOME to another folder."
         ) from error
     remove_stale_parts(path.parent, ".*.part")
     write_gguf(path, ARCHITECTURE, {}, tensors, progress)

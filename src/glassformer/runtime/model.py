@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from glassformer.views.journey import Journey
     from glassformer.views.parameters import Parameters
     from glassformer.views.patching import PatchedPart, Patching
-    from glassformer.views.receipt import Replay
+    from glassformer.views.receipt import Receipt, Replay
     from glassformer.views.sweep import Strategies
     from glassformer.views.tokens import TokenizedText
     from glassformer.views.tree import Tree
@@ -249,11 +249,11 @@ class Model:
 
     def render(self, prompt: Prompt, **prompt_options: Unpack[PromptKeywords]) -> str:
         """The text that the model reads: through the chat template if it has one, unless `raw`."""
-        return render(self.tokenizer, prompt, PromptOptions.of(prompt_options), self.name)
+        return render(self.tokenizer, prompt, PromptOptions.of(prompt_options, self.render), self.name)
 
     def encode(self, prompt: Prompt, **prompt_options: Unpack[PromptKeywords]) -> tuple[str, tuple[int, ...]]:
         """The rendered prompt and its ids."""
-        return encode(self.tokenizer, prompt, PromptOptions.of(prompt_options), self.name)
+        return encode(self.tokenizer, prompt, PromptOptions.of(prompt_options, self.encode), self.name)
 
     # Generating -------------------------------------------------------------------------------------------------
 
@@ -263,13 +263,16 @@ class Model:
         `raw`, `system` and `template` say how the text becomes a prompt; all other keywords are settings, those of
         GenerationConfig.
         """
-        return "".join(self.stream(prompt, **keywords))
+        return "".join(self._stream(prompt, keywords, self.chat))
 
     def stream(self, prompt: Prompt, **keywords: Any) -> Iterator[str]:
         """The answer piece by piece, as soon as each piece is whole text; keywords as for `chat`."""
+        return self._stream(prompt, keywords, self.stream)
+
+    def _stream(self, prompt: Prompt, keywords: Mapping[str, Any], call: Callable[..., Any]) -> Iterator[str]:
         if unused := [name for name in LOGPROB_SETTINGS if keywords.get(name) is not None]:
             raise SettingError(f"{unused[0]} has no place in a text. Here watch(…) keeps all there is: run.steps.")
-        run = self.prepare(prompt, **keywords)
+        run = self._prepare_one(prompt, keywords, call)
 
         def pieces() -> Iterator[str]:
             yield from self.generate(run)
@@ -291,7 +294,7 @@ class Model:
         `change`: changes inside the model, by site: `{"blocks.3.attention.heads": Change(scale=0, heads=[1])}`.
         """
         model = self if change is None else self.changed(change)
-        run = model.prepare(prompt, **keywords)
+        run = model._prepare_one(prompt, keywords, self.watch)
         for _ in model.generate(run, look=look):
             pass
         _warn([run])
@@ -299,7 +302,7 @@ class Model:
 
     def watch_many(self, prompt: Prompt, *, look: int | Literal["all"] = 0, **keywords: Any) -> list[Run]:
         """As `watch`, but several texts for one prompt: `num_return_sequences` samples, or the best beams."""
-        run = self._prepare(prompt, *PromptOptions.split(keywords))
+        run = self._prepare(prompt, *PromptOptions.split(keywords, self.watch_many))
         runs = [run, *(replace(run, steps=[], prompt_steps=[]) for _ in range(run.settings.num_return_sequences - 1))]
         for _ in self._generate(runs, look):
             pass
@@ -308,33 +311,36 @@ class Model:
 
     def prepare(self, prompt: Prompt, **keywords: Any) -> Run:
         """A run with its prompt and settings, and nothing generated yet: pass it to `generate`."""
-        options, settings = PromptOptions.split(keywords)
-        return self._prepare(prompt, options, {"num_return_sequences": 1, **settings})  # whatever the model's settings say
+        return self._prepare_one(prompt, keywords, self.prepare)
 
     def generate(self, run: Run, look: int | Literal["all"] = 0) -> Iterator[str]:
         """Generate the text of a prepared run, which grows with it; yields the text's pieces."""
+        if not isinstance(run, Run):
+            raise InputTypeError(f"generate() takes a run of prepare(…), not {type(run).__name__}. For a text: chat(…).")
         if run.settings.num_return_sequences > 1:
             count = run.settings.num_return_sequences
             raise SettingError(f"num_return_sequences={count} gives several texts. Leave it out, or call watch_many(…).")
         return (piece for piece in self._generate([run], look) if piece)
 
-    def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any] | Run) -> Replay:
+    def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any] | Receipt | Run) -> Replay:
         """Generate a saved run again, from its ids, settings and draws; says whether every token is the same.
 
         `receipt`: a file that `run.save("run.json")` wrote, its contents, or the run itself. Other weights are refused.
         """
         from glassformer.observe.receipt import (
+            check_receipt,
             check_weights,
             compare_with_receipt,
             read_receipt,
             receipt_changes,
             receipt_settings,
         )
+        from glassformer.views.receipt import Receipt
 
         self._check_writes()
-        if isinstance(receipt, Run):
-            receipt = receipt.receipt.to_dict()
-        saved = receipt if isinstance(receipt, Mapping) else read_receipt(receipt)
+        receipt = receipt.receipt if isinstance(receipt, Run) else receipt
+        receipt = receipt.to_dict() if isinstance(receipt, Receipt) else receipt
+        saved = check_receipt(receipt, "this") if isinstance(receipt, Mapping) else read_receipt(receipt)
         check_weights(saved, self)
         changes = receipt_changes(saved)
         model = self.changed(changes) if changes else self
@@ -371,6 +377,10 @@ class Model:
         context = self.config.context
         settings.room(len(ids) if self.start is None else 1, context)
         check_context(len(ids), context)
+
+    def _prepare_one(self, prompt: Prompt, keywords: Mapping[str, Any], call: Callable[..., Any]) -> Run:
+        options, settings = PromptOptions.split(keywords, call)
+        return self._prepare(prompt, options, {"num_return_sequences": 1, **settings})  # whatever the model's settings say
 
     def _prepare(self, prompt: Prompt, options: PromptOptions, settings: Mapping[str, Any]) -> Run:
         self._check_writes()
@@ -430,7 +440,7 @@ class Model:
         """A text under the glass, for its trace, attention, lens and more; `target`: an encoder-decoder's output text."""
         from glassformer.observe.reading import Reading
 
-        _, ids = self.encode(prompt, **prompt_options)
+        _, ids = encode(self.tokenizer, prompt, PromptOptions.of(prompt_options, self.read), self.name)
         check_context(len(ids), self.config.context)
         if self.start is None:
             if target is not None:
@@ -447,15 +457,13 @@ class Model:
         from glassformer.observe.journey import journey
         from glassformer.observe.prompt_warnings import prompt_texts
 
+        options = PromptOptions.of(prompt_options, self.look)
         if pair is not None:
+            if options != PromptOptions():
+                raise InputError("two texts are read as they are: raw, system and template are for one. Leave them out.")
             return journey(self, *self._encode_pair(prompt, pair), pair, [str(prompt), pair])
-        system = prompt_options.get("system")
-        return journey(
-            self,
-            *self.encode(prompt, **prompt_options),
-            None,
-            [*([] if system is None else [system]), *prompt_texts(prompt)],
-        )
+        text, ids = encode(self.tokenizer, prompt, options, self.name)
+        return journey(self, text, ids, None, [*([] if options.system is None else [options.system]), *prompt_texts(prompt)])
 
     def tree(
         self,
@@ -474,7 +482,8 @@ class Model:
         from glassformer.observe.tree import grow_tree
 
         self._check_writes()
-        tree = grow_tree(self, *self.encode(prompt, **prompt_options), width, depth, progress)
+        options = PromptOptions.of(prompt_options, self.tree)
+        tree = grow_tree(self, *encode(self.tokenizer, prompt, options, self.name), width, depth, progress)
         return tree if at is None else tree.grown(at, progress=progress)
 
     def patch(
@@ -504,6 +513,7 @@ class Model:
         """
         from glassformer.observe.patching import patching
 
+        PromptOptions.of(prompt_options, self.patch)
         source, target_text = (self.read(text, target, **prompt_options) for text in (first, second))
         return patching(source, target_text, part, positions, answer=answer, against=against, progress=progress)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any, Self, TypeAlias, TypedDict, cast
 
+from glassformer.decoding import GenerationConfig
 from glassformer.errors import InputError, InputTypeError, TemplateError, UnknownArgument, did_you_mean
 from glassformer.text import Tokenizer
 
@@ -36,21 +38,36 @@ class PromptOptions:
             )
 
     @classmethod
-    def of(cls, keywords: Mapping[str, Any]) -> Self:
-        """From keyword arguments; refuses any other."""
+    def of(cls, keywords: Mapping[str, Any], call: Callable[..., Any]) -> Self:
+        """From the keyword arguments of a call; refuses any other, and suggests the nearest that the call takes."""
         if unknown := [name for name in keywords if name not in cls.__annotations__]:
-            known = ", ".join(cls.__annotations__)
+            known = [*_parameters(call), *cls.__annotations__]
             raise UnknownArgument(
-                f"there is no argument {unknown[0]!r} here.{did_you_mean(unknown[0], cls.__annotations__)} "
-                f"A prompt's arguments are: {known}; variables of the chat template go into template={{…}}."
+                f"{call.__name__}() has no argument {unknown[0]!r}.{did_you_mean(unknown[0], known)} "
+                f"It takes: {', '.join(known)}; variables of the chat template go into template={{…}}."
             )
-        return cls(keywords.get("raw", False), keywords.get("system"), dict(keywords.get("template") or {}))
+        raw, system, template = keywords.get("raw", False), keywords.get("system"), keywords.get("template") or {}
+        if not isinstance(raw, bool):
+            raise InputTypeError(f"raw is {raw!r}; it must be True or False.")
+        if not isinstance(template, Mapping):
+            raise InputTypeError(f"template is {template!r}; it must be a dictionary of the chat template's variables.")
+        return cls(raw, system, dict(template))
 
     @classmethod
-    def split(cls, keywords: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Keyword arguments as prompt options and the rest, which are settings."""
+    def split(cls, keywords: Mapping[str, Any], call: Callable[..., Any]) -> tuple[Self, dict[str, Any]]:
+        """Keyword arguments of a call as prompt options and the rest, which are settings."""
         options = {name: value for name, value in keywords.items() if name in cls.__annotations__}
-        return cls.of(options), {name: value for name, value in keywords.items() if name not in options}
+        settings = {name: value for name, value in keywords.items() if name not in options}
+        own, known = {*_parameters(call), *cls.__annotations__}, GenerationConfig.names()
+        for name in settings.keys() - {*known}:
+            if (near := did_you_mean(name, [*own, *known])) and near.split("'")[1] in own:
+                raise UnknownArgument(f"{call.__name__}() has no argument {name!r}.{near}")
+        return cls.of(options, call), settings
+
+
+def _parameters(call: Callable[..., Any]) -> list[str]:
+    """The names of a call's own arguments."""
+    return [name for name, parameter in signature(call).parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
 
 
 def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: str) -> str:

@@ -166,9 +166,9 @@ def to_array(values: Any, tensor_type: TensorType, name: str = "input_ids") -> A
     if values and hasattr(values[0], "__len__"):
         lengths = {len(row) for row in values}
         if len(lengths) > 1:
-            mend = "Pass padding=True" if name != "labels" else "Fill them up first"
+            fix = "Pass padding=True" if name != "labels" else "Fill them up first"
             what = "texts" if name != "labels" else "labels"
-            raise InputError(f"{what} of {min(lengths)} to {max(lengths)} tokens do not form one tensor. {mend}.")
+            raise InputError(f"{what} of {min(lengths)} to {max(lengths)} tokens do not form one tensor. {fix}.")
         width = lengths.pop()
         flat = list(chain.from_iterable(values))
         pairs = bool(flat) and isinstance(flat[0], (tuple, list))

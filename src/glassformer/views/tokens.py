@@ -33,7 +33,7 @@ def find_token(token: int | str, texts: Sequence[str]) -> int:
         return token % len(texts)
     positions = [number for number, text in enumerate(texts) if text.strip() == token.strip("␣ ")]
     if not positions:
-        raise InputError(f"no token reads {token!r}.{did_you_mean(token, [text.strip() for text in texts])}")
+        raise InputError(f"no token matches {token!r}.{did_you_mean(token, [text.strip() for text in texts])}")
     return positions[-1]
 
 

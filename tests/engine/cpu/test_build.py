@@ -250,14 +250,14 @@ def test_no_compiler_is_an_error_with_help(no_compiler: Path, sources: Path) -> 
     refused(lambda: build.library(sources=sources), *words, "the CPU engine is built with one", kind=ExecutorError)
 
 
-@pytest.mark.parametrize(("system", "mend"), [
+@pytest.mark.parametrize(("system", "fix"), [
     ("linux", "apt-get install g++"), ("darwin", "xcode-select --install"), ("win32", "MinGW-w64"),
 ])  # fmt: skip
 def test_each_system_has_its_own_compiler_help(
-    no_compiler: Path, monkeypatch: pytest.MonkeyPatch, system: str, mend: str
+    no_compiler: Path, monkeypatch: pytest.MonkeyPatch, system: str, fix: str
 ) -> None:
     monkeypatch.setattr(build.sys, "platform", system)
-    assert mend in build._compiler_help()
+    assert fix in build._compiler_help()
 
 
 @pytest.mark.parametrize("value", ["no-such-compiler", "no-such-compiler -m64", "g++ 'oops"])

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 PATIENCE = 20.0  # seconds that a grammar may take to be made ready
 STACK = 512 << 20  # bytes: rules that lead to rules are followed by recursion, up to 50,000 deep
 SMALLER = "Make it smaller, or its repetitions shorter."
-MENDS = {
-    "json_schema": "Mend it, or leave out what is not supported: "
+FIXES = {
+    "json_schema": "Fix it, or leave out what is not supported: "
     "https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md.",
     "regex": "Write it as https://docs.rs/regex/latest/regex/#syntax has it, without boundaries such as \\b.",
     "choices": SMALLER,
-    "grammar": "Mend it; its syntax is at https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md.",
+    "grammar": "Fix it; its syntax is at https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md.",
 }
 TOO_MUCH = re.compile(r"too (big|large|many|deeply)|fuel|precomputation|limit exceeded|items; max|u16::MAX")
 _STARTING = threading.Lock()
@@ -89,11 +89,11 @@ def build_matcher(kind: str, source: str, ll_tokenizer: LLTokenizer) -> LLMatche
 
 def refusal(kind: str, message: str, place: str = "") -> str:
     """Why a grammar is refused, and what to do about it."""
-    mend = SMALLER if TOO_MUCH.search(message) else MENDS[kind]
+    fix = SMALLER if TOO_MUCH.search(message) else FIXES[kind]
     line = re.match(r"(?:at )?(\d+)\((\d+)\): ", message)
     if line and kind == "grammar":
         place = f"line {line[1]}, column {line[2]}"
-    return f"{kind} cannot be followed{place and f' at {place}'}: {reason(message)}. {mend}"
+    return f"{kind} cannot be followed{place and f' at {place}'}: {reason(message)}. {fix}"
 
 
 def reason(message: str) -> str:

@@ -72,7 +72,7 @@ def _from_lark(value: Any) -> str:
         try:
             text = convert.gbnf_to_lark(text).removeprefix("%llguidance {}")
         except (convert.GbnfToLarkError, RecursionError) as error:
-            raise SettingError(f"grammar is no GBNF: {reason(str(error))}. Mend it, or write Lark.") from error
+            raise SettingError(f"grammar is no GBNF: {reason(str(error))}. Fix it, or write Lark.") from error
     return _source("grammar", text)
 
 

@@ -82,7 +82,7 @@ def library(progress: NamedProgress | None = None, sources: Path = NATIVE, extra
     except OSError as error:
         raise ExecutorError(
             f"{_cache_folder()}: the CPU engine cannot be kept there ({error.strerror or error}). "
-            "Mend that, or set GLASS_HOME to another folder."
+            "Fix that, or set GLASS_HOME to another folder."
         ) from error
 
 

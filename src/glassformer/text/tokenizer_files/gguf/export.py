@@ -28,7 +28,7 @@ PROBES = (
 )  # fmt: skip
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 UNREACHABLE = -1e9  # the score of a piece that no merge makes
-MEND = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
+ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
 
 def tokenizer_fields(backend: Tokenizer, special: Mapping[str, str], template: str | None, size: int) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def tokenizer_fields(backend: Tokenizer, special: Mapping[str, str], template: s
     elif settings["model"]["type"] == "BPE" and settings["model"]["byte_fallback"]:
         kind_fields = _scored(backend, settings, tokens, kinds)
     else:
-        raise CheckpointError(f"the tokenizer is neither byte-level BPE nor SentencePiece's, as GGUF has them. {MEND}")
+        raise CheckpointError(f"the tokenizer is neither byte-level BPE nor SentencePiece's, as GGUF has them. {ADVICE}")
     special_ids = {f"{name}_token_id": number for name, number in numbers.items() if number is not None}
     values = {"tokens": tokens, "token_type": kinds, **special_ids, **kind_fields, **_adds_bos_and_eos(backend, special_ids)}
     fields = {f"tokenizer.ggml.{name}": value for name, value in values.items()}
@@ -71,7 +71,7 @@ def _byte_level(settings: Mapping[str, Any]) -> dict[str, Any]:
         normalizer = {"type": "NFC"} if name in NFC_NORMALIZED else None
         if behaviour == (_steps(json.loads(build().__getstate__())), normalizer, name in LLAMA3_LIKE):
             return {"model": "gpt2", "pre": name, "merges": [" ".join(pair) for pair in model["merges"]]}
-    raise CheckpointError(f"the tokenizer splits a text in a way that GGUF has no name for. {MEND}")
+    raise CheckpointError(f"the tokenizer splits a text in a way that GGUF has no name for. {ADVICE}")
 
 
 def _steps(raw: Any) -> list[Any]:
@@ -117,4 +117,4 @@ def _check_reads_back(backend: Tokenizer, fields: Mapping[str, Any]) -> None:
     rebuilt, _, _ = gguf.build(fields)
     for text in PROBES:
         if rebuilt.encode(text).ids != backend.encode(text).ids:
-            raise CheckpointError(f"the tokenizer does something to {text!r} that GGUF's fields cannot say. {MEND}")
+            raise CheckpointError(f"the tokenizer does something to {text!r} that GGUF's fields cannot say. {ADVICE}")
