@@ -482,12 +482,13 @@ print(f"Traced: {x.shape}")
 """
 
 
-def test_every_call_of_the_chapter(tmp_path: Path, cl100k: Path) -> None:
+@pytest.mark.parametrize("length", [20, pytest.param(200, marks=pytest.mark.sweep)])  # the chapter's is 200
+def test_every_call_of_the_chapter(tmp_path: Path, cl100k: Path, length: int) -> None:
     """In a process of its own: no network, no cache of tiktoken's, and only the line that imports the model is ours."""
     (tmp_path / "model").mkdir()
     (tmp_path / "temporary").mkdir()
     ckpt(tmp_path / "model", CL100K)
-    (tmp_path / "inference.py").write_text(INFERENCE, "utf-8")
+    (tmp_path / "inference.py").write_text(INFERENCE.replace("max_new_tokens=200", f"max_new_tokens={length}"), "utf-8")
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     given = {name: value for name, value in os.environ.items() if name not in tiktoken_ranks.CACHE_VARIABLES}
     done = subprocess.run(
@@ -504,7 +505,7 @@ def test_every_call_of_the_chapter(tmp_path: Path, cl100k: Path) -> None:
     assert lines[1] == f"Input shape: torch.Size([1, {len(ids)}])"
     assert lines[2] == lines[4] == "---------------"
     assert lines[3][1:].startswith("农夫山泉 ")
-    assert lines[5] == str(200 + len(ids))
+    assert lines[5] == str(length + len(ids))
     state = state_of(CL100K)
     assert lines[6] == f"Model param size: {sum(v.numel() for n, v in state.items() if 'mask' not in n):,}"
     assert lines[7 : 7 + len(state)] == [f"{name}: {value.shape}" for name, value in state.items()]

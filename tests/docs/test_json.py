@@ -18,7 +18,6 @@ import glassformer
 from glassformer.cli.app import app
 from glassformer.views.schema import schema
 from glassformer.views.view import View
-from tests.docs.test_tour import place as place
 from tests.observe.models import folder
 from tests.test_docs import ROOT, blocks
 
@@ -69,7 +68,7 @@ def output(*words: str) -> str:
     return done.stdout
 
 
-def test_commands_give_their_schemas(smollm2: Path, place: Path) -> None:
+def test_commands_give_their_schemas(smollm2: Path, command_folder: Path) -> None:
     """On a tiny model: what a text becomes does not matter here."""
     tiny = str(folder("gpt2", "causal")[0])
     for row in COMMANDS:
@@ -96,7 +95,7 @@ def test_calls_give_their_schemas(smollm2: Path) -> None:
         jsonschema.validate(json.loads(json.dumps(view.to_dict())), schema(type(view)))
 
 
-def test_the_example_is_what_is_printed(smollm2: Path, place: Path) -> None:
+def test_the_example_is_what_is_printed(smollm2: Path, command_folder: Path) -> None:
     (command,) = blocks(PAGE, "sh")
     (shown,) = blocks(PAGE, "json")
     assert json.loads(output(*shlex.split(command)[1:])) == json.loads(shown)

@@ -56,7 +56,7 @@ def test_logits_and_states_equal_the_reference(pair: tuple[Any, Any, Any]) -> No
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("number", [*range(2), *(pytest.param(n, marks=pytest.mark.sweep) for n in range(2, len(PROMPTS)))])
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.sweep) for n in range(1, len(PROMPTS)))])
 def test_64_greedy_ids_equal_the_reference(pair: tuple[Any, Any, Any], number: int) -> None:
     ours, theirs, tokenizer = pair
     chat = [{"role": "user", "content": PROMPTS[number]}]
