@@ -221,7 +221,7 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-@pytest.mark.parametrize("ending", [".bin", ".ckpt"])
+@pytest.mark.parametrize("ending", [".bin", pytest.param(".ckpt", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("what", [*CALLS, *SHAPES])
 def test_hostile_pickles_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, ending: str) -> None:
     monkeypatch.chdir(tmp_path)

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from huggingface_hub import constants
 
 from glassformer.cli import main
 
 
 def glass(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command: in this process, which has its modules already; in one of its own where the surroundings are others."""
-    return spawned(*words, stdin=stdin, **environment) if environment else called(*words, stdin=stdin)
+    ours = environment.keys() <= {"GLASS_HOME", "HF_HOME", "HF_HUB_OFFLINE"}
+    return (called if ours else spawned)(*words, stdin=stdin, **environment)
 
 
 def spawned(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,14 +39,18 @@ def spawned(*words: str, stdin: str | None = None, **environment: str) -> subpro
     )
 
 
-def called(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def called(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     streams = [io.TextIOWrapper(io.BytesIO((stdin or "").encode()), "utf-8")]
     streams += [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
     heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     notes = logging.getLogger("glassformer")
     handlers, code = list(notes.handlers), 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "100")
+        for name, value in {"COLUMNS": "100", **environment}.items():
+            patch.setenv(name, value)
+        if hub := environment.get("HF_HOME"):  # which the library reads when it is imported
+            patch.setattr(constants, "HF_HUB_CACHE", os.path.join(hub, "hub"))
+            patch.setattr(constants, "HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in environment)
         patch.setattr(sys, "argv", ["glass", *words])
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
             patch.setattr(sys, name, stream)

@@ -119,7 +119,7 @@ def test_compare_caches_and_activations(gpt2: str) -> None:
     both = ran("compare", TEXT, "--cache", "f16", "--other-cache", "q8", "-m", gpt2, width=1000)
     assert "(cpu, F32, cache in f16)" in both
     assert "(cpu, F32, cache in q8)" in both
-    assert ", again" in ran("compare", TEXT, "--other-activations", "q8", "-m", gpt2)  # floats are not rounded
+    assert ", again" in ran("compare", TEXT, "--other-activations", "q8", "-m", gpt2, width=1000)  # floats are not rounded
     written = ran("compare", TEXT, "--other-cache", "q8", "-n", "3", "-m", gpt2, "--json")
     assert json.loads(written)["schema"] == RunComparison.SCHEMA
     drawn = ("compare", TEXT, "--other-executor", "cpu", "-n", "6", "-o", "temperature=3.0", "-m", gpt2, "--json")

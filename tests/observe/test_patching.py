@@ -25,7 +25,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 FIRST, SECOND = "the cat sat on the mat", "the dog sat on the cat"  # words or letters: as many tokens in each
 
 
-@pytest.fixture(params=[(family, executor) for family in WRITERS for executor in EXECUTORS], ids="-".join)
+def swept(family: str, executor: str) -> tuple[Any, ...]:
+    """Every family on the fast executor, the slow one with one of each shape; the rest with the sweeps."""
+    return (pytest.mark.sweep,) if executor == "plain" and family not in ("gpt2", "llama", "t5") else ()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param((family, executor), id=f"{family}-{executor}", marks=swept(family, executor))
+        for family in WRITERS
+        for executor in EXECUTORS
+    ]
+)
 def pair(request: pytest.FixtureRequest) -> Both:
     return both(*request.param)
 

@@ -68,9 +68,15 @@ class TestFillMask:
 
 
 class TestTextClassification:
-    @pytest.mark.parametrize("model_type", ["bert", "distilbert", "gpt2", "llama"])
     @pytest.mark.parametrize(
-        "changes", [{}, {"num_labels": 1}, {"num_labels": 4, "problem_type": "multi_label_classification"}]
+        ("model_type", "changes"),
+        [
+            ("bert", {}),
+            ("distilbert", {"num_labels": 1}),
+            ("gpt2", {"num_labels": 4, "problem_type": "multi_label_classification"}),
+            ("llama", {}),
+            ("llama", {"num_labels": 1}),
+        ],
     )
     def test_equals_the_reference(self, make: Make, model_type: str, changes: dict[str, Any]) -> None:
         folder = make(model_type, "SequenceClassification", **changes)
