@@ -49,7 +49,7 @@ def called(*words: str, stdin: str | None = None, **environment: str) -> subproc
         for name, value in {"COLUMNS": "100", **environment}.items():
             patch.setenv(name, value)
         if hub := environment.get("HF_HOME"):  # which the library reads when it is imported
-            patch.setattr(constants, "HF_HUB_CACHE", os.path.join(hub, "hub"))
+            patch.setattr(constants, "HF_HUB_CACHE", str(Path(hub) / "hub"))
             patch.setattr(constants, "HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in environment)
         patch.setattr(sys, "argv", ["glass", *words])
         for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
