@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize as gguf_dequantize
 from gguf.quants import quantize
 from hypothesis import given
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from glassformer.checkpoint import quantization
-from glassformer.checkpoint.dequantization import block_size, dequantize
+from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf_kinds import block_size, kind_name
 from glassformer.checkpoint.quantization import BITS, check_kind, quantize_rows, quantized_size
 from glassformer.errors import InputError
 from tests.checkpoint.files import refused
@@ -171,3 +172,11 @@ def test_rows_of_one_repeated_number(kind: str, number: float) -> None:
     rows = np.full((2, 256), number, np.float32)
     found = dequantize(quantize_rows(rows, kind).reshape(-1), kind, rows.shape, "here")
     assert np.abs(found - rows).max() < 0.01 * abs(number)
+
+
+def test_the_table_of_kinds_is_the_gguf_packages() -> None:
+    names = {code: kind_name(code) for code in range(256)}
+    assert {code: name for code, name in names.items() if name} == {int(kind): kind.name for kind in GGML_QUANT_SIZES}
+    assert {kind.name: block_size(kind.name) for kind in GGML_QUANT_SIZES} == {
+        kind.name: size for kind, size in GGML_QUANT_SIZES.items()
+    }

@@ -1,12 +1,8 @@
-"""Packed (quantised) kinds: how many bytes a block takes, and back to float32.
-
-The gguf package knows the kinds and their formulas; this module only looks them up.
-"""
+"""Quantized tensors back to float32, by the formulas of the gguf package."""
 
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -14,26 +10,6 @@ import numpy.typing as npt
 from glassformer.errors import CheckpointError
 
 CHUNK = 1 << 20  # elements
-
-
-@cache
-def block_size(kind: str) -> tuple[int, int]:
-    """(elements per block, bytes per block) of a kind; plain kinds are blocks of one."""
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    return GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
-
-
-@cache
-def kind_name(code: int) -> str | None:
-    """The name of a GGUF type code, or None for one that does not exist."""
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
-    try:
-        kind = GGMLQuantizationType(code)
-    except ValueError:
-        return None
-    return kind.name if kind in GGML_QUANT_SIZES else None
 
 
 def dequantize(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], where: str) -> npt.NDArray[np.float32]:

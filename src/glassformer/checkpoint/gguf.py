@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from glassformer.checkpoint import gguf_names
-from glassformer.checkpoint.dequantization import block_size, kind_name
+from glassformer.checkpoint.gguf_kinds import block_size, kind_name
 from glassformer.checkpoint.stored_tensors import MappedFile, StoredTensor, check_region
 from glassformer.errors import CheckpointError
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.dequantization import block_size
+from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.errors import InputError, did_you_mean
 
 Floats: TypeAlias = npt.NDArray[np.float32]

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType
 from gguf import GGUFValueType as Value
 from gguf.quants import quantize
 
-from glassformer.checkpoint.dequantization import block_size
+from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.quantization import BITS, quantize_rows
 from tests.checkpoint.files import Packed, Typed, write_gguf
 from tests.engine.executors import Subject

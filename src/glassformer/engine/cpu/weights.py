@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.checkpoint.dequantization import block_size
+from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, InterleavedPairs, StoredTensor, Transposed
