@@ -268,8 +268,8 @@ def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
     code = (
         "import glassformer.cli.app, time\n"
         "from glassformer.cli import main\n"
-        "def app(**_):\n    import interrupted\n    time.sleep(30)\n"
-        "glassformer.cli.app.app = app\nmain()"
+        "def interrupted(**_):\n    import interrupted\n    time.sleep(30)\n"
+        "glassformer.cli.app.app.main = interrupted\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stderr) == (130, "whole\n\n")

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import glassformer.engine.cpu
 from glassformer.cli import common

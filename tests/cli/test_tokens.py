@@ -295,12 +295,12 @@ def test_stdin_that_is_no_text_is_refused(verb: str) -> None:
 
 
 def test_no_text_at_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    import typer
+    import click
 
     from glassformer.cli.common import read_text
 
     monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
-    with pytest.raises(typer.BadParameter, match="say something, or pipe a text in"):
+    with pytest.raises(click.BadParameter, match="say something, or pipe a text in"):
         read_text(None, "TEXT")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from glassformer.cli.app import app
 from glassformer.views import attention
@@ -230,8 +230,13 @@ def test_every_verbs_help_has_an_example(verb: str) -> None:
 
 
 def test_shell_completion_of_verbs() -> None:
-    done = glass(_GLASS_COMPLETE="complete_bash", COMP_WORDS="glass tra", COMP_CWORD="1")
-    assert done.stdout.split() == ["trace"]
+    done = glass(_GLASS_COMPLETE="bash_complete", COMP_WORDS="glass tra", COMP_CWORD="1")
+    assert done.stdout.split() == ["plain,trace"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_show_completion(shell: str) -> None:
+    assert f"_GLASS_COMPLETE={shell}_complete" in glass("--show-completion", shell).stdout
 
 
 def test_change_in_every_verb(gpt2: str) -> None:

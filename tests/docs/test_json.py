@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import glassformer
 from glassformer.cli.app import app

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from click.testing import CliRunner, Result
 from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from typer.testing import CliRunner, Result
 
 import glassformer
 from glassformer.cli.app import app

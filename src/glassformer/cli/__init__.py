@@ -17,6 +17,8 @@ _AGAIN = 0.05  # seconds after which an interrupt that had to wait is tried agai
 
 def main() -> None:
     """The entry point of `glass`: runs the verb, and turns every expected error into one sentence."""
+    import click
+
     from glassformer.errors import GlassError
 
     if sys.stdout is None:  # closed by the caller
@@ -26,11 +28,14 @@ def main() -> None:
     try:
         from glassformer.cli.app import app
 
-        app(prog_name="glass")
+        sys.exit(app.main(prog_name="glass", standalone_mode=False))
     except GlassError as error:
         print(f"glass: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
         print(file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output went away, as `| head` does

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import typer
+import click
 
 from glassformer import __version__
-from glassformer.cli.help import Verb, VerbGroup
+from glassformer.cli.command import VerbGroup, command
 
 VERBS = {  # a module of this package each, and what its help begins with
     "run": "Answer a prompt, streaming the answer.",
@@ -30,48 +30,48 @@ VERBS = {  # a module of this package each, and what its help begins with
 class LazyVerbs(VerbGroup):
     """The verbs by name; a verb's module is imported when the verb is called or completed."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name in [cmd_name] if cmd_name in VERBS else VERBS:  # for an unknown one all, so that the nearest is suggested
-            if name not in self.commands:
-                self.add_command(_load(name), name)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in VERBS and cmd_name not in self.commands:
+            self.add_command(_load(cmd_name), cmd_name)
         return self.commands.get(cmd_name)
 
-    def summaries(self, ctx: Any) -> dict[str, str]:
+    def summaries(self, ctx: click.Context) -> dict[str, str]:
         return VERBS
 
 
-def _load(name: str) -> Any:
-    module = importlib.import_module(f"glassformer.cli.{name}")
-    verb: typer.Typer | None = getattr(module, "app", None)
-    if verb is None:
-        verb = typer.Typer(add_completion=False, rich_markup_mode=None)
-        verb.command(name, epilog=module.EXAMPLE, cls=Verb)(getattr(module, name))
-    return typer.main.get_command(verb)
+def _load(name: str) -> click.Command:
+    module: Any = importlib.import_module(f"glassformer.cli.{name}")
+    return getattr(module, "app", None) or command(getattr(module, name), name, module.EXAMPLE)
 
 
-app = typer.Typer(
-    cls=LazyVerbs,
+def _print_completion(context: click.Context, parameter: click.Parameter, shell: str | None) -> None:
+    if shell is None:
+        return
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None
+    click.echo(script(app, {}, "glass", "_GLASS_COMPLETE").source())
+    context.exit()
+
+
+app = LazyVerbs(
+    "glass",
     help="A transformer runtime in a glass case: run a model, and see every step that made each token.",
     no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+    params=[
+        click.Option(
+            ["--show-completion"],
+            type=click.Choice(["bash", "zsh", "fish"]),
+            callback=_print_completion,
+            expose_value=False,
+            is_eager=True,
+            help='Print what completes commands in a shell: eval "$(glass --show-completion bash)".',
+        )
+    ],
 )
-
-
-def _print_version(requested: bool) -> None:
-    if requested:
-        typer.echo(f"glass {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-    ),
-) -> None: ...
+click.version_option(__version__, prog_name="glass", message="%(prog)s %(version)s", help="Print the version and exit.")(app)

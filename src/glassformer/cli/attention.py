@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from glassformer.cli import bars, common
+from glassformer.cli.command import option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     OUTPUT_GROUP,
@@ -15,7 +14,6 @@ from glassformer.cli.options import (
     ChangeableModelGroup,
     OutputGroup,
     PromptGroup,
-    expand_groups,
 )
 from glassformer.errors import InputError
 
@@ -28,22 +26,21 @@ EXAMPLE = (
 )
 
 
-@expand_groups
 def attention(
     prompt: common.PromptArgument = None,
-    layer: Annotated[int | None, typer.Option("--layer", "-l", help="Which layer; -1 is the last.")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="Which of its heads; by default their mean.")] = None,
+    layer: Annotated[int | None, option("--layer", "-l", help="Which layer; -1 is the last.")] = None,
+    head: Annotated[int | None, option("--head", help="Which of its heads; by default their mean.")] = None,
     token: Annotated[
-        str | None, typer.Option("--token", "-t", help="What this token attended to; its position or its text.")
+        str | None, option("--token", "-t", help="What this token attended to; its position or its text.")
     ] = None,
-    mean: Annotated[bool, typer.Option("--mean", help="The mean of all layers and heads.")] = False,
-    rollout: Annotated[bool, typer.Option("--rollout", help="Attention rollout through all layers.")] = False,
-    kind: Annotated[str, typer.Option("--kind", help="self; for an encoder-decoder also cross or encoder.")] = "self",
-    target: Annotated[str | None, typer.Option("--target", help="An encoder-decoder's output text.")] = None,
-    new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="Generate this many tokens first.")] = 0,
+    mean: Annotated[bool, option("--mean", help="The mean of all layers and heads.")] = False,
+    rollout: Annotated[bool, option("--rollout", help="Attention rollout through all layers.")] = False,
+    kind: Annotated[str, option("--kind", help="self; for an encoder-decoder also cross or encoder.")] = "self",
+    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
     record: Annotated[
         Path | None,
-        typer.Option("--record", metavar="FOLDER", help="Write all maps to disk, one .npy file per layer."),
+        option("--record", metavar="FOLDER", help="Write all maps to disk, one .npy file per layer."),
     ] = None,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,

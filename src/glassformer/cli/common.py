@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from glassformer.cli import bars
+from glassformer.cli.command import argument, option
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
@@ -20,32 +21,30 @@ if TYPE_CHECKING:
 
 ModelOption = Annotated[
     str,
-    typer.Option("--model", "-m", envvar="GLASS_MODEL", help="A catalogue name, a hub id, or a path.", show_default=True),
+    option("--model", "-m", envvar="GLASS_MODEL", help="A catalogue name, a hub id, or a path.", default_shown=True),
 ]
-RawOption = Annotated[bool, typer.Option("--raw", help="Use the text as it is, without the chat template.")]
-SystemOption = Annotated[str | None, typer.Option("--system", help="A system message before the prompt.")]
+RawOption = Annotated[bool, option("--raw", help="Use the text as it is, without the chat template.")]
+SystemOption = Annotated[str | None, option("--system", help="A system message before the prompt.")]
 TemplateOption = Annotated[
     list[str] | None,
-    typer.Option("--template", metavar="NAME=VALUE", help="A variable of the chat template, such as enable_thinking=true."),
+    option("--template", metavar="NAME=VALUE", help="A variable of the chat template, such as enable_thinking=true."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JsonOption = Annotated[bool, option("--json", help="Print JSON.")]
 DtypeOption = Annotated[
-    str | None, typer.Option("--dtype", help="What PyTorch computes in: float32, bfloat16, …; by default as stored.")
+    str | None, option("--dtype", help="What PyTorch computes in: float32, bfloat16, …; by default as stored.")
 ]
-ExecutorOption = Annotated[str, typer.Option("--executor", help="cpu (native code), plain (PyTorch), or auto: the best.")]
+ExecutorOption = Annotated[str, option("--executor", help="cpu (native code), plain (PyTorch), or auto: the best.")]
 WeightsOption = Annotated[
-    str | None, typer.Option("--weights", help="Quantize a folder's weights: q8_0, q4_1, q4_k, …; cached for the next time.")
+    str | None, option("--weights", help="Quantize a folder's weights: q8_0, q4_1, q4_k, …; cached for the next time.")
 ]
 CacheOption = Annotated[
-    str | None, typer.Option("--cache", help="The KV cache's format: f32, f16, bf16; or q8, half the size of f16.")
+    str | None, option("--cache", help="The KV cache's format: f32, f16, bf16; or q8, half the size of f16.")
 ]
 ActivationsOption = Annotated[
     str | None,
-    typer.Option("--activations", help="What inputs of quantized weights are rounded to: q14; or q8: faster, coarser."),
+    option("--activations", help="What inputs of quantized weights are rounded to: q14; or q8: faster, coarser."),
 ]
-PromptArgument = Annotated[
-    str | None, typer.Argument(help="The text; '-' or nothing reads it from stdin.", show_default=False)
-]
+PromptArgument = Annotated[str | None, argument(help="The text; '-' or nothing reads it from stdin.", default_shown=False)]
 DEFAULT_MODEL = "smollm2"
 
 
@@ -69,7 +68,7 @@ def read_text(argument: str | None, name: str) -> str:
     if argument is not None and argument != "-":
         return argument
     if argument is None and sys.stdin.isatty():
-        raise typer.BadParameter("say something, or pipe a text in.", param_hint=name)
+        raise click.BadParameter("say something, or pipe a text in.", param_hint=name)
     try:
         text = sys.stdin.read().rstrip("\n")
         text.encode("utf-8", "surrogateescape").decode("utf-8")  # bytes that were no text came in as surrogates

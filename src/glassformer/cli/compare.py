@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from glassformer.cli import bars, common, settings
+from glassformer.cli.command import argument, option
 from glassformer.cli.options import (
     MODEL_GROUP,
     OUTPUT_GROUP,
@@ -15,7 +14,6 @@ from glassformer.cli.options import (
     ModelGroup,
     OutputGroup,
     PromptGroup,
-    expand_groups,
     parse_changes,
 )
 from glassformer.errors import InputError, SettingError
@@ -33,29 +31,28 @@ EXAMPLE = (
 )
 
 
-@expand_groups
 def compare(
     prompt: common.PromptArgument = None,
-    second: Annotated[str | None, typer.Argument(help="A second text.", show_default=False)] = None,
-    token: Annotated[str | None, typer.Option("--token", "-t", help="Two texts: the token to follow in both.")] = None,
-    other: Annotated[str | None, typer.Option("--other", help="Another model on the same text.")] = None,
-    other_weights: Annotated[str | None, typer.Option(help="The same model quantized: q8_0, q4_k, ….")] = None,
-    other_executor: Annotated[str | None, typer.Option(help="The same model on another executor.")] = None,
-    other_cache: Annotated[str | None, typer.Option(help="The same model with another --cache.")] = None,
-    other_activations: Annotated[str | None, typer.Option(help="The same model with other --activations.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="Two models: a file with the text to score.")] = None,
+    second: Annotated[str | None, argument(help="A second text.", default_shown=False)] = None,
+    token: Annotated[str | None, option("--token", "-t", help="Two texts: the token to follow in both.")] = None,
+    other: Annotated[str | None, option("--other", help="Another model on the same text.")] = None,
+    other_weights: Annotated[str | None, option(help="The same model quantized: q8_0, q4_k, ….")] = None,
+    other_executor: Annotated[str | None, option(help="The same model on another executor.")] = None,
+    other_cache: Annotated[str | None, option(help="The same model with another --cache.")] = None,
+    other_activations: Annotated[str | None, option(help="The same model with other --activations.")] = None,
+    file: Annotated[Path | None, option("--file", help="Two models: a file with the text to score.")] = None,
     with_: Annotated[
-        list[str] | None, typer.Option("--with", metavar="NAME=VALUE", help="Another setting for the second run.")
+        list[str] | None, option("--with", metavar="NAME=VALUE", help="Another setting for the second run.")
     ] = None,
     other_template: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Another variable of the chat template for the second run."),
+        option(metavar="NAME=VALUE", help="Another variable of the chat template for the second run."),
     ] = None,
-    other_raw: Annotated[bool, typer.Option("--other-raw", help="No chat template for the second run.")] = False,
-    other_system: Annotated[str | None, typer.Option(help="Another system message for the second run.")] = None,
+    other_raw: Annotated[bool, option("--other-raw", help="No chat template for the second run.")] = False,
+    other_system: Annotated[str | None, option(help="Another system message for the second run.")] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--change",
             metavar="SITE[:HEADS]=FACTOR",
             help="Scale a site in the second run, or some of its heads; 0 ablates.",

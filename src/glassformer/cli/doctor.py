@@ -6,10 +6,11 @@ import json
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from glassformer import __version__
 from glassformer.cli import bars, common
+from glassformer.cli.command import option
 from glassformer.errors import ExecutorError, SettingError
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "
 
 
 def doctor(
-    context: typer.Context,
+    context: click.Context,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare the CPU engine with PyTorch on a model, layer by layer.")
+        bool, option("--verify", help="Compare the CPU engine with PyTorch on a model, layer by layer.")
     ] = False,
     model: Annotated[
         str,
-        typer.Option("--model", "-m", envvar="GLASS_MODEL", help="With --verify: a name, a hub id, or a path."),
+        option("--model", "-m", envvar="GLASS_MODEL", help="With --verify: a name, a hub id, or a path."),
     ] = common.DEFAULT_MODEL,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -42,7 +43,7 @@ def doctor(
         _verify(model, as_json)
         return
     if getattr(context.get_parameter_source("model"), "name", "") == "COMMANDLINE":
-        raise typer.BadParameter("a model is for --verify only.", param_hint="--model")
+        raise click.BadParameter("a model is for --verify only.", param_hint="--model")
     findings = examine()
     if as_json:
         print(json.dumps(findings, ensure_ascii=False))
@@ -77,7 +78,7 @@ def _verify(name: str, as_json: bool) -> None:
         Console().print(verdicts_table(rows))
         print(LEGEND)
     if not all(row.agrees for row in rows):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def verify_engine(model: Model) -> list[EngineVerdict]:

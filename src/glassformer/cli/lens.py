@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from glassformer.cli import bars, common
+from glassformer.cli.command import option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     OUTPUT_GROUP,
@@ -14,7 +13,6 @@ from glassformer.cli.options import (
     ChangeableModelGroup,
     OutputGroup,
     PromptGroup,
-    expand_groups,
 )
 from glassformer.errors import InputError
 
@@ -26,23 +24,22 @@ EXAMPLE = (
 )
 
 
-@expand_groups
 def lens(
     prompt: common.PromptArgument = None,
     token: Annotated[
-        list[str] | None, typer.Option("--token", "-t", help="After this token: its position or its text; repeatable.")
+        list[str] | None, option("--token", "-t", help="After this token: its position or its text; repeatable.")
     ] = None,
     wrote: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--wrote", metavar="TEXT", help="Attribute this next token's logit to blocks and heads; 'best': the top token."
         ),
     ] = None,
     against: Annotated[
-        str | None, typer.Option("--against", metavar="TEXT", help="With --wrote: attribute its lead over this token.")
+        str | None, option("--against", metavar="TEXT", help="With --wrote: attribute its lead over this token.")
     ] = None,
-    target: Annotated[str | None, typer.Option("--target", help="An encoder-decoder's output text.")] = None,
-    new: Annotated[int, typer.Option("-n", "--max-new-tokens", min=0, help="Generate this many tokens first.")] = 0,
+    target: Annotated[str | None, option("--target", help="An encoder-decoder's output text.")] = None,
+    new: Annotated[int, option("-n", "--max-new-tokens", minimum=0, help="Generate this many tokens first.")] = 0,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,

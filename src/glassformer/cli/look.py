@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from glassformer.cli import bars, common
+from glassformer.cli.command import option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     OUTPUT_GROUP,
@@ -18,7 +17,6 @@ from glassformer.cli.options import (
     ChangeableModelGroup,
     OutputGroup,
     PromptGroup,
-    expand_groups,
 )
 from glassformer.errors import SettingError
 
@@ -31,17 +29,16 @@ EXAMPLE = (
 )
 
 
-@expand_groups
 def look(
     prompt: common.PromptArgument = None,
     pair: Annotated[
-        str | None, typer.Option("--pair", help="A second text, for a model that reads pairs, such as question and passage.")
+        str | None, option("--pair", help="A second text, for a model that reads pairs, such as question and passage.")
     ] = None,
     blueprint: Annotated[
-        bool, typer.Option("--blueprint", help="Shapes, modules and parameters from the config alone; nothing is run.")
+        bool, option("--blueprint", help="Shapes, modules and parameters from the config alone; nothing is run.")
     ] = False,
     length: Annotated[
-        int | None, typer.Option("--length", help="With --blueprint: the number of tokens, instead of a prompt's.", min=1)
+        int | None, option("--length", help="With --blueprint: the number of tokens, instead of a prompt's.", minimum=1)
     ] = None,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,

@@ -1,22 +1,16 @@
 """Groups of options that several verbs share: a verb has the group as a parameter, its command line each of the options.
 
-@expand_groups
 def lens(prompt: common.PromptArgument = None, output: OutputGroup = OUTPUT_GROUP) -> None: ...
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
+from glassformer.cli.command import OptionGroup, option
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
@@ -38,29 +32,22 @@ def _check_save_path(path: Path | None) -> Path | None:
     return path
 
 
-AllOption = Annotated[bool, typer.Option("--all", help="Show everything, however long.")]
+AllOption = Annotated[bool, option("--all", help="Show everything, however long.")]
 SaveOption = Annotated[
     Path | None,
-    typer.Option("--save", metavar="FILE", callback=_check_save_path, help="Write a file instead: .html, .json or .txt."),
+    option("--save", metavar="FILE", check=_check_save_path, help="Write a file instead: .html, .json or .txt."),
 ]
 SaveRunOption = Annotated[
     Path | None,
-    typer.Option("--save", metavar="FILE", callback=_check_save_path, help="Save the run: .json to replay, .html to view."),
+    option("--save", metavar="FILE", check=_check_save_path, help="Save the run: .json to replay, .html to view."),
 ]
-
-
-@dataclass(frozen=True)
-class OptionGroup:
-    """Options that belong together, as fields."""
-
-    PANEL: ClassVar[str]  # their heading in the help
 
 
 @dataclass(frozen=True)
 class ModelGroup(OptionGroup):
     """Which model, and how it runs."""
 
-    PANEL = "Model"
+    HEADING = "Model"
 
     model: common.ModelOption = common.DEFAULT_MODEL
     executor: common.ExecutorOption = "auto"
@@ -81,7 +68,7 @@ class ChangeableModelGroup(ModelGroup):
 
     change: Annotated[
         list[str] | None,
-        typer.Option("--change", metavar="SITE[:HEADS]=FACTOR", help="Scale a site, or some of its heads; 0 ablates."),
+        option("--change", metavar="SITE[:HEADS]=FACTOR", help="Scale a site, or some of its heads; 0 ablates."),
     ] = None
 
     def load(self, name: str | None = None, **overrides: Any) -> Model:
@@ -93,7 +80,7 @@ class ChangeableModelGroup(ModelGroup):
 class PromptGroup(OptionGroup):
     """How a text becomes a prompt."""
 
-    PANEL = "Prompt"
+    HEADING = "Prompt"
 
     raw: common.RawOption = False
     system: common.SystemOption = None
@@ -117,7 +104,7 @@ class PromptGroup(OptionGroup):
 class OutputGroup(OptionGroup):
     """How a view is printed or saved."""
 
-    PANEL = "Output"
+    HEADING = "Output"
 
     everything: AllOption = False
     as_json: common.JsonOption = False
@@ -125,14 +112,6 @@ class OutputGroup(OptionGroup):
 
     def show(self, view: View) -> None:
         common.show(view, as_json=self.as_json, everything=self.everything, save=self.save)
-
-
-def _in_panel(panel: str, option: Any) -> Any:
-    """An option, under a heading of the help."""
-    hint, info = get_args(option)
-    info = copy(info)
-    info.rich_help_panel = panel
-    return Annotated[hint, info]
 
 
 MODEL_GROUP, CHANGEABLE_MODEL_GROUP = ModelGroup(), ChangeableModelGroup()
@@ -155,31 +134,3 @@ def parse_changes(arguments: list[str] | None) -> dict[str, Change]:
         if not equals or not site:
             raise SettingError(f"--change {argument!r} is not SITE[:HEADS]=FACTOR, such as blocks.5.attention.heads:2=0.")
     return changes
-
-
-def expand_groups(verb: Callable[..., None]) -> Callable[..., None]:
-    """The verb with its option groups replaced by their options."""
-    hints = get_type_hints(verb, include_extras=True)
-    parameters, groups = [], {}
-    for parameter in inspect.signature(verb).parameters.values():
-        hint = hints[parameter.name]
-        if not (isinstance(hint, type) and issubclass(hint, OptionGroup)):
-            parameters.append(parameter.replace(annotation=hint))
-            continue
-        groups[parameter.name] = hint
-        options = get_type_hints(hint, include_extras=True)
-        for option in fields(hint):
-            annotation = _in_panel(hint.PANEL, options[option.name])
-            parameters.append(parameter.replace(name=option.name, annotation=annotation, default=option.default))
-
-    @functools.wraps(verb)
-    def expanded(**values: Any) -> None:
-        grouped = {
-            name: group(**{option.name: values.pop(option.name) for option in fields(group)})
-            for name, group in groups.items()
-        }
-        verb(**values, **grouped)
-
-    expanded.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return expanded

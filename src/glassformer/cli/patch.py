@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, cast
 
-import typer
-
 from glassformer.cli import bars
+from glassformer.cli.command import argument, option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     OUTPUT_GROUP,
@@ -14,7 +13,6 @@ from glassformer.cli.options import (
     ChangeableModelGroup,
     OutputGroup,
     PromptGroup,
-    expand_groups,
 )
 
 PARTS = ("residual", "attention", "mlp", "heads", "query", "key", "value", "pattern")
@@ -24,24 +22,19 @@ EXAMPLE = (
 )
 
 
-@expand_groups
 def patch(
-    first: Annotated[str, typer.Argument(help="The text whose activations are patched in.", show_default=False)],
-    second: Annotated[str, typer.Argument(help="The text they are patched into, of equal length.", show_default=False)],
-    part: Annotated[
-        str, typer.Option("--part", help=f"What is patched: {', '.join(PARTS[:-1])} or {PARTS[-1]}.")
-    ] = "residual",
+    first: Annotated[str, argument(help="The text whose activations are patched in.", default_shown=False)],
+    second: Annotated[str, argument(help="The text they are patched into, of equal length.", default_shown=False)],
+    part: Annotated[str, option("--part", help=f"What is patched: {', '.join(PARTS[:-1])} or {PARTS[-1]}.")] = "residual",
     token: Annotated[
         list[str] | None,
-        typer.Option("--token", "-t", help="Only at this position, or token of the second text; repeatable."),
+        option("--token", "-t", help="Only at this position, or token of the second text; repeatable."),
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(help="The token to restore, by text or #id; by default the first text's best.")
+        str | None, option(help="The token to restore, by text or #id; by default the first text's best.")
     ] = None,
-    against: Annotated[
-        str | None, typer.Option(help="The token it is compared with; by default the second text's best.")
-    ] = None,
-    target: Annotated[str | None, typer.Option("--target", help="An encoder-decoder's output so far.")] = None,
+    against: Annotated[str | None, option(help="The token it is compared with; by default the second text's best.")] = None,
+    target: Annotated[str | None, option("--target", help="An encoder-decoder's output so far.")] = None,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,

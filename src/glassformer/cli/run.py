@@ -9,16 +9,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from glassformer.cli import bars, common, settings
+from glassformer.cli.command import option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     PROMPT_GROUP,
     ChangeableModelGroup,
     PromptGroup,
     SaveRunOption,
-    expand_groups,
 )
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.errors import SettingError
@@ -33,23 +33,22 @@ REPLAY_ONLY = "--replay takes the model and all settings from the file. Leave th
 EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40'
 
 
-@expand_groups
 def run(
     prompt: common.PromptArgument = None,
     generation: GenerationGroup = GENERATION_GROUP,
-    stop: Annotated[list[str] | None, typer.Option(help="A stop string; repeatable.")] = None,
+    stop: Annotated[list[str] | None, option(help="A stop string; repeatable.")] = None,
     schema: Annotated[
-        str | None, typer.Option(help="Answer in JSON that fits this JSON schema: a file, or the schema itself.")
+        str | None, option(help="Answer in JSON that fits this JSON schema: a file, or the schema itself.")
     ] = None,
-    regex: Annotated[str | None, typer.Option(help="Answer with a text that this matches as a whole.")] = None,
-    choice: Annotated[list[str] | None, typer.Option(help="Answer with one of these texts; repeatable.")] = None,
-    why: Annotated[bool, typer.Option("--why", help="Show what the rules did to each token's candidates.")] = False,
+    regex: Annotated[str | None, option(help="Answer with a text that this matches as a whole.")] = None,
+    choice: Annotated[list[str] | None, option(help="Answer with one of these texts; repeatable.")] = None,
+    why: Annotated[bool, option("--why", help="Show what the rules did to each token's candidates.")] = False,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,
     as_json: common.JsonOption = False,
     save: SaveRunOption = None,
     replay: Annotated[
-        Path | None, typer.Option("--replay", metavar="FILE", help="Generate a saved run again, and compare the tokens.")
+        Path | None, option("--replay", metavar="FILE", help="Generate a saved run again, and compare the tokens.")
     ] = None,
 ) -> None:
     """Answer a prompt, streaming the answer."""
@@ -93,7 +92,7 @@ def run(
         common.note(f"glass: {prepared.remedy}")
     common.note(footer(prepared, about, prompt_options.raw))
     if interrupted:
-        raise typer.Exit(130)
+        raise click.exceptions.Exit(130)
 
 
 def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool) -> None:
@@ -110,7 +109,7 @@ def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool)
         replayed = model.replay(receipt)
     common.show(replayed, as_json=as_json)
     if not replayed.identical:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def print_whys(run: Run) -> None:

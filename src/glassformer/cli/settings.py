@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from glassformer.cli import common
-from glassformer.cli.options import OptionGroup
+from glassformer.cli.command import OptionGroup, option
 from glassformer.errors import SettingError
 from glassformer.page.format import abbreviate_list
 
@@ -24,22 +22,22 @@ FINISH_TEXTS = {
 }  # fmt: skip
 
 NewTokensOption = Annotated[
-    int | None, typer.Option("--max-new-tokens", "-n", help="Tokens to generate, at most; the model's own, or 256.")
+    int | None, option("--max-new-tokens", "-n", help="Tokens to generate, at most; the model's own, or 256.")
 ]
 SampleOption = Annotated[
-    bool | None, typer.Option("--sample/--greedy", help="Sample, or take the best token; by default as the model says.")
+    bool | None, option("--sample/--greedy", help="Sample, or take the best token; by default as the model says.")
 ]
 TemperatureOption = Annotated[
-    float | None, typer.Option(help="Below 1 sharpens, above 1 flattens, 0 is greedy; implies --sample.")
+    float | None, option(help="Below 1 sharpens, above 1 flattens, 0 is greedy; implies --sample.")
 ]
-TopKOption = Annotated[int | None, typer.Option(help="Sample from the k best tokens; implies --sample.")]
+TopKOption = Annotated[int | None, option(help="Sample from the k best tokens; implies --sample.")]
 TopPOption = Annotated[
-    float | None, typer.Option(help="Sample from the best tokens that have this probability; implies --sample.")
+    float | None, option(help="Sample from the best tokens that have this probability; implies --sample.")
 ]
-SeedOption = Annotated[int | None, typer.Option(help="The same seed draws the same tokens.")]
+SeedOption = Annotated[int | None, option(help="The same seed draws the same tokens.")]
 OtherOption = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any other setting, such as num_beams=4."),
+    option("--option", "-o", metavar="NAME=VALUE", help="Any other setting, such as num_beams=4."),
 ]
 
 
@@ -52,7 +50,7 @@ def drop_unset(**options: Any) -> dict[str, Any]:
 class GenerationGroup(OptionGroup):
     """Generation settings."""
 
-    PANEL = "Generation"
+    HEADING = "Generation"
 
     max_new_tokens: NewTokensOption = None
     sample: SampleOption = None

@@ -12,9 +12,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+import click
 
 from glassformer.cli import bars, common
+from glassformer.cli.command import argument, option
 from glassformer.errors import GlassError, InputError
 
 if TYPE_CHECKING:
@@ -29,19 +30,19 @@ EXAMPLE = (
     "Example: glass task similarity 'How old are you?' 'What is your age?'   ·   "
     "glass task embed -f lines.txt > vectors.jsonl   ·   glass task, which lists them"
 )
-NameArgument = Annotated[str | None, typer.Argument(metavar="TASK", help="The task; without one, all are listed.")]
-TextsArgument = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="The texts; without any, lines of stdin.")]
-ModelNameOption = Annotated[str | None, typer.Option("--model", "-m", help="A catalogue name, a hub id, or a path.")]
+NameArgument = Annotated[str | None, argument(metavar="TASK", help="The task; without one, all are listed.")]
+TextsArgument = Annotated[list[str] | None, argument(metavar="TEXT", help="The texts; without any, lines of stdin.")]
+ModelNameOption = Annotated[str | None, option("--model", "-m", help="A catalogue name, a hub id, or a path.")]
 FilesOption = Annotated[
     list[str] | None,
-    typer.Option("--file", "-f", help="A file with a text per line, or JSON per line if .jsonl; '-' is stdin."),
+    option("--file", "-f", help="A file with a text per line, or JSON per line if .jsonl; '-' is stdin."),
 ]
-ContextOption = Annotated[str | None, typer.Option(help="For question-answering: the text with the answer; or use --file.")]
+ContextOption = Annotated[str | None, option(help="For question-answering: the text with the answer; or use --file.")]
 TaskOption = Annotated[
-    list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="An option of the task, such as top_k=3.")
+    list[str] | None, option("--option", "-o", metavar="NAME=VALUE", help="An option of the task, such as top_k=3.")
 ]
 NewTokensOption = Annotated[
-    int | None, typer.Option("--max-new-tokens", "-n", help="For tasks that generate: the tokens, at most.")
+    int | None, option("--max-new-tokens", "-n", help="For tasks that generate: the tokens, at most.")
 ]
 
 
@@ -50,8 +51,8 @@ def task(
     texts: TextsArgument = None,
     model: ModelNameOption = None,
     files: FilesOption = None,
-    whole: Annotated[bool, typer.Option("--whole", help="Each file is one text, not one per line.")] = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Lines are JSON, whatever the file's name.")] = False,
+    whole: Annotated[bool, option("--whole", help="Each file is one text, not one per line.")] = False,
+    jsonl: Annotated[bool, option("--jsonl", help="Lines are JSON, whatever the file's name.")] = False,
     context: ContextOption = None,
     options: TaskOption = None,
     max_new_tokens: NewTokensOption = None,
@@ -76,12 +77,12 @@ def task(
         task_options.setdefault("aggregation_strategy", "simple")  # people want entities, not pieces of them
     for reserved, instead in RESERVED.items():
         if reserved in task_options:
-            raise typer.BadParameter(f"{reserved!r} is no option of a task{instead}.", param_hint="--option")
+            raise click.BadParameter(f"{reserved!r} is no option of a task{instead}.", param_hint="--option")
     inputs = parse_inputs(task_name, texts or [], files or [], context, whole=whole, jsonl=jsonl)
     loaded = load_task(name, model, dtype, task_options)
     json_lines = as_json or not texts or (bool(files) and task_name != "question-answering")
     if not (print_json_lines if json_lines else print_answers)(loaded, inputs):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def load_task(name: str, model: str | None, dtype: str | None, options: dict[str, Any]) -> Task:
@@ -110,20 +111,20 @@ def parse_inputs(
     """The inputs that a command line names."""
     is_question = task == "question-answering"
     if context is not None and not is_question:
-        raise typer.BadParameter("only question-answering reads a context.", param_hint="--context")
+        raise click.BadParameter("only question-answering reads a context.", param_hint="--context")
     if context is not None and (files or not texts):
-        raise typer.BadParameter("it goes with questions as TEXT, and without --file.", param_hint="--context")
+        raise click.BadParameter("it goes with questions as TEXT, and without --file.", param_hint="--context")
     if files.count("-") > 1:
-        raise typer.BadParameter("stdin can be read only once.", param_hint="--file")
+        raise click.BadParameter("stdin can be read only once.", param_hint="--file")
     if is_question and not texts and not jsonl and any(not file.endswith(ENDINGS) for file in files):
-        raise typer.BadParameter("what is the question? A --file alone must be .jsonl, with both in it.", param_hint="TEXT")
+        raise click.BadParameter("what is the question? A --file alone must be .jsonl, with both in it.", param_hint="TEXT")
     if not texts and not files:
         if sys.stdin.isatty():
-            raise typer.BadParameter("say something, name a --file, or pipe lines in.", param_hint="TEXT")
+            raise click.BadParameter("say something, name a --file, or pipe lines in.", param_hint="TEXT")
         files = ["-"]
     if is_question and texts:
         if context is None and not files:
-            raise typer.BadParameter("where is the answer? Give --context or --file.", param_hint="--context")
+            raise click.BadParameter("where is the answer? Give --context or --file.", param_hint="--context")
         passage = context if context is not None else "\n".join(_read(file) for file in files)
         return [{"question": text, "context": passage} for text in texts]
     from_files = chain.from_iterable(

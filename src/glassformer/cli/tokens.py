@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from glassformer.cli import bars, common
-from glassformer.cli.options import OUTPUT_GROUP, OutputGroup, expand_groups
+from glassformer.cli.command import argument, option
+from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
 from glassformer.errors import ConfigError, InputError, SettingError
 
 if TYPE_CHECKING:
@@ -21,25 +20,24 @@ EXAMPLE = (
 )
 
 
-@expand_groups
 def tokens(
     texts: Annotated[
         list[str] | None,
-        typer.Argument(
+        argument(
             metavar="TEXT",
             help="The text, or several as a batch; '-' or nothing reads one from stdin.",
-            show_default=False,
+            default_shown=False,
         ),
     ] = None,
     model: common.ModelOption = common.DEFAULT_MODEL,
-    pair: Annotated[str | None, typer.Option("--pair", help="A second text, for models that read pairs.")] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of stdin is a text of the batch.")] = False,
+    pair: Annotated[str | None, option("--pair", help="A second text, for models that read pairs.")] = None,
+    lines: Annotated[bool, option("--lines", help="Each line of stdin is a text of the batch.")] = False,
     left: Annotated[
         bool | None,
-        typer.Option("--left/--right", help="The side on which a batch is padded.", show_default="the tokenizer's"),
+        option("--left/--right", help="The side on which a batch is padded.", default_shown="the tokenizer's"),
     ] = None,
     special: Annotated[
-        bool, typer.Option("--special/--no-special", help="Add the special tokens that the model was trained with.")
+        bool, option("--special/--no-special", help="Add the special tokens that the model was trained with.")
     ] = True,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:

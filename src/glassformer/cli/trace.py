@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from glassformer.cli import bars, common
+from glassformer.cli.command import option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     OUTPUT_GROUP,
@@ -15,7 +14,6 @@ from glassformer.cli.options import (
     ChangeableModelGroup,
     OutputGroup,
     PromptGroup,
-    expand_groups,
 )
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.errors import SettingError
@@ -30,27 +28,24 @@ EXAMPLE = (
 )
 
 
-@expand_groups
 def trace(
     prompt: common.PromptArgument = None,
-    score: Annotated[bool, typer.Option("--given", help="Generate nothing: score the text itself, token by token.")] = False,
+    score: Annotated[bool, option("--given", help="Generate nothing: score the text itself, token by token.")] = False,
     target: Annotated[
-        str | None, typer.Option("--target", help="With --given: an encoder-decoder's output text, to be scored.")
+        str | None, option("--target", help="With --given: an encoder-decoder's output text, to be scored.")
     ] = None,
-    with_prompt: Annotated[bool, typer.Option("--prompt", help="Include the prompt's own tokens.")] = False,
-    waterfall: Annotated[
-        bool, typer.Option("--waterfall", help="What each rule did to each candidate, step by step.")
-    ] = False,
+    with_prompt: Annotated[bool, option("--prompt", help="Include the prompt's own tokens.")] = False,
+    waterfall: Annotated[bool, option("--waterfall", help="What each rule did to each candidate, step by step.")] = False,
     sweep: Annotated[
         str | None,
-        typer.Option("--sweep", metavar="NAME=A,B,…", help="One step's choice under several values of a setting."),
+        option("--sweep", metavar="NAME=A,B,…", help="One step's choice under several values of a setting."),
     ] = None,
-    step: Annotated[int, typer.Option("--step", help="With --sweep: which step; 0 is the first.")] = 0,
-    strategies: Annotated[bool, typer.Option("--strategies", help="The usual decoding strategies side by side.")] = False,
+    step: Annotated[int, option("--step", help="With --sweep: which step; 0 is the first.")] = 0,
+    strategies: Annotated[bool, option("--strategies", help="The usual decoding strategies side by side.")] = False,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="With the KV cache and without it: tokens, time and bytes.")
+        bool, option("--no-cache", help="With the KV cache and without it: tokens, time and bytes.")
     ] = False,
-    best: Annotated[int, typer.Option("--best", min=1, max=1000, help="Candidates to keep at each position.")] = 5,
+    best: Annotated[int, option("--best", minimum=1, maximum=1000, help="Candidates to keep at each position.")] = 5,
     generation: GenerationGroup = GENERATION_GROUP,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from glassformer.cli import bars, common
+from glassformer.cli.command import option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     OUTPUT_GROUP,
@@ -14,7 +13,6 @@ from glassformer.cli.options import (
     ChangeableModelGroup,
     OutputGroup,
     PromptGroup,
-    expand_groups,
 )
 from glassformer.errors import InputError
 
@@ -24,17 +22,16 @@ EXAMPLE = (
 )
 
 
-@expand_groups
 def tree(
     prompt: common.PromptArgument = None,
-    width: Annotated[int, typer.Option("--width", "-w", help="How many tokens follow each token.")] = 3,
-    depth: Annotated[int, typer.Option("--depth", "-d", help="How many tokens a path has.")] = 3,
+    width: Annotated[int, option("--width", "-w", help="How many tokens follow each token.")] = 3,
+    depth: Annotated[int, option("--depth", "-d", help="How many tokens a path has.")] = 3,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="N.N", help="Grow this node further: 0.2 is the third child of the first.")
+        str | None, option("--at", metavar="N.N", help="Grow this node further: 0.2 is the third child of the first.")
     ] = None,
     force: Annotated[
         str | None,
-        typer.Option("--force", metavar="TEXT", help="Append this text at the node of --at or at the root, and grow it."),
+        option("--force", metavar="TEXT", help="Append this text at the node of --at or at the root, and grow it."),
     ] = None,
     model_options: ChangeableModelGroup = CHANGEABLE_MODEL_GROUP,
     prompt_options: PromptGroup = PROMPT_GROUP,

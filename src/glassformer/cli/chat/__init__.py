@@ -6,10 +6,11 @@ import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+import click
 
 from glassformer.cli import bars, common, settings
-from glassformer.cli.options import MODEL_GROUP, ModelGroup, expand_groups
+from glassformer.cli.command import option
+from glassformer.cli.options import MODEL_GROUP, ModelGroup
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
 from glassformer.errors import GlassError
 
@@ -19,13 +20,12 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: glass chat --system 'You answer in rhymes.'   ·   printf 'Hi!\\nAnd you?\\n' | glass chat"
 
 
-@expand_groups
 def chat(
-    context: typer.Context,
+    context: click.Context,
     system: common.SystemOption = None,
     generation: GenerationGroup = GENERATION_GROUP,
     template: common.TemplateOption = None,
-    file: Annotated[str | None, typer.Option("--load", help="Continue a conversation that /save wrote as .json.")] = None,
+    file: Annotated[str | None, option("--load", help="Continue a conversation that /save wrote as .json.")] = None,
     model_options: ModelGroup = MODEL_GROUP,
     as_json: common.JsonOption = False,
 ) -> None:
@@ -56,7 +56,7 @@ def chat(
         common.note("/help lists the commands, Ctrl-D leaves.")
     if session.no_template_note:
         common.note(session.no_template_note)
-    raise typer.Exit(chat_in_terminal(session) if session.terminal else chat_from_pipe(session))
+    raise click.exceptions.Exit(chat_in_terminal(session) if session.terminal else chat_from_pipe(session))
 
 
 def chat_in_terminal(session: Session) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from glassformer.cli import bars, common
-from glassformer.cli.options import OUTPUT_GROUP, OutputGroup, expand_groups
+from glassformer.cli.command import argument, option
+from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
 
 if TYPE_CHECKING:
     from glassformer.opened import OpenedModel
@@ -16,19 +15,18 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: glass models params smollm2   ·   glass models params --only '*.q_proj.weight' --histogram"
 
 
-@expand_groups
 def params(
     model: Annotated[
-        str, typer.Argument(envvar="GLASS_MODEL", help="A catalogue name, a hub id, or a path.", show_default=True)
+        str, argument(envvar="GLASS_MODEL", help="A catalogue name, a hub id, or a path.", default_shown=True)
     ] = common.DEFAULT_MODEL,
     only: Annotated[
         str | None,
-        typer.Option("--only", metavar="PATTERN", help="A name, a module, or a pattern such as '*.q_proj.weight'."),
+        option("--only", metavar="PATTERN", help="A name, a module, or a pattern such as '*.q_proj.weight'."),
     ] = None,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Read the values: mean, deviation, extremes, zeros and outliers.")
+        bool, option("--stats", help="Read the values: mean, deviation, extremes, zeros and outliers.")
     ] = False,
-    histogram: Annotated[bool, typer.Option("--histogram", help="The same, with a histogram of 21 bins.")] = False,
+    histogram: Annotated[bool, option("--histogram", help="The same, with a histogram of 21 bins.")] = False,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Show a model's parameters: shapes, counts, bytes and data types, summed up by module.

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-import typer
-
 from glassformer.cli import bars, common
+from glassformer.cli.command import argument
 
 EXAMPLE = "Example: glass models pull smollm2"
 
 
-def pull(
-    name: Annotated[str, typer.Argument(help="A catalogue name or a hub id.")], as_json: common.JsonOption = False
-) -> None:
+def pull(name: Annotated[str, argument(help="A catalogue name or a hub id.")], as_json: common.JsonOption = False) -> None:
     """Fetch a model into the cache, or verify the one that is there, and print its path."""
     from glassformer.checkpoint import tiktoken_ranks
     from glassformer.checkpoint.locate import pull

@@ -7,9 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from glassformer.cli import bars, common
+from glassformer.cli.command import argument, option
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,20 +20,14 @@ MIN_TOKENS = 32  # that a perplexity is measured on
 
 
 def quantize(
-    model: Annotated[str, typer.Argument(help="A catalogue name, a hub id, or a path.")],
-    to: Annotated[
-        str, typer.Option("--to", metavar="KIND", help="q8_0, q6_k, q5_k, q5_0, q4_k, q4_1, q4_0, bf16, f16 or f32.")
-    ],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write; by default MODEL-KIND.gguf.")
-    ] = None,
+    model: Annotated[str, argument(help="A catalogue name, a hub id, or a path.")],
+    to: Annotated[str, option("--to", metavar="KIND", help="q8_0, q6_k, q5_k, q5_0, q4_k, q4_1, q4_0, bf16, f16 or f32.")],
+    output: Annotated[Path | None, option("--output", "-o", help="The file to write; by default MODEL-KIND.gguf.")] = None,
     text: Annotated[
-        Path | None, typer.Option("--text", help="The text to measure perplexity on; by default a chapter of Moby-Dick.")
+        Path | None, option("--text", help="The text to measure perplexity on; by default a chapter of Moby-Dick.")
     ] = None,
-    perplexity: Annotated[
-        bool, typer.Option("--perplexity/--no-perplexity", help="Measure perplexity before and after.")
-    ] = True,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    perplexity: Annotated[bool, option("--perplexity/--no-perplexity", help="Measure perplexity before and after.")] = True,
+    force: Annotated[bool, option("--force", help="Overwrite an existing file.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
     """Write a model as a GGUF file with quantized weights, and report its size and perplexity."""

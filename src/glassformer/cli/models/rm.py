@@ -7,9 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from glassformer.cli import common
+from glassformer.cli.command import argument, option
 from glassformer.errors import GlassError, InputError
 
 if TYPE_CHECKING:
@@ -21,12 +20,12 @@ LISTED_FILES = 10  # before a question
 
 def rm(
     name: Annotated[
-        str | None, typer.Argument(help="A catalogue name or a hub id, as in 'glass models list'.", show_default=False)
+        str | None, argument(help="A catalogue name or a hub id, as in 'glass models list'.", default_shown=False)
     ] = None,
     packed: Annotated[
-        bool, typer.Option("--packed", help="Only the packed weights of all models; they are made again when needed.")
+        bool, option("--packed", help="Only the packed weights of all models; they are made again when needed.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, option("--yes", "-y", help="Do not ask.")] = False,
     as_json: common.JsonOption = False,
 ) -> None:
     """Remove a model and its packed weights from the cache. It can be fetched again."""
