@@ -37,6 +37,8 @@ class TestCompareTexts:
         if executor == "cpu":  # a token's numbers do not depend on its company
             assert same.same
             assert same.divergence == 0
+        else:  # PyTorch's products are not batch-invariant, and the view says so
+            assert same.same or "dog is the same but for rounding" in " ".join(fits(same).split())
         assert max(one.largest for one in same.layers) < 1e-2
         valid(other)
         assert "until block 0" in fits(other)

@@ -45,6 +45,12 @@ class TextComparison(View):
         """Whether the token is the same in both, at every layer."""
         return self.parts is None
 
+    @property
+    def rounded(self) -> bool:
+        """Whether the token differs by rounding alone: all that stands before it is the same, and so is it, but for that."""
+        first, second = self.positions
+        return not self.same and first == second < self.shared and all(layer.cosine > 0.999 for layer in self.layers)
+
     def __repr__(self) -> str:
         return f"TextComparison({self.token!r}: {'the same' if self.same else f'differs from layer {self.parts} on'})"
 
@@ -55,6 +61,11 @@ def draw(view: TextComparison, everything: bool = False) -> Page:
     title = f"{token} at position {first} of the first text and {second} of the second"
     if view.same:
         verdict = "the same at every layer: what follows a token does not change it"
+    elif view.rounded:
+        verdict = (
+            "the same but for rounding: what follows a token does not change it, but PyTorch adds in another order "
+            "for a text of another length (the cpu executor does not)"
+        )
     elif view.parts == "embedding":
         verdict = "different from the start: another position, or another token"
     else:
@@ -64,7 +75,7 @@ def draw(view: TextComparison, everything: bool = False) -> Page:
         Heading(f"{view.model}: {title}"),
         *(Paragraph(f"{number}: {' '.join(map(visible, tokens))}") for number, tokens in enumerate(view.tokens, 1)),
         Paragraph(f"common prefix: {pluralize(view.shared, 'token')}" if view.shared else "no common prefix", "dim"),
-        Paragraph(f"{token} is {verdict}", "chosen" if view.same else "strong"),
+        Paragraph(f"{token} is {verdict}", "chosen" if view.same or view.rounded else "strong"),
         Table(
             (
                 Column("after", "number"),
