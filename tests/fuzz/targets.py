@@ -1,0 +1,462 @@
+"""What is fuzzed: for every parser good inputs, how they are mutated, and what reads them."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.fuzz.mutations import mutated_bytes, mutated_json, mutated_text
+
+PROSE = ["the quick brown fox jumps over the lazy dog", "how are you today? I am well, thank you", "don't panic: it is 42"]
+TEXT = "the dog is well, don't panic"
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "how are you?"},
+    {"role": "assistant", "content": "fine", "tool_calls": [{"function": {"name": "look", "arguments": {"at": 1}}}]},
+    {"role": "user", "content": [{"type": "text", "text": "and now?"}]},
+]
+TEMPLATE = (
+    "{% if messages[0].role == 'system' %}{{ messages[0]['content'] }}{% endif %}"
+    "{% for message in messages %}{% set index = loop.index0 %}<|{{ message.role }}|>"
+    "{{ message['content'] if message.content is string else message.content | map(attribute='text') | join(' ') | trim }}"
+    "{% if message.tool_calls %}{{ message.tool_calls | tojson(indent=2) }}{% endif %}{{ '\\n' * (index % 2) }}{% endfor %}"
+    "{% macro end(text) %}{{ text | upper }}{% endmacro %}{% if add_generation_prompt %}{{ end('<|assistant|>') }}{% endif %}"
+)
+SETTINGS: dict[str, Any] = {
+    "max_new_tokens": 2, "do_sample": True, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "typical_p": 0.9,
+    "epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "repetition_penalty": 1.1, "no_repeat_ngram_size": 2, "seed": 7,
+    "num_return_sequences": 2, "bad_words_ids": [[3], [4, 5]], "sequence_bias": [[[6], -1.0]], "min_new_tokens": 1,
+    "forced_eos_token_id": 2, "suppress_tokens": [7], "begin_suppress_tokens": [8], "eos_token_id": [2], "pad_token_id": 0,
+    "exponential_decay_length_penalty": [1, 1.1], "stop": ["x"],
+}  # fmt: skip
+BEAMS: dict[str, Any] = {
+    "max_new_tokens": 2, "num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.8, "early_stopping": True,
+    "diversity_penalty": 0.0, "no_repeat_ngram_size": 2, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+SCHEMA: dict[str, Any] = {
+    "type": "object", "properties": {"name": {"type": "string", "maxLength": 4}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name"], "additionalProperties": False, "$defs": {"list": {"type": "array", "items": {"enum": [1, "a"]}}},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser under test."""
+
+    make_good: Callable[[], Any]  # an input that must be accepted
+    make: Callable[[random.Random], Any]  # a mutated one
+    read: Callable[[Any], object]  # gives a value, or raises one of our errors
+
+
+def bytes_target(seeds: list[bytes], read: Callable[[bytes], object]) -> Target:
+    return Target(lambda: seeds[0], lambda draw: mutated_bytes(draw.choice(seeds), draw), read)
+
+
+def json_target(seeds: list[Any], read: Callable[[Any], object]) -> Target:
+    return Target(lambda: seeds[0], lambda draw: mutated_json(draw.choice(seeds), draw), read)
+
+
+def file_target(folder: Path, name: str, seeds: list[bytes], read: Callable[[Path], object]) -> Target:
+    """Mutated bytes of one file in a folder; `read` is given the folder."""
+
+    def put(data: bytes) -> object:
+        (folder / name).unlink(missing_ok=True)  # what was mapped stays as it was
+        (folder / name).write_bytes(data)
+        return read(folder)
+
+    return bytes_target(seeds, put)
+
+
+def json_file_target(folder: Path, name: str, seeds: list[Any], read: Callable[[Path], object]) -> Target:
+    """A mutated JSON file in a folder, its structure and sometimes its bytes; `read` is given the folder."""
+
+    def put(data: bytes) -> object:
+        (folder / name).write_bytes(data)
+        return read(folder)
+
+    def make(draw: random.Random) -> bytes:
+        seed = draw.choice(seeds)
+        if draw.random() < 0.15:
+            return mutated_bytes(dumped(seed), draw)
+        return dumped(mutated_json(seed, draw))
+
+    return Target(lambda: dumped(seeds[0]), make, put)
+
+
+def dumped(value: Any) -> bytes:
+    return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+# Good material --------------------------------------------------------------------------------------------------
+
+
+@cache
+def tokenizer_json(kind: str) -> dict[str, Any]:
+    """A tiny tokenizer.json, trained here."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    if kind == "bpe":
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer: Any = trainers.BpeTrainer(
+            vocab_size=300, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        )
+    elif kind == "words":
+        tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(vocab_size=80, special_tokens=special, show_progress=False)
+    else:
+        tokenizer = Tokenizer(models.Unigram())
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=special, unk_token="<unk>", show_progress=False)
+    tokenizer.train_from_iterator(PROSE * 4, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    content: dict[str, Any] = json.loads(tokenizer.to_str())
+    return content
+
+
+TOKENIZER_CONFIG: dict[str, Any] = {
+    "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "model_max_length": 64,
+    "pad_token": {"content": "<pad>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False},
+    "unk_token": "<unk>", "padding_side": "left", "truncation_side": "right", "clean_up_tokenization_spaces": False,
+    "add_bos_token": True, "add_eos_token": False, "add_prefix_space": False, "chat_template": TEMPLATE,
+    "added_tokens_decoder": {"1": {"content": "<s>", "special": True}}, "model_input_names": ["input_ids", "attention_mask"],
+    "extra_special_tokens": {"image_token": "<s>"}, "additional_special_tokens": ["</s>"], "split_special_tokens": False,
+}  # fmt: skip
+
+
+@cache
+def piece_model(kind: str) -> bytes:
+    import sentencepiece
+
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(PROSE * 4), model_writer=written, minloglevel=2, hard_vocab_limit=False,
+        model_type=kind, vocab_size=330 if kind == "bpe" else 90, byte_fallback=kind == "bpe",
+    )  # fmt: skip
+    return written.getvalue()
+
+
+def write_tokenizer(folder: Path, kind: str = "bpe") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_bytes(dumped(tokenizer_json(kind)))
+    (folder / "tokenizer_config.json").write_bytes(dumped(TOKENIZER_CONFIG))
+    return folder
+
+
+def use_tokenizer(folder: Path) -> object:
+    from glassformer import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer([TEXT, "the"], padding=True, truncation=True)["input_ids"]
+    tokenizer.decode(ids[0], skip_special_tokens=True)
+    tokenizer.convert_ids_to_tokens(ids[1])
+    return len(tokenizer), tokenizer.all_special_ids, tokenizer.model_max_length
+
+
+def llama_weights() -> dict[str, Any]:
+    """The tensors of a one-block Llama with hidden size 16, named as in a folder."""
+    import numpy as np
+
+    hidden, inner, shared = 16, 24, 8
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (300, hidden), "model.norm.weight": (hidden,), "lm_head.weight": (300, hidden),
+    }  # fmt: skip
+    block: dict[str, tuple[int, ...]] = {
+        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (shared, hidden), "self_attn.v_proj": (shared, hidden),
+        "self_attn.o_proj": (hidden, hidden), "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner), "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+    }  # fmt: skip
+    shapes |= {f"model.layers.0.{name}.weight": shape for name, shape in block.items()}
+    draw = np.random.default_rng(0)
+    return {name: draw.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+
+
+LLAMA_CONFIG: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 300, "hidden_size": 16, "intermediate_size": 24,
+    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1,
+    "eos_token_id": 2, "torch_dtype": "float32", "attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "initializer_range": 0.02, "use_cache": True,
+}  # fmt: skip
+GENERATION_CONFIG: dict[str, Any] = {
+    "bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0, "do_sample": True, "temperature": 0.6, "top_k": 20,
+    "top_p": 0.95, "repetition_penalty": 1.05, "max_new_tokens": 4, "transformers_version": "4.51.0", "max_length": 60,
+}  # fmt: skip
+
+
+def write_llama(folder: Path) -> Path:
+    from safetensors.numpy import save_file
+
+    write_tokenizer(folder)
+    (folder / "config.json").write_bytes(dumped(LLAMA_CONFIG))
+    save_file(llama_weights(), folder / "model.safetensors")
+    return folder
+
+
+def gguf_bytes(folder: Path) -> bytes:
+    """The same model as a GGUF file with its tokenizer, written by the gguf package."""
+    import numpy as np
+    from gguf import GGMLQuantizationType, GGUFWriter, quants
+
+    path = folder / "good.gguf"
+    writer = GGUFWriter(path, "llama")
+    numbers = {
+        "context_length": 64, "embedding_length": 32, "block_count": 1, "feed_forward_length": 32, "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+    }  # fmt: skip
+    for name, value in numbers.items():
+        writer.add_uint32(f"llama.{name}", value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    vocabulary = tokenizer_json("bpe")["model"]["vocab"]
+    tokens = sorted(vocabulary, key=vocabulary.__getitem__)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if number < 4 else 1 for number in range(len(tokens))])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer_json("bpe")["model"]["merges"]])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(TEMPLATE)
+    shapes = {
+        "token_embd": (len(tokens), 32), "output_norm": (32,), "blk.0.attn_norm": (32,), "blk.0.attn_q": (32, 32),
+        "blk.0.attn_k": (16, 32), "blk.0.attn_v": (16, 32), "blk.0.attn_output": (32, 32), "blk.0.ffn_norm": (32,),
+        "blk.0.ffn_gate": (32, 32), "blk.0.ffn_up": (32, 32), "blk.0.ffn_down": (32, 32),
+    }  # fmt: skip
+    draw = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        values = draw.standard_normal(shape, np.float32)
+        if len(shape) == 1:
+            writer.add_tensor(f"{name}.weight", values)
+        else:
+            packed = quants.quantize(values, GGMLQuantizationType.Q4_1)
+            writer.add_tensor(f"{name}.weight", packed, raw_dtype=GGMLQuantizationType.Q4_1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+def open_everything(path: Path) -> object:
+    """All that opening a model reads, down to each tensor's values."""
+    import numpy as np
+
+    from glassformer.opened import open_model
+
+    opened = open_model(path)
+    with np.errstate(all="ignore"):
+        values = [float(tensor.to_float32().sum()) for tensor in opened.tensors.values()]
+    return opened.config, opened.settings, opened.blueprint(), values
+
+
+def run_model(path: Path, executor: str = "cpu") -> object:
+    """Load a model and generate two tokens."""
+    import numpy as np
+
+    import glassformer
+
+    model = glassformer.load(path, executor=executor)
+    with np.errstate(all="ignore"):
+        return model.watch("the dog", raw=True, max_new_tokens=2).text
+
+
+# The targets ----------------------------------------------------------------------------------------------------
+
+
+def config(folder: Path) -> Target:
+    from glassformer.blueprints import blueprint, read_config
+    from tests.parity import reference
+
+    seeds = [{**reference.config(family).to_dict(), "model_type": family} for family in reference.FAMILIES]
+    return json_target(seeds, lambda raw: blueprint(read_config(raw)).sites if isinstance(raw, dict) else None)
+
+
+def config_file(folder: Path) -> Target:
+    return json_file_target(write_llama(folder), "config.json", [LLAMA_CONFIG], open_everything)
+
+
+def model_cpu(folder: Path) -> Target:
+    return json_file_target(write_llama(folder), "config.json", [LLAMA_CONFIG], run_model)
+
+
+def generation_config(folder: Path) -> Target:
+    from glassformer.opened import open_model
+
+    write_llama(folder)
+    return json_file_target(
+        folder, "generation_config.json", [GENERATION_CONFIG], lambda path: open_model(path).settings.to_dict()
+    )
+
+
+def settings(folder: Path) -> Target:
+    import numpy as np
+
+    import glassformer
+
+    model = glassformer.load(write_llama(folder), executor="cpu")
+
+    def read(raw: Any) -> object:
+        with np.errstate(all="ignore"):
+            return model.watch_many("the dog", raw=True, **raw) if isinstance(raw, dict) else None
+
+    return json_target([SETTINGS, BEAMS], read)
+
+
+def safetensors(folder: Path) -> Target:
+    seed = (write_llama(folder) / "model.safetensors").read_bytes()
+    return file_target(folder, "model.safetensors", [seed], open_everything)
+
+
+def safetensors_index(folder: Path) -> Target:
+    seed = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(llama_weights(), "shard.safetensors")}
+    (write_llama(folder) / "model.safetensors").rename(folder / "shard.safetensors")
+    return json_file_target(folder, "model.safetensors.index.json", [seed], open_everything)
+
+
+def torch_file(folder: Path) -> Target:
+    import torch
+
+    (write_llama(folder) / "model.safetensors").unlink()
+    tensors = {name: torch.from_numpy(values) for name, values in llama_weights().items()}
+    seeds = []
+    for zipped in (True, False):
+        torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+        seeds.append((folder / "pytorch_model.bin").read_bytes())
+    return file_target(folder, "pytorch_model.bin", seeds, open_everything)
+
+
+def gguf(folder: Path) -> Target:
+    seed = gguf_bytes(folder)
+    return file_target(folder, "model.gguf", [seed], lambda path: open_everything(path / "model.gguf"))
+
+
+def gguf_tokenizer(folder: Path) -> Target:
+    from glassformer.opened import open_model
+    from glassformer.text import Tokenizer
+
+    (folder / "seed.gguf").write_bytes(gguf_bytes(folder))
+    metadata = dict(open_model(folder / "seed.gguf").checkpoint.metadata)  # type: ignore[attr-defined]
+    seed = {name: list(value) if isinstance(value, (list, tuple)) else value for name, value in metadata.items()}
+
+    def read(raw: Any) -> object:
+        if not isinstance(raw, dict):
+            return None
+        tokenizer = Tokenizer.from_gguf(raw)
+        return tokenizer.decode(tokenizer.encode(TEXT))
+
+    return json_target([seed], read)
+
+
+def tokenizer_file(folder: Path) -> Target:
+    seeds = [tokenizer_json(kind) for kind in ("bpe", "words", "unigram")]
+    return json_file_target(write_tokenizer(folder), "tokenizer.json", seeds, use_tokenizer)
+
+
+def tokenizer_config(folder: Path) -> Target:
+    return json_file_target(write_tokenizer(folder), "tokenizer_config.json", [TOKENIZER_CONFIG], use_tokenizer)
+
+
+def word_list(folder: Path) -> Target:
+    """vocab.txt of a WordPiece tokenizer."""
+    vocabulary = tokenizer_json("words")["model"]["vocab"]
+    words = sorted({**vocabulary, "[CLS]": 900, "[SEP]": 901, "[MASK]": 902, "[PAD]": 903, "[UNK]": 904}, key=str)
+    (folder / "tokenizer_config.json").write_bytes(dumped({"tokenizer_class": "BertTokenizer"}))
+    return file_target(folder, "vocab.txt", ["\n".join(words).encode()], use_tokenizer)
+
+
+def merges(folder: Path) -> Target:
+    """merges.txt beside a vocab.json."""
+    model = tokenizer_json("bpe")["model"]
+    (folder / "vocab.json").write_bytes(dumped({**model["vocab"], "<|endoftext|>": len(model["vocab"])}))
+    (folder / "tokenizer_config.json").write_bytes(dumped({"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>"}))
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    return file_target(folder, "merges.txt", ["\n".join(lines).encode()], use_tokenizer)
+
+
+def pieces(folder: Path) -> Target:
+    """tokenizer.model, SentencePiece's protobuf."""
+    (folder / "tokenizer_config.json").write_bytes(dumped({"tokenizer_class": "LlamaTokenizer", "pad_token": "<unk>"}))
+    return file_target(folder, "tokenizer.model", [piece_model("unigram"), piece_model("bpe")], use_tokenizer)
+
+
+def ranks(folder: Path) -> Target:
+    """tiktoken's lines of base64 and a rank."""
+    from glassformer.text import Tokenizer
+
+    tokens = [bytes([value]) for value in range(256)] + [b"th", b"the", b" d", b" do", b" dog"]
+    seed = b"".join(b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
+    return file_target(
+        folder, "x.tiktoken", [seed], lambda path: Tokenizer.from_tiktoken(path / "x.tiktoken").encode("the dog")
+    )
+
+
+def template(folder: Path) -> Target:
+    from glassformer.text.chat.template import ChatTemplate
+
+    def read(source: str) -> str:
+        return ChatTemplate(source).render(MESSAGES, add_generation_prompt=True)
+
+    return Target(lambda: TEMPLATE, lambda draw: mutated_text(TEMPLATE, draw), read)
+
+
+def messages(folder: Path) -> Target:
+    from glassformer.text.chat.template import ChatTemplate
+
+    chat = ChatTemplate(TEMPLATE)
+    return json_target([MESSAGES], lambda raw: chat.render(raw, add_generation_prompt=True))
+
+
+def receipt(folder: Path) -> Target:
+    import glassformer
+
+    model = glassformer.load(write_llama(folder), executor="cpu")
+    run = model.watch("the dog", raw=True, max_new_tokens=3, do_sample=True, seed=1)
+    run.save(folder / "run.json")
+    seed = json.loads((folder / "run.json").read_text("utf-8"))
+    return json_file_target(folder, "run.json", [seed], lambda path: model.replay(path / "run.json"))
+
+
+def json_schema(folder: Path) -> Target:
+    import glassformer
+
+    model = glassformer.load(write_llama(folder), executor="cpu")
+    return json_target([SCHEMA], lambda raw: model.watch("the dog", raw=True, json_schema=raw, max_new_tokens=2))
+
+
+def screen(folder: Path) -> Target:
+    """Whatever a text holds, nothing in it acts on a terminal."""
+    import unicodedata
+
+    from glassformer.page.document import Page, Paragraph
+    from glassformer.page.terminal import TerminalPage, plain_text
+
+    def read(text: str) -> object:
+        shown = plain_text(TerminalPage(Page("x", [Paragraph(text)])), 80)
+        wrong = [mark for mark in shown if unicodedata.category(mark) in ("Cc", "Cs") and mark != "\n"]
+        assert not wrong, wrong
+        return shown
+
+    return Target(lambda: TEXT, lambda draw: mutated_text("\n".join(PROSE), draw), read)
+
+
+TARGETS: dict[str, Callable[[Path], Target]] = {
+    target.__name__: target
+    for target in (
+        config, config_file, model_cpu, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
+        gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages, receipt,
+        json_schema, screen,
+    )
+}  # fmt: skip

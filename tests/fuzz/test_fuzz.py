@@ -1,0 +1,52 @@
+"""2,000 mutated inputs for every parser in the ordinary tests, 100,000 with the sweeps: a value or one of our errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuzz.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
+QUICK, MANY = 2_000, 100_000
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits on time and memory are set by POSIX calls")
+
+
+def outcome(name: str, first: int, count: int, folder: Path) -> dict[str, Any]:
+    """What came of a range of cases, each in a process that may be ended by them."""
+    case = folder / "case"
+    environment = {**os.environ, "FUZZ_CASE": str(case), "GLASS_THREADS": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", name, str(first), str(count)],
+        cwd=ROOT, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    at = case.read_text() if case.exists() else "none"
+    assert done.returncode == 0, f"{name}: ended with {done.returncode} at case {at.strip()}: {done.stderr[-2000:]}"
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def check(name: str, first: int, count: int, folder: Path) -> None:
+    result = outcome(name, first, count, folder)
+    assert not result["failures"], "\n".join(f"{name} {number}: {reason}" for number, reason in result["failures"])
+    assert result["accepted"] + result["refused"] == count
+    assert result["refused"] > count // 100  # the mutations do reach what is checked
+    print(f"{name}: {count} cases, {result['accepted']} accepted, {result['refused']} refused")
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_mutated_inputs(name: str, tmp_path: Path) -> None:
+    check(name, 0, QUICK, tmp_path)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", TARGETS)
+def test_many_mutated_inputs(name: str, tmp_path: Path) -> None:
+    check(name, QUICK, MANY, tmp_path)
