@@ -261,6 +261,26 @@ LAYOUTS: dict[str, Files] = {
     "a special token that is in the vocabulary only": configured(unk_token="the"),
     "special tokens that tokenizer.json lacks": configured(pad_token="<pad>", additional_special_tokens=["<extra>"]),
     "the newer name for additional ones": configured(eos_token="</s>", extra_special_tokens=["<extra>"]),
+    "named special tokens, as Gemma 3 has them": configured(
+        eos_token="</s>",
+        boi_token="<start_of_image>",
+        extra_special_tokens={"boi_token": "<start_of_image>", "image_token": "<image>", "eoi_token": "</s>"},
+    ),
+    "named special tokens beside additional ones": configured(
+        extra_special_tokens={"image_token": "<image>"}, additional_special_tokens=["<extra>"]
+    ),
+    "named special tokens at the top": configured(
+        image_token="<image>", video_token={"content": "<v>", "__type": "AddedToken"}
+    ),
+    "named special tokens under the newest field": configured(model_specific_special_tokens={"image_token": "<image>"}),
+    "named special tokens in a map": {
+        **configured(eos_token="</s>", additional_special_tokens=["<extra>"]),
+        "special_tokens_map.json": {
+            "extra_special_tokens": ["<more>", "<extra>"],
+            "additional_special_tokens": ["<ignored>"],
+            "image_token": {"content": "<image>"},
+        },
+    },
     "a map, which has the last word": {
         **configured(eos_token="</s>", bos_token="<s>"),
         "special_tokens_map.json": {"eos_token": {"content": "<s>", "rstrip": False}, "pad_token": "<pad>"},
@@ -343,6 +363,22 @@ def test_set_special_tokens(tmp_path: Path) -> None:
             setattr(ours, name, value)
     with pytest.raises(InputError, match=r"id 100000 stands for no token; the vocabulary has"):
         ours.pad_token_id = 100000
+
+
+def test_named_special_tokens_are_attributes(tmp_path: Path) -> None:
+    named = {"image_token": "<image>", "decode": "<d>", "_special": "<s>"}  # two of them would hide what there is already
+    ours = AutoTokenizer.from_pretrained(write(tmp_path, configured(eos_token="</s>", extra_special_tokens=named)))
+    assert ours.image_token == "<image>"
+    assert ours.image_token_id == ours.convert_tokens_to_ids("<image>") in ours.all_special_ids
+    assert ours.decode(ours.encode("the<image>"), skip_special_tokens=True) == "the"
+    assert ours.special_tokens_map["decode"] == "<d>"
+    ours.image_token = "</s>"
+    assert ours.image_token_id == ours.eos_token_id
+    ours.add_special_tokens({"image_token": "<picture>"})
+    assert ours.image_token == "<picture>"
+    with pytest.raises(AttributeError, match="has no attribute 'video_token'"):
+        _ = ours.video_token
+    assert copy.copy(ours).image_token == "<picture>"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -549,6 +585,8 @@ BROKEN: list[tuple[Files, str]] = [
     (configured(eos_token={"lstrip": True}), NOT_A_TOKEN),
     (configured(additional_special_tokens=[None]), f"'additional_special_tokens' holds None, {NOT_A_TOKEN}"),
     (configured(additional_special_tokens="<x>"), "additional special tokens are no list but '<x>'"),
+    (configured(extra_special_tokens={"image_token": 5}), f"'image_token' holds 5, {NOT_A_TOKEN}"),
+    (configured(model_specific_special_tokens=["<x>"]), "'model_specific_special_tokens' is ['<x>'], which maps no names"),
     (configured(added_tokens_decoder=[]), "'added_tokens_decoder' does not map ids to tokens"),
     (configured(added_tokens_decoder={"one": {"content": "x"}}), "'added_tokens_decoder' does not map ids to tokens"),
     (configured(added_tokens_decoder={"9": {}}), f"tokenizer_config.json: 'added_tokens_decoder' holds {{}}, {NOT_A_TOKEN}"),

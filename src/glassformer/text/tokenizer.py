@@ -25,9 +25,9 @@ from glassformer.text.encoding import BatchEncoding, TensorType, to_array
 from glassformer.text.token_bytes import bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
 from glassformer.text.tokenizer_files import gguf, tiktoken, tokenizer_folder
-from glassformer.text.tokenizer_files.tokenizer_folder import NO_LIMIT, SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files.tokenizer_folder import NAMED_TOKEN_FIELDS, NO_LIMIT, SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizers_errors import DECODE_ERRORS, ENCODE_ERRORS
-from glassformer.text.vocabulary_mixin import VocabularyMixin, in_role_order
+from glassformer.text.vocabulary_mixin import ADDITIONAL, VocabularyMixin, in_role_order
 
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
 
@@ -118,11 +118,13 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
-        rewritten = ("chat_template", "extra_special_tokens", *SPECIAL_TOKEN_NAMES)
+        named = {name: token for name, token in self._special.items() if name not in SPECIAL_TOKEN_NAMES}
+        rewritten = ("chat_template", *ADDITIONAL, *NAMED_TOKEN_FIELDS, *SPECIAL_TOKEN_NAMES, *named)
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **{name: value for name, value in self._source.items() if name not in rewritten},
-            **self.special_tokens_map,
+            **{name: token for name, token in self.special_tokens_map.items() if name not in named},
+            **({"extra_special_tokens": named} if named else {}),
             "model_input_names": self.model_input_names,
             "padding_side": self.padding_side,
             "truncation_side": self.truncation_side,

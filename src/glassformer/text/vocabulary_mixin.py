@@ -89,17 +89,19 @@ class VocabularyMixin:
         return frozenset(self.backend.get_added_tokens_decoder())
 
     def __getattr__(self, name: str) -> Any:
-        """`eos_token`, `eos_token_id` and the like; None when the tokenizer has no such token."""
+        """`eos_token`, `image_token_id` and the like; None when the tokenizer has no token in one of the usual roles."""
         stem = name.removesuffix("_id")
-        if stem in SPECIAL_TOKEN_NAMES:
-            token = self._special.get(stem)
+        special: dict[str, str] = self.__dict__.get("_special", {})  # there is none yet while it is being made
+        if stem in SPECIAL_TOKEN_NAMES or stem in special:
+            token = special.get(stem)
             return token if name == stem or token is None else self._id(token)
         raise AttributeError(f"the tokenizer has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         """`pad_token`, `pad_token_id` and the like can be set to any token of the vocabulary, or to None."""
         stem = name.removesuffix("_id")
-        if stem not in SPECIAL_TOKEN_NAMES:
+        is_role = stem in SPECIAL_TOKEN_NAMES or stem in self.__dict__.get("_special", {})
+        if not is_role or name in self.__dict__ or hasattr(type(self), name):
             object.__setattr__(self, name, value)
             return
         token = value if name == stem or value is None else self._token(value)
@@ -136,9 +138,10 @@ class VocabularyMixin:
         additional: Any = next(
             (special_tokens_dict[name] for name in reversed(ADDITIONAL) if special_tokens_dict.get(name)), []
         )
+        known_roles = dict.fromkeys((*SPECIAL_TOKEN_NAMES, *self._special))
         for name in roles:
-            if name not in SPECIAL_TOKEN_NAMES:
-                hint, known = did_you_mean(name, SPECIAL_TOKEN_NAMES), ", ".join(SPECIAL_TOKEN_NAMES)
+            if name not in known_roles:
+                hint, known = did_you_mean(name, known_roles), ", ".join(known_roles)
                 raise InputError(f"{name!r} is no role of a token.{hint} Use one of: {known}.")
         if not isinstance(additional, (list, tuple)):
             raise InputTypeError(f"extra_special_tokens is a list of tokens, not {type(additional).__name__}.")
@@ -157,5 +160,6 @@ def _content(token: str | AddedToken) -> str:
 
 
 def in_role_order(special: Mapping[str, str | None]) -> dict[str, str]:
-    """The special tokens that there are, in the field's order."""
-    return {name: token for name in SPECIAL_TOKEN_NAMES if (token := special.get(name)) is not None}
+    """The special tokens that there are: the usual roles in the field's order, then those that this model alone has."""
+    names = dict.fromkeys((*SPECIAL_TOKEN_NAMES, *special))
+    return {name: token for name in names if (token := special.get(name)) is not None}

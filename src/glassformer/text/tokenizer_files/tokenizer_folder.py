@@ -25,6 +25,7 @@ from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, c
 from glassformer.text.tokenizers_errors import LibraryErrors
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+NAMED_TOKEN_FIELDS = ("extra_special_tokens", "model_specific_special_tokens")  # names to tokens, as Gemma 3 has them
 NO_LIMIT = 10**30  # what the field writes for "no limit"
 MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter escaped so as to hide it
 
@@ -36,14 +37,14 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     ready = _read_tokenizer_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
     kind = class_for_files(folder, config, model) if ready is None else class_for_config(config, model)
     # older checkpoints name their special tokens in a file of their own, which then has the last word
-    names = config if "added_tokens_decoder" in config else {**config, **_json(folder / "special_tokens_map.json")}
+    token_map = {} if "added_tokens_decoder" in config else _json(folder / "special_tokens_map.json")
     pieces = legacy_vocabulary.read_pieces(folder) if ready is None and kind.files == "pieces" else None
-    names = {**(pieces.special if pieces and not kind.special else {}), **_default_special_tokens(kind, ready), **names}
-    special = {name: _special_token(names[name], name, path) for name in SPECIAL_TOKEN_NAMES if names.get(name) is not None}
-    extra = names.get("extra_special_tokens") or names.get("additional_special_tokens") or []
-    if not isinstance(extra, list):
-        raise CheckpointError(f"{path}: its additional special tokens are no list but {extra!r}. Fetch it again.")
-    additional = [_special_token(token, "additional_special_tokens", path) for token in extra]
+    defaults = {**(pieces.special if pieces and not kind.special else {}), **_default_special_tokens(kind, ready)}
+    tokens = {**defaults, **config, **token_map}
+    tokens = {name: tokens[name] for name in SPECIAL_TOKEN_NAMES if tokens.get(name) is not None}
+    tokens.update(_named_tokens(config, token_map, path))
+    special = {name: _special_token(token, name, path) for name, token in tokens.items()}
+    additional = [_special_token(token, "additional_special_tokens", path) for token in _additional(config, token_map, path)]
     contents = {name: token.content for name, token in special.items()}
     piece_tokens: list[tokenizers.AddedToken] = []
     if pieces:
@@ -74,6 +75,42 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         "clean_up": bool(config.get("clean_up_tokenization_spaces", False)),
         "source": config,
     }
+
+
+def _named_tokens(config: Mapping[str, Any], token_map: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The special tokens that this model alone has, by its own names for them: `image_token` and the like."""
+    own = [
+        {field: value for field, value in fields.items() if field.endswith("_token") and field not in SPECIAL_TOKEN_NAMES}
+        for fields in (config, token_map)
+    ]
+    # the order decides the ids of those that tokenizer.json lacks: the field adds objects before texts, then the mappings
+    named: dict[str, Any] = {}
+    for form in (dict, str):
+        named.update({field: value for tokens in own for field, value in tokens.items() if isinstance(value, form)})
+    for fields in (config, token_map):
+        for field in NAMED_TOKEN_FIELDS:
+            tokens = fields.get(field)
+            if isinstance(tokens, dict):
+                named.update(tokens)
+            elif tokens is not None and field != "extra_special_tokens":  # which may also be a list, without names
+                raise CheckpointError(f"{path}: {field!r} is {tokens!r}, which maps no names to tokens. Fetch it again.")
+    return named
+
+
+def _additional(config: Mapping[str, Any], token_map: Mapping[str, Any], path: Path) -> list[Any]:
+    """The special tokens without a name, under the field's newer or older name."""
+    tokens = _token_list(config, "extra_special_tokens", path) or _token_list(config, "additional_special_tokens", path)
+    tokens = tokens + [token for token in _token_list(token_map, "extra_special_tokens", path) if token not in tokens]
+    return tokens or _token_list(token_map, "additional_special_tokens", path)
+
+
+def _token_list(fields: Mapping[str, Any], field: str, path: Path) -> list[Any]:
+    tokens = fields.get(field) or []
+    if isinstance(tokens, dict) and field in NAMED_TOKEN_FIELDS:
+        return []
+    if not isinstance(tokens, list):
+        raise CheckpointError(f"{path}: its additional special tokens are no list but {tokens!r}. Fetch it again.")
+    return tokens
 
 
 def _read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
