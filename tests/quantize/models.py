@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, normalizers, pre_tokenizers, trainers
 from tokenizers.models import BPE
 
-from glassformer.text.tokenizer_files.gguf.byte_level import PRE_TOKENIZERS
+from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
 from tests.parity import reference
 from tests.text.models import GEMMA, LLAMA, PROSE, trained
 
@@ -26,7 +26,7 @@ def byte_level(folder: Path, pre: str, composed: bool) -> None:
     """Byte-level BPE: its 256 bytes and some merges, an end, a control token and one that a user defined."""
     backend = Backend(BPE(ignore_merges=pre == "llama-bpe"))
     backend.normalizer = normalizers.NFC() if composed else None
-    backend.pre_tokenizer = PRE_TOKENIZERS[pre]()
+    backend.pre_tokenizer = PRE_TOKENIZER_TYPES[pre].pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     backend.train_from_iterator(PROSE, trainer)

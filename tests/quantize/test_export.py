@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import MODEL_ARCH
+from gguf import MODEL_ARCH, GGUFReader
 from gguf.tensor_mapping import get_tensor_name_map
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.quantization import quantize_rows
@@ -117,6 +119,24 @@ class TestExportedFamilies:
         for name, stored in one.raw.items():
             assert stored.kind == other.raw[name].kind
             assert np.array_equal(stored.bytes, other.raw[name].bytes), name
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["from a folder", "from a file"])
+def test_a_vocabulary_without_merges_is_exported(again: bool, tmp_path: Path) -> None:
+    """The array of merges is there, and empty: a file without it cannot be read, by us or by llama.cpp."""
+    models.write(tmp_path, "gpt2")
+    tokenizer = Backend.from_file(str(tmp_path / "tokenizer.json"))
+    vocabulary = {token: number for token, number in tokenizer.get_vocab().items() if number < 256}
+    tokenizer.model = BPE(vocabulary, [])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    path = tmp_path / "x.gguf"
+    exported(tmp_path, path)
+    if again:
+        quantize(open_model(path), tmp_path / "y.gguf", "F16")
+        path = tmp_path / "y.gguf"
+    assert GgufCheckpoint(path).metadata["tokenizer.ggml.merges"] == []
+    assert "tokenizer.ggml.merges" in GGUFReader(path).fields
+    assert open_model(path).tokenizer(TEXT)["input_ids"] == open_model(tmp_path).tokenizer(TEXT)["input_ids"]
 
 
 def test_metadata_of_an_exported_file(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer_files.gguf.byte_level import LLAMA3_LIKE, NFC_NORMALIZED, PRE_TOKENIZERS
 from glassformer.text.tokenizer_files.gguf.export import tokenizer_fields
+from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import GPT2, PRE_TOKENIZER_TYPES
 from tests.text.models import GEMMA, LLAMA, folder, trained
 from tests.text.texts import moderate, texts
 
@@ -114,27 +115,39 @@ def byte_level(**changes: Any) -> Backend:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {letter: number for number, letter in enumerate([*letters, "th", "the"])}
     backend = Backend(models.BPE(vocabulary, [("t", "h"), ("th", "e")], **changes))
-    backend.pre_tokenizer = PRE_TOKENIZERS["gpt-2"]()
+    backend.pre_tokenizer = PRE_TOKENIZER_TYPES["gpt-2"].pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<s>", "</s>"])
     return backend
 
 
-@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+@pytest.mark.parametrize("name", [name for name, split in PRE_TOKENIZER_TYPES.items() if split.byte_level])
 def test_every_pre_tokenizer_is_named(name: str) -> None:
     """Each has a name, if not the only one; with it the same is read."""
-    backend = byte_level(ignore_merges=name in LLAMA3_LIKE)
-    backend.pre_tokenizer = PRE_TOKENIZERS[name]()
-    backend.normalizer = normalizers.NFC() if name in NFC_NORMALIZED else None
-    exported = tokenizer_fields(backend, {}, None, 300)["tokenizer.ggml.pre"]
-    one, other = (json_of(PRE_TOKENIZERS[way]()) for way in (exported, name))
-    assert one == other
-    assert (exported in NFC_NORMALIZED, exported in LLAMA3_LIKE) == (name in NFC_NORMALIZED, name in LLAMA3_LIKE)
+    split = PRE_TOKENIZER_TYPES[name]
+    backend = byte_level(ignore_merges=split.ignore_merges)
+    backend.pre_tokenizer = split.pre_tokenizer()
+    backend.normalizer = normalizers.NFC() if split.nfc else None
+    exported = PRE_TOKENIZER_TYPES[tokenizer_fields(backend, {}, None, 300)["tokenizer.ggml.pre"]]
+    assert replace(exported, add_bos=False, add_sep=False) == replace(split, add_bos=False, add_sep=False)
 
 
-def json_of(pre: Any) -> bytes:
-    state: bytes = pre.__getstate__()
-    return state
+def test_other_forms_of_the_same_split_are_named() -> None:
+    """As tokenizer.json files spell them: GPT-2's pattern apart from its bytes, digits as a pattern, pieces in sequences."""
+    backend = byte_level()
+    digits = pre_tokenizers.Split(Regex(r"\p{N}"), "isolated")
+    words = pre_tokenizers.Split(Regex(GPT2), "isolated")
+    spelling = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.Sequence([words, spelling])])
+    assert tokenizer_fields(backend, {}, None, 300)["tokenizer.ggml.pre"] == "smollm"
+
+
+def test_vocabulary_without_merges() -> None:
+    backend = byte_level()
+    backend.model = models.BPE({token: number for token, number in backend.get_vocab().items() if number < 256}, [])
+    fields = tokenizer_fields(backend, {}, None, 300)
+    assert fields["tokenizer.ggml.merges"] == []
+    assert Tokenizer.from_gguf(fields).encode("the") == backend.encode("the").ids
 
 
 @pytest.mark.parametrize(
@@ -169,7 +182,9 @@ class TestExportRefused:
     def test_unnamed_pre_tokenizer(self, what: str) -> None:
         backend = byte_level(ignore_merges=what == "merges")
         if what == "split":
-            backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), PRE_TOKENIZERS["gpt-2"]()])
+            backend.pre_tokenizer = pre_tokenizers.Sequence(
+                [pre_tokenizers.Punctuation(), PRE_TOKENIZER_TYPES["gpt-2"].pre_tokenizer()]
+            )
         if what == "normalizer":
             backend.normalizer = normalizers.Lowercase()
         with pytest.raises(CheckpointError, match="splits a text in a way that GGUF has no name for. Keep the checkpoint"):

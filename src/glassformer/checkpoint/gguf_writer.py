@@ -32,6 +32,7 @@ from glassformer.progress import NamedProgress
 PIECE = 1 << 20  # numbers that one thread packs at a time
 ALIGNMENT = 32
 BYTE_FIELDS = ("tokenizer.ggml.precompiled_charsmap",)  # lists of numbers that are bytes
+TEXT_FIELDS = ("tokenizer.ggml.merges",)  # lists of texts that may be empty
 SKIPPED_FIELDS = ("general.architecture", "general.alignment", "split.")  # fields that are this file's own
 
 RowReader: TypeAlias = Callable[[int, int], Floats]  # rows number a to b of a tensor
@@ -124,9 +125,8 @@ def remove_stale_parts(folder: Path, pattern: str) -> None:
 
 def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tensors: Iterable[OutputTensor]) -> None:
     from gguf.constants import GGMLQuantizationType
-    from gguf.gguf_writer import GGUFWriter
 
-    writer = GGUFWriter(path, architecture)
+    writer = _writer(path, architecture)
     for key, value in fields.items():
         if not key.startswith(SKIPPED_FIELDS):
             _add(writer, key, value)
@@ -142,6 +142,20 @@ def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tens
         writer.close()
 
 
+def _writer(path: Path, architecture: str) -> Any:
+    """The library's writer, which also writes arrays without entries: a vocabulary may have no merges."""
+    from gguf.constants import GGUFValueType as Value
+    from gguf.gguf_writer import GGUFWriter
+
+    class Writer(GGUFWriter):
+        def _pack_val(self, val: Any, vtype: Value, add_vtype: bool, sub_type: Value | None = None) -> bytes:
+            if vtype != Value.ARRAY or val or sub_type is None:
+                return super()._pack_val(val, vtype, add_vtype, sub_type)
+            return self._pack("I", vtype) + self._pack("I", sub_type) + self._pack("Q", 0)
+
+    return Writer(path, architecture)
+
+
 def _add(writer: Any, key: str, value: Any) -> None:
     """A field, in the type that the format's readers expect of such a value; None is left out."""
     from gguf.constants import GGUFValueType as Value
@@ -149,6 +163,8 @@ def _add(writer: Any, key: str, value: Any) -> None:
     if isinstance(value, list):
         if key in BYTE_FIELDS:
             writer.add_key_value(key, bytes(byte % 256 for byte in value), Value.ARRAY, Value.UINT8)
+        elif key in TEXT_FIELDS:
+            writer.add_key_value(key, value, Value.ARRAY, Value.STRING)
         elif value:
             writer.add_key_value(key, value, Value.ARRAY)
     elif isinstance(value, bool):

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer, decoders
 from glassformer.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files import gguf
-from glassformer.text.tokenizer_files.gguf.byte_level import LLAMA3_LIKE, NFC_NORMALIZED, PRE_TOKENIZERS
 from glassformer.text.tokenizer_files.gguf.fields import GGUF_ROLES
+from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import DIGIT, DIGITS, GPT2, PRE_TOKENIZER_TYPES
 from glassformer.text.tokenizer_files.scored_pieces import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED
 
 PROBES = (
@@ -28,6 +28,7 @@ PROBES = (
 )  # fmt: skip
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 UNREACHABLE = -1e9  # the score of a piece that no merge makes
+BYTES = "bytes"  # the step that spells bytes as printable characters, which comes last
 ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
 
@@ -66,21 +67,35 @@ def _tokens_and_kinds(backend: Tokenizer, size: int) -> tuple[list[str], list[in
 
 def _byte_level(settings: Mapping[str, Any]) -> dict[str, Any]:
     model = settings["model"]
-    behaviour = (_steps(settings["pre_tokenizer"]), settings["normalizer"], model["ignore_merges"])
-    for name, build in PRE_TOKENIZERS.items():
-        normalizer = {"type": "NFC"} if name in NFC_NORMALIZED else None
-        if behaviour == (_steps(json.loads(build().__getstate__())), normalizer, name in LLAMA3_LIKE):
+    behaviour = (_patterns(settings["pre_tokenizer"]), settings["normalizer"], model["ignore_merges"])
+    for name, split in PRE_TOKENIZER_TYPES.items():
+        if split.byte_level and behaviour == (split.patterns, {"type": "NFC"} if split.nfc else None, split.ignore_merges):
             return {"model": "gpt2", "pre": name, "merges": [" ".join(pair) for pair in model["merges"]]}
     raise CheckpointError(f"the tokenizer splits a text in a way that GGUF has no name for. {ADVICE}")
 
 
-def _steps(raw: Any) -> list[Any]:
-    """What a pre-tokenizer does, step by step; offsets do not count."""
-    if raw is None:
-        return []
-    if raw["type"] == "Sequence":
-        return [step for inner in raw["pretokenizers"] for step in _steps(inner)]
-    return [{key: value for key, value in raw.items() if key != "trim_offsets"}]
+def _patterns(raw: Any) -> tuple[Any, ...]:
+    """The patterns by which a byte-level pre-tokenizer splits; what is no pattern stands as it is, and equals none."""
+    steps = [] if raw is None else _steps(raw)
+    if not steps or steps.pop() != BYTES:
+        return (None,)
+    return tuple(steps)
+
+
+def _steps(raw: Mapping[str, Any]) -> list[Any]:
+    """What a pre-tokenizer does, step by step, each in one form where it has several; offsets do not count."""
+    match raw:
+        case {"type": "Sequence", "pretokenizers": steps}:
+            return [step for inner in steps for step in _steps(inner)]
+        case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False}:
+            return [pattern]
+        case {"type": "Split", "pattern": {"String": str(text)}, "behavior": "Isolated", "invert": False}:
+            return [re.escape(text)]
+        case {"type": "Digits", "individual_digits": individual}:
+            return [DIGIT if individual else DIGITS]
+        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": split}:
+            return [GPT2, BYTES] if split else [BYTES]
+    return [raw]
 
 
 def _scored(backend: Tokenizer, settings: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, processors
 
 from glassformer.errors import CheckpointError
+from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.scored_pieces import CONTROL, NORMAL, USER_DEFINED
 
 GGUF_ROLES = {
@@ -49,6 +50,34 @@ class TokenizerFields:
             raise CheckpointError("GGUF field 'tokenizer.ggml.scores' holds more than numbers. Fetch the file again.")
         return scores
 
+    @cached_property
+    def merges(self) -> list[tuple[str, str]]:
+        """The pairs that join, first things first; the space between two parts is never a pair's first character."""
+        pairs = []
+        for pair in self.required_list("merges"):
+            at = pair.find(" ", 1) if isinstance(pair, str) else -1
+            if at < 0:
+                raise CheckpointError(
+                    f"GGUF's vocabulary and merges do not fit together: {pair!r} is no pair. Fetch the file again."
+                )
+            pairs.append((pair[:at], pair[at + 1 :]))
+        return pairs
+
+    def vocabulary(self) -> dict[str, int]:
+        """The tokens and their ids; no two tokens may be spelt alike."""
+        ids: dict[str, int] = {}
+        for number, token in enumerate(self.tokens):
+            if ids.setdefault(token, number) != number:
+                raise CheckpointError(f"GGUF's token {number}, {token!r}, stands twice. Fetch the file again.")
+        return ids
+
+    def respell_user_spaces(self) -> list[int]:
+        """Spell the spaces in user-defined tokens as the other tokens do, as converters do not; their ids."""
+        spaced = [n for n, kind in enumerate(self.kinds) if kind == USER_DEFINED and " " in self.tokens[n]]
+        for number in spaced:
+            self.tokens[number] = self.tokens[number].replace(" ", SPACE_MARKER)
+        return spaced
+
     def _check_length(self, what: str, values: list[Any]) -> None:
         if len(values) != len(self.tokens):
             raise CheckpointError(f"GGUF lists {len(self.tokens)} tokens but {len(values)} {what}. Fetch the file again.")
@@ -88,14 +117,22 @@ class TokenizerFields:
                     f"GGUF's token {number}, {self.tokens[number]!r}, is empty or stands twice. Fetch the file again."
                 )
 
-    def bos_eos_processor(self, add_bos: bool, add_eos: bool) -> Any:
-        """The begin and end tokens around each text, where the file says so, else by default."""
+    def bos_eos_processor(self, add_bos: bool, add_eos: bool, add_sep: bool = False, always_bos: bool = False) -> Any:
+        """The begin and end tokens around each text, where the file says so, else by default.
+
+        Of two texts each has its own, unless a separator is put between them; then the second has no begin token.
+        """
+        bos, eos, sep = (self.special_ids.get(name) for name in ("bos_token", "eos_token", "sep_token"))
         special = {
-            "first": self.special_ids.get("bos_token") if self.get("add_bos_token", add_bos) else None,
-            "last": self.special_ids.get("eos_token") if self.get("add_eos_token", add_eos) else None,
+            "first": bos if always_bos or self.get("add_bos_token", add_bos) else None,
+            "last": eos if self.get("add_eos_token", add_eos) else None,
+            "between": sep if self.get("add_sep_token", add_sep) else None,
         }
         single = [name for name in ("first", "$A", "last") if name == "$A" or special[name] is not None]
-        second = [f"{'$B' if name == '$A' else name}:1" for name in single]
+        if special["between"] is None:
+            second = [f"{'$B' if name == '$A' else name}:1" for name in single]
+        else:
+            second = ["between", "$B", *(["last"] if special["last"] is not None else [])]
         return self.template(
             single, [*single, *second], {name: number for name, number in special.items() if number is not None}
         )

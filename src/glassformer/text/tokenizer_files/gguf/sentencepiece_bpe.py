@@ -8,18 +8,13 @@ from __future__ import annotations
 
 from tokenizers import Tokenizer
 
-from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
-from glassformer.text.tokenizer_files.scored_pieces import USER_DEFINED, ScoredPieces
+from glassformer.text.tokenizer_files.scored_pieces import ScoredPieces
 
 
 def build(fields: TokenizerFields) -> Tokenizer:
     add_prefix_space = bool(fields.get("add_space_prefix", True))
-    # the field's converter writes the spaces of user-defined tokens as they are; in Gemma's vocabulary they are pieces
-    user = [] if add_prefix_space else [n for n, kind in enumerate(fields.kinds) if kind == USER_DEFINED]
-    spaced = [number for number in user if " " in fields.tokens[number]]
-    for number in spaced:
-        fields.tokens[number] = fields.tokens[number].replace(" ", SPACE_MARKER)
+    spaced = [] if add_prefix_space else fields.respell_user_spaces()  # in Gemma's vocabulary they are pieces
     pieces = ScoredPieces(
         fields.tokens, fields.scores, fields.kinds, "GGUF", fields.special_ids.get("unk_token"),
         add_prefix_space=add_prefix_space, byte_fallback=True,

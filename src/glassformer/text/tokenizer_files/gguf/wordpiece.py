@@ -1,7 +1,7 @@
 """`bert`: WordPiece. The file marks the pieces that begin a word with `▁`, and those that go on with nothing.
 
-BERT itself does the opposite, `word` and `##piece`; its spelling is restored here. The file does not say whether
-the model tells capitals from small letters, but its vocabulary does.
+BERT itself does the opposite, `word` and `##piece`; its spelling is restored here. Only newer files say whether the
+model tells capitals from small letters; of the others the vocabulary does.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ def build(fields: TokenizerFields) -> Tokenizer:
     words = [number for number, kind in enumerate(fields.kinds) if kind == NORMAL]
     for number in words:
         fields.tokens[number] = _bert_spelling(fields.tokens[number])
-    vocabulary: dict[str, int] = {}
-    for number, token in enumerate(fields.tokens):
-        if vocabulary.setdefault(token, number) != number:
-            raise CheckpointError(f"GGUF's token {number}, {token!r}, stands twice. Fetch the file again.")
+    vocabulary = fields.vocabulary()
     for name, token in BERT.special.items():  # not every file names them all
         if name not in fields.special_ids and token in vocabulary:
             fields.special_ids[name] = vocabulary[token]
     missing = [name for name in ("unk_token", "cls_token", "sep_token") if name not in fields.special_ids]
     if missing:
         raise CheckpointError(f"GGUF's vocabulary has no {BERT.special[missing[0]]!r}. Fetch the file again.")
-    cased = any(fields.tokens[number] != fields.tokens[number].lower() for number in words if _plain(fields.tokens[number]))
+    lowercase = fields.get("normalizer.lowercase", not any(_has_capitals(fields.tokens[number]) for number in words))
+    accents = fields.get("normalizer.strip_accents")
     backend = Tokenizer(WordPiece(vocabulary, unk_token=fields.tokens[fields.special_ids["unk_token"]]))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(lowercase), strip_accents=None if accents is None else bool(accents)
+    )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
     fields.add_tokens_to(backend)
@@ -50,5 +50,5 @@ def _bert_spelling(token: str) -> str:
     return token[1:] if token.startswith(SPACE_MARKER) and len(token) > 1 else f"##{token}"
 
 
-def _plain(token: str) -> bool:
-    return not token.startswith("[")
+def _has_capitals(token: str) -> bool:
+    return not token.startswith("[") and token != token.lower()
