@@ -221,7 +221,6 @@ BROKEN: list[tuple[bytes, str]] = [
     (piece(b"a"), "names no token for unknown text"),
     (UNKNOWN + piece(b"a") + piece(b"a") + block(2, b"\x18\x02"), "'s token 1, 'a', stands twice"),
     (UNKNOWN + piece(b"a") + block(3, block(2, b"\x01\x02")), "its pieces do not make a tokenizer ("),
-    (b"IQ== 0\nIg== 1\n", ". Fetch it again, or its tokenizer.json"),  # tiktoken's ranks, which some name so
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.merges import merges
@@ -138,3 +140,97 @@ def test_cl100k_vocab_size_and_length(cl100k: Path) -> None:
     """The ranks were trained, the special tokens put in later."""
     found = Tokenizer.from_tiktoken(cl100k)
     assert (found.vocab_size, len(found)) == (100_256, 100_261)
+
+
+# Llama 3's tokenizer.model -----------------------------------------------------------------------------------------
+
+
+def llama3(folder: Path, files: dict[str, Any], ranks: str | None = None, name: str = "tokenizer.model") -> Path:
+    """A folder with ranks under SentencePiece's name, as Llama 3 has them, and these files beside it."""
+    words = ["th", "the", " the", "in", "ing", "  ", "12", "123", "'s"]
+    tokens = [*(bytes([byte]) for byte in range(256)), *(word.encode() for word in words)]
+    lines = "".join(line(token, rank) for rank, token in enumerate(tokens))
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(lines if ranks is None else ranks)
+    for file, content in files.items():
+        (folder / file).write_text(json.dumps(content))
+    return folder
+
+
+CONFIG = {"model_type": "llama", "vocab_size": 265 + 256}
+NEWER = {**CONFIG, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
+LISTED = {
+    "tokenizer_class": "PreTrainedTokenizerFast",
+    "bos_token": "<|begin_of_text|>",
+    "added_tokens_decoder": {
+        "265": {"content": "<|begin_of_text|>", "special": True, "normalized": False},
+        "268": {"content": "<|eot_id|>", "special": True, "normalized": False},
+    },
+}
+SENTENCES = ("the thing's in  there", "12345 <|eot_id|>the", "naïve 漢字", "")
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_llama3_special_tokens_follow_its_ranks(tmp_path: Path, newer: bool) -> None:
+    ours = AutoTokenizer.from_pretrained(llama3(tmp_path, {"config.json": NEWER if newer else CONFIG}))
+    names = ours.convert_ids_to_tokens(range(265, 265 + 256))
+    assert (ours.vocab_size, len(ours), len(set(names))) == (265, 521, 256)
+    assert (names[0], names[1]) == ("<|begin_of_text|>", "<|end_of_text|>")
+    assert names[6:8] == ["<|start_header_id|>", "<|end_header_id|>"]
+    assert names[9] == "<|eot_id|>"
+    assert names[4] == ("<|finetune_right_pad_id|>" if newer else "<|reserved_special_token_2|>")
+    assert names[10] == ("<|python_tag|>" if newer else "<|reserved_special_token_5|>")
+    assert names[255] == ("<|reserved_special_token_247|>" if newer else "<|reserved_special_token_250|>")
+    assert (ours.bos_token, ours.eos_token) == ("<|begin_of_text|>", "<|end_of_text|>")
+    assert ours.encode("the<|eot_id|>") == [265, 257, 274]
+
+
+@pytest.mark.parametrize("text", SENTENCES)
+def test_llama3_ranks_encode_like_the_references_converter(tmp_path: Path, text: str) -> None:
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    folder = llama3(tmp_path, {"config.json": CONFIG})
+    ours = AutoTokenizer.from_pretrained(folder)
+    special = ours.convert_ids_to_tokens(range(265, 521))
+    theirs = TikTokenConverter(str(folder / "tokenizer.model"), extra_special_tokens=special).converted()
+    assert ours.encode(text, add_special_tokens=False) == theirs.encode(text).ids
+    assert ours.encode(text) == [265, *theirs.encode(text).ids]
+    assert ours.decode(ours.encode(text), skip_special_tokens=True) == text.replace("<|eot_id|>", "")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "tiktoken.model"])
+def test_special_tokens_that_the_config_lists(tmp_path: Path, name: str) -> None:
+    ours = AutoTokenizer.from_pretrained(llama3(tmp_path, {"tokenizer_config.json": LISTED}, name=name))
+    assert ours.convert_ids_to_tokens(range(265, len(ours))) == [
+        "<|begin_of_text|>", "<|reserved_token_266|>", "<|reserved_token_267|>", "<|eot_id|>",
+    ]  # fmt: skip
+    assert ours.encode("the<|eot_id|>", "the") == [265, 257, 268, 265, 257]
+    ours.save_pretrained(tmp_path / "saved")
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved").encode("the<|eot_id|>") == [265, 257, 268]
+
+
+@pytest.mark.parametrize(
+    ("files", "ranks", "words"),
+    [
+        (
+            {},
+            None,
+            "tokenizer.model: holds tiktoken's ranks, and no tokenizer_config.json or config.json beside it says which",
+        ),
+        ({"config.json": {"model_type": "llama", "vocab_size": 300}}, None, "Fetch those, or its tokenizer.json."),
+        ({"config.json": {"model_type": "qwen3", "vocab_size": 521}}, None, "says which special tokens belong to them"),
+        ({"config.json": CONFIG}, "YQ== 0\nYg== 7\n", "tokenizer.model: its ranks are not 0 to 1"),
+        ({"config.json": CONFIG}, "YQ== 0\nYg==\n", "tokenizer.model: line 2 is no token in base64 and its rank"),
+        (
+            {"tokenizer_config.json": {"added_tokens_decoder": {"265": {"content": "<x>"}, "266": {"content": "<x>"}}}},
+            None,
+            "the special token '<x>' beside it stands twice",
+        ),
+    ],
+)
+def test_ranks_that_are_not_enough(tmp_path: Path, files: dict[str, Any], ranks: str | None, words: str) -> None:
+    if ranks is not None:
+        files = {"config.json": {"model_type": "llama", "vocab_size": 2 + 256}}
+    with pytest.raises(CheckpointError) as caught:
+        AutoTokenizer.from_pretrained(llama3(tmp_path, files, ranks))
+    assert words in str(caught.value)

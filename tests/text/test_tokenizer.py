@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
 from collections.abc import Callable
@@ -16,11 +17,12 @@ import tokenizers
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError, InputError, InputTypeError, UnknownArgument
 from glassformer.text import BatchEncoding, Tokenizer
+from glassformer.text.tokenizer_files.tokenizer_classes import class_for_config
 from tests.parity.reference import transformers
 from tests.text.texts import encodable_bytes, moderate, texts
 
@@ -310,6 +312,35 @@ LAYOUTS: dict[str, Files] = {
 def test_every_folder_layout_loads_like_the_reference(tmp_path: Path, layout: str) -> None:
     folder = write(tmp_path, LAYOUTS[layout])
     assert_same(AutoTokenizer.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder))
+
+
+def test_every_class_pads_on_the_references_side() -> None:
+    """Where tokenizer_config.json names no side: by its class, or by the model's type where it names no class either."""
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    checked = 0
+    for model_type, name in TOKENIZER_MAPPING_NAMES.items():
+        reference = getattr(transformers, name or "", None)
+        if not hasattr(reference, "padding_side"):
+            continue
+        argument = inspect.signature(reference).parameters.get("padding_side")
+        theirs = reference.padding_side if argument is None else argument.default
+        by_class, by_model_type = {"tokenizer_class": name}, {"model_type": model_type}
+        for config, model in ((by_class, {}), ({"tokenizer_class": f"{name}Fast"}, {}), ({}, by_model_type)):
+            assert class_for_config(config, model).padding_side == theirs, (model_type, name)
+        checked += theirs == "left"
+    assert checked > 15
+
+
+def test_cohere_pads_on_the_left(tmp_path: Path) -> None:
+    config = {"tokenizer_config.json": {"tokenizer_class": "CohereTokenizerFast"}}
+    backend = framed()
+    backend.normalizer = normalizers.NFC()
+    backend.add_special_tokens(["<PAD>", "<UNK>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"])
+    ours = AutoTokenizer.from_pretrained(write(tmp_path, config, backend))
+    assert ours.padding_side == "left"
+    assert ours(["the", "the fox"], padding=True)["attention_mask"][0][0] == 0
+    assert (ours.bos_token, ours.eos_token, ours.mask_token) == ("<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>", None)
 
 
 @pytest.mark.parametrize("clean", [True, False])

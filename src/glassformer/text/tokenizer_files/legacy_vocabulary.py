@@ -3,6 +3,7 @@
 vocab.txt     BERT's WordPiece: one token per line, its id the number of the line
 vocab.json    GPT-2's byte-level BPE: tokens to ids; merges.txt beside it lists the pairs in the order they join
 spiece.model  SentencePiece's, also called tokenizer.model: see `sentencepiece`
+tokenizer.model  of Llama 3: tiktoken's ranks under the same name, see `tiktoken`
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from tokenizers import decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.errors import CheckpointError
-from glassformer.text.tokenizer_files import sentencepiece, tokenizer_classes
-from glassformer.text.tokenizer_files.tokenizer_classes import BERT, GPT2, SENTENCEPIECE, T5, TokenizerClass
+from glassformer.text.tokenizer_files import sentencepiece, tiktoken, tokenizer_classes
+from glassformer.text.tokenizer_files.tokenizer_classes import BERT, GPT2, SENTENCEPIECE, T5, TIKTOKEN, TokenizerClass
 from glassformer.text.tokenizers_errors import LibraryErrors
 
 
 def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str, Any]) -> TokenizerClass:
     """The tokenizer class of a folder without tokenizer.json: by its files, the class it names, then the model's type."""
+    if tiktoken.ranks_file(folder) is not None:
+        return TIKTOKEN
     file = next((name for name in ("vocab.txt", "vocab.json", *sentencepiece.FILES) if (folder / name).exists()), None)
     if file is None:
         raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
@@ -66,6 +69,9 @@ def set_post_processor(
             (last, numbers[last]), (first, numbers[first]), _flag(config, "trim_offsets", True), _add_prefix_space(config)
         )
         return
+    if kind is TIKTOKEN:
+        backend.post_processor = _llama3_processor(config, special, numbers)
+        return
     if kind is T5:
         last = special.get("eos_token")
         single, pair = ("$A:0 last:0", "$A:0 last:0 $B:0 last:0") if last else ("$A:0", "$A:0 $B:0")
@@ -85,6 +91,17 @@ def set_post_processor(
             {"id": place, "ids": [numbers[token]], "tokens": [token]} for place, token in places.items() if token
         ],
     )
+
+
+def _llama3_processor(config: Mapping[str, Any], special: Mapping[str, str], numbers: Mapping[str, int]) -> Any:
+    """Byte offsets, and the begin-of-text token before each text, as Llama 3's tokenizer.json has them."""
+    offsets = processors.ByteLevel(trim_offsets=False)
+    bos = special.get("bos_token")
+    if bos is None or not _flag(config, "add_bos_token", bos == tiktoken.LLAMA3_BOS):
+        return offsets
+    first = [{"id": "first", "ids": [numbers[bos]], "tokens": [bos]}]
+    template = processors.TemplateProcessing(single="first:0 $A:0", pair="first:0 $A:0 first:1 $B:1", special_tokens=first)
+    return processors.Sequence([offsets, template])
 
 
 def _wordpiece(folder: Path, config: Mapping[str, Any], unknown: str | None) -> tokenizers.Tokenizer:

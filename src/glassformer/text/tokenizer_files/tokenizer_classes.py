@@ -15,7 +15,9 @@ SENTINELS = 100  # T5's <extra_id_0>, <extra_id_1>, …: the places in a text th
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    files: Literal["vocab.txt", "vocab.json", "pieces", ""] = ""  # what it can be built from without a tokenizer.json
+    files: Literal["vocab.txt", "vocab.json", "pieces", "ranks", ""] = (
+        ""  # what it can be built from without a tokenizer.json
+    )
     special: Mapping[str, str] = field(default_factory=dict)
     token_types: bool = False  # which of two texts a token belongs to, as BERT was trained with
     bos_eos_pair: bool = False  # <s> and </s> around each text
@@ -56,7 +58,22 @@ GEMMA = TokenizerClass(
     },
     padding_side="left",
 )
+CODE_LLAMA = replace(LLAMA, files="")
+COHERE = TokenizerClass(
+    special={
+        "bos_token": "<BOS_TOKEN>",
+        "eos_token": "<|END_OF_TURN_TOKEN|>",
+        "unk_token": "<UNK>",
+        "sep_token": "<SEP>",
+        "pad_token": "<PAD>",
+        "cls_token": "<CLS>",
+        "mask_token": "<MASK_TOKEN>",
+    },
+    padding_side="left",
+)
+PADDED_LEFT = TokenizerClass(padding_side="left")  # classes of which nothing else is known here
 SENTENCEPIECE = TokenizerClass("pieces")  # SentencePiece's file alone says everything
+TIKTOKEN = TokenizerClass("ranks", {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"})  # as Llama 3 has it
 
 CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("Bert", "ConvBert", "Electra", "LayoutLM", "MobileBert", "SqueezeBert"), BERT),
@@ -66,6 +83,9 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "T5": T5,
     "Llama": LLAMA,
     "Gemma": GEMMA,
+    "CodeLlama": CODE_LLAMA,
+    "Cohere": COHERE,
+    **dict.fromkeys(("CpmAnt", "Siglip2", "XLNet"), PADDED_LEFT),
 }
 CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("bert", "convbert", "electra", "layoutlm", "mobilebert", "nomic_bert", "squeezebert"), BERT),
@@ -73,7 +93,12 @@ CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen"), GPT2),
     **dict.fromkeys(("roberta", "bart", "longformer", "led"), ROBERTA),
     **dict.fromkeys(("t5", "mt5"), T5),
-    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), GEMMA),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"), GEMMA),
+    **dict.fromkeys(("diffusion_gemma", "recurrent_gemma", "shieldgemma2", "t5gemma", "zaya"), GEMMA),
+    **dict.fromkeys(("cohere", "cohere2", "aya_vision"), COHERE),
+    "code_llama": CODE_LLAMA,
+    **dict.fromkeys(("idefics", "idefics2"), LLAMA),
+    **dict.fromkeys(("cpmant", "siglip2", "xlnet"), PADDED_LEFT),
     **dict.fromkeys(("llama", "mistral", "mixtral"), SENTENCEPIECE),
 }
 GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that say nothing

@@ -19,7 +19,7 @@ import tokenizers
 from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
-from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece
+from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
 from glassformer.text.tokenizer_files.legacy_vocabulary import class_for_files
 from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, class_for_config
 from glassformer.text.tokenizers_errors import LibraryErrors
@@ -39,7 +39,9 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     # older checkpoints name their special tokens in a file of their own, which then has the last word
     token_map = {} if "added_tokens_decoder" in config else _json(folder / "special_tokens_map.json")
     pieces = legacy_vocabulary.read_pieces(folder) if ready is None and kind.files == "pieces" else None
-    defaults = {**(pieces.special if pieces and not kind.special else {}), **_default_special_tokens(kind, ready)}
+    added = _read_added_tokens_decoder(config, path)
+    ranked = _read_ranked(folder, model, added) if ready is None and kind.files == "ranks" else None
+    defaults = {**(pieces.special if pieces and not kind.special else {}), **_default_special_tokens(kind, ready or ranked)}
     tokens = {**defaults, **config, **token_map}
     tokens = {name: tokens[name] for name in SPECIAL_TOKEN_NAMES if tokens.get(name) is not None}
     tokens.update(_named_tokens(config, token_map, path))
@@ -50,13 +52,14 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     if pieces:
         backend, piece_tokens = sentencepiece.build(pieces, kind, config)
     else:
-        backend = ready or legacy_vocabulary.build(folder, kind, config, contents.get("unk_token"))
-    added = _read_added_tokens_decoder(config, path)
+        backend = ready or ranked or legacy_vocabulary.build(folder, kind, config, contents.get("unk_token"))
     if "added_tokens_decoder" not in config:
         special_contents = {*contents.values(), *(token.content for token in additional)}
-        added += _read_added_tokens_json(folder / "added_tokens.json", special_contents)
+        added |= _read_added_tokens_json(folder / "added_tokens.json", special_contents)
     with LibraryErrors(f"{folder}: its added tokens do not fit ({{}}). Fetch them again."):
-        backend.add_tokens([*added, *special.values(), *additional, *piece_tokens])  # those that it knows stay as they are
+        backend.add_tokens(
+            [*added.values(), *special.values(), *additional, *piece_tokens]
+        )  # those that it knows stay as they are
         if ready is None:
             legacy_vocabulary.set_post_processor(backend, kind, config, contents)
     limit = config.get("model_max_length") or NO_LIMIT
@@ -135,8 +138,9 @@ def _check_prefix(content: Any, path: Path) -> None:
 
 
 def _default_padding_side(kind: TokenizerClass, backend: tokenizers.Tokenizer) -> str:
-    """Where a batch is padded if no file says; a byte-level vocabulary is none of the kind, whatever its class."""
-    return "right" if isinstance(backend.decoder, decoders.ByteLevel) else kind.padding_side
+    """Where a batch is padded if no file says; a byte-level vocabulary is not SentencePiece's, whatever its class."""
+    is_another_kind = kind.files == "pieces" and isinstance(backend.decoder, decoders.ByteLevel)
+    return "right" if is_another_kind else kind.padding_side
 
 
 def _default_special_tokens(kind: TokenizerClass, ready: tokenizers.Tokenizer | None) -> dict[str, str]:
@@ -184,23 +188,32 @@ def _special_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
     return _read_token({**entry, "special": True} if isinstance(entry, dict) else entry, field, path)
 
 
-def _read_added_tokens_decoder(config: Mapping[str, Any], path: Path) -> list[tokenizers.AddedToken]:
+def _read_added_tokens_decoder(config: Mapping[str, Any], path: Path) -> dict[int, tokenizers.AddedToken]:
     """The tokens that the config adds to tokenizer.json, in the order of their ids."""
     tokens = config.get("added_tokens_decoder", {})
     if not isinstance(tokens, dict) or not all(number.isdecimal() for number in tokens):
         raise CheckpointError(f"{path}: 'added_tokens_decoder' does not map ids to tokens. Fetch it again.")
-    return [_read_token(tokens[number], "added_tokens_decoder", path) for number in sorted(tokens, key=int)]
+    return {int(number): _read_token(tokens[number], "added_tokens_decoder", path) for number in sorted(tokens, key=int)}
 
 
-def _read_added_tokens_json(path: Path, special: Set[str]) -> list[tokenizers.AddedToken]:
+def _read_added_tokens_json(path: Path, special: Set[str]) -> dict[int, tokenizers.AddedToken]:
     """The tokens of an added_tokens.json, in the order of their ids."""
     ids = _json(path)
     if not all(isinstance(number, int) for number in ids.values()):
         raise CheckpointError(f"{path}: does not map tokens to ids. Fetch it again.")
-    return [
-        tokenizers.AddedToken(token, normalized=token not in special, special=token in special)
+    return {
+        ids[token]: tokenizers.AddedToken(token, normalized=token not in special, special=token in special)
         for token in sorted(ids, key=ids.__getitem__)
-    ]
+    }
+
+
+def _read_ranked(folder: Path, model: Mapping[str, Any], added: Mapping[int, tokenizers.AddedToken]) -> tokenizers.Tokenizer:
+    """The tokenizer of a folder with tiktoken's ranks."""
+    path = tiktoken.ranks_file(folder)
+    assert path is not None
+    ranks = tiktoken.read_ranks(path)
+    contents = {number: token.content for number, token in added.items()}
+    return tiktoken.build_llama3(path, ranks, tiktoken.special_tokens_beside(path, ranks, contents, model))
 
 
 def _read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[str, str] | None:
