@@ -629,6 +629,67 @@ BROKEN: list[tuple[Files, str]] = [
 ]
 
 
+HALF = "\ud83d"
+HALVES: dict[str, Files] = {
+    "a role": configured(eos_token=HALF),
+    "an additional token": configured(additional_special_tokens=[f"<{HALF}>"]),
+    "a listed token": configured(added_tokens_decoder={"300": {"content": HALF}}),
+    "a named token": configured(extra_special_tokens={"image_token": HALF}),
+    "a token's name": configured(extra_special_tokens={HALF: "<image>"}),
+    "a template": configured(chat_template=HALF),
+    "an added token": {"added_tokens.json": {HALF: 300}},
+    "a map": {"special_tokens_map.json": {"pad_token": HALF}},
+}
+
+
+@pytest.mark.parametrize("where", HALVES)
+def test_files_with_a_lone_surrogate_are_refused(tmp_path: Path, where: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"\.json: holds a lone surrogate, '\\ud83d', which is no character\. Fetch it"
+    ):
+        AutoTokenizer.from_pretrained(write(tmp_path, HALVES[where]))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tokenizer: tokenizer(HALF),
+        lambda tokenizer: tokenizer([HALF, "the"], ["the", "fox"]),
+        lambda tokenizer: tokenizer([["the", HALF]], is_split_into_words=True),
+        lambda tokenizer: tokenizer.tokenize(HALF),
+        lambda tokenizer: tokenizer.convert_tokens_to_string(["the", HALF]),
+        lambda tokenizer: tokenizer.add_tokens([HALF]),
+        lambda tokenizer: tokenizer.add_special_tokens({"pad_token": HALF}),
+        lambda tokenizer: tokenizer.apply_chat_template(
+            [{"role": "user", "content": HALF}], chat_template="{{ messages }}" + HALF
+        ),
+        lambda tokenizer: tokenizer.apply_chat_template(
+            [{"role": "user", "content": HALF}], chat_template="{{ messages[0].content }}", sanitize_control_tokens=True
+        ),
+        lambda tokenizer: tokenizer.encode_message_with_chat_template(
+            {"role": "user", "content": HALF}, chat_template="{{ messages[0].content }}"
+        ),
+    ],
+)
+def test_texts_with_a_lone_surrogate_are_refused(
+    tmp_path: Path, call: Callable[[Tokenizer], Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(write(tmp_path, {}))
+    with pytest.raises(InputError, match="holds a lone surrogate, which is no character.*Repair its encoding first"):
+        call(tokenizer)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_lone_surrogate_is_no_token_and_is_not_saved(tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(write(tmp_path, {}))
+    assert tokenizer.convert_tokens_to_ids([HALF]) == [None]
+    tokenizer.chat_template = HALF
+    with pytest.raises(InputError, match="the chat template holds a lone surrogate"):
+        tokenizer.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
 @pytest.mark.parametrize(("files", "words"), BROKEN, ids=[words for _, words in BROKEN])
 def test_broken_tokenizer_config_files_are_refused(tmp_path: Path, files: Files, words: str) -> None:
     with pytest.raises(CheckpointError) as caught:

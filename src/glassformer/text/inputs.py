@@ -52,7 +52,10 @@ def check_inputs(batch: Sequence[Any], single: bool, words: bool) -> None:
             for text in part if words else (part,):
                 if not isinstance(text, str):
                     raise InputTypeError(f"the tokenizer takes text, not {type(text).__name__}{where}.")
-                if any("\ud800" <= character <= "\udfff" for character in text):
-                    raise InputError(
-                        f"the text holds a lone surrogate, which is no character{where}. Repair its encoding first."
-                    )
+                refuse_lone_surrogates(text, "the text", where)
+
+
+def refuse_lone_surrogates(text: Any, what: str, where: str = "") -> None:
+    """Raise for half a character, which Python's texts can hold and UTF-8 cannot."""
+    if isinstance(text, str) and any("\ud800" <= character <= "\udfff" for character in text):
+        raise InputError(f"{what} holds a lone surrogate, which is no character{where}. Repair its encoding first.")

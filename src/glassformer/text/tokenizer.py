@@ -22,6 +22,7 @@ from glassformer.text.batch_columns import batch_columns
 from glassformer.text.chat.chat_mixin import ChatMixin
 from glassformer.text.detokenizer import Detokenizer
 from glassformer.text.encoding import BatchEncoding, TensorType, to_array
+from glassformer.text.inputs import refuse_lone_surrogates
 from glassformer.text.token_bytes import bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
 from glassformer.text.tokenizer_files import gguf, tiktoken, tokenizer_folder
@@ -115,6 +116,9 @@ class Tokenizer(VocabularyMixin, ChatMixin):
 
     def save_pretrained(self, folder: str | Path) -> tuple[str, ...]:
         """Write tokenizer.json, tokenizer_config.json and chat_template.jinja; the paths that were written."""
+        templates = self.chat_template.values() if isinstance(self.chat_template, Mapping) else [self.chat_template or ""]
+        for template in templates:
+            refuse_lone_surrogates(template, "the chat template")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.backend.save(str(folder / "tokenizer.json"))
@@ -410,6 +414,8 @@ class Tokenizer(VocabularyMixin, ChatMixin):
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
         """The text of tokens as the vocabulary spells them."""
+        for token in tokens:
+            refuse_lone_surrogates(token, "the token")
         decoder = self.backend.decoder
         if decoder is None:
             return " ".join(tokens)

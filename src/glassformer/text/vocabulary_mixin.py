@@ -10,6 +10,7 @@ import tokenizers
 from tokenizers import AddedToken
 
 from glassformer.errors import InputError, InputTypeError, did_you_mean
+from glassformer.text.inputs import refuse_lone_surrogates
 from glassformer.text.tokenizer_files.tokenizer_folder import SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizers_errors import LibraryErrors
 
@@ -119,8 +120,7 @@ class VocabularyMixin:
         for token in tokens:
             if not isinstance(token, (str, AddedToken)):
                 raise InputTypeError(f"a token is a text or an AddedToken, not {type(token).__name__}.")
-            if isinstance(token, str) and any("\ud800" <= character <= "\udfff" for character in token):
-                raise InputError(f"the token {token!r} holds a lone surrogate, which is no character. Repair it first.")
+            refuse_lone_surrogates(token, f"the token {token!r}")
         with LibraryErrors("the tokens cannot be added ({}). Give others."):
             count = (self.backend.add_special_tokens if special_tokens else self.backend.add_tokens)(tokens)
         self.__dict__.pop("_added_ids", None)

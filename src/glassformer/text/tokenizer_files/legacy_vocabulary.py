@@ -8,7 +8,6 @@ tokenizer.model  of Llama 3: tiktoken's ranks under the same name, see `tiktoken
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tokenizers.models import BPE, WordPiece
 
 from glassformer.errors import CheckpointError
 from glassformer.text.tokenizer_files import sentencepiece, tiktoken, tokenizer_classes
+from glassformer.text.tokenizer_files.json_file import read_object
 from glassformer.text.tokenizer_files.tokenizer_classes import BERT, GPT2, SENTENCEPIECE, T5, TIKTOKEN, TokenizerClass
 from glassformer.text.tokenizers_errors import LibraryErrors
 
@@ -131,12 +131,9 @@ def _wordpiece(folder: Path, config: Mapping[str, Any], unknown: str | None) -> 
 
 def _byte_level(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
     path = folder / "vocab.json"
-    try:
-        vocabulary = json.loads(_read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
-    if not isinstance(vocabulary, dict) or not vocabulary:
-        raise CheckpointError(f"{path}: is no object of tokens and their ids. Fetch it again.")
+    vocabulary = read_object(path)
+    if not vocabulary:
+        raise CheckpointError(f"{path}: holds no tokens. Fetch it again.")
     tokens: dict[int, str] = {}
     for token, number in vocabulary.items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:

@@ -20,6 +20,7 @@ from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
 from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
+from glassformer.text.tokenizer_files.json_file import read_object
 from glassformer.text.tokenizer_files.legacy_vocabulary import class_for_files
 from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, class_for_config
 from glassformer.text.tokenizers_errors import LibraryErrors
@@ -163,15 +164,7 @@ def _token_types(config: Mapping[str, Any], path: Path, default: bool) -> bool:
 
 def _json(path: Path) -> dict[str, Any]:
     """A small file that may be missing."""
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: holds a {type(value).__name__} where an object belongs. Fetch it again.")
-    return value
+    return read_object(path) if path.exists() else {}
 
 
 def _read_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
