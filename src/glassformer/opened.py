@@ -40,6 +40,7 @@ class OpenedModel:
     name: str
     checkpoint: Checkpoint
     replacement_tensors: Mapping[str, StoredTensor] | None = None  # instead of the checkpoint's: packed in another kind
+    model_type: str | None = None  # of the class that loads it, for a config that has none
 
     @property
     def path(self) -> Path:
@@ -48,7 +49,7 @@ class OpenedModel:
     @cached_property
     def config(self) -> Config:
         with _errors_name(self.path, "config.json"):
-            return read_config(self.checkpoint.config)
+            return read_config(self.checkpoint.config, self.model_type)
 
     @cached_property
     def settings(self) -> GenerationConfig:
@@ -122,10 +123,13 @@ def _errors_name(path: Path, file: str = "") -> Iterator[None]:
 
 
 def open_model(
-    name: str | os.PathLike[str], part: CheckpointPart = "model", progress: NamedProgress | None = None
+    name: str | os.PathLike[str],
+    part: CheckpointPart = "model",
+    progress: NamedProgress | None = None,
+    model_type: str | None = None,
 ) -> OpenedModel:
-    """Locate a model by path, catalogue name or hub id, and open it."""
-    return OpenedModel(os.fspath(name), open_at(locate(name, part, progress)))
+    """Locate a model by path, catalogue name or hub id, and open it; `model_type`: where its config has none."""
+    return OpenedModel(os.fspath(name), open_at(locate(name, part, progress)), model_type=model_type)
 
 
 class AutoTokenizer:

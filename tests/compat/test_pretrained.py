@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import glassformer
 from glassformer import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification
 from glassformer.blueprints import read_config
+from glassformer.compat.auto import model_class_for_head
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
 from tests.parity import reference
 
@@ -237,12 +238,37 @@ def test_unsupported_generation_settings_are_logged(folder: Path, caplog: pytest
     assert line.endswith("ask for penalty_alpha=0.6, renormalize_logits=True, which is not supported and left out.")
 
 
+class TestWithoutModelType:
+    """A config.json without model_type: a family's class knows it, an Auto class cannot."""
+
+    @pytest.mark.parametrize("model_type", reference.FAMILIES)
+    def test_the_class_of_a_family_is_enough(self, model_type: str, tmp_path: Path) -> None:
+        head = reference.HEADS[model_type][1]
+        named = model_class_for_head(model_type, head)  # type: ignore[arg-type]
+        original = reference.write(tmp_path, model_type, head)
+        raw = json.loads((tmp_path / "config.json").read_text())
+        del raw["model_type"]
+        (tmp_path / "config.json").write_text(json.dumps(raw))
+        loaded = named.from_pretrained(tmp_path)
+        assert type(loaded) is named
+        assert loaded.config.model_type == model_type
+        weight = original.get_input_embeddings().weight
+        assert torch.equal(loaded.base_model.token_embedding.weight, weight)
+
+    def test_an_auto_class_says_what_to_do(self, folder: Path) -> None:
+        config(folder, model_type=None)
+        with pytest.raises(ConfigError, match="'model_type' is missing.*Load it with a class of that family"):
+            AutoModel.from_pretrained(folder)
+        with pytest.raises(ConfigError, match="'model_type' is missing"):
+            glassformer.load(str(folder)).config  # noqa: B018
+
+
 class TestConfig:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
             ({"model_type": "lama"}, "'model_type' is 'lama'.*Did you mean 'llama'"),
-            ({"model_type": None}, "not a known family"),
+            ({"model_type": None}, "'model_type' is missing.*Load it with a class of that family, such as BertForMaskedLM"),
             ({"hidden_act": "silo"}, "'hidden_act' is 'silo'.*Did you mean 'silu'"),
             ({"hidden_size": "wide"}, "'hidden_size' is 'wide'; it must be int"),
             ({"hidden_size": True}, "it must be int"),

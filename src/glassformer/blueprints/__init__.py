@@ -36,9 +36,15 @@ def module_for(model_type: object) -> ModuleType:
     return module
 
 
-def read_config(raw: Mapping[str, Any]) -> Config:
-    """A raw `config.json` as the family's own checked config."""
-    config: Config = module_for(raw.get("model_type")).Config.read(raw)
+def read_config(raw: Mapping[str, Any], default_type: str | None = None) -> Config:
+    """A raw `config.json` as the family's own checked config; `default_type`: the family, where the config has none."""
+    model_type = default_type if raw.get("model_type") is None else raw["model_type"]
+    if model_type is None:
+        raise ConfigError(
+            "config field 'model_type' is missing, so its family is unknown. Load it with a class of that family, such as "
+            f"BertForMaskedLM, or add the field: one of {', '.join(model_types())}."
+        )
+    config: Config = module_for(model_type).Config.read(raw)
     return config
 
 

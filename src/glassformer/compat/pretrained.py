@@ -43,6 +43,11 @@ class FromPretrained:
     """`from_pretrained`, for the named classes and for the Auto classes, which find the right one."""
 
     @classmethod
+    def default_model_type(cls) -> str | None:
+        """The family of a checkpoint whose config has none; an Auto class cannot know."""
+        return None
+
+    @classmethod
     def class_for(cls, opened: OpenedModel) -> type[Any]:
         """The class to load a checkpoint into."""
         raise NotImplementedError
@@ -77,7 +82,7 @@ class FromPretrained:
         """
         if changes.pop("trust_remote_code", False):
             raise UnknownArgument("trust_remote_code is not supported: no code from a checkpoint is ever run.")
-        opened = open_model(name)
+        opened = open_model(name, model_type=cls.default_model_type())
         chosen = parse_dtype(dtype if dtype is not None else torch_dtype)
         model = load(cls.class_for(opened), opened, chosen, key_mapping, changes, ignore_mismatched_sizes)
         if device_map == "auto":
@@ -102,6 +107,10 @@ class PretrainedModel(FromPretrained):
                 {self.base_model.token_embedding.weight} if isinstance(self, ModelWithHead) else (),
             )
         self.generation_config = GenerationConfig.from_model_config(config)
+
+    @classmethod
+    def default_model_type(cls) -> str:
+        return cls.base_class.config_class.model_type
 
     @classmethod
     def class_for(cls, opened: OpenedModel) -> type[Any]:
