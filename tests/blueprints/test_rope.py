@@ -9,8 +9,16 @@ import pytest
 import torch
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from glassformer.blueprints import Rope
+from glassformer.blueprints import Rope, read_config
+from glassformer.errors import ConfigError
 from tests.parity import reference
+
+
+def longrope_factors(size: int) -> dict[str, list[float]]:
+    return {
+        "short_factor": np.linspace(1.0, 1.5, size // 2).tolist(),
+        "long_factor": np.linspace(1.2, 9.0, size // 2).tolist(),
+    }
 
 
 @pytest.mark.parametrize("size", [8, 64, 128])
@@ -19,9 +27,14 @@ from tests.parity import reference
     {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
     {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "mscale": 0.7,
      "mscale_all_dim": 1.2},
+    {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64},
+    {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64, "factor": 3.0},
+    {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64, "attention_factor": 1.3},
     *reference.ROPES,
 ])  # fmt: skip
 def test_rope_frequencies_equal_the_reference(rope: dict[str, Any], size: int) -> None:
+    if rope["rope_type"] == "longrope":
+        rope = {**rope, **longrope_factors(size)}
     config = reference.config("llama", rope_parameters=rope, head_dim=size)
     ours = Rope.read({"rope_parameters": rope, "max_position_embeddings": 256})
     if ours.kind == "default":
@@ -30,7 +43,27 @@ def test_rope_frequencies_equal_the_reference(rope: dict[str, Any], size: int) -
         expected, scale = ROPE_INIT_FUNCTIONS[ours.kind](config, "cpu")
         assert ours.scale == pytest.approx(scale)
     assert np.allclose(ours.frequencies(size), expected.numpy(), rtol=1e-5)
-    if ours.kind == "dynamic":
+    if ours.depends_on_length:
         longer, _ = ROPE_INIT_FUNCTIONS[ours.kind](config, "cpu", seq_len=700)
         assert np.allclose(ours.frequencies(size, 700), longer.numpy(), rtol=1e-5)
     assert Rope.read({"rope_parameters": ours.raw(), "max_position_embeddings": 256}) == ours
+
+
+def test_longrope_under_its_former_name_and_with_the_trained_length_beside_it() -> None:
+    rope = {"type": "su", **longrope_factors(8)}
+    ours = Rope.read({"rope_scaling": rope, "max_position_embeddings": 256, "original_max_position_embeddings": 64})
+    assert (ours.kind, ours.original_max_position_embeddings, ours.factor) == ("longrope", 64, 4.0)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"short_factor": None}, "'short_factor' is None; RoPE needs a list of numbers there"),
+    ({"long_factor": [1.0, 2.0, 3.0, "4"]}, "'long_factor' is '4'; RoPE needs a positive number"),
+    ({"long_factor": [1.0, 2.0, 3.0, float("nan")]}, "'long_factor' is nan; RoPE needs a positive number"),
+    ({"long_factor": [1.0] * 5}, "'long_factor' lists 5 numbers; RoPE needs one for each of the 6 pairs of a head"),
+    ({"original_max_position_embeddings": 0}, "'original_max_position_embeddings' is 0; RoPE needs a positive number"),
+])  # fmt: skip
+def test_longrope_that_is_incomplete_is_refused(change: dict[str, Any], message: str) -> None:
+    raw = {**reference.TINY["llama"], "model_type": "llama"}
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 64, **longrope_factors(12), **change}
+    with pytest.raises(ConfigError, match=message):
+        read_config({**raw, "rope_parameters": rope})

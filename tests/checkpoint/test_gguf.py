@@ -303,9 +303,27 @@ def test_rope_scaling_is_read_or_refused(tmp_path: Path) -> None:
         return open_model(write_gguf(tmp_path / f"{kind}.gguf", metadata=metadata)).config
 
     assert scaled("none").rope == Rope(theta=5000.0)
-    refused(lambda: scaled("longrope"), tmp_path / "longrope.gguf", "'rope_type' is 'longrope'", "Known:", kind=ConfigError)
+    refused(lambda: scaled("longrope"), tmp_path / "longrope.gguf", "'short_factor' is None", kind=ConfigError)
+    refused(lambda: scaled("spiral"), tmp_path / "spiral.gguf", "'rope_type' is 'spiral'", "Known:", kind=ConfigError)
     assert (scaled("yarn").rope.kind, scaled("yarn").rope.factor) == ("yarn", 4.0)
     assert scaled("linear").rope == Rope("linear", 5000.0, 4.0)
+
+
+def test_longrope_is_read_from_its_factors(tmp_path: Path) -> None:
+    pairs = read_config(GgufCheckpoint(write_gguf(tmp_path / "plain.gguf")).config).head_dim // 2
+    short, long = np.linspace(1, 2, pairs, dtype=np.float32), np.linspace(2, 9, pairs, dtype=np.float32)
+    metadata = sizes("llama") | {
+        "llama.rope.scaling.original_context_length": (16, Value.UINT32),
+        "llama.rope.scaling.attn_factor": (1.25, Value.FLOAT32),
+    }
+    factors = {"rope_factors_short.weight": short, "rope_factors_long.weight": long}
+    checkpoint = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", metadata=metadata, tensors=weights("llama") | factors))
+    rope = read_config(checkpoint.config).rope
+    plain = Rope(theta=5000.0).frequencies(2 * pairs)
+    assert (rope.kind, rope.scale, rope.original_max_position_embeddings) == ("longrope", 1.25, 16)
+    np.testing.assert_allclose(rope.frequencies(2 * pairs, 16), plain / short, rtol=1e-6)
+    np.testing.assert_allclose(rope.frequencies(2 * pairs, 17), plain / long, rtol=1e-6)
+    assert not any("rope" in name for name in checkpoint.tensors)
 
 
 # The real file --------------------------------------------------------------------------------------------------

@@ -181,6 +181,24 @@ def test_dynamic_rope(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_longrope_beyond_the_trained_length(family: str, tmp_path: Path) -> None:
+    """Its long factors are in force from the pass on that goes beyond, as with the reference."""
+    rope = {
+        "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24,
+        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 9.0],
+    }  # fmt: skip
+    theirs = reference.write(tmp_path, family, rope_parameters=rope)
+    ours = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
+    for length in (24, 25, 60):
+        ids = ids_for(ours, 1, length)
+        close(ours(ids).logits, theirs(ids).logits)
+    prompt = ids_for(ours, 1, 18)
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    assert torch.equal(ours.generate(prompt, **options), theirs.generate(prompt, **options))
+
+
+@torch.no_grad()
 def test_sliding_windows(tmp_path: Path) -> None:
     theirs = reference.write(tmp_path, "qwen3", use_sliding_window=True, sliding_window=5, max_window_layers=1)
     ours = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)

@@ -15,9 +15,12 @@ from glassformer.errors import ConfigError, UnknownArgument, did_you_mean
 from glassformer.typecheck import matches_type
 
 Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question"]
-ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "tanh")
+ACTIVATIONS = (  # under all their names
+    "silu", "swish", "gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh",
+    "gelu_python_tanh", "quick_gelu", "relu", "tanh",
+)  # fmt: skip
 PROBLEMS = ("regression", "single_label_classification", "multi_label_classification")
-RENAMED = {"torch_dtype": "dtype", "swish": "silu"}
+RENAMED = {"torch_dtype": "dtype"}
 
 
 @dataclass(frozen=True, kw_only=True)

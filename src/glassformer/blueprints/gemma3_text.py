@@ -50,6 +50,7 @@ class Config(llama.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.local_rope.check_head_size(self.head_dim)
         kinds = self.layer_types or []
         if len(kinds) != self.num_hidden_layers or not set(kinds) <= KINDS.keys():
             raise ConfigError(

@@ -55,6 +55,7 @@ class Config(shared.Config):
             )
         if self.head_dim < 2 or self.head_dim % 2:
             raise ConfigError(f"config field 'head_dim' is {self.head_dim}; RoPE rotates pairs, so it must be even.")
+        self.rope.check_head_size(self.head_dim)
 
     @property
     def output_bias(self) -> bool:

@@ -5,6 +5,8 @@
     dynamic   the base grows with the length, once that exceeds the trained one
     yarn      fast pairs as they were, slow pairs slowed, a ramp between (https://arxiv.org/abs/2309.00071)
     llama3    the same idea with a ramp over frequencies (Llama 3.1)
+    longrope  each pair slowed by a factor of its own: one list up to the trained length, another beyond
+              (https://arxiv.org/abs/2402.13753)
 
 Pure numbers, for the layers and the native engines.
 """
@@ -29,10 +31,14 @@ KINDS: Mapping[str, tuple[str, ...]] = {  # kind: the numbers that it needs
     "dynamic": ("factor", "max_position_embeddings"),
     "yarn": ("factor", "original_max_position_embeddings"),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "longrope": ("factor", "original_max_position_embeddings"),
 }
 OPTIONAL: Mapping[str, tuple[str, ...]] = {
-    "yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
+    "yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"),
+    "longrope": ("attention_factor",),
 }
+FACTOR_LISTS = ("short_factor", "long_factor")  # of longrope: a number for each pair
+FORMER_KINDS = {"su": "longrope"}
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,8 @@ class Rope:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], default_theta: float = 10000.0) -> Rope:
@@ -63,6 +71,7 @@ class Rope:
         if theta <= 1:
             raise ConfigError(f"config field 'rope_theta' is {theta!r}; it must be above 1.")
         kind = parameters.get("rope_type", parameters.get("type", "default"))
+        kind = FORMER_KINDS.get(kind, kind) if isinstance(kind, str) else kind
         if kind == "divisors":
             return _from_divisors(theta, parameters.get("divisors"))
         if not isinstance(kind, str) or kind not in KINDS:
@@ -74,15 +83,29 @@ class Rope:
             raise ConfigError(
                 "config field 'partial_rotary_factor' is not 1; rotating only a part of a head is not supported."
             )
-        trained = raw.get("max_position_embeddings")
-        implied = {"max_position_embeddings": trained, "original_max_position_embeddings": trained}
-        numbers = {name: _number(_first(parameters.get(name), implied.get(name)), name) for name in KINDS[kind]}
+        longest = raw.get("max_position_embeddings")
+        trained = "original_max_position_embeddings"  # beside the object it wins over what is in it
+        lengths = {"max_position_embeddings": longest, trained: _first(raw.get(trained), parameters.get(trained), longest)}
+        parameters = {**parameters, **{name: _number(lengths[name], name) for name in KINDS[kind] if name in lengths}}
+        if kind == "longrope" and parameters.get("factor") is None:
+            parameters["factor"] = _number(longest, "max_position_embeddings") / parameters[trained]
+        numbers = {name: _number(parameters.get(name), name) for name in KINDS[kind]}
         for name in OPTIONAL.get(kind, ()):
             if parameters.get(name) is not None:
                 numbers[name] = _number(parameters[name], name)
         if kind == "llama3" and numbers["low_freq_factor"] >= numbers["high_freq_factor"]:
             raise ConfigError("config field 'low_freq_factor' must be below 'high_freq_factor'.")
-        return cls(kind, theta, **numbers, truncate=parameters.get("truncate", True) is not False)  # type: ignore[arg-type]
+        lists = {name: _numbers(parameters.get(name), name) for name in FACTOR_LISTS} if kind == "longrope" else {}
+        return cls(kind, theta, **numbers, **lists, truncate=parameters.get("truncate", True) is not False)  # type: ignore[arg-type]
+
+    def check_head_size(self, size: int) -> None:
+        """Refuse lists of factors that are not for heads of this size."""
+        for name in FACTOR_LISTS if self.kind == "longrope" else ():
+            if len(getattr(self, name)) != size // 2:
+                raise ConfigError(
+                    f"config field {name!r} lists {len(getattr(self, name))} numbers; RoPE needs one for each of the "
+                    f"{size // 2} pairs of a head."
+                )
 
     def raw(self) -> dict[str, Any]:
         """As `rope_parameters` in a config."""
@@ -94,22 +117,33 @@ class Rope:
             "rope_theta": self.theta,
             **needed,
             **present,
+            **({name: list(getattr(self, name)) for name in FACTOR_LISTS} if self.kind == "longrope" else {}),
             **({} if self.truncate else {"truncate": False}),
         }
 
     @property
     def scale(self) -> float:
-        """What cosines and sines are multiplied by; only yarn sharpens attention this way."""
-        if self.kind != "yarn":
+        """What cosines and sines are multiplied by; only yarn and longrope sharpen attention this way."""
+        if self.kind not in ("yarn", "longrope"):
             return 1.0
         if self.attention_factor is not None:
             return self.attention_factor
+        if self.kind == "longrope":
+            stretched = self.factor > 1 and self.original_max_position_embeddings > 1
+            return (
+                math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position_embeddings)) if stretched else 1.0
+            )
         if self.mscale and self.mscale_all_dim:
             return self._sharpness(self.mscale) / self._sharpness(self.mscale_all_dim)
         return self._sharpness(1.0)
 
     def _sharpness(self, weight: float) -> float:
         return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether a longer sequence has other frequencies."""
+        return self.kind in ("dynamic", "longrope")
 
     def frequencies(self, size: int, length: int = 0) -> npt.NDArray[np.float32]:
         """Radians per position of the size/2 pairs of a head, for a sequence of `length` tokens."""
@@ -118,10 +152,12 @@ class Rope:
             stretched = self.factor * length / self.max_position_embeddings - (self.factor - 1)
             theta *= stretched ** (size / (size - 2))
         plain = theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)
-        return (plain / self._divisors(plain)).astype(np.float32)
+        return (plain / self._divisors(plain, length)).astype(np.float32)
 
-    def _divisors(self, plain: Floats) -> Floats:
+    def _divisors(self, plain: Floats, length: int = 0) -> Floats:
         """What each frequency is divided by."""
+        if self.kind == "longrope":
+            return np.array(self.long_factor if length > self.original_max_position_embeddings else self.short_factor)
         if self.kind == "linear":
             return np.full_like(plain, self.factor)
         if self.kind == "yarn":
@@ -158,6 +194,12 @@ def _number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
         raise ConfigError(f"config field {name!r} is {value!r}; RoPE needs a positive number there.")
     return value
+
+
+def _numbers(values: Any, name: str) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple):
+        raise ConfigError(f"config field {name!r} is {values!r}; RoPE needs a list of numbers there.")
+    return tuple(_number(value, name) for value in values)
 
 
 def _from_divisors(theta: float, divisors: Any) -> Rope:

@@ -158,6 +158,9 @@ def _t5(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {"feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in raw else "relu"}
 
 
+ROPE_FACTORS = {"short_factor": "rope_factors_short.weight", "long_factor": "rope_factors_long.weight"}  # of longrope
+
+
 @dataclass(frozen=True)
 class ArchitectureTable:
     names: Mapping[str, str]
@@ -166,7 +169,7 @@ class ArchitectureTable:
     extra: Callable[[Metadata, Raw], dict[str, Any]] = _decoder  # what the tensors show, or no field says
     interleaved: bool = False  # query and key rows have their rotary pairs side by side
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
-    ignored: frozenset[str] = frozenset({"rope_freqs.weight"})  # in the config instead, or unused
+    ignored: frozenset[str] = frozenset({"rope_freqs.weight", *ROPE_FACTORS.values()})  # in the config instead
 
 
 TABLES: Mapping[str, ArchitectureTable] = {
@@ -221,10 +224,17 @@ def _rope_scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
     """How RoPE is stretched. Llama 3 files hold only the resulting divisors; the blueprint finds the rule again."""
     if "rope_freqs.weight" in raw:
         return {"rope_type": "divisors", "divisors": raw["rope_freqs.weight"].to_float32().ravel().tolist()}
+    trained = metadata.get("rope.scaling.original_context_length")
+    if all(name in raw for name in ROPE_FACTORS.values()):
+        return {
+            "rope_type": "longrope",
+            "attention_factor": _shortest_float(metadata.get("rope.scaling.attn_factor", 1.0)),
+            "original_max_position_embeddings": trained,
+            **{name: raw[tensor].to_float32().ravel().tolist() for name, tensor in ROPE_FACTORS.items()},
+        }
     kind = metadata.get("rope.scaling.type", "none")
     if kind == "none":
         return None
-    trained = metadata.get("rope.scaling.original_context_length")
     return {
         "rope_type": kind,
         "factor": _shortest_float(metadata.get("rope.scaling.factor")),

@@ -37,8 +37,8 @@ class RotaryEmbedding(FamilyModule):
         return RotaryTables(torch.cat((cosine, cosine), -1).to(dtype), torch.cat((-sine, sine), -1).to(dtype))
 
     def frequencies(self, positions: Tensor) -> Tensor:
-        """RoPE's frequencies, kept on the device; only the dynamic kind depends on how far the positions reach."""
-        if self.rope.kind == "dynamic":
+        """RoPE's frequencies, kept on the device; some kinds depend on how far the positions reach."""
+        if self.rope.depends_on_length:
             return torch.from_numpy(self.rope.frequencies(self.size, int(positions.max()) + 1)).to(positions.device)
         if self._frequencies is None or self._frequencies.device != positions.device:
             self._frequencies = torch.from_numpy(self.rope.frequencies(self.size)).to(positions.device)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from glassformer.blueprints.config import ACTIVATIONS
 from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu.library import levels
 from tests.checkpoint.test_scratch import SIZES, weights
@@ -24,6 +25,10 @@ FAMILIES = (*reference.DECODERS, *reference.PAIRS)
 FLOATS, PACKED = 1e-5, 1e-3  # measured: 6e-6 and 6e-4
 ROUNDED = 7e-2  # measured: 3.6e-2
 STORES = {"f16": 2e-3, "bf16": 1.2e-2, "q8": 4e-2}  # measured: 1e-3, 6e-3 and 2.2e-2
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 24,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 9.0],
+}  # fmt: skip
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 16}
 
 
@@ -37,6 +42,12 @@ def agree(subject: Subject, other: Any, tolerance: float, lengths: tuple[int, ..
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parity_of_every_family(family: str, seed: int | None, tiny: Tiny) -> None:
     subject = tiny(family, seed)
+    agree(subject, subject.cpu(), FLOATS)
+
+
+@pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name != "gelu_new"])
+def test_parity_of_every_activation(activation: str, tmp_path: Path) -> None:
+    subject = write_checkpoint(tmp_path, "gpt2", activation_function=activation, n_layer=1)
     agree(subject, subject.cpu(), FLOATS)
 
 
@@ -70,9 +81,13 @@ def test_parity_of_a_long_source(tmp_path: Path) -> None:
     agree(subject, subject.cpu(threads=2), FLOATS, (300, 70))
 
 
-@pytest.mark.parametrize("rope", [*reference.ROPES, DYNAMIC], ids=["llama3", "linear", "yarn", "sharper yarn", "dynamic"])
+@pytest.mark.parametrize(
+    "rope",
+    [*reference.ROPES, DYNAMIC, LONGROPE],
+    ids=["llama3", "linear", "yarn", "sharper yarn", "dynamic", "longrope"],
+)
 def test_parity_of_rope_kinds(rope: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dynamic one looks how far a pass reaches, which is the same for both where there is one row."""
+    """Some look how far a pass reaches, which is the same for both where there is one row."""
     monkeypatch.setattr(engine, "MAX_SCORED_TOKENS", 8)
     reference.write(tmp_path, "llama", "causal")
     config = json.loads((tmp_path / "config.json").read_text())

@@ -50,7 +50,7 @@ class NormKind(IntEnum):
 
 
 class Activation(IntEnum):
-    SILU, GELU, GELU_TANH, RELU, TANH = range(5)
+    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU = range(6)
 
 
 class Epilogue(IntEnum):

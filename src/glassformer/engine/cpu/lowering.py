@@ -33,8 +33,12 @@ from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.errors import ExecutorError
 
 ACTIVATIONS: Mapping[str, Activation] = {
-    "silu": Activation.SILU, "gelu": Activation.GELU, "gelu_new": Activation.GELU_TANH,
-    "gelu_pytorch_tanh": Activation.GELU_TANH, "relu": Activation.RELU, "tanh": Activation.TANH,
+    **dict.fromkeys(("silu", "swish"), Activation.SILU),
+    **dict.fromkeys(("gelu", "gelu_python"), Activation.GELU),
+    **dict.fromkeys(
+        ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh"), Activation.GELU_TANH
+    ),
+    "quick_gelu": Activation.QUICK_GELU, "relu": Activation.RELU, "tanh": Activation.TANH,
 }  # fmt: skip
 MATMUL_OPS = ("heads", "linear", "gate", "scores")
 

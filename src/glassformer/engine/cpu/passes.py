@@ -133,7 +133,7 @@ class PreparedProgram:
         self._addresses = np.zeros(max(1, len(program.buffers)), np.uint64)
         self.widths = np.array([shape.width(keys=0) for shape in program.buffers] or [0], np.int32)
         self._has_patterns = any(shape.per_key for shape in program.buffers)
-        self._has_dynamic_rope = any(rope.kind == "dynamic" for rope, _ in program.ropes)
+        self._has_dynamic_rope = any(rope.depends_on_length for rope, _ in program.ropes)
         self._capacity = (0, 0)  # tokens, and scores
         self.native = NativePass(
             steps=program.native, rope_tables=self.rope_tables, buffers=self._addresses.ctypes.data,
@@ -142,7 +142,7 @@ class PreparedProgram:
         )  # fmt: skip
 
     def reserve(self, tokens: int, scored: int, keys: int, positions: int) -> None:
-        """Make room for so many tokens, scores and keys; dynamic RoPE depends on how many positions there are."""
+        """Make room for so many tokens, scores and keys; some kinds of RoPE depend on how many positions there are."""
         if self._has_patterns or self._has_dynamic_rope or tokens > self._capacity[0] or scored > self._capacity[1]:
             self._capacity = (max(tokens, self._capacity[0]), max(scored, self._capacity[1]))
             self._reserve_buffers(keys)
@@ -160,7 +160,7 @@ class PreparedProgram:
 
     def _reserve_rope_tables(self, positions: int) -> None:
         for number, (rope, size) in enumerate(self.program.ropes):
-            if rope.kind == "dynamic":
+            if rope.depends_on_length:
                 self._frequencies[number] = np.ascontiguousarray(rope.frequencies(size, positions))
             if self._tables[number].size < self._capacity[0] * size:
                 self._tables[number] = np.empty(self._capacity[0] * size, np.float32)

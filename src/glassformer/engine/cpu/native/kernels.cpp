@@ -511,6 +511,7 @@ inline F activation_of(int activation, F x) {
             return mul(x, sigmoid(mul(set(1.5957691216f), add(x, cubed))));
         }
         case RELU: return max(x, set(0.0f));
+        case QUICK_GELU: return mul(x, sigmoid(mul(set(1.702f), x)));
         default: {
             const F half = sigmoid(add(x, x));
             return sub(add(half, half), set(1.0f));
