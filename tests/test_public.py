@@ -34,7 +34,9 @@ def test_type_checkers_see_every_name() -> None:
     assert seen == set(glassformer.__all__) - {"__version__"}
 
 
-@pytest.mark.parametrize("name", ["BertForMaskedLM", "GPT2LMHeadModel", "T5ForConditionalGeneration", "Gemma3TextModel"])
+@pytest.mark.parametrize(
+    "name", ["BertForMaskedLM", "GPT2LMHeadModel", "T5ForConditionalGeneration", "Gemma3TextModel", "T5EncoderModel"]
+)
 def test_family_classes_by_name(name: str) -> None:
     result = getattr(glassformer, name)
     assert result.__name__ == name

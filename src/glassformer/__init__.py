@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from glassformer.compat.auto import AutoModelForQuestionAnswering as AutoModelForQuestionAnswering
     from glassformer.compat.auto import AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM
     from glassformer.compat.auto import AutoModelForSequenceClassification as AutoModelForSequenceClassification
+    from glassformer.compat.auto import AutoModelForTextEncoding as AutoModelForTextEncoding
     from glassformer.compat.auto import AutoModelForTokenClassification as AutoModelForTokenClassification
     from glassformer.compat.generate import TextStreamer as TextStreamer
     from glassformer.decoding import GenerationConfig as GenerationConfig
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "compat.auto": ("AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
-                    "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification"),
+                    "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTextEncoding",
+                    "AutoModelForTokenClassification"),
     "compat.generate": ("TextStreamer",),
     "decoding": ("GenerationConfig", "Step"),
     "engine.protocol": ("Executor",),
@@ -78,6 +80,7 @@ __all__ = [
     "AutoModelForQuestionAnswering",
     "AutoModelForSeq2SeqLM",
     "AutoModelForSequenceClassification",
+    "AutoModelForTextEncoding",
     "AutoModelForTokenClassification",
     "AutoTokenizer",
     "BatchEncoding",

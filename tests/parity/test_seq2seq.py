@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+import glassformer
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import InputError
+from glassformer.errors import CheckpointError, ConfigError, InputError, SiteError
 from glassformer.sites import Watch
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, ragged, same_fields
@@ -279,3 +282,58 @@ def test_generation_settings_are_saved_and_loaded(models: Pair, tmp_path: Path) 
     expected = models.theirs.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
     result = again.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
     assert result.tolist() == expected.tolist()
+
+
+class TestEncoderAlone:
+    """T5EncoderModel: the encoder of a T5, from a checkpoint of the whole model or of its own."""
+
+    @pytest.fixture(params=["T5EncoderModel", "T5ForConditionalGeneration"])
+    def encoders(self, request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Any]:
+        whole = reference.build("t5", "seq2seq", feed_forward_proj="gated-gelu")
+        theirs = transformers.T5EncoderModel(copy.deepcopy(whole.config)).eval()
+        theirs.load_state_dict(whole.state_dict(), strict=False)
+        (theirs if request.param == "T5EncoderModel" else whole).save_pretrained(tmp_path)
+        return theirs, glassformer.T5EncoderModel.from_pretrained(tmp_path)  # type: ignore[attr-defined]
+
+    @torch.no_grad()
+    def test_every_output_equals_the_reference(self, encoders: tuple[Any, Any], caplog: pytest.LogCaptureFixture) -> None:
+        theirs, ours = encoders
+        _, padded, mask = ragged(theirs, (13, 5, 9))
+        inputs = {"input_ids": padded, "attention_mask": mask, "output_hidden_states": True}
+        same_fields(ours(**inputs), theirs(**inputs), last_hidden_state=mask, hidden_states=mask)
+        assert not caplog.text
+
+    @torch.no_grad()
+    def test_saved_is_read_back_by_the_reference(self, encoders: tuple[Any, Any], tmp_path: Path) -> None:
+        theirs, ours = encoders
+        ours.save_pretrained(tmp_path / "saved")
+        ids = ids_for(ours, 2, 7)
+        again = transformers.T5EncoderModel.from_pretrained(tmp_path / "saved").eval()
+        close(ours(ids).last_hidden_state, again(ids).last_hidden_state)
+        assert set(again.state_dict()) == set(theirs.state_dict())
+
+    @torch.no_grad()
+    def test_sites_are_the_encoders(self, encoders: tuple[Any, Any]) -> None:
+        _, ours = encoders
+        sites = ours(ids_for(ours, 1, 5), watch="encoder.blocks.*.residual").sites
+        assert list(sites) == [f"encoder.blocks.{number}.residual" for number in range(ours.config.encoder_layers)]
+        with pytest.raises(SiteError, match="no site matches 'blocks.0.residual'"):
+            ours(ids_for(ours, 1, 5), watch="blocks.0.residual")
+
+    def test_an_encoder_is_not_loaded_as_the_whole_model(self, tmp_path: Path) -> None:
+        transformers.T5EncoderModel(reference.config("t5")).save_pretrained(tmp_path)
+        with pytest.raises(CheckpointError, match="It is an encoder alone: use T5EncoderModel, or AutoModelForTextEnc"):
+            load(tmp_path, "seq2seq")
+
+    @pytest.mark.parametrize("family", ["t5", *reference.ENCODERS])
+    def test_auto_model_for_text_encoding(self, family: str, tmp_path: Path) -> None:
+        theirs = reference.write(tmp_path, family, "TextEncoding")
+        ours = glassformer.AutoModelForTextEncoding.from_pretrained(tmp_path)
+        assert type(ours).__name__ == type(theirs).__name__
+        ids = ids_for(ours, 1, 6)
+        close(ours(ids).last_hidden_state, theirs(ids).last_hidden_state)
+
+    def test_auto_model_for_text_encoding_of_a_decoder(self, tmp_path: Path) -> None:
+        reference.write(tmp_path, "llama")
+        with pytest.raises(ConfigError, match="a llama model cannot be loaded as AutoModelForTextEncoding"):
+            glassformer.AutoModelForTextEncoding.from_pretrained(tmp_path)

@@ -23,7 +23,6 @@ class Config(shared.Config):
         "num_heads": "num_attention_heads", "d_kv": "head_dim", "d_ff": "intermediate_size",
         "n_positions": "max_position_embeddings",
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"is_encoder_decoder": True}
 
     hidden_size: int = 512
     num_hidden_layers: int = 6

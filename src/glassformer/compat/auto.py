@@ -14,16 +14,18 @@ from glassformer.blueprints import Head
 from glassformer.compat.generate import GenerationMixin, TextStreamer
 from glassformer.compat.pretrained import FromPretrained, PretrainedModel
 from glassformer.errors import ConfigError
+from glassformer.families.shared.encoder import Encoder
 from glassformer.families.shared.heads import HEADS, CausalLM, ModelWithHead, Seq2SeqLM
 from glassformer.opened import AutoConfig, AutoTokenizer, OpenedModel
 
 
 @cache
 def model_class(model_type: str, head: str) -> type[Any]:
-    """The class of a family with a head (`ForCausalLM`, …), or of its base alone (`Model`)."""
-    base = families.base_class_for(model_type)
+    """The class of a family with a head (`ForCausalLM`, …), of its base (`Model`), or of its encoder (`EncoderModel`)."""
+    encoder = families.encoder_class_for(model_type) if head == "EncoderModel" else None
+    base = encoder or families.base_class_for(model_type)
     body: dict[str, Any] = {"__module__": __name__, "base_class": base}
-    if head == "Model":
+    if head in ("Model", "EncoderModel"):
         return type(base.__name__, (PretrainedModel, base), body)
     kind: type[ModelWithHead] = HEADS[head]
     if kind.head not in base.heads:
@@ -53,6 +55,8 @@ def find_model_class(name: str) -> type[Any] | None:
         base = families.base_class_for(model_type)
         if name == base.__name__:
             return model_class(model_type, "Model")
+        if (encoder := families.encoder_class_for(model_type)) is not None and name == encoder.__name__:
+            return model_class(model_type, "EncoderModel")
         for head, kind in HEADS.items():
             if name == base.family + base.class_suffixes.get(head, head) and kind.head in base.heads:
                 return model_class(model_type, head)
@@ -80,6 +84,29 @@ class _AutoClass(FromPretrained):
 
 class AutoModel(_AutoClass):
     """A base model: ids in, states out."""
+
+
+class AutoModelForTextEncoding(_AutoClass):
+    """A model that reads a whole text at once: an encoder, or the encoder of an encoder-decoder."""
+
+    head = "EncoderModel"
+
+    @classmethod
+    def class_for(cls, opened: OpenedModel) -> type[Any]:
+        _refuse_decoder(opened.config.model_type)
+        return super().class_for(opened)
+
+    @classmethod
+    def from_config(cls, config: blueprints.Config) -> Any:
+        _refuse_decoder(config.model_type)
+        return super().from_config(config)
+
+
+def _refuse_decoder(model_type: str) -> None:
+    """Refuse a family that has no encoder of its own."""
+    encoder_only = issubclass(families.base_class_for(model_type), Encoder)
+    if not encoder_only and families.encoder_class_for(model_type) is None:
+        raise ConfigError(f"a {model_type} model cannot be loaded as AutoModelForTextEncoding. Use AutoModel.")
 
 
 class AutoModelForCausalLM(_AutoClass):
@@ -120,6 +147,7 @@ class AutoModelForQuestionAnswering(_AutoClass):
 
 __all__ = [
     "AutoConfig", "AutoModel", "AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering",
-    "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTokenClassification", "AutoTokenizer",
+    "AutoModelForSeq2SeqLM", "AutoModelForSequenceClassification", "AutoModelForTextEncoding",
+    "AutoModelForTokenClassification", "AutoTokenizer",
     "TextStreamer", "model_class",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional, match_names
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
-from glassformer.families import BaseModel, base_class_for
+from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.heads import HEADS, ModelWithHead
 from glassformer.layers import Conv1D, RMSNorm
 from glassformer.opened import DTYPES as FLOATS
@@ -212,7 +212,7 @@ def load_weights(
     lacking = [name for name in expected if name not in stored]
     new = [name for name in lacking if is_optional(model, name, expected[name])]
     if missing := [name for name in lacking if name not in new]:
-        raise CheckpointError(f"{path}: the weights lack {join_names(missing)}. Is this the config of these weights?")
+        raise CheckpointError(f"{path}: the weights lack {join_names(missing)}. {_remedy_for_missing(model, missing)}")
     used: dict[int, StoredTensor] = {}  # by identity: what is stored once and used twice stays one parameter
     own = {name: value for name, value in expected.items() if name not in new}
     for name, target in {**own, **buffers}.items():
@@ -236,7 +236,12 @@ def load_weights(
     for name in new:
         module = name.rpartition(".")[0]
         initialize(model.get_submodule(module), model.config.initial_std, loaded, module)
-    unexpected = [name for name, tensor in stored.items() if id(tensor) not in used and not IGNORED_NAMES.search(name)]
+    absent = (model.base_model if isinstance(model, ModelWithHead) else model).absent_modules
+    unexpected = [
+        name
+        for name, tensor in stored.items()
+        if id(tensor) not in used and not IGNORED_NAMES.search(name) and name.partition(".")[0] not in absent
+    ]
     remarks = [f"new, untrained: {join_names(new)}"] if new else []
     remarks += [f"not used: {join_names(unexpected)}"] if unexpected else []
     if remarks:
@@ -246,6 +251,13 @@ def load_weights(
 def _set_tensor(model: nn.Module, name: str, value: Tensor) -> None:
     module, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(module), attribute, value)
+
+
+def _remedy_for_missing(model: AnyModel, missing: Collection[str]) -> str:
+    encoder = encoder_class_for(model.config.model_type)
+    if encoder is not None and all(name.partition(".")[0] in encoder.absent_modules for name in missing):
+        return f"It is an encoder alone: use {encoder.__name__}, or AutoModelForTextEncoding."
+    return "Is this the config of these weights?"
 
 
 def _remedy(model: AnyModel, name: str, parameter: Tensor) -> str:

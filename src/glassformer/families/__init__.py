@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from types import ModuleType
 
 from glassformer.blueprints import module_for
 from glassformer.errors import ConfigError
@@ -12,13 +13,22 @@ from glassformer.families.shared.base import BaseModel
 
 def base_class_for(model_type: str) -> type[BaseModel]:
     """The base model's class of a model type."""
-    module_for(model_type)  # raises for an unknown one
-    name = f"{__name__}.{model_type}"
-    module = importlib.import_module(name) if importlib.util.find_spec(name) else None
-    if not hasattr(module, "Model"):
+    family: type[BaseModel] | None = getattr(_module_for(model_type), "Model", None)
+    if family is None:
         raise ConfigError(f"{model_type} has a blueprint, but no family: families/{model_type}.py must have a Model.")
-    family: type[BaseModel] = module.Model  # type: ignore[union-attr]
     return family
 
 
-__all__ = ["BaseModel", "base_class_for"]
+def encoder_class_for(model_type: str) -> type[BaseModel] | None:
+    """The class of an encoder-decoder's encoder alone, in a family that has one."""
+    encoder: type[BaseModel] | None = getattr(_module_for(model_type), "EncoderModel", None)
+    return encoder
+
+
+def _module_for(model_type: str) -> ModuleType | None:
+    module_for(model_type)  # raises for an unknown one
+    name = f"{__name__}.{model_type}"
+    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+
+
+__all__ = ["BaseModel", "base_class_for", "encoder_class_for"]

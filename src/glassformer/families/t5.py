@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from glassformer.blueprints.t5 import Config
-from glassformer.families.shared.seq2seq import EncoderDecoder
+from glassformer.families.shared.seq2seq import EncoderDecoder, EncoderPart
 from glassformer.layers import (
     MLP,
     ActivationFunction,
@@ -156,8 +156,9 @@ class T5Model(EncoderDecoder):
         super().__init__(c)
         self.shared = Embedding(c.vocab_size, c.hidden_size)
         self.encoder = T5Stack(c, self.shared, c.num_encoder_layers, decoder=False)
-        self.decoder = T5Stack(c, self.shared, c.num_hidden_layers, decoder=True)
-        self.post_init(self.decoder.block)
+        if self.has_decoder:
+            self.decoder = T5Stack(c, self.shared, c.num_hidden_layers, decoder=True)
+        self.post_init(self.decoder.block if self.has_decoder else ())
         label_modules(self.encoder, self.family, self.encoder.block, ENCODER)
 
     def final_norm(self, x: Tensor) -> Tensor:
@@ -179,4 +180,9 @@ class T5Model(EncoderDecoder):
         return self.decoder(x, p)
 
 
+class T5EncoderModel(EncoderPart, T5Model):
+    pass
+
+
 Model = T5Model
+EncoderModel = T5EncoderModel

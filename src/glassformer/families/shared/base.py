@@ -36,6 +36,7 @@ class BaseModel(FamilyModule):
     heads: ClassVar[HeadModules] = {}
     class_suffixes: ClassVar[Mapping[str, str]] = {}  # where the field's class names differ: {"ForCausalLM": "LMHeadModel"}
     optional_modules: ClassVar[tuple[str, ...]] = ()  # modules that real checkpoints may lack
+    absent_modules: ClassVar[tuple[str, ...]] = ()  # of the whole model's checkpoints: what this part of it does not have
     config: Any
 
     def __init__(self, config: Config) -> None:
@@ -91,9 +92,14 @@ class BaseModel(FamilyModule):
 
     # What a pass is made of -------------------------------------------------------------------------------------
 
+    @property
+    def block_counts(self) -> tuple[int, int]:
+        """How many blocks there are, and how many in the encoder of an encoder-decoder."""
+        return self.config.num_hidden_layers, self.config.encoder_layers
+
     def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
         """The sites that the familiar flags stand for, together with the caller's own watch."""
-        size = self.config.num_hidden_layers, self.config.encoder_layers
+        size = self.block_counts
         flags = ["*blocks.*.pattern"] if attentions else []
         flags += ["*embedding", "*blocks.*.residual", "*final"] if states else []
         reads = frozenset(sites.expand(flags, *size))

@@ -16,13 +16,14 @@ from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike
 from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
 from glassformer.layers import CrossAttention, EncodedSource, ForwardPass, Mask
 from glassformer.layers.cache import EncoderDecoderCache
-from glassformer.sites import ENCODER, Tap, Watch
+from glassformer.sites import ENCODER, Tap
 
 
 class EncoderDecoder(BaseModel):
     """Subclasses define `encode`, and `compute` for the decoder."""
 
     shifts_source: ClassVar[bool] = False  # without a target, the decoder gets the source itself, shifted right
+    has_decoder: ClassVar[bool] = True
 
     encoder: Any
     decoder: Any
@@ -147,7 +148,7 @@ class EncoderDecoder(BaseModel):
         inputs_embeds: Tensor | None = None,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
-        watch: Watch | None = None,
+        watch: WatchLike = None,
     ) -> BaseModelOutput:
         """The encoder alone: what `encoder_outputs` takes."""
         watched = self.watch_for(output_attentions, output_hidden_states, watch)
@@ -160,6 +161,41 @@ class EncoderDecoder(BaseModel):
             self.attentions(record, ENCODER) if output_attentions else None,
             record if watch is not None else None,
         )
+
+
+class EncoderPart(EncoderDecoder):
+    """The encoder of an encoder-decoder alone; a mixin, put before a family's own model."""
+
+    has_decoder = False
+    heads = {}
+    absent_modules = ("decoder", "lm_head")
+
+    @property
+    def block_counts(self) -> tuple[int, int]:
+        return 0, self.config.encoder_layers
+
+    def forward(  # type: ignore[override]
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        watch: WatchLike = None,
+        **unknown: Any,
+    ) -> BaseModelOutput:
+        """Run the encoder.
+
+        Args:
+            input_ids: token ids, (batch, length).
+            attention_mask: 1 for real tokens, 0 for padding.
+            inputs_embeds: vectors instead of ids.
+            output_attentions, output_hidden_states: also give every layer's attention weights, every layer's states.
+            watch: other sites to read, by name or pattern ("encoder.blocks.*.residual"), or sites with their changes, or a
+                Watch; what was read is in the output's `sites`.
+        """
+        refuse_unknown(unknown, self.forward)
+        return self.run_encoder(input_ids, attention_mask, inputs_embeds, output_attentions, output_hidden_states, watch)
 
 
 def shift_right(labels: Tensor, config: Any) -> Tensor:
