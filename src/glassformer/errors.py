@@ -4,6 +4,7 @@
     ├── ModelNotFound      (LookupError)   a name that is no path, no catalogue entry and no hub id
     ├── FetchError         (OSError)       no network, a failed download, a hash that does not match
     ├── CheckpointError    (ValueError)    a file that is missing, cut short, damaged or hostile
+    ├── WriteError         (OSError)       a file or folder that cannot be written; what was there before is as it was
     ├── ConfigError        (ValueError)    a configuration value that cannot be honoured
     ├── TemplateError      (ValueError)    a chat template that is missing, broken, or raised by itself
     ├── InputError         (ValueError)    token ids or text that the model cannot take
@@ -39,6 +40,9 @@ class FetchError(GlassError, OSError): ...
 
 
 class CheckpointError(GlassError, ValueError): ...
+
+
+class WriteError(GlassError, OSError): ...
 
 
 class ConfigError(GlassError, ValueError): ...

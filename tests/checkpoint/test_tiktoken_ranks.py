@@ -119,7 +119,7 @@ def test_an_interrupted_copy_to_tiktoken_cache_leaves_nothing(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tiktoken_ranks.shutil, "copy", interrupted)
+    monkeypatch.setattr(tiktoken_ranks.shutil, "copyfile", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tiktoken_ranks.copy_to_tiktoken_cache()
     assert list(own_places.iterdir()) == []

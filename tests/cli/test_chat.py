@@ -357,7 +357,10 @@ class TestCommands:
             ("/save", "/save needs a file name, such as /save talk.json."),
             ("/load", "/load needs a file name"),
             ("/save talk.doc", "has no known suffix. Use one of .json"),
-            ("/save /nowhere/talk.json", "cannot be written: No such file or directory."),
+            (
+                "/save /nowhere/talk.json",
+                "/nowhere/talk.json cannot be written (No such file or directory). Make the folder first",
+            ),
             ("/retry", "there is no message to answer. Say something first."),
             ("/undo", "there is no message to take back."),
         ],

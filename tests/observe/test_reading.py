@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import glassformer
-from glassformer.errors import GlassError, InputError, SiteError, TemplateError
+from glassformer.errors import GlassError, InputError, SiteError, TemplateError, WriteError
 from glassformer.observe import activations
 from glassformer.page.document import Grid
 from glassformer.page.terminal import TerminalPage, plain_text
@@ -441,7 +441,7 @@ class TestActivations:
         with pytest.raises(SiteError, match=r"'blocks.\*.residual' means 3 sites"):
             reading.at("blocks.*.residual")
         (tmp_path / "file").write_text("")
-        with pytest.raises(InputError, match="cannot be written"):
+        with pytest.raises(WriteError, match="cannot be written"):
             reading.record("embedding", folder=tmp_path / "file" / "inside")
         monkeypatch.setattr(type(reading), "cost", lambda self, *patterns: activations.Cost(("embedding",), 10**18))
         with pytest.raises(InputError, match="recording takes 1000000000.0 GB, and .* has .* GB free"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import glassformer
-from glassformer.errors import InputError, UnknownArgument
+from glassformer.errors import InputError, UnknownArgument, WriteError
 from glassformer.sites import Change
 from glassformer.views.receipt import SCHEMA
 from tests.observe.models import EXECUTORS, TEXT, WRITERS, both
@@ -176,7 +176,7 @@ def test_a_run_saved_as_a_page(tmp_path: Path) -> None:
     assert run._repr_html_().startswith('<div class="glass">')
     with pytest.raises(InputError, match=r"'run.pdf' does not say in which form .* \.json, \.html, \.txt"):
         run.save(tmp_path / "run.pdf")
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(WriteError, match="cannot be written"):
         run.save(tmp_path / "missing" / "run.json")
 
 

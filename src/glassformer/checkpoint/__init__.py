@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from glassformer.atomic_files import finish_saves
 from glassformer.checkpoint.stored_tensors import StoredTensor
 from glassformer.errors import CheckpointError
 
@@ -42,6 +43,7 @@ def open_at(path: Path) -> Checkpoint:
     from glassformer.checkpoint.torch_file import TORCH_SUFFIXES
 
     if path.is_dir():
+        finish_saves(path)
         packed = sorted(path.glob("*.gguf"))
         if not packed or (path / "config.json").exists():
             return FolderCheckpoint(path)

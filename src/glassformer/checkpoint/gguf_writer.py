@@ -2,20 +2,15 @@
 
 A tensor is a function from row numbers to float32 rows, so nothing has to be in memory as a whole. Pieces are packed by
 several threads (numpy leaves the interpreter free) and written in their order. The file appears under its name only when it
-is whole: a run that is broken off leaves nothing, and one that is killed leaves a `.part` file, which the next run
-for the same name clears away after a day.
+is whole.
 """
 
 from __future__ import annotations
 
-import glob
 import os
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,10 +18,11 @@ from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
+from glassformer.atomic_files import atomic_file
 from glassformer.checkpoint.dequantization import dequantize
 from glassformer.checkpoint.quantization import Bytes, Floats, quantize_rows, quantized_size
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Layout, StoredTensor
-from glassformer.errors import CheckpointError, InputError
+from glassformer.errors import InputError
 from glassformer.progress import NamedProgress
 
 PIECE = 1 << 20  # numbers that one thread packs at a time
@@ -92,35 +88,10 @@ def write_gguf(
     progress: NamedProgress | None = None,
 ) -> None:
     """Write a file whole, or not at all."""
-    with atomic_path(path) as part:
+    with atomic_file(path) as part:
         _write_header(part, architecture, fields, tensors)
         with part.open("ab") as file:
             _write_data(file, tensors, path.name, progress)
-
-
-@contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
-    """A path to write to, moved to `path` when all went well and removed when not."""
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
-    try:
-        remove_stale_parts(path.parent, f".{glob.escape(path.name)}.*.part")
-        yield part
-        part.replace(path)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: cannot be written ({error.strerror or error}). Fix that, or choose another place."
-        ) from error
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
-def remove_stale_parts(folder: Path, pattern: str) -> None:
-    """Remove what killed runs have left; a day is longer than any run."""
-    for path in folder.glob(pattern):
-        with suppress(OSError):  # another was faster
-            if path.stat().st_mtime < time.time() - 86_400:
-                path.unlink()
 
 
 def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tensors: Iterable[OutputTensor]) -> None:

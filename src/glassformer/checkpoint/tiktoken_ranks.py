@@ -12,8 +12,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from glassformer.atomic_files import atomic_file
 from glassformer.checkpoint.locate import home, local_path
-from glassformer.errors import FetchError
+from glassformer.errors import FetchError, WriteError
 
 NAME = "cl100k_base"
 CACHE_KEY = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"  # its name in tiktoken's cache
@@ -59,16 +60,12 @@ def _copy(source: Path, folder: Path) -> Path:
         if target.is_file() and hashlib.sha256(target.read_bytes()).hexdigest() == SHA256:
             return target
         folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f"{CACHE_KEY}.", dir=folder)
-        os.close(handle)
-        try:
-            shutil.copy(source, temporary)  # with its permissions, which a temporary file has not
-            Path(temporary).replace(target)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        with atomic_file(target) as part:
+            shutil.copyfile(source, part)
     except OSError as error:
+        cause = error.__cause__ if isinstance(error, WriteError) else error
         raise FetchError(
-            f"{folder}: tiktoken's ranks cannot be put there ({error.strerror or error}). "
+            f"{folder}: tiktoken's ranks cannot be put there ({getattr(cause, 'strerror', None) or error}). "
             "Set TIKTOKEN_CACHE_DIR to a folder that can be written to."
         ) from error
     return target

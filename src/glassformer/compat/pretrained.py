@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
-import tempfile
+import re
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from glassformer.atomic_files import atomic_save, write_error
 from glassformer.blueprints import Config
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
@@ -36,6 +36,7 @@ STORED_DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+SAVED_WEIGHTS = re.compile(r"model.*\.safetensors.*")  # all that an earlier save may have left
 DTYPES_BY_NAME: Mapping[str, torch.dtype] = {name: getattr(torch, name) for name in FLOATS}
 
 
@@ -147,7 +148,8 @@ class PretrainedModel(FromPretrained):
     def save_pretrained(self, folder: str | os.PathLike[str], max_shard_size: str | int = "5GB") -> None:
         """Write config.json, generation_config.json and safetensors.
 
-        Files are written whole into a temporary folder first, then moved into place.
+        A folder that is there keeps its old model until all files of the new one are on the disk, whatever happens. Saved
+        from a folder into the same one, a model goes on running with the weights that it has.
         """
         save(self, Path(folder), max_shard_size)
 
@@ -336,24 +338,18 @@ def tensors_to_save(model: Any) -> dict[str, Tensor]:
 
 def save(model: Any, folder: Path, max_shard_size: str | int) -> None:
     from huggingface_hub import save_torch_state_dict
+    from safetensors import SafetensorError
 
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file; a model is saved into a folder.")
-    folder.mkdir(parents=True, exist_ok=True)
     config = {
         **model.config.to_dict(),
         "architectures": [type(model).__name__],
         "dtype": str(model.dtype).removeprefix("torch."),
     }
-    with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as temporary:
-        work = Path(temporary)
+    with atomic_save(folder, "config.json", SAVED_WEIGHTS.fullmatch) as work:
         (work / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
         settings = json.dumps(model.generation_config.to_dict(), indent=2) + "\n"
         (work / "generation_config.json").write_text(settings, "utf-8")
-        save_torch_state_dict(tensors_to_save(model), work, max_shard_size=max_shard_size, metadata={"format": "pt"})
-        files = sorted(work.iterdir())
-        for file in files:
-            shutil.move(file, folder / file.name)
-    for stale in folder.glob("model*.safetensors*"):  # shards of an earlier save
-        if stale.name not in {file.name for file in files}:
-            stale.unlink()
+        try:
+            save_torch_state_dict(tensors_to_save(model), work, max_shard_size=max_shard_size, metadata={"format": "pt"})
+        except SafetensorError as error:  # its errors of reading and writing are no OSError
+            raise write_error(folder, str(error)) from error

@@ -13,6 +13,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from glassformer.atomic_files import atomic_file, write_error
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, SiteError
 from glassformer.observe.protocols import Floats, ModelLike, RunLike
@@ -222,16 +224,26 @@ class Activations:
                 )
             if cost.bytes > CHUNK_BYTES and progress is None:
                 warn(f"recording {cost.summary(len(self.ids))} in {target}")
-            files = {site: target / f"{site}.npy" for site in cost.sites}
-            arrays = {
-                site: np.lib.format.open_memmap(file, "w+", np.float32, self.shape(site)) for site, file in files.items()
-            }
         except OSError as error:
-            raise InputError(f"{str(target)!r} cannot be written: {error.strerror or error}.") from error
-        self._fill(arrays, progress)
-        for array in arrays.values():
-            array.flush()
+            raise write_error(target, error) from error
+        files = {site: target / f"{site}.npy" for site in cost.sites}
+        with ExitStack() as parts:
+            arrays = {
+                site: _mapped_array(parts.enter_context(atomic_file(file)), self.shape(site)) for site, file in files.items()
+            }
+            self._fill(arrays, progress)
+            for array in arrays.values():
+                array.flush()
         return tuple(files.values())
+
+
+def _mapped_array(file: Path, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[np.float32]]:
+    """An array in a file, with its room on the disk taken: writing to a mapping on a full disk would end the process."""
+    array = np.lib.format.open_memmap(file, "w+", np.float32, shape)
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as opened:
+            os.posix_fallocate(opened.fileno(), 0, max(1, file.stat().st_size))
+    return array
 
 
 def _to_numpy(value: Any) -> Floats:

@@ -15,12 +15,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from glassformer.atomic_files import remove_abandoned
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_writer import OutputTensor, remove_stale_parts, rows_in_layout, stored_rows, write_gguf
+from glassformer.checkpoint.gguf_writer import OutputTensor, rows_in_layout, stored_rows, write_gguf
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.quantization import check_kind
 from glassformer.checkpoint.stored_tensors import Layout, StoredTensor, Transposed
-from glassformer.errors import CheckpointError
+from glassformer.errors import WriteError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles
@@ -92,10 +93,10 @@ def _write(path: Path, tensors: list[OutputTensor], progress: NamedProgress | No
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckpointError(
+        raise WriteError(
             f"{path.parent}: cannot be made ({error.strerror}). Fix that, or set GLASS_HOME to another folder."
         ) from error
-    remove_stale_parts(path.parent, ".*.part")
+    remove_abandoned(path.parent, ".*.part")
     write_gguf(path, ARCHITECTURE, {}, tensors, progress)
     for old in path.parent.glob(f"{path.name.partition('-')[0]}-*.gguf"):
         if old != path:

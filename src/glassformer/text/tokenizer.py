@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, overload
 import tokenizers
 from tokenizers.models import BPE
 
+from glassformer.atomic_files import atomic_save, finish_saves
 from glassformer.errors import InputError, InputTypeError, refuse_unknown
 from glassformer.text import batch_padding, inputs
 from glassformer.text.batch_columns import batch_columns
@@ -30,6 +31,7 @@ from glassformer.text.tokenizer_files.tokenizer_folder import NAMED_TOKEN_FIELDS
 from glassformer.text.tokenizers_errors import DECODE_ERRORS, ENCODE_ERRORS
 from glassformer.text.vocabulary_mixin import ADDITIONAL, VocabularyMixin, in_role_order
 
+SAVED_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 Ids: TypeAlias = Any  # an int, a (nested) list of ints, an array or a tensor
 
 
@@ -84,6 +86,7 @@ class Tokenizer(VocabularyMixin, ChatMixin):
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
         """From tokenizer.json and the small files beside it, or from an older checkpoint's vocabulary files."""
+        finish_saves(folder)
         return cls(**tokenizer_folder.read_tokenizer_folder(folder))
 
     @classmethod
@@ -120,8 +123,6 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         for template in templates:
             refuse_lone_surrogates(template, "the chat template")
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.backend.save(str(folder / "tokenizer.json"))
         named = {name: token for name, token in self._special.items() if name not in SPECIAL_TOKEN_NAMES}
         rewritten = ("chat_template", *ADDITIONAL, *NAMED_TOKEN_FIELDS, *SPECIAL_TOKEN_NAMES, *named)
         config = {
@@ -136,12 +137,16 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         }
         if isinstance(self.chat_template, Mapping):
             config["chat_template"] = [{"name": n, "template": t} for n, t in self.chat_template.items()]
-        (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False), "utf-8")
-        names = ["tokenizer.json", "tokenizer_config.json"]
+        texts = {
+            "tokenizer.json": self.backend.to_str(pretty=True),
+            "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False),
+        }
         if isinstance(self.chat_template, str):
-            (folder / "chat_template.jinja").write_text(self.chat_template, "utf-8")
-            names.append("chat_template.jinja")
-        return tuple(str(folder / name) for name in names)
+            texts["chat_template.jinja"] = self.chat_template
+        with atomic_save(folder, "tokenizer.json", lambda name: name in SAVED_FILES) as work:
+            for name, text in texts.items():
+                (work / name).write_text(text, "utf-8", newline="")
+        return tuple(str(folder / name) for name in texts)
 
     def __repr__(self) -> str:
         sizes = f"trained {self.vocab_size:,} · with added tokens {len(self):,}"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.atomic_files import write_text
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -83,10 +84,7 @@ def write_form(path: str | os.PathLike[str], forms: Mapping[str, Callable[[], st
     """Write the form that a file's suffix stands for."""
     target = Path(path)
     text = forms[form_of(target)]()
-    try:
-        target.write_text(text, "utf-8")
-    except OSError as error:
-        raise InputError(f"{str(target)!r} cannot be written: {error.strerror or error}.") from error
+    write_text(target, text)
     return target
 
 

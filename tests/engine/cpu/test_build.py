@@ -415,12 +415,11 @@ def test_a_killed_build_leaves_nothing_half_made(
 ) -> None:
     chosen_compiler.hold()
     victim = builder(sources)
-    left = await_file(empty_home / "native", "building-*/engine.o").parent
+    await_file(empty_home / "native", "building-*/engine.o")
     chosen_compiler.await_begun()
     victim.kill()  # its compilers live on, but those of the kernels are held and no other is left
     assert victim.communicate(timeout=60)[0] == ""
     assert cached_files(empty_home) == {"building", "lock"}
-    grow_old(left, days=2)
     monkeypatch.setenv("CXX", shlex.join(compiler))
     assert works(build.library(sources=sources))
     assert cached_files(empty_home) == {build.SUFFIX, "lock"}

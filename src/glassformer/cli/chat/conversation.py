@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.atomic_files import write_text
 from glassformer.errors import InputError
 from glassformer.runtime.run import Run
 from glassformer.typecheck import matches_type, type_words
@@ -101,10 +102,7 @@ class Conversation(View):
         target = Path(path).expanduser()
         if target.suffix not in forms:
             raise InputError(f"{target.name!r} has no known suffix. Use one of {', '.join(forms)}.")
-        try:
-            target.write_text(forms[target.suffix](), "utf-8")
-        except OSError as error:
-            raise InputError(f"{str(target)!r} cannot be written: {error.strerror or error}.") from error
+        write_text(target, forms[target.suffix]())
         return target
 
     @classmethod

@@ -7,15 +7,15 @@ message. A slash at the beginning makes it a command; with a space before the sl
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from glassformer.atomic_files import write_text
 from glassformer.cli import common
-from glassformer.errors import InputError
+from glassformer.errors import InputError, WriteError
 
 QUOTES = '"""'
 MAX_HISTORY = 1000  # messages
@@ -159,11 +159,8 @@ class TerminalLines:
         self._count = min(len(lines), MAX_HISTORY)
         if len(lines) > MAX_HISTORY:
             lines = lines[-MAX_HISTORY:]
-            with suppress(OSError):
-                temporary = self.file.with_suffix(f".{os.getpid()}")
-                temporary.touch(0o600)
-                temporary.write_text("\n".join(lines) + "\n", "utf-8")
-                temporary.replace(self.file)
+            with suppress(WriteError):
+                write_text(self.file, "\n".join(lines) + "\n", mode=0o600)
         messages = []
         for line in lines:
             with suppress(ValueError):

@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
+from glassformer.atomic_files import sync_tree, temporary_folder, write_text
 from glassformer.errors import ExecutorError
 from glassformer.progress import NamedProgress
 
@@ -157,8 +158,8 @@ def compile(  # noqa: A001  as in re.compile
         if not (sources / name).is_file():
             raise ExecutorError(f"{sources}: {name} is missing. Install Glassformer again.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="building-", dir=target.parent, ignore_cleanup_errors=True) as folder:
-        work, common = Path(folder), [*compiler, *_common_flags(target)]
+    with temporary_folder(target.parent, "building-") as work:
+        common = [*compiler, *_common_flags(target)]
         supported = _supported_levels(levels(architecture or machine()), common, work)
         jobs = {"engine": ["engine.cpp", *next(iter(supported.values())), *(f"-DLEVEL_{level}=1" for level in supported)]}
         jobs |= {level: ["kernels.cpp", f"-DLEVEL={level}", *flags] for level, flags in supported.items()}
@@ -297,6 +298,7 @@ def _build_error(message: str, *outputs: str) -> ExecutorError:
 
 def _move_into_place(built: Path, target: Path) -> None:
     """Replace the target atomically; on Windows one that is in use stays, and is the same."""
+    sync_tree(built)
     try:
         built.replace(target)
     except PermissionError:
@@ -334,7 +336,7 @@ def _build(sources: Path, extra: Sequence[str], log: Path, progress: NamedProgre
             sources, _cached_path(_source_key(sources, extra), compiler), compiler, extra=extra, progress=progress
         )
     except ExecutorError as error:
-        log.write_text("\n".join([str(error), *getattr(error, "__notes__", [])]), "utf-8")
+        write_text(log, "\n".join([str(error), *getattr(error, "__notes__", [])]))
         raise _recorded_failure(log) from error
 
 
@@ -408,14 +410,11 @@ def _mark_used(path: Path) -> None:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove libraries unused for a month, and what killed builds have left."""
+    """Remove libraries unused for a month."""
     for path in folder.glob("engine-*"):
         if _last_use(path) < time.time() - 30 * DAY:
             with suppress(OSError):  # gone, or in use on Windows
                 path.unlink()
-    for path in folder.glob("building-*"):
-        if _last_use(path) < time.time() - DAY:  # longer than any build
-            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
