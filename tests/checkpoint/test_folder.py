@@ -304,7 +304,7 @@ def swap(folder: Path) -> None:
 
 SHARDS: dict[str, tuple[Callable[[Path], None], tuple[str, ...]]] = {
     "missing": (unlink, (TWO, "the file is missing. Fetch or copy the checkpoint again.")),
-    "nameless": (empty_name, ("cannot be read", "Check the path and its permissions.")),
+    "nameless": (empty_name, ("is a folder, and a file is needed",)),
     "without its tensor": (swap, (INDEX, f"tensor 'b' is not in {TWO!r} as listed. Fetch both again.")),
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.checkpoint import content_digest
 from glassformer.engine.cpu import weights
 from glassformer.quantize import weight_cache
 from tests.engine.cpu.packed import KEPT, RARE, packed_model
@@ -24,7 +25,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _packed_elsewhere(elsewhere: Path) -> Iterator[None]:
     """What is packed of tiny models is not worth a place in anybody's cache."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (weights, weight_cache):
+        for module in (weights, weight_cache, content_digest):
             patch.setattr(module, "home", lambda: elsewhere)
         yield
 

@@ -86,12 +86,15 @@ def write_gguf(
     fields: Mapping[str, Any],
     tensors: Sequence[OutputTensor],
     progress: NamedProgress | None = None,
+    finish: Callable[[Path], None] | None = None,
 ) -> None:
-    """Write a file whole, or not at all."""
+    """Write a file whole, or not at all; `finish` is called with it before it appears under its name."""
     with atomic_file(path) as part:
         _write_header(part, architecture, fields, tensors)
         with part.open("ab") as file:
             _write_data(file, tensors, path.name, progress)
+        if finish is not None:
+            finish(part)
 
 
 def _write_header(path: Path, architecture: str, fields: Mapping[str, Any], tensors: Iterable[OutputTensor]) -> None:

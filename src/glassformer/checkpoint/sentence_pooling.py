@@ -127,7 +127,9 @@ def _dense(folder: Path) -> DenseLayer:
     weight, bias = tensors.get("linear.weight"), tensors.get("linear.bias")
     if weight is None or len(weight.shape) != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         raise CheckpointError(f"{weights}: is no linear layer: it holds {', '.join(tensors) or 'nothing'}. Fetch it again.")
-    return DenseLayer(weight.to_float32(), None if bias is None else bias.to_float32(), activation)
+    weight_values, bias_values = (None if stored is None else stored.to_float32().copy() for stored in (weight, bias))
+    assert weight_values is not None
+    return DenseLayer(weight_values, bias_values, activation)
 
 
 def _prompts_and_similarity(path: Path) -> dict[str, Any]:

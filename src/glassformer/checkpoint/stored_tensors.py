@@ -7,10 +7,12 @@ Nothing is read until it is needed, and then the operating system pages in just 
 from __future__ import annotations
 
 import mmap
+import os
+import stat
+import weakref
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -21,18 +23,31 @@ from glassformer.checkpoint.dequantization import dequantize
 from glassformer.errors import CheckpointError
 
 Floats: TypeAlias = npt.NDArray[np.float32]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class MappedFile:
-    """A file mapped into memory, once; the mapping lives as long as any tensor that looks into it."""
+    """A file mapped into memory, once; the mapping lives as long as any tensor that looks into it.
+
+    What is mapped follows the file: a byte that is changed there changes here, and reading what was cut off ends the
+    process. So the file stays open, and `check` compares its size and time with what they were; that takes about a
+    microsecond.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
-                self.buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+            weakref.finalize(self, os.close, self._descriptor)
+            self.status = os.fstat(self._descriptor)
+            if not stat.S_ISREG(self.status.st_mode):
+                kind = "folder" if stat.S_ISDIR(self.status.st_mode) else "pipe or a device"
+                raise CheckpointError(f"{path}: is a {kind}, and a file is needed. Give the path of one.")
+            self.buffer = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_COPY)
         except FileNotFoundError as error:
             raise CheckpointError(f"{path}: the file is missing. Fetch or copy the checkpoint again.") from error
+        except CheckpointError:
+            raise
         except ValueError as error:  # mmap refuses an empty file
             raise CheckpointError(f"{path}: the file is empty. Fetch or copy the checkpoint again.") from error
         except OSError as error:
@@ -42,6 +57,29 @@ class MappedFile:
 
     def __len__(self) -> int:
         return len(self.buffer)
+
+    @property
+    def mapped(self) -> MappedFile:
+        """The file on the disk that the bytes come from."""
+        return self
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Some bytes, read from the file and not through the mapping: at its end there may be fewer."""
+        return os.pread(self._descriptor, size, offset) if hasattr(os, "pread") else self.buffer[offset : offset + size]
+
+    def check(self) -> None:
+        """Refuse to go on with a file that has changed since it was mapped."""
+        status = os.fstat(self._descriptor)
+        if status.st_size < len(self.buffer):
+            raise CheckpointError(
+                f"{self.path}: was cut short while it was in use: {status.st_size} of {len(self.buffer)} bytes are left. "
+                "Fetch it again, and load the model again."
+            )
+        if status.st_mtime_ns != self.status.st_mtime_ns or status.st_size > len(self.buffer):
+            raise CheckpointError(
+                f"{self.path}: was changed while it was in use, so this is no longer the model that was loaded. Load it "
+                "again; to replace a file in use, write the new one beside it and rename it."
+            )
 
     def release(self, offset: int, size: int) -> None:
         """Let the system reclaim the pages of a part; reading it again reads the file again."""
@@ -58,6 +96,11 @@ class BufferedFile:
 
     path: Path
     buffer: npt.NDArray[np.uint8]
+    mapped: MappedFile | None = None  # the file, where the other library has mapped it
+
+    def check(self) -> None:
+        if self.mapped is not None:
+            self.mapped.check()
 
     def __len__(self) -> int:
         return len(self.buffer)
@@ -149,9 +192,10 @@ class StoredTensor:
     def elements(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64))
 
-    @cached_property
+    @property
     def bytes(self) -> npt.NDArray[np.uint8]:
-        """The raw bytes, as a view into the mapping."""
+        """The raw bytes, as a view into the mapping of a file that has not changed."""
+        self.file.check()
         return np.frombuffer(self.file.buffer, np.uint8, self.size, self.offset)
 
     def same_bytes(self, other: StoredTensor) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.checkpoint.pickle_scan import ADVICE, scan
-from glassformer.checkpoint.stored_tensors import BufferedFile, MappedFile, StoredTensor
+from glassformer.checkpoint.stored_tensors import BufferedFile, Bytes, MappedFile, StoredTensor
 from glassformer.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def read_torch_file(path: Path) -> TorchFile:
     """A file's dictionary, and its tensors; two names of one tensor get one `StoredTensor`."""
     file = MappedFile(path)
     try:
-        content, sizes = _load(file)
-        return TorchFile(path, content, dict(_stored_tensors(_unwrapped(content), file, sizes)))
+        content, sizes, mapped = _load(file)
+        return TorchFile(path, content, dict(_stored_tensors(_unwrapped(content), file, sizes, mapped)))
     except CheckpointError:
         raise
     except Exception as error:  # what a damaged file may raise in torch has no end
@@ -54,8 +54,8 @@ def read_torch_file(path: Path) -> TorchFile:
         ) from error
 
 
-def _load(file: MappedFile) -> tuple[dict[Any, Any], list[int]]:
-    """The dictionary in a file, and the sizes in bytes that its storages have there."""
+def _load(file: MappedFile) -> tuple[dict[Any, Any], list[int], bool]:
+    """The dictionary in a file, the sizes in bytes that its storages have there, and whether torch has mapped them."""
     import torch
 
     storage_sizes: list[int] = []
@@ -76,7 +76,7 @@ def _load(file: MappedFile) -> tuple[dict[Any, Any], list[int]]:
             content = torch.load(file.path, map_location="cpu", mmap=True, weights_only=True)
     if not isinstance(content, dict):
         raise CheckpointError(f"{file.path}: holds a {type(content).__name__} where named tensors belong. {ADVICE}")
-    return _plain_dict(content), storage_sizes if sizes is None else sizes
+    return _plain_dict(content), storage_sizes if sizes is None else sizes, sizes is not None
 
 
 def _plain_dict(content: dict[Any, Any]) -> dict[Any, Any]:
@@ -89,7 +89,9 @@ def _unwrapped(content: dict[Any, Any]) -> dict[Any, Any]:
     return content if inner is None else _plain_dict(inner)
 
 
-def _stored_tensors(content: dict[Any, Any], file: MappedFile, sizes: list[int]) -> Iterator[tuple[str, StoredTensor]]:
+def _stored_tensors(
+    content: dict[Any, Any], file: MappedFile, sizes: list[int], mapped: bool
+) -> Iterator[tuple[str, StoredTensor]]:
     import torch
 
     unique: dict[Any, StoredTensor] = {}  # by place, shape and strides
@@ -110,12 +112,15 @@ def _stored_tensors(content: dict[Any, Any], file: MappedFile, sizes: list[int])
             continue
         if tensor.numel():
             storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        source = file if mapped else None
         if not tensor.is_contiguous() or tensor.is_neg() or tensor.data_ptr() % tensor.element_size():
             room -= tensor.numel() * tensor.element_size()
             if room < 0:
                 raise CheckpointError(f"{file.path}: its tensors would be larger than the file. Fetch it again.")
             tensor = tensor.resolve_neg().clone(memory_format=torch.contiguous_format)
-        unique[place] = _buffered_tensor(name, kind, tensor, file.path)
+            source = None
+        buffered = BufferedFile(file.path, _bytes(tensor), source)
+        unique[place] = StoredTensor(name, kind, tuple(tensor.shape), buffered, 0, len(buffered))
         yield name, unique[place]
     if not unique:
         raise CheckpointError(f"{file.path}: holds no tensors but {_names(content)}. {ADVICE}")
@@ -123,11 +128,11 @@ def _stored_tensors(content: dict[Any, Any], file: MappedFile, sizes: list[int])
         raise CheckpointError(f"{file.path}: a tensor's storage is not as long as the file says. Fetch it again.")
 
 
-def _buffered_tensor(name: str, kind: str, tensor: Tensor, path: Path) -> StoredTensor:
+def _bytes(tensor: Tensor) -> Bytes:
     import torch
 
-    buffer = tensor.reshape(-1).view(torch.uint8).numpy()
-    return StoredTensor(name, kind, tuple(tensor.shape), BufferedFile(path, buffer), 0, buffer.nbytes)
+    numbers: Bytes = tensor.reshape(-1).view(torch.uint8).numpy()
+    return numbers
 
 
 def _names(content: dict[Any, Any], most: int = 5) -> str:

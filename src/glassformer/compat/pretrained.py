@@ -9,7 +9,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+import weakref
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +25,8 @@ from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional, match_names
 from glassformer.decoding.settings import GenerationConfig
+from glassformer.engine.checks import unchanged_weights
+from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
 from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.heads import HEADS, ModelWithHead
@@ -91,9 +95,40 @@ class FromPretrained:
         return model if device_map is None else model.to(device_map)
 
 
+class ParameterFiles(WeightFiles):
+    """The files that a module's parameters are mapped from; those that no parameter lies in any longer are left out."""
+
+    def __init__(self, model: nn.Module, files: Iterable[WeightFile]) -> None:
+        super().__init__(files, build=False)
+        self._model = weakref.ref(model)
+        self._drop_unused()
+
+    def check(self) -> None:
+        try:
+            super().check()
+        except CheckpointError:
+            self._drop_unused()  # on a GPU, say, or in another dtype, the parameters are copies
+            super().check()
+
+    def _drop_unused(self) -> None:
+        model = self._model()
+        tensors = () if model is None else (*model.parameters(), *model.buffers())
+        addresses = sorted(tensor.data_ptr() for tensor in tensors if tensor.device.type == "cpu")
+        self.mappings = [
+            mapping
+            for mapping in self.mappings
+            if bisect_left(addresses, mapping.begin) < bisect_left(addresses, mapping.end)
+        ]
+        self.files = list(dict.fromkeys(mapping.file for mapping in self.mappings))
+
+    def __reduce__(self) -> tuple[type[WeightFiles], tuple[()]]:
+        return WeightFiles, ()  # the parameters of a copied or pickled model lie in no file
+
+
 class PretrainedModel(FromPretrained):
     """What every model class of `auto` can do: be loaded from a checkpoint, and be saved as one."""
 
+    weight_files: WeightFiles | None = None
     config: Any
     generation_config: GenerationConfig
     base_class: type[BaseModel]
@@ -108,6 +143,12 @@ class PretrainedModel(FromPretrained):
                 {self.base_model.token_embedding.weight} if isinstance(self, ModelWithHead) else (),
             )
         self.generation_config = GenerationConfig.from_model_config(config)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        with unchanged_weights(self):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
 
     @classmethod
     def default_model_type(cls) -> str:
@@ -170,6 +211,7 @@ def load(
         model = cls(config)
     load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched)
     model.generation_config = opened.settings
+    model.weight_files = ParameterFiles(model, (tensor.file for tensor in stored.values()))
     return model.eval()
 
 

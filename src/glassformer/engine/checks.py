@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -14,6 +15,12 @@ import numpy.typing as npt
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError, check_context
 from glassformer.sites import Watch
+
+
+class HasWeightFiles(Protocol):
+    def checked(self) -> AbstractContextManager[None]:
+        """Around a pass: an error if a file that the weights are mapped from has changed."""
+
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -37,6 +44,12 @@ def locked(method: Callable[Concatenate[Owner, P], Result]) -> Callable[Concaten
             return method(self, *args, **kwargs)
 
     return locking
+
+
+def unchanged_weights(model: object) -> AbstractContextManager[None]:
+    """Around a pass of a model whose weights may be mapped from files."""
+    files: HasWeightFiles | None = getattr(model, "weight_files", None)
+    return nullcontext() if files is None else files.checked()
 
 
 class InputChecks:

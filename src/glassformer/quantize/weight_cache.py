@@ -1,14 +1,15 @@
 """An opened model's tensors in another kind, packed once into a file below `home()` and mapped from there ever after.
 
 The file is a GGUF with the checkpoint's own tensor names; what is not packed keeps coming from the checkpoint. Its name says
-which files it was made from, how long and how old they were, and by which version of the rules: when any of that changes it
-is made anew, and the old one goes.
+which files it was made from, what they held, and by which version of the rules: when any of that changes it is made anew,
+and the old one goes. It ends in a checksum, which is compared whenever it is opened.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,17 +17,19 @@ from functools import partial
 from pathlib import Path
 
 from glassformer.atomic_files import remove_abandoned
+from glassformer.checkpoint.content_digest import content_digest, is_intact, seal
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_writer import OutputTensor, rows_in_layout, stored_rows, write_gguf
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.quantization import check_kind
-from glassformer.checkpoint.stored_tensors import Layout, StoredTensor, Transposed
-from glassformer.errors import WriteError
+from glassformer.checkpoint.stored_tensors import Layout, MappedFile, StoredTensor, Transposed
+from glassformer.errors import CheckpointError, WriteError
 from glassformer.opened import OpenedModel
 from glassformer.progress import NamedProgress
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles
 
-VERSION = 1  # of the rules: counted up when the same weights would be packed otherwise
+note = logging.getLogger("glassformer").warning
+VERSION = 2  # of the rules: counted up when the same weights would be packed otherwise
 ARCHITECTURE = "glassformer"  # no other reader is meant
 
 
@@ -40,7 +43,7 @@ def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = 
     if not planned:
         return opened.tensors
     path = _cache_path(model_label(opened), candidates.values(), kind)
-    if not path.exists():
+    if not _is_complete(path):
         message = f"packing {model_label(opened)} as {kind}"
         report = None if progress is None else lambda _, so_far, total: progress(message, so_far, total)
         _write(path, list(planned.values()), report)
@@ -78,10 +81,21 @@ def _with_checkpoint_layout(packed: StoredTensor, stored: StoredTensor, role: Ro
 
 def _cache_path(name: str, stored: Iterable[StoredTensor], kind: str) -> Path:
     """Where the file lies: the same for the same source, as long as that does not change."""
-    files = sorted({tensor.file.path.resolve() for tensor in stored})
-    source = _digest([str(file) for file in files])
-    state = _digest([VERSION, [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]])
+    files = {id(tensor.file.mapped or tensor.file): tensor.file for tensor in stored}.values()
+    source = _digest(sorted({str(file.path.resolve()) for file in files}))
+    state = _digest([VERSION, [content_digest(file) for file in sorted(files, key=lambda file: file.path)]])
     return home() / "packed" / f"{name}-{source}" / f"{kind.lower()}-{state}.gguf"
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether the file is there, and still what was written."""
+    if not path.exists():
+        return False
+    with suppress(CheckpointError):
+        if is_intact(MappedFile(path)):
+            return True
+    note(f"{path}: damaged; it is packed anew.")
+    return False
 
 
 def _digest(what: object) -> str:
@@ -97,7 +111,7 @@ def _write(path: Path, tensors: list[OutputTensor], progress: NamedProgress | No
             f"{path.parent}: cannot be made ({error.strerror}). Fix that, or set GLASS_HOME to another folder."
         ) from error
     remove_abandoned(path.parent, ".*.part")
-    write_gguf(path, ARCHITECTURE, {}, tensors, progress)
+    write_gguf(path, ARCHITECTURE, {}, tensors, progress, finish=seal)
     for old in path.parent.glob(f"{path.name.partition('-')[0]}-*.gguf"):
         if old != path:
             with suppress(OSError):  # in use, on some systems

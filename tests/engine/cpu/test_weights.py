@@ -14,6 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType
 from safetensors.numpy import load_file, save_file
 
+from glassformer.checkpoint.content_digest import FOOTER
 from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.engine.cpu import weights
 from glassformer.engine.cpu.executor import CpuExecutor
@@ -59,7 +60,7 @@ class TestTheCachedFile:
         (name,) = files(home)
         assert name.endswith(".tiles")
         assert np.array_equal(scores(Subject(tmp_path / "x.gguf").cpu()), first)
-        assert written_sizes == [(home / "tiles" / name).stat().st_size]
+        assert [size + FOOTER for size in written_sizes] == [(home / "tiles" / name).stat().st_size]
 
     def test_float_checkpoints_need_no_tiles(self, tmp_path: Path, home: Path, written_sizes: list[int]) -> None:
         write_checkpoint(tmp_path / "model", "llama").cpu()
@@ -111,6 +112,37 @@ class TestTheCachedFile:
         assert path.read_bytes() == whole
         assert len(written_sizes) == 2
 
+    @pytest.mark.parametrize("at", [0, 5000, -FOOTER - 1, -FOOTER, -1])
+    def test_damaged_tiles_are_rewritten(
+        self, at: int, tmp_path: Path, home: Path, written_sizes: list[int], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Also where size and time are those of what was written."""
+        subject = packed_model(tmp_path / "x.gguf", "Q4_0")
+        wanted = scores(subject.cpu())
+        (name,) = files(home)
+        path = home / "tiles" / name
+        damaged, status = bytearray(path.read_bytes()), path.stat()
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert np.array_equal(scores(Subject(tmp_path / "x.gguf").cpu()), wanted)
+        assert len(written_sizes) == 2
+        assert caplog.messages == [f"{path}: damaged; the packed weights are made anew."]
+
+    def test_other_numbers_under_the_same_path_size_and_time(
+        self, tmp_path: Path, home: Path, written_sizes: list[int]
+    ) -> None:
+        path = tmp_path / "x.gguf"
+        before = scores(packed_model(path, "Q8_0").cpu())
+        status = path.stat()
+        write_gguf(tmp_path / "y.gguf", "llama", metadata(), tensors("Q8_0", seed=4))
+        path.write_bytes((tmp_path / "y.gguf").read_bytes())
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert path.stat().st_size == status.st_size
+        assert not np.allclose(scores(Subject(path).cpu()), before, atol=1e-2)
+        assert np.array_equal(scores(Subject(path).cpu()), scores(Subject(tmp_path / "y.gguf").cpu()))
+        assert len(written_sizes) == 2  # a copy needs none of its own
+
     def test_tiles_stay_in_memory_where_nothing_can_be_written(
         self, tmp_path: Path, home: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -158,15 +190,15 @@ class TestTheCachedFile:
         subject = packed_model(tmp_path / "x.gguf", "Q4_0")
         subject.cpu()
         (name,) = files(home)
-        days = {"old.tiles": 31, "new.tiles": 29, ".making-old": 2, ".making-new": 0, name: 29, "old.other": 99}
+        days = {"old.tiles": 31, "new.tiles": 29, ".x.tiles.left.part": 0, name: 29, "old.other": 99}
         for file, age in days.items():
             path = home / "tiles" / file
             path.touch()
-            os.utime(path, (0, time.time() - age * weights.DAY))
+            os.utime(path, (time.time() - age * weights.DAY,) * 2)
         subject.cpu()  # uses its own once more
         os.utime(home / "tiles" / "new.tiles", (0, 0))
         packed_model(tmp_path / "y.gguf", "Q8_0").cpu()  # makes another
-        assert {".making-new", name, "old.other"} == {file for file in files(home) if file in days}
+        assert {name, "old.other"} == {file for file in files(home) if file in days}
 
 
 class TestTiles:

@@ -99,7 +99,8 @@ class CpuExecutor(NativeModel):
             chunk = FeedChunk(0, Feed(row, [0] * len(part), Want.ALL), row, 0, len(part))
             engine_pass = EnginePass(prepared, [chunk], len(part))
             engine_pass.value(site, chunk)[...] = part
-            self._engine.run(engine_pass.steps(begin, len(prepared.program.steps)))
+            with self._files.checked():
+                self._engine.run(engine_pass.steps(begin, len(prepared.program.steps)))
             scores.append(engine_pass.results()[0][0])
         return np.concatenate(scores)
 

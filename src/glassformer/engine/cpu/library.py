@@ -150,6 +150,10 @@ def library() -> ctypes.CDLL:
     native.glass_pack.restype = None
     native.glass_dequantize_row.argtypes = [POINTER(NativeMatrix), c_int32, c_void_p]
     native.glass_dequantize_row.restype = None
+    native.glass_guard_mapping.argtypes = [c_void_p, ctypes.c_uint64]
+    native.glass_unguard_mapping.argtypes = [c_int32]
+    native.glass_unguard_mapping.restype = None
+    native.glass_mapping_faults.argtypes = [c_int32]
     native.glass_size.argtypes = [c_int32]
     sizes = [native.glass_size(number) for number in range(len(STRUCTURES))]
     if sizes != [ctypes.sizeof(structure) for structure in STRUCTURES]:

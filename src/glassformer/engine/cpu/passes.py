@@ -24,6 +24,7 @@ from glassformer.engine import checks
 from glassformer.engine.cpu.kv_pages import CpuRow, PageFormat, PageTable, page_addresses
 from glassformer.engine.cpu.library import Engine, KvDtype, NativeFeed, NativePass, NativeRope
 from glassformer.engine.cpu.lowering import Lowering, PatternChange, Program, required_matrices
+from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
 from glassformer.sites import ENCODER, Change, axes
@@ -57,7 +58,7 @@ class NativeModel:
         self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
         for names, shape, transposed in required_matrices(blueprint):
             self._weights.require(names, shape, transposed)
-        self._weights.prepare()
+        self._files = WeightFiles(self._weights.prepare())
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
         self._format = self._page_format("", blueprint.blocks)
 
@@ -88,14 +89,15 @@ class NativeModel:
             first += chunk.count
         engine_pass = EnginePass(prepared, chunks, keys)
         program, begin = prepared.program, 0
-        for step in sorted({*program.changed_sites, *program.pattern_changes}):
-            self._engine.run(engine_pass.steps(begin, step))
-            begin = step
-            for change in program.pattern_changes.get(step, ()):
-                engine_pass.replace_changed_heads(change)
-            for site in program.changed_sites.get(step, ()):
-                engine_pass.apply_changes(site)
-        self._engine.run(engine_pass.steps(begin, len(program.steps)))
+        with self._files.checked():
+            for step in sorted({*program.changed_sites, *program.pattern_changes}):
+                self._engine.run(engine_pass.steps(begin, step))
+                begin = step
+                for change in program.pattern_changes.get(step, ()):
+                    engine_pass.replace_changed_heads(change)
+                for site in program.changed_sites.get(step, ()):
+                    engine_pass.apply_changes(site)
+            self._engine.run(engine_pass.steps(begin, len(program.steps)))
         return engine_pass.results()
 
 

@@ -1,8 +1,9 @@
 """Stored tensors as the kernels read them: floats as they are in the mapped file, packed kinds in tiles of 16 rows.
 
 Tiles are written once to a file of the cache, which is mapped instead of the checkpoint from then on, so that nothing is in
-memory twice. No number changes, only its place. What the kernels cannot read (rare kinds, rows in another order, transposed
-matrices) is converted to floats in the same file.
+memory twice. Its name is a hash of what the checkpoint holds, and it ends in a checksum, compared whenever it is opened. No
+number changes, only its place. What the kernels cannot read (rare kinds, rows in another order, transposed matrices) is
+converted to floats in the same file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import logging
 import math
 import mmap
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -22,19 +22,28 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.atomic_files import atomic_file, remove_abandoned
+from glassformer.checkpoint.content_digest import FOOTER, checksum, content_digest, is_intact
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.locate import home
-from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, InterleavedPairs, StoredTensor, Transposed
+from glassformer.checkpoint.stored_tensors import (
+    PLAIN_KINDS,
+    BufferedFile,
+    Bytes,
+    InterleavedPairs,
+    MappedFile,
+    StoredTensor,
+    Transposed,
+)  # fmt: skip
 from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, NativeMatrix, packed_kind, packed_size
 from glassformer.errors import CheckpointError
 
 note = logging.getLogger("glassformer").warning
-VERSION = 2  # of the tiles' layout
+VERSION = 3  # of the tiles' layout
 ALIGNMENT = 64  # bytes
 DAY = 86_400  # seconds
 OPTIONAL_ZEROS = ("final_logits_bias",)  # zeros where a file lacks them
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,9 @@ class NativeWeights:
         self._shapes = expected
         self._engine = engine
         self._converted: dict[tuple[str, ...], ConvertedMatrix] = {}
+        self._required: set[tuple[str, ...]] = set()
         self._bytes: dict[tuple[str, ...], Bytes] = {}
+        self._cached: list[MappedFile] = []  # files of the cache
         self._arrays: list[npt.NDArray[np.float32]] = []  # arrays whose addresses native code has
         self._vectors: dict[tuple[str, float], int] = {}
         for name in expected:
@@ -85,6 +96,7 @@ class NativeWeights:
 
     def require(self, names: tuple[str, ...], shape: tuple[int, int], transposed: bool = False) -> None:
         """Declare that a matrix will be used: one tensor, or several stacked."""
+        self._required.add(names)
         parts = [self.stored(name) for name in names]
         if names not in self._converted and (converted := self._plan(parts, shape, transposed)) is not None:
             self._converted[names] = converted
@@ -145,22 +157,28 @@ class NativeWeights:
         size = math.prod(shape) * (4 if kind is MatrixKind.F32 else 2)
         return ConvertedMatrix(kind, size, make, f"{parts[0].name} {kind.name} {shape} {transposed} {len(parts)}")
 
-    def prepare(self) -> None:
-        """Convert what cannot be used as it is stored, or find it in the cache."""
+    def prepare(self) -> list[MappedFile | BufferedFile]:
+        """Convert what cannot be used as it is stored, or find it in the cache; the files that native code will read."""
+        self._convert()
+        names = {name for group in self._required for name in group if group not in self._converted}
+        return [*(self._tensors[name].file for name in names), *self._cached]
+
+    def _convert(self) -> None:
         pending = {names: converted for names, converted in self._converted.items() if names not in self._bytes}
         offsets = np.cumsum([0, *(-(-converted.size // ALIGNMENT) * ALIGNMENT for converted in pending.values())]).tolist()
         if not pending:
             return
-        file_bytes = _cached_file(self._key(pending), offsets[-1], lambda into: _fill(into, pending.values(), offsets))
+        file_bytes, file = _cached_file(self._key(pending), offsets[-1], lambda into: _fill(into, pending.values(), offsets))
+        self._cached += [] if file is None else [file]
         for (names, converted), offset in zip(pending.items(), offsets, strict=False):
             self._bytes[names] = file_bytes[offset : offset + converted.size]
 
     def _key(self, pending: Mapping[tuple[str, ...], ConvertedMatrix]) -> str:
-        """A hash of what the cached file depends on: the tensors' files, and what they are converted to."""
+        """A hash of what the cached file depends on: what the tensors' files hold, and what they are converted to."""
         digest = hashlib.sha256(f"{VERSION}".encode())
-        for path in sorted({self._tensors[name].file.path for names in pending for name in names}):
-            status = path.stat()
-            digest.update(f"{path.resolve()} {status.st_size} {status.st_mtime_ns}".encode())
+        sources = [self._tensors[name].file for names in pending for name in names]
+        for source in {id(file.mapped or file): file for file in sources}.values():
+            digest.update(content_digest(source).encode())
         for converted in pending.values():
             digest.update(f"{converted.key} {converted.kind} {converted.size};".encode())
         return digest.hexdigest()[:32]
@@ -217,7 +235,7 @@ def _fill(into: Bytes, converted: Iterable[ConvertedMatrix], offsets: Sequence[i
         matrix.make(into[offset : offset + matrix.size])
 
 
-def _cached_file(key: str, size: int, fill: Callable[[Bytes], None]) -> Bytes:
+def _cached_file(key: str, size: int, fill: Callable[[Bytes], None]) -> tuple[Bytes, MappedFile | None]:
     """A file of the cache, mapped; written first if it is not there. Where nothing can be written, memory."""
     path = home() / "tiles" / f"{key}.tiles"
     if (cached := _map_file(path, size)) is not None:
@@ -226,51 +244,48 @@ def _cached_file(key: str, size: int, fill: Callable[[Bytes], None]) -> Bytes:
         _write_file(path, size, fill)
         _remove_unused(path.parent)
     except OSError as error:
-        note(f"the packed weights cannot be kept in {path.parent} ({error.strerror}): each start makes them in memory.")
+        reason = getattr(error.__cause__, "strerror", None) or error.strerror or error
+        note(f"the packed weights cannot be kept in {path.parent} ({reason}): each start makes them in memory.")
     else:
         if (converted := _map_file(path, size)) is not None:
             return converted
     array = np.empty(size, np.uint8)
     fill(array)
-    return array
+    return array, None
 
 
 def _write_file(path: Path, size: int, fill: Callable[[Bytes], None]) -> None:
-    """Write a file atomically."""
+    """Write a file, and its checksum at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".making-")
-    try:
-        with os.fdopen(descriptor, "r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
-            buffer = mmap.mmap(file.fileno(), size)
-            fill(np.frombuffer(buffer, np.uint8))
-            buffer.close()
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
+    with atomic_file(path, mode=0o600) as part, part.open("r+b") as file:
+        total = size + FOOTER
+        os.posix_fallocate(file.fileno(), 0, total) if hasattr(os, "posix_fallocate") else file.truncate(total)
+        buffer = mmap.mmap(file.fileno(), total)
+        fill(np.frombuffer(buffer, np.uint8, size))
+        buffer[size:] = checksum(np.frombuffer(buffer, np.uint8, size))
+        buffer.close()
 
 
-def _map_file(path: Path, size: int) -> Bytes | None:
+def _map_file(path: Path, size: int) -> tuple[Bytes, MappedFile] | None:
+    """A file of the cache, unless it is not there, cut short or damaged."""
     try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_size != size:
-                return None
-            buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError:
+        file = MappedFile(path)
+    except CheckpointError:
         return None
-    if status.st_mtime < time.time() - DAY:
+    if len(file) != size + FOOTER or not is_intact(file):
+        note(f"{path}: damaged; the packed weights are made anew.")
+        return None
+    if file.status.st_atime < time.time() - DAY:
         with suppress(OSError):
-            os.utime(path)  # in use: not to be removed
-    return np.frombuffer(buffer, np.uint8)
+            os.utime(path, ns=(time.time_ns(), file.status.st_mtime_ns))  # in use: not to be removed
+    return np.frombuffer(file.buffer, np.uint8, size), file
 
 
 def _remove_unused(folder: Path) -> None:
     """Remove files unused for a month, and what killed processes have left."""
-    for pattern, days in (("*.tiles", 30), (".making-*", 1)):
-        for path in folder.glob(pattern):
-            with suppress(OSError):
-                if path.stat().st_mtime < time.time() - days * DAY:
-                    path.unlink()
+    remove_abandoned(folder, ".*")
+    for path in folder.glob("*.tiles"):
+        with suppress(OSError):
+            status = path.stat()
+            if max(status.st_atime, status.st_mtime) < time.time() - 30 * DAY:
+                path.unlink()

@@ -71,12 +71,12 @@ class PlainExecutor:
         if not feeds:
             return []
         order = sorted(range(len(feeds)), key=lambda at: rows[at].slot)
-        encoder_sites = self._encode(
-            [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
-        )
-        scores = dict(
-            zip(order, self._run_pass([feeds[at] for at in order], [rows[at] for at in order], encoder_sites), strict=True)
-        )
+        with checks.unchanged_weights(self.model):
+            encoder_sites = self._encode(
+                [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
+            )
+            passed = self._run_pass([feeds[at] for at in order], [rows[at] for at in order], encoder_sites)
+        scores = dict(zip(order, passed, strict=True))
         for feed, row in zip(feeds, rows, strict=True):
             row.length += len(feed.ids)
         return [scores[at] for at in range(len(feeds))]
@@ -212,8 +212,9 @@ class PlainExecutor:
     def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         weight = self.base.token_embedding.weight
         residual = torch.from_numpy(checks.residual_states(states, self.model.config.hidden_size))
-        normed = self.base.final_norm(residual.to(weight.device, weight.dtype))
-        scores: npt.NDArray[np.float32] = self.model.head_module(normed).float().cpu().numpy()
+        with checks.unchanged_weights(self.model):
+            normed = self.base.final_norm(residual.to(weight.device, weight.dtype))
+            scores: npt.NDArray[np.float32] = self.model.head_module(normed).float().cpu().numpy()
         return scores
 
     def describe(self) -> Description:

@@ -16,6 +16,7 @@
 #endif
 
 #include "kernels.h"
+#include "mapping_guard.h"
 #include "pack.h"
 #include "threads.h"
 
@@ -647,6 +648,13 @@ PUBLIC void glass_pack(void* engine, int32_t source, const uint8_t* file, int32_
 PUBLIC void glass_dequantize_row(const glass::Matrix* matrix, int32_t number, float* out) {
     glass::dequantize_row(*matrix, number, out);
 }
+
+// Guard a mapping against pages that its file loses; see mapping_guard.h. Thread-safe.
+PUBLIC int32_t glass_guard_mapping(const void* address, uint64_t size) { return glass::guard_mapping(address, size); }
+
+PUBLIC void glass_unguard_mapping(int32_t number) { glass::unguard_mapping(number); }
+
+PUBLIC int32_t glass_mapping_faults(int32_t number) { return glass::mapping_faults(number); }
 
 // Sizes of the structures, for a caller that mirrors them.
 PUBLIC int32_t glass_size(int32_t which) {
