@@ -21,12 +21,21 @@ import jinja2.runtime
 import jinja2.sandbox
 import jinja2.utils
 
-from glassformer.text.chat.template_budget import CHARACTERS_PER_UNIT, MAX_CHARACTERS, Budget, BudgetExceeded
+from glassformer.text.chat.template_budget import (
+    CHARACTERS_PER_UNIT,
+    MAX_CALLS,
+    MAX_CHARACTERS,
+    Budget,
+    BudgetExceeded,
+)
+from glassformer.text.chat.template_errors import TrackedUndefined, WrongOperand
 from glassformer.text.chat.template_metering import RESULT, TICK, WALK, WEIGH, MeteringTransformer
 
 # Tests that compare, and so pay for what they are given.
 WORD_TESTS = {"eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan", "ge", "in", "lower", "upper"}
 COMPARING_TESTS = {*WORD_TESTS, "==", "!=", "<", "<=", ">", ">=", "divisibleby", "odd", "even"}
+DICT_ATTRIBUTES = frozenset(dir(dict))
+LOOP_ATTRIBUTES = {"first", "last", "index", "index0", "length", "previtem", "nextitem"}
 
 
 class RaisedByTemplate(jinja2.TemplateError):
@@ -98,7 +107,8 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(jinja2.sandbox.SandboxedEnvironment.default_binop_table)
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
+        extensions = [_Generation, "jinja2.ext.loopcontrols"]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, undefined=TrackedUndefined)
         self.filters = {name: _metered_filter(name, function) for name, function in self.filters.items()}
         self.filters |= {"tojson": _tojson, WEIGH: _weigh, WALK: _walk, TICK: _tick, RESULT: _result}
         self.tests |= {name: _metered_test(self.tests[name]) for name in COMPARING_TESTS}
@@ -110,6 +120,20 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def _generate(self, source: nodes.Template, *args: Any, **options: Any) -> str:
         return super()._generate(MeteringTransformer().visit(source), *args, **options)
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """`obj.attribute`; the commonest are known to be safe, and skip the sandbox's checks, which take long."""
+        kind = type(obj)
+        if kind is dict:
+            if attribute in obj and attribute not in DICT_ATTRIBUTES:
+                return obj[attribute]
+        elif kind is _Namespace:
+            values = object.__getattribute__(obj, "_Namespace__attrs")
+            if attribute in values:
+                return values[attribute]
+        elif kind is jinja2.runtime.LoopContext and attribute in LOOP_ATTRIBUTES:
+            return getattr(obj, attribute)
+        return super().getattr(obj, attribute)
+
     @staticmethod
     def concat(parts: Iterable[str]) -> str:
         """What macros and set blocks are put together with."""
@@ -119,12 +143,21 @@ class Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return "".join(parts)
 
     def call(__self, __context: RenderContext, __obj: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override] # noqa: N805
-        args = __context.budget.charge_call(__obj, args, options)
-        return __context.budget.charge_result(super().call(__context, __obj, *args, **options))
+        budget = __context.budget
+        args = budget.charge_call(__obj, args, options)
+        budget.calls += 1
+        if budget.calls > MAX_CALLS:
+            raise BudgetExceeded(f"its macros or loops call each other more than {MAX_CALLS} levels deep")
+        result = super().call(__context, __obj, *args, **options)
+        budget.calls -= 1  # an error ends the rendering, so that only a return counts
+        return budget.charge_result(result)
 
     def call_binop(self, context: RenderContext, operator: str, left: Any, right: Any) -> Any:  # type: ignore[override]
         context.budget.charge_operator(operator, left, right)
-        return self.binop_table[operator](left, right)
+        try:
+            return self.binop_table[operator](left, right)
+        except TypeError as error:
+            raise WrongOperand(operator, left, right) from error
 
 
 def _metered_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -157,7 +190,10 @@ def _metered_test(function: Any) -> Callable[..., bool]:
 
 @jinja2.pass_context
 def _weigh(context: RenderContext, value: Any) -> Any:
-    context.budget.charge_value(value)
+    if type(value) is str:
+        context.budget.charge_text(len(value))
+    else:
+        context.budget.charge_value(value)
     return value
 
 

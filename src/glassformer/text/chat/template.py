@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jinja2
@@ -19,6 +19,8 @@ from glassformer.errors import InputError, InputTypeError, TemplateError, did_yo
 from glassformer.text.chat.plain_data import REASONING_KEYS, plain_data, with_reasoning_keys
 from glassformer.text.chat.sandbox import RaisedByTemplate, RenderContext, Sandbox
 from glassformer.text.chat.template_budget import MAX_CHARACTERS, Budget, BudgetExceeded
+from glassformer.text.chat.template_errors import explain_failure
+from glassformer.text.chat.template_limits import on_own_stack, parse_within_limits
 
 # Variables that people pass out of habit to whichever model they have; a template that has no use for one ignores it.
 COMMON_VARIABLES = frozenset({"enable_thinking", "thinking", "reasoning_effort", "date_string", "tools", "documents"})
@@ -26,20 +28,43 @@ COMMON_VARIABLES = frozenset({"enable_thinking", "thinking", "reasoning_effort",
 CONTINUE_MARK = "GLASSFORMER_GOES_ON_HERE "
 
 
-@lru_cache(maxsize=16)  # a conversation renders the same template at every turn, and parsing is most of the work
-def _parsed(source: str) -> tuple[jinja2.Template, frozenset[str], str]:
-    """The template ready to run, the variables that it asks for, and the texts that it writes itself."""
-    environment = Sandbox()
+@dataclass(frozen=True)
+class CompiledTemplate:
+    """A template ready to run, the variables that it asks for, and the texts that it writes itself."""
+
+    template: jinja2.Template
+    variables: frozenset[str]
+    literals: str
+
+
+@lru_cache(maxsize=16)  # a conversation renders the same template at every turn, and compiling is most of the work
+def compiled_template(source: str) -> CompiledTemplate:
     try:
-        tree = environment.parse(source)
-        variables = jinja2.meta.find_undeclared_variables(tree)
-        literals = [node.data for node in tree.find_all(nodes.TemplateData)]
-        literals += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
-        return environment.from_string(source), frozenset(variables) - set(environment.globals), "\0".join(literals)
-    except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError) as error:  # too deep, or a number too long
+        return on_own_stack(partial(_compile, source))
+    except (jinja2.TemplateError, SyntaxError, RecursionError, MemoryError, ValueError) as error:
         raise TemplateError(
-            f"the chat template cannot be parsed: {_message(error)}. Pass another with chat_template=…."
+            f"the chat template cannot be parsed: {_reason_not_parsed(error)}. Pass another with chat_template=…."
         ) from error
+
+
+def _reason_not_parsed(error: Exception) -> str:
+    if isinstance(error, jinja2.TemplateSyntaxError):
+        return f"{_message(error)} in line {error.lineno}"
+    if isinstance(error, SyntaxError):  # Python's: a break outside a loop, too many loops in each other
+        return error.msg
+    if isinstance(error, jinja2.TemplateError):
+        return _message(error)
+    return "it has a number with too many digits" if isinstance(error, ValueError) else "it is nested too deeply"
+
+
+def _compile(source: str) -> CompiledTemplate:
+    environment = Sandbox()
+    tree = parse_within_limits(environment, source)
+    variables = jinja2.meta.find_undeclared_variables(tree)
+    literals = [node.data for node in tree.find_all(nodes.TemplateData)]
+    literals += [node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str)]
+    template = jinja2.Template.from_code(environment, environment.compile(tree), environment.make_globals(None))
+    return CompiledTemplate(template, frozenset(variables) - set(environment.globals), "\0".join(literals))
 
 
 @dataclass(frozen=True)
@@ -59,12 +84,12 @@ class ChatTemplate:
     @property
     def variables(self) -> frozenset[str]:
         """The variables that the template asks for."""
-        return _parsed(self.source)[1]
+        return compiled_template(self.source).variables
 
     @property
     def literals(self) -> str:
         """The texts that the template writes itself, one after another."""
-        return _parsed(self.source)[2]
+        return compiled_template(self.source).literals
 
     @property
     def marks_generation(self) -> bool:
@@ -97,14 +122,14 @@ class ChatTemplate:
             also: what a misspelt variable may have been meant for instead.
         """
         chat = with_reasoning_keys(validated_messages(messages))
-        compiled, declared, _ = _parsed(self.source)
-        self._refuse_unknown(variables or {}, declared, also)
+        compiled = compiled_template(self.source)
+        self._refuse_unknown(variables or {}, compiled.variables, also)
         words = self._mark_last_message(chat, continue_final_message) if continue_final_message else None
         # templates ask whether tools and documents are none, not whether they are defined
         context = {"messages": chat, **plain_data({"tools": tools, "documents": documents})}
         context |= plain_data({**(special_tokens or {}), **(variables or {})})
         try:
-            rendered = _run(compiled, {**context, "add_generation_prompt": add_generation_prompt})
+            rendered = _run(compiled.template, {**context, "add_generation_prompt": add_generation_prompt})
         except RaisedByTemplate as error:
             raise TemplateError(f"the chat template refused the conversation: {_message(error)}.") from error
         except BudgetExceeded as error:
@@ -112,7 +137,8 @@ class ChatTemplate:
                 f"the chat template was stopped: {_message(error)}. Pass another with chat_template=…."
             ) from error
         except Exception as error:  # a template is a small program: anything can come out of it
-            raise TemplateError(f"the chat template failed: {type(error).__name__}: {_message(error)}.") from error
+            reason = explain_failure(error, compiled.template, chat)
+            raise TemplateError(f"the chat template cannot render the conversation: {reason}.") from error
         return rendered if words is None else RenderedChat(_text_to_continue(rendered.text, words))
 
     def _refuse_unknown(self, variables: Mapping[str, Any], declared: frozenset[str], also: Iterable[str]) -> None:
@@ -181,7 +207,7 @@ def _text_to_continue(text: str, last: str) -> str:
 
 def _message(error: Exception) -> str:
     """An error's words, ready for the middle of a sentence."""
-    return str(error).rstrip(".")
+    return str(getattr(error, "message", None) or error).rstrip(".")
 
 
 def validated_messages(messages: Any) -> list[dict[str, Any]]:

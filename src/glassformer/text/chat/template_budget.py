@@ -24,6 +24,8 @@ CHARACTERS_PER_UNIT = 16  # of a text, for one unit
 MAX_CHARACTERS = 2**25  # characters in one text
 MAX_BITS = 2**16  # in one whole number
 MAX_WIDTH = 10_000  # what a format may pad to
+MAX_CALLS = 40  # of macros and recursive loops within each other: each takes some of the thread's stack
+MAX_LEVELS = 200  # of lists within lists
 
 # Filters whose cost does not depend on the size of their input, and those that only walk along it.
 FREE_FILTERS = {"length", "count", "default", "d", "first", "last", "attr", "safe", "random"}
@@ -37,14 +39,16 @@ class BudgetExceeded(jinja2.TemplateRuntimeError):
 class Budget:
     """What is left to spend in one rendering."""
 
-    __slots__ = ("left",)
+    __slots__ = ("calls", "left")
 
     def __init__(self, inputs: Any = None) -> None:
+        self.calls = 0  # those within which it is just now
         self.left = 2**62
         self.left = ALLOWANCE + PER_INPUT_UNIT * self.charge_value(inputs)
 
     def spend(self, units: int) -> None:
-        self.left -= max(0, units)  # a negative width or count earns nothing
+        if units > 0:  # a negative width or count earns nothing
+            self.left -= units
         if self.left < 0:
             raise BudgetExceeded("it takes too many steps or too much memory")
 
@@ -52,13 +56,13 @@ class Budget:
         """Pay for a text of that length, and return how much it was."""
         if length > MAX_CHARACTERS:
             raise BudgetExceeded(f"it makes a text of more than {MAX_CHARACTERS:,} characters")
-        units = 1 + max(0, length) // CHARACTERS_PER_UNIT
+        units = 1 + (length // CHARACTERS_PER_UNIT if length > 0 else 0)
         self.left -= units
         if self.left < 0:
             self.spend(0)
         return units
 
-    def charge_value(self, value: Any) -> int:
+    def charge_value(self, value: Any, levels: int = MAX_LEVELS) -> int:
         """Pay for all that a value holds, to any depth, and return how much it was: what printing or comparing it costs."""
         kind = type(value)
         if kind is str:
@@ -67,24 +71,26 @@ class Budget:
             self.spend(1)
             return 1
         units = 1
+        if not levels:
+            raise BudgetExceeded(f"it handles values that are nested more than {MAX_LEVELS} levels deep")
         if isinstance(value, int):
             if value.bit_length() > MAX_BITS:
                 raise BudgetExceeded(f"it makes a number of more than {MAX_BITS:,} bits")
         elif isinstance(value, dict):
             for key, item in value.items():
-                units += self.charge_value(key) + self.charge_value(item)
+                units += self.charge_value(key, levels - 1) + self.charge_value(item, levels - 1)
         elif isinstance(value, (list, tuple, AbstractSet)):
             for item in value:
-                units += self.charge_value(item)
+                units += self.charge_value(item, levels - 1)
         elif isinstance(value, (str, bytes)):
             return self.charge_text(len(value))
         elif isinstance(value, Namespace):
-            units += self.charge_value(object.__getattribute__(value, "_Namespace__attrs"))
+            units += self.charge_value(object.__getattribute__(value, "_Namespace__attrs"), levels - 1)
         elif isinstance(value, range):
             units += len(value)
             self.spend(len(value))
         elif isinstance(value, ValuesView):
-            units += self.charge_value(list(value))
+            units += self.charge_value(list(value), levels - 1)
         self.spend(1)
         return units
 
