@@ -14,7 +14,7 @@ import pytest
 import glassformer
 
 ROOT = Path(glassformer.__file__).parent
-GROUND = {"errors", "sites", "candidates", "typecheck", "progress", "atomic_files"}
+GROUND = {"arguments", "atomic_files", "errors", "sites", "candidates", "typecheck", "progress"}
 MODELS = {"text", "checkpoint", "blueprints"}
 TORCH = {"layers", "families"}
 ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and the ground

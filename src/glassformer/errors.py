@@ -21,10 +21,12 @@ where, and how to fix it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Never
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Never, Protocol
 
 
 class GlassError(Exception):
@@ -70,6 +72,38 @@ class ExecutorError(GlassError, RuntimeError): ...
 
 
 class NotNumbers(ExecutorError): ...
+
+
+class Spelling(Protocol):
+    """How an argument is typed: its name alone, or with a value."""
+
+    def __call__(self, name: str, *value: Any) -> str: ...
+
+
+def python_spelling(name: str, *value: Any) -> str:
+    return f"{name}={value[0]!r}" if value else name
+
+
+_spelling: ContextVar[Spelling] = ContextVar("spelling", default=python_spelling)
+
+
+def spell(name: str, *value: Any) -> str:
+    """An argument as the reader of a message types it: in Python, unless `spelled_by` says otherwise.
+
+    >>> spell("do_sample", True)
+    'do_sample=True'
+    """
+    return _spelling.get()(name, *value)
+
+
+@contextlib.contextmanager
+def spelled_by(spelling: Spelling) -> Iterator[None]:
+    """Messages that name arguments as another reader types them, at the command line for instance."""
+    token = _spelling.set(spelling)
+    try:
+        yield
+    finally:
+        _spelling.reset(token)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

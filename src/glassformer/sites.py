@@ -18,9 +18,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
+from glassformer.arguments import checked_init
 from glassformer.errors import SiteError, did_you_mean
+from glassformer.typecheck import OWN_CHECK
 
 STREAM = ("batch", "length", "hidden")
 HEADS = ("batch", "heads", "length", "head_size")
@@ -108,6 +110,7 @@ def expand(patterns: Iterable[str], blocks: int, encoder: int = 0) -> tuple[str,
     return tuple(site for site in known if site in matching)
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Change:
     """value · scale + shift, at some positions and heads: enough to zero, scale, replace, patch or steer.
@@ -117,10 +120,10 @@ class Change:
     shift has a row for each of them, rows and positions go in the same order.
     """
 
-    scale: float = 1.0
+    scale: Annotated[float, OWN_CHECK] = 1.0
     shift: Any = None  # an array that broadcasts to what is selected
-    positions: Collection[int] | None = None
-    heads: Collection[int] | None = None
+    positions: Annotated[Collection[int] | None, OWN_CHECK] = None
+    heads: Annotated[Collection[int] | None, OWN_CHECK] = None
 
     def __post_init__(self) -> None:
         if isinstance(self.scale, bool) or not isinstance(self.scale, (int, float)):
@@ -172,6 +175,7 @@ def _ordered(numbers: Collection[int]) -> list[int]:
     return list(numbers) if isinstance(numbers, Sequence) else sorted(numbers)
 
 
+@checked_init
 @dataclass(frozen=True, slots=True)
 class Watch:
     """Sites to read and to change, declared before the pass."""

@@ -2,42 +2,110 @@
 
 from __future__ import annotations
 
+import os
 import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from reprlib import Repr
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+LISTS = (list, tuple, Sequence, Collection, Iterable)
+JSON_WORDS = {bool: "true or false", types.NoneType: "null"}
+PYTHON_WORDS = {bool: "True or False", types.NoneType: "None"}
+WORDS = {int: "a whole number", float: "a number", str: "a text", os.PathLike: "a path", Callable: "a function"}
+
+OWN_CHECK = object()  # in Annotated[…]: the function checks the value itself; a text in its place is the type in words
+
+_brief = Repr()
+_brief.maxstring = _brief.maxother = _brief.maxlong = 60
 
 
 def matches_type(value: Any, hint: Any) -> bool:
     """Whether a value is of a type as annotations spell it; a bool is no number here, and a text no list."""
     origin = get_origin(hint)
-    if hint is Any:
+    if hint is Any or isinstance(hint, (TypeVar, str)):
         return True
+    if origin is Annotated:
+        return OWN_CHECK in hint.__metadata__ or matches_type(value, hint.__origin__)
     if origin in (Union, types.UnionType):
         return any(matches_type(value, option) for option in get_args(hint))
-    if origin in (list, tuple, Sequence):
-        return isinstance(value, (list, tuple)) and all(matches_type(item, get_args(hint)[0]) for item in value)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in get_args(hint))
+    if origin is tuple and get_args(hint)[-1] is not Ellipsis:
+        items = get_args(hint)
+        return isinstance(value, (list, tuple)) and len(value) == len(items) and all(map(matches_type, value, items))
+    if origin in LISTS:
+        kinds = (list, tuple, range, *((AbstractSet,) if origin in (Collection, Iterable) else ()))
+        return isinstance(value, kinds) and all(matches_type(item, get_args(hint)[0]) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
-    if origin is Callable:
+    if origin is Callable or hint is Callable:
         return callable(value)
+    if hint is None:
+        return value is None
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, hint)
+    kind = origin or hint
+    tellable = isinstance(kind, type) and not getattr(kind, "_is_protocol", False)
+    return isinstance(value, kind) if tellable else True  # what cannot be told is not refused
 
 
-def type_words(hint: Any) -> str:
-    """A type for people.
+def type_words(hint: Any, *, python: bool = False) -> str:
+    """A type for people, who write JSON or Python.
 
     >>> type_words(bool | None)
     'true, false or null'
     """
-    if get_origin(hint) in (Union, types.UnionType):
-        options = [type_words(option) for option in get_args(hint)]
-        parts = ", ".join(options).replace(" or ", ", ").split(", ")
-        return f"{', '.join(parts[:-1])} or {parts[-1]}"
-    if get_origin(hint) in (list, tuple, Sequence):
-        return f"a list of {type_words(get_args(hint)[0]).removeprefix('a ')}s"
-    named = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", types.NoneType: "null"}
-    return named.get(hint, getattr(hint, "__name__", str(hint)))
+    origin = get_origin(hint)
+    if origin is Annotated:
+        own = next((word for word in hint.__metadata__ if isinstance(word, str)), None)
+        return own or type_words(hint.__origin__, python=python)
+    if origin in (Union, types.UnionType):
+        each = [(option, type_words(option, python=python)) for option in get_args(hint)]
+        options = [part for option, word in each for part in (word.split(" or ") if option is bool else [word])]
+        *others, last = dict.fromkeys(options)
+        return f"{', '.join(others)} or {last}" if others else last
+    if origin is Literal:
+        *others, last = map(repr, get_args(hint))
+        return f"{', '.join(others)} or {last}" if others else last
+    if origin in LISTS:
+        items = list(dict.fromkeys(type_words(item, python=python) for item in get_args(hint) if item is not Ellipsis))
+        return "a list" if items == ["Any"] else f"a list of {plural(items[0])}"
+    words: dict[Any, str] = {
+        **WORDS,
+        **(PYTHON_WORDS if python else JSON_WORDS),
+        dict: "a dictionary",
+        Mapping: "a dictionary",
+    }
+    kind = types.NoneType if hint is None else origin or hint
+    return words.get(kind) or str(getattr(kind, "__name__", kind))
+
+
+def text_choices(hint: Any) -> list[str]:
+    """The texts among which a type lets one choose."""
+    literals = [option for option in (hint, *get_args(hint)) if get_origin(option) is Literal]
+    return [text for literal in literals for text in get_args(literal) if isinstance(text, str)]
+
+
+def plural(words: str) -> str:
+    """What one of a list is, of all of them."""
+    options = [option.removeprefix("a ") for option in words.split(" or ")]
+    return " or ".join({"dictionary": "dictionaries"}.get(option, f"{option}s") for option in options)
+
+
+def brief(value: Any) -> str:
+    """A value for the middle of a message, whatever it is, and however long."""
+    try:
+        return _brief.repr(value)
+    except Exception:
+        return f"an object of {type(value).__name__}"
+
+
+def as_python_number(value: Any) -> Any:
+    """NumPy's numbers and truth values as Python's, which are the same, in lists too; everything else as it is."""
+    kind = type(value)
+    if kind in (list, tuple, set) and any(type(item).__module__ == "numpy" for item in value):
+        return kind(map(as_python_number, value))
+    return value.item() if kind.__module__ == "numpy" and hasattr(kind, "item") and getattr(value, "ndim", 1) == 0 else value

@@ -104,7 +104,7 @@ def test_params_as_json(smollm2: Path) -> None:
     done = glass("models", "params", "--only", "model.layers.3", "--histogram", "--json")
     assert done.stderr == ""
     found = json.loads(done.stdout)
-    assert (found["schema"], found["model"], found["elements"]) == ("glassformer.parameters/1", "smollm2", 134515008)
+    assert (found["schema"], found["model"], found["elements"]) == ("glassformer.parameters/2", "smollm2", 134515008)
     assert found["tree"]["tensors"] == 9
     layer = found["tree"]["modules"][0]["modules"][0]["modules"][0]
     assert layer["name"] == "model.layers.3"

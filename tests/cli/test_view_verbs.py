@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from glassformer.cli.app import app
+from glassformer.errors import ExecutorError
 from glassformer.views import attention
 from glassformer.views.attention import AttentionMap, AttentionRow, Heads
 from glassformer.views.attribution import Attribution
@@ -114,6 +115,28 @@ def test_replay_uses_the_saved_executor_options(gpt2: str, tmp_path: Path) -> No
         assert f"options: {'cache in f16' if options else 'none'} then, cache in q8 now" in other["differences"]
 
 
+def test_replay_takes_the_saved_executor(gpt2: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    glass("run", TEXT, "-m", gpt2, "-n", "3", "--executor", "plain", "--dtype", "bfloat16", "--save", str(path))
+    again = json.loads(glass("run", "--replay", str(path), "--json").stdout)
+    assert (again["identical"], again["differences"]) == (True, [])
+    elsewhere = json.loads(glass("run", "--replay", str(path), "--executor", "cpu", "--json").stdout)
+    assert "executor: plain then, cpu now" in elsewhere["differences"]
+
+
+def test_replay_notes_an_executor_that_cannot_run_here(gpt2: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.json"
+    glass("run", TEXT, "-m", gpt2, "-n", "3", "--executor", "cpu", "--save", str(path))
+
+    def missing(*args: Any) -> Any:
+        raise ExecutorError("there is no compiler.")
+
+    monkeypatch.setattr("glassformer.runtime.executors.Executors._cpu_executor", missing)
+    done = glass("run", "--replay", str(path), "--json")
+    assert "the run's own executor, cpu, cannot be used here: there is no compiler." in done.stderr
+    assert "executor: cpu then, plain now" in json.loads(done.stdout)["differences"]
+
+
 def test_compare_caches_and_activations(gpt2: str) -> None:
     assert "(cpu, F32, cache in q8)" in ran("compare", TEXT, "--other-cache", "q8", "-m", gpt2, width=1000)
     both = ran("compare", TEXT, "--cache", "f16", "--other-cache", "q8", "-m", gpt2, width=1000)
@@ -193,9 +216,22 @@ def test_save_and_replay_a_run(gpt2: str, tmp_path: Path) -> None:
         (("attention", "x", "--mean", "--layer", "1"), "--mean is over all layers. Leave out --layer"),
         (("attention", "x", "--layer", "99"), "there is no layer 99: this model has 3, 0 to 2"),
         (("attention", "x", "--layer", "0", "--head", "99"), "there is no head 99"),
-        (("attention", "x", "--kind", "nothing"), "no attention called 'nothing'"),
+        (("attention", "x", "--kind", "nothing"), "--kind is 'nothing'; it must be 'self', 'cross' or 'encoder'"),
         (("attention", "x", "--record", "maps", "--kind", "cross"), "it has self-attention only"),
         (("attention", "x", "-n", "2", "--target", "y"), "Leave one out"),
+        (
+            ("attention", "x", "--record", "maps", "--layer", "0"),
+            "--record writes the maps of all layers and heads, so --layer",
+        ),
+        (("run", "x", "-o", "top_k=3"), "--top-k 3 has no effect without sampling. Pass --sample too."),
+        (
+            ("run", "x", "--temperature", "-1"),
+            "--temperature is -1.0; it must be above 0. For the best token each time, --greedy.",
+        ),
+        (("run", "x", "-o", "num_beams=0"), "-o num_beams is 0; it must be a whole number of at least 1"),
+        (("run", "x", "-o", "num_return_sequences=2", "-o", "num_beams=1"), "Pass --sample or -o num_beams too."),
+        (("run", "x", "-o", "dtype=float32"), "A model is loaded with it: --dtype."),
+        (("run", "x", "--raw", "--template", "a=1"), "a raw prompt has no place for variables of the chat template"),
         (("lens", "x", "--token", "77"), "there is no token 77 in a text of 1"),
         (("lens", "x", "--wrote", "best", "--token", "0", "--token", "1"), "Give --token once"),
         (("lens", "x", "--wrote", "ab"), "is 2 tokens, not one"),
@@ -241,7 +277,7 @@ def test_show_completion(shell: str) -> None:
 
 def test_change_in_every_verb(gpt2: str) -> None:
     change = ("--change", "blocks.*.mlp.update=0")
-    parts = json.loads(ran("lens", TEXT, "--wrote", "best", *change, "-m", gpt2, "--json"))["parts"]
+    parts = json.loads(ran("lens", TEXT, "--wrote", "best", *change, "-m", gpt2, "--json"))["contributions"]
     assert all(part["value"] == 0 for part in parts if part["name"] == "mlp")
     plain, changed = (json.loads(ran("tree", TEXT, "-m", gpt2, "--json", *more)) for more in ((), change))
     assert plain["root"]["children"] != changed["root"]["children"]

@@ -405,14 +405,14 @@ def test_load_watch_and_look(trained: Path) -> None:
     text = "农夫山泉 "
     run = model.watch(text, max_new_tokens=5)
     assert run.prompt == text
-    assert model.tokenizer.decode(list(run.ids)) == text
+    assert model.tokenizer.decode(list(run.prompt_ids)) == text
     state = state_of(CL100K)
-    greedy = naive(lambda x: oracle(state, CL100K, x), torch.tensor([run.ids]), 16, 5, 1.0, 1)
-    assert [step.id for step in run.steps] == greedy[0, len(run.ids) :].tolist()
+    greedy = naive(lambda x: oracle(state, CL100K, x), torch.tensor([run.prompt_ids]), 16, 5, 1.0, 1)
+    assert [step.id for step in run.steps] == greedy[0, len(run.prompt_ids) :].tolist()
     journey = model.look(text)
     assert journey.next.id == run.steps[0].id
-    assert journey.shapes["embedding"] == (1, len(run.ids), 8)
-    assert journey.shapes["scores"] == (1, len(run.ids), 100256)
+    assert journey.shapes["embedding"] == (1, len(run.prompt_ids), 8)
+    assert journey.shapes["scores"] == (1, len(run.prompt_ids), 100256)
     assert {stage.blocks for stage in journey.stages if stage.blocks} == {(0, 1)}
     with pytest.raises(InputError, match="leaves no room in the model's context of 16"):
         model.chat(text * 8)

@@ -153,9 +153,9 @@ def test_chat_cuts_the_stop_string_and_generate_keeps_its_tokens() -> None:
     assert "".join(model.stream("Name three colours.", max_new_tokens=24, stop_strings=middle)) == run.text
     said = model.tokenizer.decode([step.id for step in run.steps])
     assert middle in said
-    ids = torch.tensor([run.ids])
+    ids = torch.tensor([run.prompt_ids])
     found = model.module.generate(ids, max_new_tokens=24, stop_strings=middle, tokenizer=model.tokenizer)
-    assert found[0, len(run.ids) :].tolist() == [step.id for step in run.steps]
+    assert found[0, len(run.prompt_ids) :].tolist() == [step.id for step in run.steps]
 
 
 def test_a_stop_string_of_tokens_that_are_not_shown() -> None:

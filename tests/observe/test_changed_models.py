@@ -71,7 +71,7 @@ def test_changes_hold_in_every_view(pair: Both) -> None:
     for block in range(pair.model.blueprint.blocks):
         assert not reading.at(f"blocks.{block}.mlp.update").any()
     attribution = reading.attribution()
-    assert all(abs(part.value) < 1e-6 for part in attribution.parts if part.name == "mlp")
+    assert all(abs(part.value) < 1e-6 for part in attribution.contributions if part.name == "mlp")
     run = pair.model.watch(TEXT, change=change, max_new_tokens=3, eos_token_id=None)
     tree = changed.tree(TEXT, width=2, depth=2)
     assert run.steps[0].candidates.ids.tolist()[:2] == [node.id for node in tree.root.children]

@@ -31,7 +31,7 @@ class TestCompareTexts:
         assert same.positions == (1, 1)
         assert same.shared == 2
         other: Any = compare(hi, hello, token="dog")
-        assert (other.parts, other.shared) == ("0", 0)
+        assert (other.diverges_at, other.shared) == ("0", 0)
         assert other.layers[0].largest == 0  # the same row of the table
         assert other.divergence > 1e-3
         if executor == "cpu":  # a token's numbers do not depend on its company
@@ -60,7 +60,7 @@ class TestCompareTexts:
     def test_a_number_is_a_place_in_both(self) -> None:
         model = both("gpt2").model
         found: Any = compare(model.read("abc"), model.read("axc"), token=1)
-        assert (found.positions, found.parts) == ((1, 1), "embedding")
+        assert (found.positions, found.diverges_at) == ((1, 1), "embedding")
 
     def test_texts_without_a_common_token_are_refused(self) -> None:
         model = both("gpt2").model
@@ -73,7 +73,7 @@ class TestCompareTexts:
         model = encoder("bert", "base").model
         found: Any = compare(model.read("the cat sat"), model.read("the mat sat"), token="sat")
         assert found.divergence is None
-        assert found.parts == "0"
+        assert found.diverges_at == "0"
         valid(found)
 
 
@@ -119,7 +119,7 @@ class TestCompareModels:
         last = Change(scale=-3.0, positions=[4])
         found: Any = compare(model.read("abcde"), model.changed({"blocks.2.residual": last}).read("abcde"))
         assert found.first.position == 5
-        assert (found.first.came, found.first.probability) == ("", (None, None))
+        assert (found.first.token, found.first.probability) == ("", (None, None))
         assert found.tokens == 4
         assert found.agreement == pytest.approx(4 / 5)
         assert "differ at position 5" in fits(found)
@@ -184,7 +184,7 @@ class TestCompareRuns:
         best = {one.id: one for one in found.candidates}
         for number, run in enumerate((one, other)):
             chosen = run.steps[step]
-            assert best[chosen.id].chance[number] > 0
+            assert best[chosen.id].probability[number] > 0
             assert best[chosen.id].model[number] == pytest.approx(math.exp(chosen.logprob), rel=1e-3)
         assert "hot" in fits(found)
         valid(found)

@@ -63,7 +63,7 @@ def told(tensor: torch.Tensor) -> tuple[float, float, float, float, float]:
 
 def agree(found: Statistics | None, tensor: torch.Tensor) -> None:
     assert found is not None
-    assert (found.mean, found.deviation, found.least, found.most, found.zeros) == pytest.approx(
+    assert (found.mean, found.deviation, found.min, found.max, found.zeros) == pytest.approx(
         told(tensor), rel=1e-6, abs=1e-12
     )
     wide = tensor.double()
@@ -364,7 +364,7 @@ def test_what_is_no_number_is_pointed_out(tmp_path: Path) -> None:
     assert (a.mean, a.deviation) == pytest.approx((finite.mean().item(), finite.std().item()), rel=1e-6)
     assert a.histogram is not None
     assert sum(a.histogram.counts) == 1596
-    assert (b.mean, b.deviation, b.least, b.most, b.histogram) == (None,) * 5
+    assert (b.mean, b.deviation, b.min, b.max, b.histogram) == (None,) * 5
     assert (c.mean, c.deviation, c.zeros, c.outliers) == (0.0, None, 1.0, 0.0)  # a single number has no deviation
     shown = plain_text(TerminalPage(found.page()), 100)
     assert "a.weight: of 1,600 values, 2 not a number (NaN) and 2 infinite. The statistics are of the others." in shown

@@ -35,7 +35,7 @@ def test_a_replay_is_identical(family: str, executor: str, tmp_path: Path) -> No
     valid(replay)
     told = valid(run.receipt)
     assert told == json.loads(path.read_text("utf-8"))
-    assert told["prompt_ids"] == list(run.ids)
+    assert told["prompt_ids"] == list(run.prompt_ids)
     assert [step["draw"] for step in told["steps"]] == [step.draw for step in run.steps]
     assert told["settings"]["temperature"] == {"value": 0.9, "origin": "this call"}
     assert told["executor"]["name"] == executor
@@ -139,10 +139,19 @@ def test_damaged_receipts_are_refused(tmp_path: Path) -> None:
     refused({"schema": "glassformer.lens/1"}, f"it is 'glassformer.lens/1', not '{SCHEMA}'")
     refused({"schema": SCHEMA}, "is damaged: its model is missing")
     refused({**good, "executor": []}, "is damaged: its executor is missing, or of the wrong type")
-    refused({**good, "prompt_ids": ["x"]}, "its ids are not numbers")
-    refused({**good, "steps": [{"id": "x"}]}, "its ids are not numbers")
+    refused({**good, "prompt_ids": ["x"]}, "its prompt_ids\\[0\\] is missing, or of the wrong type")
+    refused({**good, "steps": [{**good["steps"][0], "id": "x"}]}, "its steps\\[0\\].id is missing, or of the wrong type")
+    refused({**good, "steps": [3]}, "its steps\\[0\\] is missing")
+    refused({**good, "steps": []}, "holds no tokens")
+    refused({**good, "seed": "x"}, "its seed is missing")
+    refused({**good, "versions": {"numpy": 3}}, "its versions.numpy is missing")
+    refused({**good, "negative_ids": [0.5]}, "its negative_ids is missing")
+    refused({**good, "finish": "nonsense"}, "its finish is 'nonsense'")
+    refused("[" * 100_000, "is not JSON")
+    refused("1" * 10_000, "is not JSON")
+    refused(json.dumps(good)[:-40], "is not JSON")
     refused({**good, "changes": {"blocks.0.residual": {"scale": 1}}}, "the receipt's change at blocks.0.residual is damaged")
-    refused({**good, "settings": {"top_k": 5}}, "its setting top_k has no value")
+    refused({**good, "settings": {"top_k": 5}}, "its settings.top_k is missing, or of the wrong type")
     refused({**good, "settings": {"stop_when": {"value": "<function f>", "origin": ""}}}, "stop_when was <function f>")
     with pytest.raises(InputError, match="is no receipt that can be read"):
         model.replay(tmp_path / "missing.json")
@@ -183,3 +192,32 @@ def test_a_run_saved_as_a_page(tmp_path: Path) -> None:
 def test_an_encoder_decoder_as_a_page(tmp_path: Path) -> None:
     run = both("t5").model.watch(TEXT, max_new_tokens=3, eos_token_id=None)
     assert "the lens" in run.save(tmp_path / "run.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_run_that_was_broken_off_is_replayed_up_to_there(executor: str, tmp_path: Path) -> None:
+    model = both("qwen3", executor).model
+    settings = {**SETTINGS, "max_new_tokens": 30}
+    cancelled = model.prepare(TEXT, **settings)
+    for _ in model._generate([cancelled], 1):
+        if len(cancelled.steps) == 4:
+            cancelled.cancel()
+    interrupted = model.prepare(TEXT, **settings)
+    for _ in model._generate([interrupted], 1):
+        if len(interrupted.steps) == 3:
+            break
+    timed = model.watch(TEXT, **settings, max_time=1e-9)
+    assert [run.finish and run.finish.value for run in (cancelled, interrupted, timed)] == ["cancelled", None, "time"]
+    for run in (cancelled, interrupted, timed):
+        replay = model.replay(run.save(tmp_path / "run.json"))
+        assert replay.identical
+        assert replay.differences == ()
+        assert replay.text.startswith(run.text)
+
+
+def test_beams_out_of_time_are_replayed(tmp_path: Path) -> None:
+    model = both("qwen3").model
+    run = model.watch(TEXT, num_beams=2, max_new_tokens=30, max_time=1e-9, eos_token_id=None)
+    assert run.finish is not None
+    assert run.finish.value == "time"
+    assert model.replay(run.save(tmp_path / "run.json")).identical

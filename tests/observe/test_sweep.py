@@ -34,8 +34,8 @@ def test_temperature_by_hand(pair: Both) -> None:
         own = scores(run, step)
         for shape, value in zip(sweep.shapes, (0.2, 1.0, 3.0), strict=True):
             weights = np.exp((own - own.max()) / value)
-            assert shape.chances == pytest.approx((weights / weights.sum())[list(sweep.ids)], abs=1e-4)
-        assert sweep.shapes[1].chances == pytest.approx(sweep.own, abs=1e-5)
+            assert shape.probabilities == pytest.approx((weights / weights.sum())[list(sweep.ids)], abs=1e-4)
+        assert sweep.shapes[1].probabilities == pytest.approx(sweep.own, abs=1e-5)
         assert sweep.shapes[0].entropy < sweep.shapes[1].entropy < sweep.shapes[2].entropy
     valid(sweep)
     assert "by temperature" in fits(sweep)
@@ -45,18 +45,18 @@ def test_top_k_cuts(pair: Both) -> None:
     run = pair.model.watch(TEXT, max_new_tokens=2, eos_token_id=None)
     sweep = run.sweep("top_k", [1, 3])
     assert [shape.left for shape in sweep.shapes] == [1, 3]
-    assert sweep.shapes[0].chances[0] == 1
-    assert sweep.shapes[1].chances[3:] == (0.0,) * (len(sweep.ids) - 3)
-    assert sum(sweep.shapes[1].chances) == pytest.approx(1)
+    assert sweep.shapes[0].probabilities[0] == 1
+    assert sweep.shapes[1].probabilities[3:] == (0.0,) * (len(sweep.ids) - 3)
+    assert sum(sweep.shapes[1].probabilities) == pytest.approx(1)
 
 
 def test_rules_see_the_text_so_far() -> None:
     """A penalty for repetition weighs what was written before the step."""
     run = both("gpt2").model.watch(TEXT, max_new_tokens=4, eos_token_id=None, forced_tokens={0: 33})
     before, after = (run.sweep("presence_penalty", [0.0, 50.0], step) for step in (0, 3))
-    assert before.shapes[0].chances == pytest.approx(before.shapes[1].chances)
+    assert before.shapes[0].probabilities == pytest.approx(before.shapes[1].probabilities)
     written = {step.id for step in run.steps[:3]}
-    for token, chance in zip(after.ids, after.shapes[1].chances, strict=True):
+    for token, chance in zip(after.ids, after.shapes[1].probabilities, strict=True):
         assert (chance < 1e-6) == (token in written)
 
 
@@ -67,7 +67,7 @@ def test_other_settings_of_the_run_hold() -> None:
     )
     (shape,) = run.sweep("temperature", 1.7, step=1).shapes
     assert shape.left == 5
-    assert shape.chances[:5] == pytest.approx([one.probability for one in run.why(1).candidates[:5]], abs=1e-6)
+    assert shape.probabilities[:5] == pytest.approx([one.probability for one in run.why(1).candidates[:5]], abs=1e-6)
 
 
 def test_sweeps_that_are_refused() -> None:
@@ -107,7 +107,7 @@ def test_without_the_cache_the_same_tokens(pair: Both) -> None:
     found = caching(run, lambda *one: told.append(one))
     assert found.same
     assert found.texts == (run.text, run.text) or pair.sourced  # a SentencePiece text may begin with its own blank
-    begin, source = (1, len(run.ids)) if pair.sourced else (len(run.ids), 0)
+    begin, source = (1, len(run.prompt_ids)) if pair.sourced else (len(run.prompt_ids), 0)
     assert found.fed == (begin + 4 + source, sum(begin + step + source for step in range(5)))
     assert [step.length for step in found.steps] == [begin + step for step in range(5)]
     key = pair.model.blueprint.sites["blocks.0.attention.key"]  # in float32, as is its value

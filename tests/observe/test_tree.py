@@ -418,7 +418,7 @@ class TestForcing:
             loaded("t5").tree(TEXT).forced([], text.rstrip())
 
     def test_no_text(self, loaded: Any) -> None:
-        with pytest.raises(InputTypeError, match="a text to force is text, not int."):
+        with pytest.raises(InputTypeError, match=r"forced\(\): text is 3; it must be a text\."):
             loaded("t5").tree(TEXT).forced([], 3)
 
 
@@ -450,9 +450,7 @@ class TestLimits:
         [
             ({"width": 0}, r"width is 0; it must be from 1 to the 256 tokens that .* scores."),
             ({"width": 257}, r"width is 257; it must be from 1 to the 256 tokens that .* scores."),
-            ({"width": 2.0}, r"width is 2.0; it must be from 1 to the 256 tokens"),
             ({"depth": 0}, r"depth is 0; it must be 1 or more levels."),
-            ({"depth": "3"}, r"depth is '3'; it must be 1 or more levels."),
             (
                 {"width": 1, "depth": 246},
                 r"11 tokens and 246 levels do not fit into the model's context of 256. Shorten the prompt, or grow fewer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,13 @@ def test_changes_add_up(model: Any) -> None:
 def test_prefix_cache_counts_the_tokens_it_has(model: Any) -> None:
     cached = model.with_prefix_cache()
     run = cached.watch("Hi", max_new_tokens=2)
-    assert model.cached_prefix(run.ids) == 0
-    assert cached.cached_prefix(run.ids) > 0
-    assert cached.changed(ABLATED).cached_prefix(run.ids) == 0  # the cache is of the unchanged model
+    assert model.cached_prefix(run.prompt_ids) == 0
+    assert cached.cached_prefix(run.prompt_ids) > 0
+    assert cached.changed(ABLATED).cached_prefix(run.prompt_ids) == 0  # the cache is of the unchanged model
     assert cached.chat("Hi", max_new_tokens=2) == model.chat("Hi", max_new_tokens=2)
 
 
 def test_with_tokenizer_replaces_the_checkpoints(model: Any) -> None:
-    other = object()
+    other = copy(model.tokenizer)
     assert model.with_tokenizer(other).tokenizer is other
     assert model.tokenizer is model.opened.tokenizer

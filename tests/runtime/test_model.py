@@ -51,7 +51,7 @@ def test_chat_stream_and_watch_give_the_same_text(model: Any) -> None:
     run = model.watch("how are you?", **settings)
     assert run.text == text
     assert run.prompt.endswith("</think>\n\n")
-    assert len(run.ids) == 16
+    assert len(run.prompt_ids) == 16
     assert len(run.steps) == 12
     assert run.steps[-1].finish is Finish.LENGTH
     assert run.steps[0].candidates.ids.size == 10
@@ -131,7 +131,7 @@ def test_guidance_with_a_negative_prompt(model: Any) -> None:
 
 def test_logprobs_and_prompt_logprobs(model: Any) -> None:
     run = model.watch("Hi", max_new_tokens=3, logprobs=20, prompt_logprobs=2)
-    assert [step.id for step in run.prompt_steps] == list(run.ids)
+    assert [step.id for step in run.prompt_steps] == list(run.prompt_ids)
     assert len(run.steps[0].candidates) == 20
     assert run.steps[0].logprob == pytest.approx(float(run.steps[0].candidates.logprobs[0]), abs=1e-5)
     with pytest.raises(SettingError, match=r"logprobs has no place in a text. Here watch\(…\) keeps all there is"):
@@ -223,7 +223,7 @@ def test_load_refuses_broken_checkpoints_and_arguments(tiny_qwen3: Path, tmp_pat
     with pytest.raises(InputError, match="no dtype 'float33'. Did you mean 'float32'"):
         glassformer.load(tiny_qwen3, dtype="float33")
     assert glassformer.load(tiny_qwen3, dtype=torch.bfloat16).executor.describe().dtype == "bfloat16"  # type: ignore[arg-type]
-    with pytest.raises(InputTypeError, match="a model's name is text or a path, not NoneType"):
+    with pytest.raises(InputTypeError, match="name is None; it must be a text or a path"):
         glassformer.load(None)  # type: ignore[arg-type]
     with pytest.raises(ModelNotFound, match="Did you mean 'smollm2'"):
         glassformer.load("SmolLM2")

@@ -69,7 +69,7 @@ def test_prompt_options_of_the_wrong_type_are_refused(model: Any) -> None:
 
 
 def test_generate_takes_a_prepared_run(model: Any) -> None:
-    with pytest.raises(InputTypeError, match=r"generate\(\) takes a run of prepare\(…\), not str\. For a text: chat\(…\)"):
+    with pytest.raises(InputTypeError, match=r"run is 'Hi'; it must be a run of prepare\(…\), and a text goes to chat\(…\)"):
         model.generate("Hi")
 
 

@@ -6,6 +6,7 @@ Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 an erro
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -23,6 +24,9 @@ def main() -> None:
 
     if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")  # a terminal may lack a character of the answer
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was begun is cleaned up
     signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -44,6 +48,15 @@ def main() -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         print(f"glass: {error.strerror or error}.", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:  # a bug: its traceback is for those who mend it
+        if os.environ.get("GLASS_DEBUG"):
+            raise
+        print(
+            f"glass: an error that should not happen, {type(error).__name__}: {error}. "
+            "GLASS_DEBUG=1 shows where; please report it with that.",
+            file=sys.stderr,
+        )
         sys.exit(1)
 
 

@@ -9,6 +9,7 @@ import click
 
 from glassformer import __version__
 from glassformer.cli.command import VerbGroup, command
+from glassformer.errors import spelled_by
 
 VERBS = {  # a module of this package each, and what its help begins with
     "run": "Answer a prompt, streaming the answer.",
@@ -37,6 +38,12 @@ class LazyVerbs(VerbGroup):
         if cmd_name in VERBS and cmd_name not in self.commands:
             self.add_command(_load(cmd_name), cmd_name)
         return self.commands.get(cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from glassformer.cli.settings import command_line_spelling
+
+        ctx.with_resource(spelled_by(command_line_spelling))  # errors name what to type here, not in Python
+        return super().invoke(ctx)
 
     def summaries(self, ctx: click.Context) -> dict[str, str]:
         return VERBS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
@@ -52,6 +52,17 @@ def attention(
     text = common.read_prompt(prompt)
     if mean and (layer is not None or rollout):
         raise InputError(f"--mean is over all layers. Leave out {'--rollout' if layer is None else '--layer'}.")
+    if record is not None:
+        unused: dict[str, Any] = {
+            "--layer": layer,
+            "--head": head,
+            "--token": token,
+            "--mean": mean or None,
+            "--rollout": rollout or None,
+        }
+        unused |= {"--json": output.as_json or None, "--save": output.save, "--all": output.everything or None}
+        if named := [option for option, value in unused.items() if value is not None]:
+            raise InputError(f"--record writes the maps of all layers and heads, so {named[0]} has no use. Leave one out.")
     model = model_options.load()
     reading = prompt_options.read(model, text, target, new)
     if record is not None:

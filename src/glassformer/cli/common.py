@@ -105,7 +105,7 @@ def parse_pairs(pairs: list[str] | None, option: str, example: str) -> dict[str,
             raise SettingError(f"{option} has {name} twice. Leave one out.")
         try:
             values[name] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
-        except ValueError:
+        except (ValueError, RecursionError):
             values[name] = value
     return values
 
@@ -122,7 +122,7 @@ def json_or_file(argument: str | None, option: str) -> Any:
             raise InputError(f"{option} {argument!r} is neither JSON nor a file that can be read: {error}") from error
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{option}: {'the text' if text is argument else argument} is not JSON: {error}.") from error
 
 
@@ -141,13 +141,23 @@ def show(view: View, *, as_json: bool = False, everything: bool = False, save: P
         print(view.save(save))
         return
     if as_json:
-        print(json.dumps(view.to_dict(), ensure_ascii=False, allow_nan=False))
+        print(to_json(view.to_dict()))
         return
     from rich.console import Console
 
     from glassformer.page.terminal import TerminalPage
 
     Console().print(TerminalPage(view.page(everything)))
+
+
+def to_json(data: Any) -> str:
+    """JSON for stdout: characters as they are, or escaped where it cannot hold them."""
+    text = json.dumps(data, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return json.dumps(data)
+    return text
 
 
 def log_to_stderr() -> None:

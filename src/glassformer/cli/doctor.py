@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,7 +45,7 @@ def doctor(
         raise click.BadParameter("a model is for --verify only.", param_hint="--model")
     findings = examine()
     if as_json:
-        print(json.dumps(findings, ensure_ascii=False))
+        print(common.to_json(findings))
         return
     width = max(map(len, findings))
     for name, value in findings.items():
@@ -68,7 +67,7 @@ def _verify(name: str, as_json: bool) -> None:
         rows = verify_engine(model)
     if as_json:
         about = {"model": model.name, "weights": model.opened.kind, "right": "plain, float32"}
-        print(json.dumps({**about, "checks": [row.to_dict() for row in rows]}, ensure_ascii=False))
+        print(common.to_json({**about, "checks": [row.to_dict() for row in rows]}))
     else:
         from rich.console import Console
 

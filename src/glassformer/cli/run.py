@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -21,12 +22,13 @@ from glassformer.cli.options import (
     SaveRunOption,
 )
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
-from glassformer.errors import SettingError
+from glassformer.errors import ExecutorError, InputError, SettingError
 from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
     from glassformer.decoding import Step
     from glassformer.engine.protocol import Description
+    from glassformer.runtime.model import Model
     from glassformer.runtime.run import Run
 
 REPLAY_ONLY = "--replay takes the model and all settings from the file. Leave the other options out."
@@ -70,7 +72,7 @@ def run(
     interrupted = False
     try:
         pieces = model.generate(prepared, look=10 if why or save else 0)
-        with bars.spinner(f"reading {len(prepared.ids)} tokens"):
+        with bars.spinner(f"reading {len(prepared.prompt_ids)} tokens"):
             first = next(pieces, "")
         for piece in chain([first], pieces):
             if not as_json:
@@ -78,9 +80,7 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
-        print(
-            json.dumps({**run_data(prepared, why), **({"finish": "cancelled"} if interrupted else {})}, ensure_ascii=False)
-        )
+        print(common.to_json({**run_data(prepared, why), **({"finish": "cancelled"} if interrupted else {})}))
     else:
         common.write_piece("\n")
     if why and not as_json:
@@ -97,19 +97,37 @@ def run(
 
 def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool) -> None:
     """Replay a saved run; exit code 1 when a token differs."""
-    from glassformer.observe.receipt import executor_options, read_receipt
+    from glassformer.observe.receipt import read_receipt
 
     receipt = read_receipt(path)
     if model_options.model not in (common.DEFAULT_MODEL, os.environ.get("GLASS_MODEL"), receipt["model"]):
         raise SettingError(REPLAY_ONLY)
-    saved = {} if model_options.executor == "plain" else executor_options(receipt)
-    overrides = {name: saved.get(name) for name in ("cache", "activations") if getattr(model_options, name) is None}
-    model = model_options.load(receipt["model"], **overrides)
+    model = load_as_saved(receipt, model_options)
     with bars.spinner(f"replaying {len(receipt['steps'])} tokens"):
         replayed = model.replay(receipt)
     common.show(replayed, as_json=as_json)
     if not replayed.identical:
         raise click.exceptions.Exit(1)
+
+
+def load_as_saved(receipt: Mapping[str, Any], model_options: ChangeableModelGroup) -> Model:
+    """The model of a saved run, in the executor that ran it unless another is asked for; noted where it cannot run here."""
+    from glassformer.observe.receipt import executor_arguments
+
+    saved = executor_arguments(receipt)
+    if model_options.executor != "auto" or model_options.dtype is not None:
+        saved = {name: value for name, value in saved.items() if name in ("cache", "activations")}
+        saved = saved if model_options.executor == "cpu" else {}
+    overrides = {name: value for name, value in saved.items() if getattr(model_options, name) in (None, "auto")}
+    try:
+        model = model_options.load(receipt["model"], **overrides)
+        model.executor.describe()
+    except (ExecutorError, InputError) as error:
+        if not overrides:
+            raise
+        common.note(f"glass: the run's own executor, {receipt['executor'].get('name')}, cannot be used here: {error}")
+        model = model_options.load(receipt["model"])
+    return model
 
 
 def print_whys(run: Run) -> None:
@@ -126,7 +144,7 @@ def footer(run: Run, about: Description, raw: bool) -> str:
     """One line: model, template, strategy, executor, speed."""
     setup = settings.status_line(run.model, run.settings, about, raw=raw, seed=run.seed)
     speed = f" · {run.tokens_per_second:.1f} tokens/s" if run.tokens_per_second else ""
-    return f"{setup} · {len(run.ids)} → {pluralize(len(run.steps), 'token')}, {settings.finish_text(run)}{speed}"
+    return f"{setup} · {len(run.prompt_ids)} → {pluralize(len(run.steps), 'token')}, {settings.finish_text(run)}{speed}"
 
 
 def run_data(run: Run, why: bool = False) -> dict[str, Any]:
@@ -134,7 +152,7 @@ def run_data(run: Run, why: bool = False) -> dict[str, Any]:
     data: dict[str, Any] = {
         "model": run.model.name,
         "prompt": run.prompt,
-        "prompt_ids": list(run.ids),
+        "prompt_ids": list(run.prompt_ids),
         "text": run.text,
         "ids": [step.id for step in run.steps],
         "finish": run.finish.value if run.finish else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -86,6 +87,26 @@ class GenerationGroup(OptionGroup):
 
 
 GENERATION_GROUP = GenerationGroup()
+OWN_OPTIONS = {  # arguments that have an option of their own, though they are settings
+    "max_new_tokens": "-n", "stop_strings": "--stop", "json_schema": "--schema", "choices": "--choice",
+    **{name: f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p", "seed", "regex")},
+}  # fmt: skip
+
+
+def command_line_spelling(name: str, *value: Any) -> str:
+    """An argument as it is typed at the command line.
+
+    >>> command_line_spelling("do_sample", True), command_line_spelling("num_beams", 4), command_line_spelling("seed")
+    ('--sample', '-o num_beams=4', '--seed')
+    """
+    from glassformer.decoding.settings_table import SETTINGS
+
+    if name == "do_sample" and value:
+        return "--sample" if value[0] else "--greedy"
+    texts = [item if isinstance(item, str) else json.dumps(item, default=str) for item in value]
+    if name in OWN_OPTIONS or name not in SETTINGS:
+        return " ".join([OWN_OPTIONS.get(name, f"--{name.replace('_', '-')}"), *texts])
+    return "=".join([f"-o {name}", *texts])
 
 
 def status_line(

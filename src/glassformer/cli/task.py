@@ -218,8 +218,7 @@ def print_answers(task: Task, inputs: Iterable[Any]) -> bool:
 
 def json_line(line: Any) -> str:
     """A line of JSON, in ASCII escapes if it has surrogates, which cannot be encoded."""
-    text = json.dumps(line, ensure_ascii=False)
-    return json.dumps(line) if any("\ud800" <= character <= "\udfff" for character in text) else text
+    return common.to_json(line)
 
 
 def json_value(answer: Any) -> Any:
@@ -261,7 +260,7 @@ def list_tasks(as_json: bool) -> None:
             }
             for name, task in TASKS.items()
         ]
-        print(json.dumps(rows, ensure_ascii=False))
+        print(common.to_json(rows))
         return
     from rich.console import Console
     from rich.table import Table

@@ -111,5 +111,5 @@ def _parse_sweep(sweep: str | None) -> tuple[str, list[Any]] | None:
 def _parse_value(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.strip()

@@ -15,7 +15,8 @@ from typing import Any, Self, get_type_hints
 from glassformer.decoding.setting_conflicts import refuse_contradictions
 from glassformer.decoding.setting_info import SettingInfo
 from glassformer.decoding.settings_table import GRAMMARS, SETTINGS, SettingsTable, as_ids
-from glassformer.errors import InputError, SettingError, UnknownArgument, did_you_mean
+from glassformer.errors import InputError, SettingError, UnknownArgument, did_you_mean, spell
+from glassformer.typecheck import as_python_number, brief
 
 NEW_TOKENS = 256  # unless a setting says how many
 THIS_CALL = "this call"  # where a value can come from, beside a file
@@ -126,9 +127,10 @@ class GenerationConfig(SettingsTable):
             if name in UNSUPPORTED:
                 raise SettingError(f"the setting {name!r} is not supported. Leave it out.")
             if name not in SETTINGS:
-                near = f" Here it is {ALIASES[name]!r}." if name in ALIASES else did_you_mean(name, SETTINGS)
+                near = f" Here it is {spell(ALIASES[name])!r}." if name in ALIASES else did_you_mean(name, SETTINGS)
                 if name in LOAD_ARGUMENTS:
-                    near = f" A model is loaded with it: load(…, {name}=…)."
+                    own = spell(name)
+                    near = f" A model is loaded with it: {f'load(…, {name}=…)' if own == name else own}."
                 near = near or f" Settings: {', '.join(self.names())}."
                 raise UnknownArgument(f"there is no setting {name!r}.{near}")
         changes = {name: _switched_off(name) if value is None else value for name, value in changes.items()}
@@ -181,10 +183,11 @@ class GenerationConfig(SettingsTable):
             if value is None or hints[name] is Any:
                 continue
             if not _fits(name, value):
-                fix = " For the best token each time, do_sample=False." if name == "temperature" else ""
-                raise SettingError(f"{where}{name} is {value!r}; it must be {info.expected(hints[name], value)}.{fix}")
+                fix = f" For the best token each time, {spell('do_sample', False)}." if name == "temperature" else ""
+                subject = f"{where}{name}" if where else spell(name)
+                raise SettingError(f"{subject} is {brief(value)}; it must be {info.expected(hints[name], value)}.{fix}")
         if self.mirostat == 1:
-            raise SettingError(f"{where}mirostat is 1; only version 2 is here: mirostat=2.")
+            raise SettingError(f"{where}mirostat is 1; only version 2 is here: {spell('mirostat', 2)}.")
 
     # What follows from them -------------------------------------------------------------------------------------
 
@@ -216,7 +219,8 @@ class GenerationConfig(SettingsTable):
             room = NEW_TOKENS
         if room < 1:
             raise SettingError(
-                f"max_length={self.max_length} leaves no room after a prompt of {prompt} tokens. Use max_new_tokens."
+                f"{spell('max_length', self.max_length)} leaves no room after a prompt of {prompt} tokens. "
+                f"Use {spell('max_new_tokens')}."
             )
         return min(room, context - prompt)
 
@@ -255,7 +259,8 @@ def _switched_off(name: str) -> Any:
 
 
 def _as_python(value: Any) -> Any:
-    """A number of numpy's or torch's as Python's."""
+    """A number of numpy's or torch's as Python's, in lists too."""
+    value = as_python_number(value)
     return value.item() if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)) else value
 
 

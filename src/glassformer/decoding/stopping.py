@@ -44,6 +44,11 @@ def after_seconds(seconds: float, clock: Callable[[], float] = time.monotonic) -
     return lambda history: Finish.TIME if clock() >= end else None
 
 
+def after_tokens(count: int, finish: Finish) -> Stop:
+    """When so many tokens stand, for the reason named."""
+    return lambda history: finish if history.step >= count else None
+
+
 def by_function(function: Callable[..., Any]) -> Stop:
     """When a function of the ids so far, as a numpy array, says so."""
     return lambda history: Finish.CRITERION if function(history.ids.copy()) else None

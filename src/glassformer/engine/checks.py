@@ -96,8 +96,9 @@ class InputChecks:
 
 def residual_states(states: npt.NDArray[np.float32], hidden: int) -> npt.NDArray[np.float32]:
     """States to unembed, refused if their shape is not the model's."""
-    if states.ndim != 2 or states.shape[1] != hidden:
-        raise InputError(f"states of shape {states.shape} were to be read out; they must be (rows, {hidden}).")
+    if not isinstance(states, np.ndarray) or states.ndim != 2 or states.shape[1] != hidden:
+        shape = getattr(states, "shape", None)
+        raise InputError(f"states of shape {shape} were to be read out; they must be (rows, {hidden}).")
     return np.ascontiguousarray(states, np.float32)
 
 

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from glassformer.arguments import checked_class
 from glassformer.atomic_files import atomic_file, write_error
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, SiteError
@@ -56,6 +57,7 @@ class Cost:
         return f"{len(self.sites)} sites of {tokens:,} tokens: {self.bytes / 1e6:,.1f} MB"
 
 
+@checked_class
 @dataclass(frozen=True)
 class Activations:
     model: ModelLike
@@ -68,8 +70,8 @@ class Activations:
         """Of a run's prompt and text together."""
         model, ids = run.model, tuple(step.id for step in run.steps)
         if model.start is None:
-            return cls(model, (*run.ids, *ids), None, len(run.ids))
-        return cls(model, (model.start, *ids), run.ids, 1)
+            return cls(model, (*run.prompt_ids, *ids), None, len(run.prompt_ids))
+        return cls(model, (model.start, *ids), run.prompt_ids, 1)
 
     @cached_property
     def tokens(self) -> tuple[Token, ...]:

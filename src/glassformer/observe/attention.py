@@ -20,7 +20,7 @@ from glassformer.observe.activations import Activations
 from glassformer.observe.protocols import Floats
 from glassformer.progress import Progress
 from glassformer.sites import ENCODER
-from glassformer.views.attention import NOTE, AttentionKind, AttentionMap, Habit, Heads, shades
+from glassformer.views.attention import NOTE, AttentionKind, AttentionMap, Heads, HeadSummary, shades
 from glassformer.views.tokens import Token
 
 SITES = {
@@ -99,13 +99,13 @@ def heads(reading: Activations, *, kind: AttentionKind = "self", progress: Progr
             sums[_layer(site)] += _sums(value, targets, start)
             if maps is not None:
                 _draw(maps[_layer(site)], value, start)
-    habits = []
+    summaries = []
     for layer, head in np.ndindex(layers, count):
         means = (float(total / n) if n else None for total, n in zip(sums[layer, head], counts, strict=True))
         entropy, *shares = means
-        habits.append(Habit(layer, head, entropy or 0.0, *shares))
+        summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares))
     texts, repeats = tuple(token.text for token in queries), (int(counts[4]), int(counts[5]))
-    return Heads(reading.model.name, kind, texts, layers, count, tuple(habits), repeats, maps=maps)
+    return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, maps=maps)
 
 
 def _layer(site: str) -> int:
@@ -119,7 +119,7 @@ def _draw(maps: npt.NDArray[np.uint8], weights: Floats, start: int) -> None:
 
 
 def _targets(start: int, queries: int, keys: int, ids: npt.NDArray[np.int64] | None) -> npt.NDArray[np.bool_]:
-    """What a habit would have each query look at, (habits, queries, keys); the first token looks nowhere.
+    """What a pattern would have each query look at, (patterns, queries, keys); the first token looks nowhere.
 
     The first token, the one before, itself, the same token earlier, and what followed that.
     """

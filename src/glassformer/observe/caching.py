@@ -21,16 +21,16 @@ def caching(run: RunLike, progress: Progress | None = None) -> CacheComparison:
         raise SettingError("the cache is compared on one text at a time. Leave out beams, guidance and a model that drafts.")
     timings = [_time_tokens(run, cached, progress) for cached in (True, False)]
     texts = [[text for text, _ in tokens] for tokens in timings]
-    begin = len(run.ids) if model.start is None else 1
+    begin = len(run.prompt_ids) if model.start is None else 1
     steps = tuple(
         TokenTime(text, begin + number, cached, uncached)
         for number, ((text, cached), (_, uncached)) in enumerate(zip(*timings, strict=False))
     )
-    source = 0 if model.start is None else len(run.ids)
+    source = 0 if model.start is None else len(run.prompt_ids)
     in_cache = begin + len(timings[0]) - 1 + source
     fed = in_cache, sum(begin + number + source for number in range(len(timings[1])))
     return CacheComparison(
-        model.name, len(run.ids), texts[0] == texts[1], ("".join(texts[0]), "".join(texts[1])), steps,
+        model.name, len(run.prompt_ids), texts[0] == texts[1], ("".join(texts[0]), "".join(texts[1])), steps,
         (sum(seconds for _, seconds in timings[0]), sum(seconds for _, seconds in timings[1])), fed,
         in_cache * model.executor.describe().cache_bytes_per_token,
     )  # fmt: skip
@@ -39,7 +39,7 @@ def caching(run: RunLike, progress: Progress | None = None) -> CacheComparison:
 def _time_tokens(run: RunLike, cached: bool, progress: Progress | None) -> list[tuple[str, float]]:
     """Each token's text, and the seconds that it took."""
     model, executor = run.model, run.model.executor
-    (policy, *_) = model.policies(run.recipe, run.ids, seed=run.seed)
+    (policy, *_) = model.policies(run.recipe, run.prompt_ids, seed=run.seed)
     detokenizer = model.tokenizer.detokenizer()
     row = executor.open(policy.source)
     timings: list[tuple[str, float]] = []

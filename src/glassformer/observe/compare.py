@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from glassformer.arguments import checked
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe.activations import Activations
 from glassformer.observe.compare_models import compare_models, compare_readings
@@ -15,6 +16,7 @@ from glassformer.views.compare_runs import RunComparison
 from glassformer.views.compare_texts import TextComparison
 
 
+@checked
 def compare(
     first: Any,
     second: Any,
@@ -31,12 +33,16 @@ def compare(
     models: how far these differ. Two models over a `text`, which may be long.
     """
     if hasattr(first, "steps") and hasattr(second, "steps"):
+        _refuse_unused("two runs", token=token, text=text, progress=progress)
         return compare_runs(first, second, names or ("first", "second"))
     if isinstance(first, Activations) and isinstance(second, Activations):
         if first.model is second.model:
+            _refuse_unused("two texts in one model", text=text, names=names, progress=progress)
             return compare_texts(first, second, token)
+        _refuse_unused("one text in two models", text=text, token=token)
         return compare_readings(first, second, names, progress)
     if hasattr(first, "executor") and hasattr(second, "executor"):
+        _refuse_unused("two models", token=token)
         if text is None:
             raise InputError("two models are compared over a text. Pass text=….")
         return compare_models(first, second, text, names, progress)
@@ -44,3 +50,9 @@ def compare(
         f"{type(first).__name__} and {type(second).__name__} cannot be compared. Give two runs of watch(…), two texts of "
         "read(…), or two models and a text."
     )
+
+
+def _refuse_unused(compared: str, **arguments: Any) -> None:
+    """Refuse an argument that would change nothing here."""
+    if unused := [name for name, value in arguments.items() if value is not None]:
+        raise InputError(f"{unused[0]} has no use in comparing {compared}. Leave it out.")

@@ -33,7 +33,7 @@ def compare_runs(first: RunLike, second: RunLike, names: tuple[str, str] = ("fir
     return RunComparison(
         names,
         (first.prompt, second.prompt),
-        common_prefix(first.ids, second.ids),
+        common_prefix(first.prompt_ids, second.prompt_ids),
         (first.text, second.text),
         (texts[0], texts[1]),
         _setting_pairs(first, second),

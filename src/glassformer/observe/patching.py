@@ -21,13 +21,14 @@ import numpy as np
 
 from glassformer.candidates import log_softmax
 from glassformer.engine.protocol import Feed, Row, Want, common_prefix
-from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.observe.activations import Activations
 from glassformer.observe.attribution import resolve_token_id
 from glassformer.observe.protocols import Floats
 from glassformer.observe.tokens import token_text
 from glassformer.progress import Progress
 from glassformer.sites import ENCODER, Change, Watch
+from glassformer.typecheck import brief
 from glassformer.views.patching import AnswerToken, PatchedPart, Patching
 from glassformer.views.tokens import find_token
 
@@ -64,6 +65,8 @@ def patching(
     `positions`: by number or by a token of either text; by default all where a patch could matter. `answer` and `against`:
     the two tokens to tell apart, instead of what each text leads to.
     """
+    if not isinstance(part, str):
+        raise InputTypeError(f"part is {brief(part)}; it must be one of {', '.join(map(repr, get_args(PatchedPart)))}.")
     if part not in SITES:
         raise SettingError(
             f"there is no part {part!r} to patch.{did_you_mean(part, SITES)} Parts: {', '.join(get_args(PatchedPart))}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from glassformer.arguments import checked
 from glassformer.blueprints import Blueprint, Config, Head
 from glassformer.blueprints import blueprint as blueprint_of
 from glassformer.errors import InputError, InputTypeError
@@ -15,6 +16,7 @@ LENGTH = 16  # tokens, by default
 DTYPES = ("float32", "bfloat16")
 
 
+@checked
 def plan(source: Any, length: int = LENGTH, *, head: Head | None = None, name: str = "") -> Plan:
     """The plan of a config, of a blueprint, or of whatever has one: an opened checkpoint, a loaded model, a PyTorch one.
 

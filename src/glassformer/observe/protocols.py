@@ -85,7 +85,7 @@ class RunLike(Protocol):
     def model(self) -> ModelLike: ...
 
     prompt: str
-    ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
     recipe: Recipe
     seed: int | None
     negative: tuple[int, ...] | None

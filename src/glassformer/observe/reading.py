@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from glassformer.arguments import checked_class
 from glassformer.observe.activations import Activations
 from glassformer.observe.attention import attention, heads
 from glassformer.observe.attribution import attribution
@@ -16,6 +17,7 @@ from glassformer.views.lens import Lens
 from glassformer.views.trace import Trace
 
 
+@checked_class
 class Reading(Activations):
     """A text that a model has read, and perhaps written."""
 

@@ -14,18 +14,20 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import common_prefix
-from glassformer.errors import InputError
+from glassformer.errors import InputError, InputTypeError
 from glassformer.observe.protocols import ModelLike, RunLike
 from glassformer.observe.tokens import token_text
 from glassformer.sites import Change
+from glassformer.typecheck import brief, matches_type
 from glassformer.views.receipt import SCHEMA, Receipt, ReceiptStep, Replay, SettingValue
 from glassformer.views.view import plain_data
 
@@ -44,7 +46,7 @@ def receipt(run: RunLike) -> Receipt:
         _versions(),
         {field.name: plain_data(getattr(about, field.name)) for field in fields(about)},
         run.prompt,
-        run.ids,
+        run.prompt_ids,
         {name: SettingValue(_json_value(value), origin) for name, (value, origin) in run.settings.in_force.items()},
         run.seed,
         run.negative,
@@ -93,32 +95,58 @@ def _change_data(change: Change) -> dict[str, Any]:
 
 def read_receipt(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A receipt from a file, checked."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputTypeError(f"a receipt is a file's path, what it holds, or a run, not {brief(path)}.")
     name = Path(path).name
     try:
         data = json.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{name} is no receipt that can be read: {error.strerror or error}.") from error
-    except ValueError as error:
+    except UnicodeError as error:  # in the file, or in its name
+        raise InputError(f"{name!r} is no receipt that can be read: it is not text ({error}).") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{name} is no receipt that can be read: it is not JSON ({error}).") from error
     return check_receipt(data, name)
 
 
 def check_receipt(data: Any, name: str) -> dict[str, Any]:
-    """A receipt's data, checked: its schema, and the types of what a replay needs."""
+    """A receipt's data, checked: its schema, and the types of all that it holds."""
     schema = data.get("schema") if isinstance(data, Mapping) else None
     if schema != SCHEMA:
         reason = f"it is {schema!r}" if isinstance(schema, str) else "it has no schema"
         raise InputError(f"{name} is no receipt of a run: {reason}, not {SCHEMA!r}. Write one with run.save(…) or --save.")
-    types = {
-        "model": str, "prompt": str, "prompt_ids": list, "settings": dict, "steps": list, "changes": dict, "executor": dict,
-    }  # fmt: skip
-    for field, kind in types.items():
-        if not isinstance(data.get(field), kind):
-            raise InputError(f"{name} is damaged: its {field} is missing, or of the wrong type. Write it again.")
-    ids = [*data["prompt_ids"], *(step.get("id") if isinstance(step, dict) else None for step in data["steps"])]
-    if not all(isinstance(token, int) for token in ids):
-        raise InputError(f"{name} is damaged: its ids are not numbers. Write it again.")
+    if (field := misfit(data, Receipt)) is not None:
+        raise InputError(f"{name} is damaged: its {field} is missing, or of the wrong type. Write it again.")
+    if data["finish"] not in (None, *(finish.value for finish in Finish)):
+        raise InputError(f"{name} is damaged: its finish is {brief(data['finish'])}. Write it again.")
+    if not data["steps"] or not data["prompt_ids"]:
+        raise InputError(f"{name} holds no tokens, so there is nothing to replay.")
     return dict(data)
+
+
+def misfit(value: Any, hint: Any, where: str = "") -> str | None:
+    """Where JSON data first differs from a type, a dataclass perhaps; None where it fits."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    inner: Iterable[tuple[Any, Any, str]] = ()
+    if is_dataclass(hint):
+        types = get_type_hints(hint)
+        if not isinstance(value, Mapping):
+            return where or "content"
+        dot = f"{where}." if where else ""
+        inner = [(value.get(field.name, ...), types[field.name], f"{dot}{field.name}") for field in fields(hint)]
+    elif origin is tuple and isinstance(value, (list, tuple)):
+        inner = [(item, arguments[0], f"{where}[{number}]") for number, item in enumerate(value)]
+    elif origin is Mapping and isinstance(value, Mapping):
+        inner = [(item, arguments[1], f"{where}.{key}") for key, item in value.items()]
+    elif value is ... or not matches_type(value, hint):
+        return where
+    return next((place for item in inner if (place := misfit(*item)) is not None), None)
+
+
+def broken_off(data: Mapping[str, Any]) -> Finish | None:
+    """Why a text ended where it did not end by itself; an interrupt leaves no reason."""
+    finish = Finish.CANCELLED if data["finish"] is None else Finish(data["finish"])
+    return finish if finish in (Finish.CANCELLED, Finish.TIME) else None
 
 
 def executor_options(data: Mapping[str, Any]) -> dict[str, str]:
@@ -126,6 +154,15 @@ def executor_options(data: Mapping[str, Any]) -> dict[str, str]:
     executor = data.get("executor")
     options = executor.get("options") if isinstance(executor, Mapping) else None
     return {name: str(kind) for name, kind in options.items()} if isinstance(options, Mapping) else {}
+
+
+def executor_arguments(data: Mapping[str, Any]) -> dict[str, str]:
+    """The arguments of `load` that give a receipt's executor."""
+    name, dtype = data["executor"].get("name"), data["executor"].get("dtype")
+    if name == "plain":
+        return {"executor": "plain", **({"dtype": dtype} if isinstance(dtype, str) else {})}
+    options = executor_options(data)
+    return {"executor": "cpu", **{option: options[option] for option in ("cache", "activations") if option in options}}
 
 
 def check_weights(data: Mapping[str, Any], model: ModelLike) -> None:
@@ -142,10 +179,8 @@ def receipt_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a receipt, as keywords of a call."""
     settings: dict[str, Any] = {}
     for name, entry in data["settings"].items():
-        if name in ("negative_prompt", "negative_prompt_ids"):  # see negative_ids
+        if name in ("negative_prompt", "negative_prompt_ids", "max_time"):  # see negative_ids and broken_off
             continue
-        if not isinstance(entry, dict) or "value" not in entry:
-            raise InputError(f"the receipt is damaged: its setting {name} has no value. Write it again.")
         value = entry["value"]
         if isinstance(value, str) and value.startswith("<"):
             raise InputError(f"this receipt cannot be replayed: {name} was {value}, which no file can hold.")
@@ -164,7 +199,7 @@ def receipt_changes(data: Mapping[str, Any]) -> dict[str, Change]:
         try:
             shift = None if entry["shift"] is None else np.asarray(entry["shift"], np.float32)
             changes[site] = Change(entry["scale"], shift, entry["positions"], entry["heads"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"the receipt's change at {site} is damaged: {error}.") from error
     return changes
 
@@ -194,7 +229,8 @@ def _differences(data: Mapping[str, Any], run: RunLike) -> tuple[str, ...]:
            "options": _listed(executor_options(data)), "notes": " · ".join(executor.get("notes") or ())}  # fmt: skip
     differences = [f"{name}: {was[name]} then, {now[name]} now" for name in now if name in was and was[name] != now[name]]
     same = [step["id"] for step in data["steps"]] == [step.id for step in run.steps]
-    if same and data.get("text") != run.text:
+    interrupted = data["finish"] is None  # with some text held back, as it could have begun a stop string
+    if same and not (run.text.startswith(data["text"]) if interrupted else run.text == data["text"]):
         differences.append("its text is not what its tokens say: somebody changed it")
     if same and any(recorded.get("draw") != step.draw for recorded, step in zip(data["steps"], run.steps, strict=True)):
         differences.append("its draws are not those of its seed: somebody changed them")

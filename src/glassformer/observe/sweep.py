@@ -28,7 +28,7 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {  # the customary ones, each by i
 }
 
 
-def sweep(run: RunLike, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
+def sweep(run: RunLike, setting: str, values: Any, step: int = 0) -> Sweep:
     """One step of a run once more, with one of its settings changed: the same scores, other probabilities."""
     if setting in SETTINGS and setting not in RULES:
         rules = ", ".join(SAMPLING_RULES)
@@ -59,11 +59,13 @@ def _shape(run: RunLike, setting: str, value: Any, step: int, scores: Floats, id
     for earlier in run.steps[:step]:
         policy.accept(earlier.id)
     field = policy.shape(scores)
-    chances = dict(
+    probabilities = dict(
         zip((field.id_at(place) for place in range(field.scores.size)), field.probabilities().tolist(), strict=True)
     )
     measured = entropy_stats(field.scores)
-    return ShapedScores(str(value), measured.in_play, measured.entropy, tuple(chances.get(token, 0.0) for token in ids))
+    return ShapedScores(
+        str(value), measured.in_play, measured.entropy, tuple(probabilities.get(token, 0.0) for token in ids)
+    )
 
 
 def strategies(

@@ -42,6 +42,8 @@ def _exp(loss: float) -> float:
 
 def trace_text(reading: Activations, best: int = TOP, progress: Progress | None = None) -> Trace:
     """The trace of a text, and of what would come next."""
+    if best < 1:
+        raise InputError(f"best is {best}; at each place at least 1 candidate is shown.")
     model = reading.model
     if model.writes:
         places = list(_causal(reading, best, progress))
@@ -107,7 +109,7 @@ def _masked(reading: Activations, best: int, progress: Progress | None) -> Itera
 
 def trace_run(run: RunLike) -> Trace:
     """The trace of what a run wrote, from the candidates in its steps."""
-    tokenizer, ids = run.model.tokenizer, list(run.ids) if run.model.start is None else [run.model.start]
+    tokenizer, ids = run.model.tokenizer, list(run.prompt_ids) if run.model.start is None else [run.model.start]
     places = []
     for step in run.steps:
         places.append(_step(run, step, len(ids), tokenizer.decode(ids[-BEFORE:])))

@@ -12,22 +12,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.arguments import checked, checked_class
 from glassformer.blueprints import Blueprint, Head
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.policy import SHOWN_CANDIDATES
 from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty_prompt_token
-from glassformer.decoding.stopping import when_cancelled
+from glassformer.decoding.stopping import after_tokens, when_cancelled
 from glassformer.decoding.text_warnings import remedy
 from glassformer.engine.changed_executor import ChangedExecutor
+from glassformer.engine.checks import residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
-from glassformer.errors import InputError, InputTypeError, SettingError, SiteError, check_context, refuse_unknown
+from glassformer.errors import InputError, SettingError, SiteError, check_context, did_you_mean
 from glassformer.opened import OpenedModel, open_model
 from glassformer.progress import NamedProgress, Progress
 from glassformer.runtime.executors import ExecutorOptions, Executors
@@ -36,6 +38,7 @@ from glassformer.runtime.prompt import Prompt, PromptKeywords, PromptOptions, en
 from glassformer.runtime.run import Run, TextStream
 from glassformer.sites import Change, Watch
 from glassformer.text import Tokenizer
+from glassformer.typecheck import OWN_CHECK
 
 if TYPE_CHECKING:
     from glassformer.observe.reading import Reading
@@ -50,19 +53,20 @@ if TYPE_CHECKING:
     from glassformer.views.vocabulary import VocabularySizes
 
 Floats: TypeAlias = npt.NDArray[np.float32]
+PreparedRun: TypeAlias = Annotated[Run, "a run of prepare(…), and a text goes to chat(…)"]
 note = logging.getLogger("glassformer").warning
 
 
+@checked
 def load(
     name: str | os.PathLike[str] = "smollm2",
     *,
-    executor: Literal["auto", "plain", "cpu"] = "auto",
-    dtype: str | None = None,
+    executor: str = "auto",
+    dtype: Annotated[str | None, OWN_CHECK] = None,
     weights: str | None = None,
     cache: str | None = None,
     activations: str | None = None,
     progress: NamedProgress | None = None,
-    **unknown: Any,
 ) -> Model:
     """A model by path, hub id or catalogue name, ready to chat.
 
@@ -75,9 +79,6 @@ def load(
         activations: what it rounds the inputs of quantized matrices to: 'q14', or 'q8', which is faster and coarser.
         progress: called as (what, bytes so far, total bytes) while something is fetched or quantized.
     """
-    refuse_unknown(unknown, load)
-    if not isinstance(name, (str, os.PathLike)):
-        raise InputTypeError(f"a model's name is text or a path, not {type(name).__name__}.")
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too
     options = ExecutorOptions(executor, dtype, cache, activations)
     opened = open_model(name, progress=progress)
@@ -89,6 +90,7 @@ def load(
     return Model(opened, Executors(opened, options))
 
 
+@checked_class
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A loaded model: tokenizer, executor, settings. `load` returns one."""
@@ -115,7 +117,7 @@ class Model:
         """The same model with a cache of the last texts it read: a common prefix is not read again."""
         return replace(self, prefix_cache=PrefixCache(self.executors.executor))
 
-    def changed(self, changes: Mapping[str, Change]) -> Self:
+    def changed(self, changes: Annotated[Mapping[str, Change], OWN_CHECK]) -> Self:
         """The same model with some of its values zeroed, scaled or replaced.
 
         Sites may be patterns: `{"blocks.*.attention.heads": Change(scale=0, heads=[3])}`. Weights are shared, not copied.
@@ -206,15 +208,28 @@ class Model:
         return 0 if self.prefix_cache is None or self.changes else self.prefix_cache.cached_length(ids)
 
     def weight(self, name: str, row: int | None = None) -> Floats | None:
-        """A weight in float32, or one row of it; None where the checkpoint leaves it out."""
+        """A weight in float32, or one row of it; None where the family has it and the checkpoint leaves it out."""
+        weights: Any = self.opened.module.state_dict() if isinstance(self.opened, InMemory) else self.opened.tensors
+        weight = weights.get(name)
+        if weight is None:
+            known = {*weights, *(weight.name for op in self.blueprint.ops for weight in op.weights)}
+            if name not in known:
+                raise InputError(
+                    f"{self.name} has no weight {name!r}.{did_you_mean(name, known)} model.parameters() lists all of them."
+                )
+            return None
+        if row is not None and not (weight.shape and 0 <= row < weight.shape[0]):
+            raise InputError(f"there is no row {row} in {name}, whose shape is {[*weight.shape]}. They count from 0.")
+        values: Floats
         if isinstance(self.opened, InMemory):
-            tensor = self.opened.module.state_dict().get(name)
-            return None if tensor is None else (tensor if row is None else tensor[row]).float().cpu().numpy()
-        stored = self.opened.tensors.get(name)
-        return None if stored is None else stored.to_float32() if row is None else stored.row(row)
+            values = (weight if row is None else weight[row]).float().cpu().numpy()
+        else:
+            values = weight.to_float32() if row is None else weight.row(row)
+        return values
 
     def unembed(self, states: Floats) -> Floats:
         """Logits (rows, vocabulary) of hidden states (rows, hidden) as they leave a block, through the final norm."""
+        states = residual_states(states, self.config.hidden_size)
         if self.writes:
             return self.executor.unembed(states)
         if self.head != "masked":
@@ -313,10 +328,8 @@ class Model:
         """A run with its prompt and settings, and nothing generated yet: pass it to `generate`."""
         return self._prepare_one(prompt, keywords, self.prepare)
 
-    def generate(self, run: Run, look: int | Literal["all"] = 0) -> Iterator[str]:
+    def generate(self, run: PreparedRun, look: int | Literal["all"] = 0) -> Iterator[str]:
         """Generate the text of a prepared run, which grows with it; yields the text's pieces."""
-        if not isinstance(run, Run):
-            raise InputTypeError(f"generate() takes a run of prepare(…), not {type(run).__name__}. For a text: chat(…).")
         if run.settings.num_return_sequences > 1:
             count = run.settings.num_return_sequences
             raise SettingError(f"num_return_sequences={count} gives several texts. Leave it out, or call watch_many(…).")
@@ -326,8 +339,10 @@ class Model:
         """Generate a saved run again, from its ids, settings and draws; says whether every token is the same.
 
         `receipt`: a file that `run.save("run.json")` wrote, its contents, or the run itself. Other weights are refused.
+        Where the run was broken off, by somebody or by max_time, the replay ends there too.
         """
         from glassformer.observe.receipt import (
+            broken_off,
             check_receipt,
             check_weights,
             compare_with_receipt,
@@ -346,6 +361,8 @@ class Model:
         model = self.changed(changes) if changes else self
         settings = GenerationConfig().merged(receipt_settings(saved))
         run = model._run(saved["prompt"], saved["prompt_ids"], settings)
+        if (reason := broken_off(saved)) is not None:
+            run.recipe = replace(run.recipe, stops=(*run.recipe.stops, after_tokens(len(saved["steps"]), reason)))
         for _ in model.generate(run, look=1):
             pass
         return compare_with_receipt(saved, run)
@@ -410,7 +427,9 @@ class Model:
     def _generate(self, runs: Sequence[Run], look: int | Literal["all"]) -> Iterator[str]:
         """Generate the texts of one prompt; yields their pieces."""
         first = runs[0]
-        policies = self.policies(first.recipe, first.ids, seed=first.seed, look=Look.of(look), negative=first.negative)
+        policies = self.policies(
+            first.recipe, first.prompt_ids, seed=first.seed, look=Look.of(look), negative=first.negative
+        )
         streams = [TextStream(run, self.tokenizer) for run in runs]
         steps = self.generate_steps(policies)
         started = time.perf_counter()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any, Self, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, Self, TypeAlias, TypedDict, cast
 
 from glassformer.decoding import GenerationConfig
-from glassformer.errors import InputError, InputTypeError, TemplateError, UnknownArgument, did_you_mean
+from glassformer.errors import InputError, InputTypeError, TemplateError, UnknownArgument, did_you_mean, spell
 from glassformer.text import Tokenizer
+from glassformer.typecheck import OWN_CHECK, as_python_number, brief
 
-Prompt: TypeAlias = str | Sequence[Mapping[str, Any]]  # a text, or a conversation's messages
+Prompt: TypeAlias = Annotated[str | Sequence[Mapping[str, Any]], OWN_CHECK]  # a text, or a conversation's messages
 RESERVED = ("prompt", "raw", "system", "tokenize", "conversation", "return_tensors", "return_dict", "self")
 
 
@@ -46,11 +47,14 @@ class PromptOptions:
                 f"{call.__name__}() has no argument {unknown[0]!r}.{did_you_mean(unknown[0], known)} "
                 f"It takes: {', '.join(known)}; variables of the chat template go into template={{…}}."
             )
-        raw, system, template = keywords.get("raw", False), keywords.get("system"), keywords.get("template") or {}
+        raw, system, template = keywords.get("raw", False), keywords.get("system"), keywords.get("template")
+        raw, template = as_python_number(raw), {} if template is None else template
         if not isinstance(raw, bool):
-            raise InputTypeError(f"raw is {raw!r}; it must be True or False.")
+            raise InputTypeError(f"raw is {brief(raw)}; it must be True or False.")
+        if not isinstance(system, str | None):
+            raise InputTypeError(f"system is {brief(system)}; it must be a text or None.")
         if not isinstance(template, Mapping):
-            raise InputTypeError(f"template is {template!r}; it must be a dictionary of the chat template's variables.")
+            raise InputTypeError(f"template is {brief(template)}; it must be a dictionary of the chat template's variables.")
         return cls(raw, system, dict(template))
 
     @classmethod
@@ -77,8 +81,9 @@ def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: s
     if isinstance(prompt, str):
         if not prompt:
             raise InputError("the prompt is empty. Say something.")
-        if raw and system is not None:
-            raise InputError("a raw prompt has no place for a system message. Leave one of the two out.")
+        if raw and (system is not None or options.template):
+            what = "a system message" if system is not None else "variables of the chat template"
+            raise InputError(f"a raw prompt has no place for {what}. Leave one of the two out.")
         if raw:
             return prompt
         messages = [{"role": "user", "content": prompt}]
@@ -89,7 +94,7 @@ def render(tokenizer: Tokenizer, prompt: Prompt, options: PromptOptions, name: s
     if raw:
         raise InputTypeError("a raw prompt is text; messages need the chat template.")
     if system is not None and any(message.get("role") == "system" for message in messages):
-        raise InputError("the conversation has a system message already. Leave out system=….")
+        raise InputError(f"the conversation has a system message already. Leave {spell('system')} out.")
     if system is not None:
         messages = [{"role": "system", "content": system}, *messages]
     if tokenizer.chat_template is None:

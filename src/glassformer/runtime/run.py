@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from glassformer.arguments import checked_class
 from glassformer.decoding import Finish, GenerationConfig, Recipe, Step
 from glassformer.decoding.settings import as_texts
 from glassformer.errors import InputError
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
     from glassformer.views.why import Why, Whys
 
 
+@checked_class
 @dataclass
 class Run:
     """One prompt, the generated text, and what made it."""
 
     model: ModelLike
     prompt: str  # as the model read it
-    ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
     recipe: Recipe
     seed: int | None
     negative: tuple[int, ...] | None = None  # the negative prompt's ids, for guidance
@@ -61,6 +63,11 @@ class Run:
         return self.recipe.settings
 
     @property
+    def ids(self) -> tuple[int, ...]:
+        """The generated ids."""
+        return tuple(step.id for step in self.steps)
+
+    @property
     def finish(self) -> Finish | None:
         """Why it ended; None when it has not."""
         return self.steps[-1].finish if self.steps else None
@@ -78,7 +85,7 @@ class Run:
         return (len(self.steps) - 1) / later if len(self.steps) > 1 and later > 0 else 0.0
 
     def __repr__(self) -> str:
-        return f"Run({len(self.ids)} tokens in, {len(self.steps)} out: {self.text!r})"
+        return f"Run({len(self.prompt_ids)} tokens in, {len(self.steps)} out: {self.text!r})"
 
     # Choices ----------------------------------------------------------------------------------------------------
 
@@ -101,7 +108,7 @@ class Run:
         settings = {name: f"{value} ({where})" for name, (value, where) in self.settings.in_force.items()}
         return Whys(self.model.name, settings, tuple(self.why(number) for number in range(len(self.steps))))
 
-    def sweep(self, setting: str, values: Sequence[Any], step: int = 0) -> Sweep:
+    def sweep(self, setting: str, values: Sequence[Any] | float | str | bool, step: int = 0) -> Sweep:
         """One step's scores under each value of a setting: what each makes of the same choice."""
         from glassformer.observe.sweep import sweep
 
@@ -128,7 +135,7 @@ class Run:
         """Text → ids → shapes → scores → token, each row with the Python that gives it."""
         from glassformer.observe.journey import journey
 
-        return journey(self.model, self.prompt, self.ids)
+        return journey(self.model, self.prompt, self.prompt_ids)
 
     def attention(
         self, layer: int | None = None, head: int | None = None, *, kind: AttentionKind = "self", rollout: bool = False
@@ -185,7 +192,7 @@ class Run:
             text=self.text,
             strategy=self.settings.strategy,
             seed=self.seed,
-            tokens=(len(self.ids), len(self.steps)),
+            tokens=(len(self.prompt_ids), len(self.steps)),
             seconds_to_first=self.seconds_to_first,
             tokens_per_second=self.tokens_per_second,
             remedy=self.remedy,

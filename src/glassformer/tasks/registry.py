@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from glassformer.arguments import checked
 from glassformer.errors import ExecutorError, InputError, InputTypeError, did_you_mean
 from glassformer.opened import AutoTokenizer
+from glassformer.progress import NamedProgress
 from glassformer.runtime.model import Model, load
 from glassformer.tasks.embeddings import EmbedTask, FeatureExtractionTask, SimilarityTask
 from glassformer.tasks.fill_mask import FillMaskTask
@@ -17,6 +19,7 @@ from glassformer.tasks.question_answering import QuestionAnsweringTask
 from glassformer.tasks.task import Task
 from glassformer.tasks.text_classification import TextClassificationTask
 from glassformer.tasks.token_classification import TokenClassificationTask
+from glassformer.typecheck import OWN_CHECK, brief
 
 TASKS: Mapping[str, type[Task]] = {
     task.name: task
@@ -55,15 +58,16 @@ def find_task(name: str) -> tuple[type[Task], dict[str, Any]]:
     return task, {}
 
 
+@checked
 def pipeline(
     task: str | None = None,
     model: Any = None,
     tokenizer: Any = None,
     *,
-    dtype: str | None = None,
+    dtype: Annotated[str | None, OWN_CHECK] = None,
     device: Any = None,
     torch_dtype: Any = None,
-    progress: Any = None,
+    progress: NamedProgress | None = None,
     **options: Any,
 ) -> Task:
     """A task over a model, to be called with texts.
@@ -78,7 +82,8 @@ def pipeline(
         progress: called as (what, bytes so far, bytes in all) while something is fetched.
         options: the task's own, for every call: `top_k=3`, `batch_size=8`, ….
     """
-    dtype = None if (dtype or torch_dtype) == "auto" else dtype or torch_dtype
+    dtype = torch_dtype if dtype is None else dtype
+    dtype = None if isinstance(dtype, str) and dtype == "auto" else dtype
     if task is None:
         if model is None:
             raise InputError(f"name a task or a model. Tasks: {', '.join(TASKS)}.")
@@ -124,8 +129,13 @@ def _load_model(model: Any, tokenizer: Any, dtype: str | None, device: Any, prog
     else:
         raise InputTypeError(f"a model is a name, a path or a loaded model, not {type(model).__name__}.")
     if device is not None:
+        known = isinstance(device, (str, int)) and not isinstance(device, bool)
+        if not known and type(device).__name__ != "device":
+            raise InputTypeError(
+                f"device is {brief(device)}; it must be a name such as 'cuda', a number, or a torch.device."
+            )
         try:
             loaded.module.to("cpu" if device == -1 else device)
-        except (RuntimeError, AssertionError) as error:
+        except (RuntimeError, AssertionError, ValueError) as error:
             raise ExecutorError(f"nothing can run on device {device!r} here ({error}). Leave it out for the CPU.") from error
     return loaded

@@ -37,8 +37,8 @@ MAX_TOKENS = 48  # rows and columns of a map, unless everything is shown
 MAX_GRID_TOKENS = 96  # above, a map is drawn as an image
 MAX_HOVER_TOKENS = 256  # above, a text cannot be hovered over
 MAX_ROW_TOKENS = 12  # tokens listed for one row of a map
-MAX_HABIT_HEADS = 8  # heads listed for each habit
-HABITS = {  # a field of Habit, by what the head looks at
+MAX_PATTERN_HEADS = 8  # heads listed for each pattern
+PATTERNS = {  # a field of HeadSummary, by what the head looks at
     "the first token": "first",
     "the token before": "previous",
     "the token itself": "itself",
@@ -51,7 +51,7 @@ NOTE = "Attention is what was looked at, not why: a token can be looked at hard 
 
 
 @dataclass(frozen=True)
-class Glance:
+class AttendedToken:
     """One token that was looked at, and how much."""
 
     position: int
@@ -63,22 +63,22 @@ class Glance:
 class AttentionRow(View):
     """What one token looked at."""
 
-    SCHEMA = "glassformer.attention-row/1"
+    SCHEMA = "glassformer.attention-row/2"
 
     model: str
     what: str  # which layer and head
     position: int
     text: str
-    glances: tuple[Glance, ...]  # in the order of the text
+    attended: tuple[AttendedToken, ...]  # in the order of the text
     note: str = NOTE
 
     def page(self, everything: bool = False) -> Page:
         return draw_row(self, everything)
 
     @property
-    def best(self) -> list[Glance]:
+    def best(self) -> list[AttendedToken]:
         """Most looked at first."""
-        return sorted(self.glances, key=lambda glance: -glance.weight)
+        return sorted(self.attended, key=lambda token: -token.weight)
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,15 @@ class AttentionMap(View):
         at = find_token(token, self.queries)
         causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
         weights = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
-        glances = tuple(Glance(position, text, weight) for position, (text, weight) in enumerate(weights))
-        return AttentionRow(self.model, self.what(), at, self.queries[at], glances, self.note)
+        attended = tuple(AttendedToken(position, text, weight) for position, (text, weight) in enumerate(weights))
+        return AttentionRow(self.model, self.what(), at, self.queries[at], attended, self.note)
 
     def __repr__(self) -> str:
         return f"AttentionMap({self.what()}: {len(self.queries)} × {len(self.keys)})"
 
 
 @dataclass(frozen=True)
-class Habit:
+class HeadSummary:
     """What a head does: where its weight goes, and how spread out it is; over all tokens but the first, which can look at
     itself only."""
 
@@ -150,15 +150,15 @@ class Habit:
 class Heads(View):
     """All heads of all layers, each in a few numbers."""
 
-    SCHEMA = "glassformer.heads/1"
+    SCHEMA = "glassformer.heads/2"
 
     model: str
     kind: AttentionKind
     tokens: tuple[str, ...]
     layers: int
     heads: int
-    habits: tuple[Habit, ...]
-    again: tuple[int, int] = (0, 0)  # repeated tokens, and those of them whose earlier copy has a successor
+    summaries: tuple[HeadSummary, ...]
+    repeated: tuple[int, int] = (0, 0)  # repeated tokens, and those of them whose earlier copy has a successor
     note: str = NOTE
     maps: npt.NDArray[np.uint8] | None = field(default=None, repr=False, compare=False, metadata={"stored": False})
 
@@ -224,7 +224,7 @@ def _shown_tokens(count: int, everything: bool, keep_first: bool) -> list[int]:
 
 def draw_row(view: AttentionRow, everything: bool = False) -> Page:
     """What one token looked at, the most first."""
-    most = max((glance.weight for glance in view.glances), default=1.0) or 1.0
+    most = max((token.weight for token in view.attended), default=1.0) or 1.0
     best = view.best if everything else view.best[:MAX_ROW_TOKENS]
     table = Table(
         (
@@ -234,8 +234,8 @@ def draw_row(view: AttentionRow, everything: bool = False) -> Page:
             Column("", "bar", priority=6),
         ),
         tuple(
-            TableRow((str(glance.position), visible(glance.text), format_percent(glance.weight), glance.weight / most))
-            for glance in best
+            TableRow((str(token.position), visible(token.text), format_percent(token.weight), token.weight / most))
+            for token in best
         ),
     )
     title = f"what {visible(view.text)} (position {view.position}) looked at: {view.what}"
@@ -243,9 +243,9 @@ def draw_row(view: AttentionRow, everything: bool = False) -> Page:
 
 
 def draw_heads(view: Heads, everything: bool = False) -> Page:
-    """The entropy of each head, layer by layer, and the heads that have one plain habit."""
-    most = max((habit.entropy for habit in view.habits), default=1.0) or 1.0
-    entropies = {(habit.layer, habit.head): habit.entropy / most for habit in view.habits}
+    """The entropy of each head, layer by layer, and the heads that have one plain pattern."""
+    most = max((summary.entropy for summary in view.summaries), default=1.0) or 1.0
+    entropies = {(summary.layer, summary.head): summary.entropy / most for summary in view.summaries}
     values = tuple(tuple(entropies[layer, head] for head in range(view.heads)) for layer in range(view.layers))
     layers = tuple(f"layer {layer}" for layer in range(view.layers))
     tokens = pluralize(len(view.tokens), "token")
@@ -261,28 +261,28 @@ def draw_heads(view: Heads, everything: bool = False) -> Page:
     else:
         parts.append(Paragraph(f"{tokens} are too many for a thumbnail of each head; --layer and --head show one", "dim"))
     if view.kind != "cross":
-        for target, field_name in HABITS.items():
-            heads = [(weight, habit) for habit in view.habits if (weight := getattr(habit, field_name)) is not None]
+        for target, field_name in PATTERNS.items():
+            heads = [(weight, summary) for summary in view.summaries if (weight := getattr(summary, field_name)) is not None]
             heads.sort(key=lambda pair: -pair[0])
             if heads:
-                ranking = _heads_table(heads if everything else heads[:MAX_HABIT_HEADS])
+                ranking = _heads_table(heads if everything else heads[:MAX_PATTERN_HEADS])
                 parts += [Heading(f"heads that look most at {target}"), ranking]
         parts.append(Paragraph(_repeats_text(view), "dim"))
     parts.append(Paragraph(view.note, "dim"))
     return Page(f"{view.model}: all heads", tuple(parts))
 
 
-def _heads_table(heads: Iterable[tuple[float, Habit]]) -> Table:
+def _heads_table(heads: Iterable[tuple[float, HeadSummary]]) -> Table:
     rows = (
-        TableRow((f"layer {habit.layer}", f"head {habit.head}", format_percent(weight), float(weight)))
-        for weight, habit in heads
+        TableRow((f"layer {summary.layer}", f"head {summary.head}", format_percent(weight), float(weight)))
+        for weight, summary in heads
     )
     return Table((Column(), Column(), Column("", "number"), Column("", "bar", priority=6)), tuple(rows))
 
 
 def _repeats_text(view: Heads) -> str:
-    """Over how many tokens the last two habits are means."""
-    repeated, followed = view.again
+    """Over how many tokens the last two are means."""
+    repeated, followed = view.repeated
     if not repeated:
         return NO_REPEATS
     return f"the same token earlier: mean over {repeated} repeated tokens; what followed it: over {followed}"

@@ -26,7 +26,7 @@ class Contribution:
 class Attribution(View):
     """A token's score as the sum of what each part added to it."""
 
-    SCHEMA = "glassformer.attribution/1"
+    SCHEMA = "glassformer.attribution/2"
 
     model: str
     position: int
@@ -37,14 +37,14 @@ class Attribution(View):
     probability: float
     rank: int  # 1: the model's first choice
     against: str | None  # the token that it is compared with
-    parts: tuple[Contribution, ...]  # they sum to the score: the embedding, what each block adds, biases, rounding
-    heads: tuple[Contribution, ...]  # attention's parts again, head by head
+    contributions: tuple[Contribution, ...]  # they sum to the score: the embedding, what each block adds, biases, rounding
+    heads: tuple[Contribution, ...]  # attention's contributions again, head by head
 
     def page(self, everything: bool = False) -> Page:
         return draw(self, everything)
 
     def __repr__(self) -> str:
-        return f"Attribution({self.text!r}: {self.score:.2f} in {len(self.parts)} parts)"
+        return f"Attribution({self.text!r}: {self.score:.2f} in {len(self.contributions)} parts)"
 
 
 def draw(view: Attribution, everything: bool = False) -> Page:
@@ -61,7 +61,7 @@ def draw(view: Attribution, everything: bool = False) -> Page:
                 f"{token}: probability {format_percent(view.probability)}, rank {view.rank:,}",
                 "dim",
             ),
-            _table(view.parts),
+            _table(view.contributions),
             Heading("the heads that added or subtracted most"),
             _table(heads if everything else heads[:MAX_HEADS]),
             Paragraph("What a head wrote for later parts to read is counted where they write. Biases are separate.", "dim"),

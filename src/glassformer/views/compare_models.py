@@ -21,7 +21,7 @@ class DifferingPlace:
 
     position: int
     before: str
-    came: str  # the token there; empty after the end
+    token: str  # the token there; empty after the end
     best: tuple[str, str]  # each model's most likely token
     probability: tuple[float | None, float | None]  # of the token there
     divergence: float  # of the second from the first, in nats
@@ -39,7 +39,7 @@ class StreamDifference:
 class ModelComparison(View):
     """Two models' predictions and residual streams over one text."""
 
-    SCHEMA = "glassformer.compare-models/1"
+    SCHEMA = "glassformer.compare-models/2"
 
     names: tuple[str, str]
     tokens: int  # that were scored
@@ -105,7 +105,7 @@ def _places_table(places: Sequence[DifferingPlace]) -> Table:
             (
                 str(place.position),
                 tail(place.before, MAX_CONTEXT),
-                visible(place.came) if place.came else "",
+                visible(place.token) if place.token else "",
                 visible(place.best[0]),
                 visible(place.best[1]),
                 *("" if probability is None else format_percent(probability) for probability in place.probability),

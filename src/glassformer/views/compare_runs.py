@@ -29,14 +29,14 @@ class CandidatePair:
     id: int
     text: str
     model: tuple[float | None, float | None]  # None: not recorded
-    chance: tuple[float | None, float | None]
+    probability: tuple[float | None, float | None]
 
 
 @dataclass(frozen=True)
 class RunComparison(View):
     """Two runs: their settings, their texts, and the first step at which they differ."""
 
-    SCHEMA = "glassformer.compare-runs/1"
+    SCHEMA = "glassformer.compare-runs/2"
 
     names: tuple[str, str]
     prompts: tuple[str, str]
@@ -109,8 +109,8 @@ def _candidates_table(candidates: Sequence[CandidatePair]) -> Table:
         TableRow(
             (
                 visible(candidate.text),
-                *map(percentage, (*candidate.model, *candidate.chance)),
-                *(float(probability or 0.0) for probability in candidate.chance),
+                *map(percentage, (*candidate.model, *candidate.probability)),
+                *(float(probability or 0.0) for probability in candidate.probability),
             )
         )
         for candidate in candidates

@@ -24,7 +24,7 @@ class LayerDifference:
 class TextComparison(View):
     """One token in two texts, layer by layer."""
 
-    SCHEMA = "glassformer.compare-texts/1"
+    SCHEMA = "glassformer.compare-texts/2"
 
     model: str
     texts: tuple[str, str]
@@ -33,7 +33,7 @@ class TextComparison(View):
     token: str  # the one that is compared
     positions: tuple[int, int]  # of that token, in each text
     layers: tuple[LayerDifference, ...]
-    parts: str | None  # the first layer after which it differs; None: it does not
+    diverges_at: str | None  # the first layer after which it differs; None: it does not
     best: tuple[tuple[Candidate, ...], tuple[Candidate, ...]]  # for the token after it, in each text
     divergence: float | None  # KL divergence of the second from the first, in nats; None for a model that scores no tokens
 
@@ -43,7 +43,7 @@ class TextComparison(View):
     @property
     def same(self) -> bool:
         """Whether the token is the same in both, at every layer."""
-        return self.parts is None
+        return self.diverges_at is None
 
     @property
     def rounded(self) -> bool:
@@ -52,7 +52,7 @@ class TextComparison(View):
         return not self.same and first == second < self.shared and all(layer.cosine > 0.999 for layer in self.layers)
 
     def __repr__(self) -> str:
-        return f"TextComparison({self.token!r}: {'the same' if self.same else f'differs from layer {self.parts} on'})"
+        return f"TextComparison({self.token!r}: {'the same' if self.same else f'differs from layer {self.diverges_at} on'})"
 
 
 def draw(view: TextComparison, everything: bool = False) -> Page:
@@ -66,10 +66,10 @@ def draw(view: TextComparison, everything: bool = False) -> Page:
             "the same but for rounding: what follows a token does not change it, but PyTorch adds in another order "
             "for a text of another length (the cpu executor does not)"
         )
-    elif view.parts == "embedding":
+    elif view.diverges_at == "embedding":
         verdict = "different from the start: another position, or another token"
     else:
-        verdict = f"the same until block {view.parts}, where attention brings in other tokens"
+        verdict = f"the same until block {view.diverges_at}, where attention brings in other tokens"
     most = max(layer.largest for layer in view.layers) or 1.0
     parts: list[PagePart] = [
         Heading(f"{view.model}: {title}"),

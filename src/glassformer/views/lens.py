@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glassformer.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
 from glassformer.page.format import format_percent, visible
 from glassformer.views.view import View
@@ -43,6 +44,8 @@ class Lens(View):
 
     def settled(self, at: int = -1) -> str:
         """The layer from which on the prediction at a position, by its index in `positions`, does not change."""
+        if not -len(self.positions) <= at < len(self.positions):
+            raise InputError(f"there is no position {at} among the lens's {len(self.positions)}.")
         last = self.predictions[-1][at].id
         settled = len(self.layers) - 1
         while settled > 0 and self.predictions[settled - 1][at].id == last:

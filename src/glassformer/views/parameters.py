@@ -82,7 +82,7 @@ class TiedParameter:
 class Parameters(View):
     """All weights of a model. The sums are of all of them; the tree holds those that were selected."""
 
-    SCHEMA = "glassformer.parameters/1"
+    SCHEMA = "glassformer.parameters/2"
 
     model: str
     family: str | None  # its model_type; None: not a known family
@@ -127,8 +127,8 @@ class Statistics:
 
     mean: float | None
     deviation: float | None  # of a sample (n - 1), as torch has it; None for a single value
-    least: float | None
-    most: float | None
+    min: float | None
+    max: float | None
     zeros: float  # fraction of all values
     outliers: float  # fraction of all values further than OUTLIER standard deviations from the mean
     nans: int
@@ -326,7 +326,7 @@ def _label_row(text: str, histograms: bool) -> tuple[str, ...]:
 def _numbers(tensor: Parameter, histograms: bool) -> tuple[str, ...]:
     statistics = tensor.statistics
     assert statistics is not None, "of all, or of none"
-    numbers = map(format_number, (statistics.mean, statistics.deviation, statistics.least, statistics.most))
+    numbers = map(format_number, (statistics.mean, statistics.deviation, statistics.min, statistics.max))
     fractions = (format_percent(value) if value else "" for value in (statistics.zeros, statistics.outliers))
     return (*numbers, *fractions, *((histogram_bars(statistics.histogram),) if histograms else ()))
 

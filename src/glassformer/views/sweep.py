@@ -18,14 +18,14 @@ class ShapedScores:
     value: str
     left: int  # candidates left
     entropy: float  # in bits
-    chances: tuple[float, ...]  # of the candidates
+    probabilities: tuple[float, ...]  # of the candidates
 
 
 @dataclass(frozen=True)
 class Sweep(View):
     """The candidates of one step under several values of one setting."""
 
-    SCHEMA = "glassformer.sweep/1"
+    SCHEMA = "glassformer.sweep/2"
 
     model: str
     setting: str
@@ -81,13 +81,14 @@ def draw_sweep(view: Sweep, everything: bool = False) -> Page:
         *(Column(name, "number") for name in names),
     )
     rows = [
-        TableRow((visible(text), format_percent(own), *(_probability(shape.chances[at]) for shape in view.shapes)))
+        TableRow((visible(text), format_percent(own), *(_probability(shape.probabilities[at]) for shape in view.shapes)))
         for at, (text, own) in enumerate(zip(view.candidates, view.own, strict=True))
     ]
     rows.append(TableRow(("in play", "", *(f"{shape.left:,}" for shape in view.shapes)), "dim"))
     rows.append(TableRow(("entropy", "", *(f"{shape.entropy:.2f}" for shape in view.shapes)), "dim"))
     bars = tuple(
-        TableRow((visible(text), *(shape.chances[at] for shape in view.shapes))) for at, text in enumerate(view.candidates)
+        TableRow((visible(text), *(shape.probabilities[at] for shape in view.shapes)))
+        for at, text in enumerate(view.candidates)
     )
     parts: list[PagePart] = [
         Heading(f"{view.model}: token {view.step} after {tail(view.before, 24)}, by {view.setting}"),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.arguments import checked, checked_class
 from glassformer.atomic_files import write_text
 from glassformer.errors import InputError
 
@@ -30,12 +31,17 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 class View:
     """The base of all views: a subclass names its schema, and draws its page."""
 
+    def __init_subclass__(cls) -> None:
+        """Each view's own calls check their arguments."""
+        checked_class(cls)
+
     SCHEMA: ClassVar[str]  # such as "glassformer.journey/2"; the version grows when a reader of the old form would fail
 
     def page(self, everything: bool = False) -> Page:
         """The view as a document for any renderer; long ones are shortened unless `everything` is shown."""
         raise NotImplementedError
 
+    @checked
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON, with the name of its schema."""
         data: dict[str, Any] = plain_data(self)
@@ -57,6 +63,7 @@ class View:
 
         return html_fragment(self.page())
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it: .json for programs, .html for a browser, .txt for people."""
         from glassformer.page.html import html_document

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from glassformer.arguments import checked_class
 
+
+@checked_class
 @dataclass(frozen=True)
 class VocabularySizes:
     """How many tokens were trained, how many the tokenizer lists, how many ids the model embeds and scores."""

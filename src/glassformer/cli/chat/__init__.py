@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,7 +97,7 @@ def chat_from_pipe(session: Session) -> int:
         except GlassError as error:
             common.note(f"glass: {error}")
             if session.as_json:
-                print(json.dumps({"message": text, "error": str(error)}, ensure_ascii=False), flush=True)
+                print(common.to_json({"message": text, "error": str(error)}), flush=True)
             code = 1
     return code
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -101,7 +100,7 @@ def tokens(session: Session, argument: str) -> None:
     ]
     if session.as_json:
         names = ("number", "id", "text", "probability")
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], ensure_ascii=False))
+        print(common.to_json([dict(zip(names, row, strict=True)) for row in rows]))
     else:
         print(in_columns([(str(number), visible(text), format_percent(chance)) for number, _, text, chance in rows]))
 

@@ -113,7 +113,7 @@ class Conversation(View):
             raw = json.loads(Path(path).expanduser().read_text("utf-8-sig"))
         except OSError as error:
             raise InputError(f"{name!r} cannot be read: {error.strerror or error}.") from error
-        except ValueError as error:  # not JSON, or not even text
+        except (ValueError, RecursionError) as error:  # not JSON, or not even text
             raise InputError(f"{name!r} is not JSON: {error}.") from error
         if not isinstance(raw, dict) or raw.get("schema") != cls.SCHEMA:
             raise InputError(f"{name!r} is not a saved conversation: its schema must be {cls.SCHEMA!r}.")

@@ -163,6 +163,6 @@ class TerminalLines:
                 write_text(self.file, "\n".join(lines) + "\n", mode=0o600)
         messages = []
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 messages.append(json.loads(line))
         return [message for message in messages if isinstance(message, str)]

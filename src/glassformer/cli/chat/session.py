@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -129,7 +128,7 @@ class Session:
 
     def _stream(self, run: Run) -> None:
         pieces = self.model.generate(run, look=LOOK)
-        uncached = len(run.ids) - self.model.cached_prefix(run.ids)
+        uncached = len(run.prompt_ids) - self.model.cached_prefix(run.prompt_ids)
         wrap = WordWrapper.for_terminal()
         try:
             with bars.spinner(f"reading {pluralize(uncached, 'token')}"):
@@ -149,11 +148,11 @@ class Session:
         if self.as_json:
             from glassformer.cli.run import run_data
 
-            print(json.dumps({**run_data(run), "finish": Message.of(run).finish}, ensure_ascii=False), flush=True)
+            print(common.to_json({**run_data(run), "finish": Message.of(run).finish}), flush=True)
         if run.remedy is not None:
             common.note(f"glass: {run.remedy}")
         dim_note(stats_line(run))
-        if self.model.start is None and len(run.ids) + len(run.steps) >= self.model.config.context:
+        if self.model.start is None and len(run.prompt_ids) + len(run.steps) >= self.model.config.context:
             common.note(f"glass: the model's context is full. {HOW_TO_SHORTEN}")
 
 
@@ -197,7 +196,7 @@ def stats_line(run: Run) -> str:
     if run.seed is not None:
         parts.append(f"seed {run.seed}")
     if run.model.start is None:
-        used = (len(run.ids) + len(run.steps)) / run.model.config.context
+        used = (len(run.prompt_ids) + len(run.steps)) / run.model.config.context
         parts.append(f"context {used:.0%} full" if used >= 0.005 else "context <1% full")
     return " · ".join(parts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,7 +29,7 @@ def list_models(as_json: common.JsonOption = False) -> None:
     if as_json:
         about = "made from models' weights to run them, and made again when needed"
         weights = [_entry("packed weights", "packed", about, "", "here", None, packed_bytes)] if packed_bytes else []
-        print(json.dumps([*catalogue, *others, *weights], ensure_ascii=False))
+        print(common.to_json([*catalogue, *others, *weights]))
         return
     _print(catalogue, others, packed_bytes)
     common.note("Any hub id ('Qwen/Qwen3-0.6B') or path (a folder, a .gguf or .ckpt file) works too.")

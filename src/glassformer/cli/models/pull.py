@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from glassformer.cli import bars, common
@@ -21,4 +20,4 @@ def pull(name: Annotated[str, argument(help="A catalogue name or a hub id.")], a
         path = pull(name, progress)
     if name == tiktoken_ranks.NAME and (copy := tiktoken_ranks.copy_to_tiktoken_cache()):
         common.note(f"tiktoken finds it as {copy}")
-    print(json.dumps({"name": name, "path": str(path)}) if as_json else path)
+    print(common.to_json({"name": name, "path": str(path)}) if as_json else path)

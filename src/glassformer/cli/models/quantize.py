@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,7 +72,7 @@ def quantize(
             f"perplexity {before.perplexity:,.2f} → {after.perplexity:,.2f} ({growth:+.1%}) "
             f"over {before.tokens:,} tokens of {source}"
         )
-    print(json.dumps(report) if as_json else path)
+    print(common.to_json(report) if as_json else path)
 
 
 def _text(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
@@ -47,7 +46,7 @@ def rm(
             size = format_bytes(sum(file.bytes for file in left))
             common.note(f"Packed weights of this and other models still take {size}: glass models rm --packed")
     if as_json:
-        print(json.dumps([{"name": f.name, "kind": f.where, "path": str(f.path), "bytes": f.bytes} for f in files]))
+        print(common.to_json([{"name": f.name, "kind": f.where, "path": str(f.path), "bytes": f.bytes} for f in files]))
         return
     for file in files:
         print(file.path)

@@ -1,0 +1,225 @@
+"""Every public call, with odd values for each of its parameters: a GlassError or a result, never another exception."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import glassformer
+from glassformer.errors import GlassError, InputError, InputTypeError, UnknownArgument
+from glassformer.views.view import View
+from tests.observe.models import TEXT, both, encoder
+
+ODD: dict[str, Any] = {
+    "None": None, "-1": -1, "10**30": 10**30, "half": 0.5, "nan": float("nan"), "nonsense": "nonsense", "bytes": b"x",
+    "list": [], "object": object(), "array": np.zeros(3),
+}  # fmt: skip
+ODDER: dict[str, Any] = {
+    "inf": float("inf"), "empty": "", "surrogate": "\ud800", "dict": {}, "set": {1}, "True": True,
+    "matrix": np.ones((2, 2), np.int64), "int64": np.int64(10**12), "float32": np.float32(0.5), "bool_": np.bool_(True),
+    "Decimal": Decimal("0.5"), "list of None": [None], "nested": [[1], [2, 3]], "path": Path("nowhere"), "range": range(2),
+}  # fmt: skip
+GENERATING = {"chat", "stream", "watch", "watch_many", "prepare", "strategies"}
+# what other parts of the package call, and what takes their objects
+INTERNAL = {
+    "cancel",
+    "values_at",
+    "chunks",
+    "check_room",
+    "encoder_pass",
+    "from_module",
+    "generate_steps",
+    "of_run",
+    "policies",
+    "recipe",
+}
+REQUIRED: dict[str, Any] = {  # arguments with which a call works, by name
+    "prompt": TEXT, "text": TEXT, "texts": [TEXT], "first": "the cat", "second": "the dog", "name": "model.norm.weight",
+    "setting": "temperature", "values": [0.5, 1.0], "ids": [1, 2], "changes": {}, "path": "x.nonsense", "at": [0],
+    "site": "blocks.0.residual", "positions": [0], "folder": "x.nonsense", "token": 0, "number": 0, "context": 8,
+}  # fmt: skip
+
+
+@cache
+def decoder() -> Any:
+    return both("qwen3").model
+
+
+@cache
+def run() -> Any:
+    return decoder().watch(TEXT, max_new_tokens=2)
+
+
+@cache
+def views() -> list[View]:
+    model, text = decoder(), decoder().read(TEXT)
+    return [
+        model.tree(TEXT, width=2, depth=2), text.attention(), text.heads(), text.lens(), text.attribution(), text.trace(),
+        model.tokens(TEXT), model.batch([TEXT]), model.parameters(), model.look(TEXT), model.patch("the cat", "the dog"),
+        model.vocabulary, glassformer.plan(model), run().receipt, run().why(), run().whys, run().sweep("temperature", [1.0]),
+    ]  # fmt: skip
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    texts = decoder().read(TEXT), decoder().read("the dog sat")
+    return {
+        "load": glassformer.load,
+        "plan": partial(glassformer.plan, decoder()),
+        "plan of": glassformer.plan,
+        "pipeline": partial(glassformer.pipeline, "text-generation", decoder()),
+        "task": glassformer.pipeline("text-generation", decoder(), max_new_tokens=1),
+        "compare texts": partial(glassformer.compare, *texts),
+        "compare runs": partial(glassformer.compare, run(), run()),
+        "compare": glassformer.compare,
+        "Change": glassformer.Change,
+        "Watch": glassformer.Watch,
+        "GenerationConfig": glassformer.GenerationConfig,
+    }
+
+
+def methods(*owners: Any) -> dict[str, Callable[..., Any]]:
+    """The public methods of objects."""
+    return {
+        f"{type(owner).__name__}.{name}": getattr(owner, name)
+        for owner in owners
+        for name, _ in inspect.getmembers(type(owner), callable)
+        if not name.startswith("_") and name not in INTERNAL
+    }
+
+
+OWNERS: dict[str, Callable[[], dict[str, Callable[..., Any]]]] = {
+    "functions": functions,
+    "model": lambda: methods(decoder()),
+    "run": lambda: methods(run()),
+    "reading": lambda: methods(decoder().read(TEXT)),
+    "views": lambda: methods(*views()),
+}
+MORE_OWNERS: dict[str, Callable[[], dict[str, Callable[..., Any]]]] = {
+    "on the CPU engine": lambda: methods(both("llama", "cpu").model),
+    "encoder-decoder": lambda: methods(both("t5").model),
+    "encoder": lambda: methods(encoder().model, encoder().model.read(TEXT)),
+}
+
+
+def required_argument(name: str) -> Any:
+    made = {
+        "source": decoder, "run": lambda: decoder().prepare(TEXT), "receipt": run, "tokenizer": lambda: decoder().tokenizer,
+        "states": lambda: np.zeros((1, decoder().config.hidden_size), np.float32),
+    }  # fmt: skip
+    return made[name]() if name in made else REQUIRED.get(name, TEXT)
+
+
+def failures(name: str, call: Callable[..., Any], values: dict[str, Any]) -> Iterator[str]:
+    """Each call that ends in an exception that is no GlassError."""
+    parameters = inspect.signature(call).parameters.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    required = {p.name: required_argument(p.name) for p in named if p.default is p.empty}
+    keywords = [p.name for p in named]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters) and "prompt" in required:
+        keywords += ["raw", "system", "template"]
+    if name.split(".")[-1] in GENERATING:
+        required["max_new_tokens"] = 1
+    for keyword in keywords:
+        for label, value in values.items():
+            try:
+                result = call(**{**required, keyword: value})
+                if inspect.isgenerator(result):
+                    next(result, None)
+            except GlassError:
+                continue
+            except Exception as error:
+                yield f"{name}({keyword}={label}): {type(error).__name__}: {error}"
+    try:
+        call(**required, nonsens=1)
+        yield f"{name}(nonsens=1) is accepted"
+    except GlassError:
+        pass
+    except Exception as error:
+        yield f"{name}(nonsens=1): {type(error).__name__}: {error}"
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("owner", OWNERS)
+def test_odd_arguments_end_in_typed_errors(owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert [line for name, call in OWNERS[owner]().items() for line in failures(name, call, ODD)] == []
+
+
+@pytest.mark.sweep
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("owner", OWNERS | MORE_OWNERS)
+def test_odder_arguments_end_in_typed_errors(owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    calls = (OWNERS | MORE_OWNERS)[owner]()
+    assert [line for name, call in calls.items() for line in failures(name, call, ODD | ODDER)] == []
+
+
+MISSPELT: list[tuple[Callable[[], Any], str]] = [
+    (lambda: decoder().parameters(onyl="x"), r"parameters\(\) has no argument 'onyl'. Did you mean 'only'\?"),
+    (lambda: decoder().tokens(TEXT, specail=True), r"tokens\(\) has no argument 'specail'. Did you mean 'special'\?"),
+    (lambda: run().attention(laier=1), r"attention\(\) has no argument 'laier'. Did you mean 'layer'\?"),
+    (lambda: run().lens(position=[1]), r"lens\(\) has no argument 'position'. Did you mean 'positions'\?"),
+    (lambda: glassformer.plan(decoder(), lenght=1), r"plan\(\) has no argument 'lenght'. Did you mean 'length'\?"),
+    (lambda: glassformer.Change(scal=0), r"Change\(\) has no argument 'scal'. Did you mean 'scale'\?"),
+    (lambda: glassformer.load(executer="cpu"), r"load\(\) has no argument 'executer'. Did you mean 'executor'\?"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), MISSPELT)
+def test_misspelt_argument_suggests_the_nearest(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UnknownArgument, match=message):
+        call()
+
+
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: decoder().tree(TEXT, at=3), r"tree\(\): at is 3; it must be a list of whole numbers or None\."),
+    (lambda: run().lens(0.5), r"lens\(\): positions is 0\.5; it must be a list of whole numbers or texts or None\."),
+    (lambda: run().attribution("a"), r"attribution\(\): number is 'a'; it must be a whole number\."),
+    (lambda: decoder().batch("ab c"), r"batch\(\): texts is 'ab c'; it must be a list of texts\."),
+    (lambda: decoder().tokens(), r"tokens\(\) needs text\. It takes: text, pair, special\."),
+    (lambda: decoder().tokens("a", "b", "c"), r"tokens\(\) takes 2 arguments without a name at most, not 3\."),
+    (lambda: decoder().tokens("a", text="b"), r"tokens\(\) has an argument twice"),
+    (lambda: run().attention(kind="crss"), r"must be 'self', 'cross' or 'encoder'\. Did you mean 'cross'\?"),
+    (lambda: run().save(None), r"save\(\): path is None; it must be a text or a path\."),
+    (lambda: run().save(3), r"save\(\): path is 3; it must be a text or a path\."),
+    (lambda: decoder().weight("model.norm.weigth"), r" 'model\.norm\.weigth'\. Did you mean 'model\.norm\.weight'\?"),
+    (lambda: decoder().weight("model.norm.weight", 10**6), r"there is no row 1000000 in model\.norm\.weight"),
+    (lambda: decoder().chat(TEXT, raw=True, template={"a": 1}), "a raw prompt has no place for variables"),
+    (lambda: glassformer.compare(run(), run(), token=1), "token has no use in comparing two runs"),
+    (lambda: decoder().patch("a", "b", part=3), "part is 3; it must be one of 'residual'"),
+    (lambda: decoder().replay(3), "a receipt is a file's path, what it holds, or a run, not 3"),
+    (lambda: glassformer.pipeline("text-generation", decoder(), device=0.5), "device is 0.5; it must be a name"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_wrong_argument_is_named_with_what_is_accepted(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((InputError, InputTypeError), match=message):
+        call()
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    model = decoder()
+    plain = model.watch(TEXT, max_new_tokens=2, do_sample=True, temperature=0.5, seed=3)
+    numpy = {"max_new_tokens": np.int64(2), "do_sample": np.bool_(True), "temperature": np.float32(0.5), "seed": np.uint8(3)}
+    assert model.watch(TEXT, **numpy).text == plain.text
+    assert str(model.tree(TEXT, width=np.int64(2), depth=np.int32(1))) == str(model.tree(TEXT, width=2, depth=1))
+    assert glassformer.Change(scale=np.float32(0.5), heads=[np.int64(1)]) == glassformer.Change(scale=0.5, heads=[1])
+
+
+def test_errors_inside_a_call_are_not_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **named: Any) -> Any:
+        raise TypeError("a bug of ours")
+
+    monkeypatch.setattr("glassformer.observe.tokens.tokenized", broken)
+    with pytest.raises(TypeError, match="a bug of ours"):
+        decoder().tokens(TEXT)
