@@ -297,7 +297,7 @@ def test_stdin_that_is_no_text_is_refused(verb: str) -> None:
 def test_no_text_at_a_terminal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import click
 
-    from glassformer.cli.common import read_text
+    from glassformer.cli.text_input import read_text
 
     monkeypatch.setattr(sys, "stdin", type("Terminal", (), {"isatty": lambda self: True})())
     with pytest.raises(click.BadParameter, match="say something, or pipe a text in"):

@@ -15,6 +15,7 @@ from glassformer.cli.options import (
     OutputGroup,
     PromptGroup,
 )
+from glassformer.cli.text_input import read_prompt
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def attention(
     """Show which tokens each token attended to: one map, one token's row, or all heads at once."""
     from glassformer.observe.attention import SITES, layers_and_heads
 
-    text = common.read_prompt(prompt)
+    text = read_prompt(prompt)
     if mean and (layer is not None or rollout):
         raise InputError(f"--mean is over all layers. Leave out {'--rollout' if layer is None else '--layer'}.")
     if record is not None:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
-
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
 from glassformer.errors import InputError, SettingError
@@ -44,7 +42,10 @@ ActivationsOption = Annotated[
     str | None,
     option("--activations", help="What inputs of quantized weights are rounded to: q14; or q8: faster, coarser."),
 ]
-PromptArgument = Annotated[str | None, argument(help="The text; '-' or nothing reads it from stdin.", default_shown=False)]
+PromptArgument = Annotated[
+    str | None,
+    argument(help="The text; what is piped in follows it on a new line. '-': stdin alone.", default_shown=False),
+]
 DEFAULT_MODEL = "smollm2"
 
 
@@ -61,32 +62,6 @@ def write_piece(piece: str, wrap: Callable[[str], str] = str) -> None:
         piece = wrap(escape_control(piece))
     sys.stdout.write(piece)
     sys.stdout.flush()
-
-
-def read_text(argument: str | None, name: str) -> str:
-    """An argument, or stdin where it is '-' or missing."""
-    if argument is not None and argument != "-":
-        return argument
-    if argument is None and sys.stdin.isatty():
-        raise click.BadParameter("say something, or pipe a text in.", param_hint=name)
-    try:
-        text = sys.stdin.read().rstrip("\n")
-        text.encode("utf-8", "surrogateescape").decode("utf-8")  # bytes that were no text came in as surrogates
-        return text
-    except UnicodeDecodeError as error:
-        raise not_text_error(error) from error
-
-
-def not_text_error(error: UnicodeDecodeError | UnicodeEncodeError) -> InputError:
-    """The error for input bytes that are no text."""
-    return InputError(f"the input is not {error.encoding} text ({error.reason}). Convert it first.")
-
-
-def read_prompt(argument: str | None) -> str:
-    text = read_text(argument, "PROMPT")
-    if not text.strip():
-        raise InputError("the prompt is empty. Say something.")
-    return text
 
 
 def template_variables(pairs: list[str] | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from glassformer.cli.options import (
     PromptGroup,
     parse_changes,
 )
+from glassformer.cli.text_input import read_prompt, read_prompt_alone
 from glassformer.errors import InputError, SettingError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def compare(
                 runs = model.watch(text, **keywords), other_model.watch(text, **keywords)
                 view = compare_runs(*runs, labels(model, other_model))
         elif second is not None:
-            first = model.read(common.read_prompt(prompt), **prompt_keywords)
+            first = model.read(read_prompt_alone(prompt), **prompt_keywords)
             view = compare_texts(first, model.read(second, **prompt_keywords), token)
         else:
             template = common.parse_pairs(other_template, "--other-template", "enable_thinking=true")
@@ -116,7 +117,7 @@ def compare(
                 "change": parse_changes(change) or None,
             }
             other_settings = {**chosen, **common.parse_pairs(with_, "--with", "temperature=1.5")}
-            text = common.read_prompt(prompt)
+            text = read_prompt(prompt)
             run = model.watch(text, **prompt_keywords, **_with_seed(chosen))
             other_run = model.watch(text, **other_keywords, **_with_seed(other_settings))
             view = compare_runs(run, other_run, ("as it is", _label(run_overrides)))
@@ -155,7 +156,7 @@ def _load_other(model_options: ModelGroup, name: str | None, overrides: dict[str
 
 def _text(prompt: str | None, file: Path | None) -> str:
     if file is None:
-        return common.read_prompt(prompt)
+        return read_prompt(prompt)
     if prompt is not None:
         raise SettingError("a text and --file: give one of them.")
     try:

@@ -14,6 +14,7 @@ from glassformer.cli.options import (
     OutputGroup,
     PromptGroup,
 )
+from glassformer.cli.text_input import read_prompt
 from glassformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def lens(
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
     """Show what each layer would predict next, and where the answer emerges; or which blocks and heads wrote it."""
-    text = common.read_prompt(prompt)
+    text = read_prompt(prompt)
     if wrote is not None and len(token or ()) > 1:
         raise InputError("--wrote is about one position. Give --token once.")
     if against is not None and wrote is None:

@@ -18,6 +18,7 @@ from glassformer.cli.options import (
     OutputGroup,
     PromptGroup,
 )
+from glassformer.cli.text_input import read_prompt
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def look(
         return
     if length is not None:
         raise SettingError("--length is for --blueprint: a prompt has its own length. Leave it out.")
-    text = common.read_prompt(prompt)
+    text = read_prompt(prompt)
     model = model_options.load()
     with bars.spinner(f"loading {model_options.model} and reading the prompt"):
         journey = model.look(text, pair=pair, **prompt_options.keywords())
@@ -65,7 +66,7 @@ def show_plan(model: str, prompt: str | None, length: int | None, output: Output
         raise SettingError("a prompt and --length both set the number of tokens. Leave one out.")
     opened = open_config(model)
     if prompt is not None:
-        length = len(opened.tokenizer(common.read_prompt(prompt))["input_ids"])
+        length = len(opened.tokenizer(read_prompt(prompt))["input_ids"])
     output.show(plan(opened.blueprint(), length or LENGTH, name=model))
 
 

@@ -22,6 +22,7 @@ from glassformer.cli.options import (
     SaveRunOption,
 )
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
+from glassformer.cli.text_input import read_prompt
 from glassformer.errors import ExecutorError, InputError, SettingError
 from glassformer.page.format import pluralize
 
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from glassformer.runtime.run import Run
 
 REPLAY_ONLY = "--replay takes the model and all settings from the file. Leave the other options out."
-EXAMPLE = 'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40'
+EXAMPLE = (
+    'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40   ·   '
+    'cat README.md | glass run "Summarize in one sentence:"'
+)
 
 
 def run(
@@ -62,7 +66,7 @@ def run(
             raise SettingError(REPLAY_ONLY)
         replay_saved(replay, model_options, as_json)
         return
-    text = common.read_prompt(prompt)
+    text = read_prompt(prompt)
     constraints = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
     chosen = generation.settings(as_json=as_json, stop_strings=stop, **constraints)
     model = model_options.load()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
 from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
+from glassformer.cli.text_input import read_joined_text, read_text
 from glassformer.errors import ConfigError, InputError, SettingError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def tokens(
         list[str] | None,
         argument(
             metavar="TEXT",
-            help="The text, or several as a batch; '-' or nothing reads one from stdin.",
+            help="The text, or several as a batch; what is piped in follows a single one. '-': stdin alone.",
             default_shown=False,
         ),
     ] = None,
@@ -66,12 +67,14 @@ def tokens(
 
 
 def read_texts(texts: Sequence[str], lines: bool) -> list[str]:
-    """The arguments; or stdin, as one text or one per non-empty line."""
+    """The arguments; or stdin, as one text, as the end of the only one, or one per non-empty line."""
+    if not lines and len(texts) < 2:
+        return [read_joined_text(texts[0] if texts else None, "TEXT")]
     if not lines:
-        return [common.read_text(text, "TEXT") for text in texts or (None,)]
+        return [read_text(text, "TEXT") for text in texts]
     if texts and list(texts) != ["-"]:
         raise SettingError("--lines reads the texts from stdin. Leave it out, or the texts.")
-    return [line for line in common.read_text("-", "TEXT").splitlines() if line]
+    return [line for line in read_text("-", "TEXT").splitlines() if line]
 
 
 def open_tokenizer(name: str) -> tuple[Tokenizer, Blueprint | None]:

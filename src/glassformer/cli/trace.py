@@ -16,6 +16,7 @@ from glassformer.cli.options import (
     PromptGroup,
 )
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
+from glassformer.cli.text_input import read_prompt
 from glassformer.errors import SettingError
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def trace(
         raise SettingError("--target is the text to score. Pass --given too.")
     if step and sweep is None:
         raise SettingError("--step is for --sweep. Leave it out, or sweep a setting.")
-    text = common.read_prompt(prompt)
+    text = read_prompt(prompt)
     chosen = generation.settings(as_json=True)
     if score and chosen:
         raise SettingError(f"--given generates nothing, so {min(chosen)} would change nothing. Leave one out.")

@@ -14,6 +14,7 @@ from glassformer.cli.options import (
     OutputGroup,
     PromptGroup,
 )
+from glassformer.cli.text_input import read_prompt
 from glassformer.errors import InputError
 
 EXAMPLE = (
@@ -37,8 +38,8 @@ def tree(
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is."""
-    text = common.read_prompt(prompt)
+    """Show what could follow a text: the likeliest tokens, what could follow each of them, and how likely each path is."""
+    text = read_prompt(prompt)
     path = parse_path(at)
     model = model_options.load()
     with bars.counter_bar(f"growing the tree of {model_options.model}") as progress:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from glassformer.atomic_files import write_text
-from glassformer.cli import common
+from glassformer.cli.text_input import not_text_error
 from glassformer.errors import InputError, WriteError
 
 QUOTES = '"""'
@@ -68,7 +68,7 @@ class PipedLines:
         try:
             return raw.decode(sys.stdin.encoding).rstrip("\r\n").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
-            raise common.not_text_error(error) from error
+            raise not_text_error(error) from error
 
 
 class TerminalLines:
@@ -116,7 +116,7 @@ class TerminalLines:
             print(file=sys.stderr)
             return None
         except (UnicodeDecodeError, UnicodeEncodeError) as error:
-            raise common.not_text_error(error) from error
+            raise not_text_error(error) from error
         return line
 
     def _read(self, prompt: str) -> str:
