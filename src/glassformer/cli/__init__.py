@@ -34,7 +34,7 @@ def main() -> None:
 
         sys.exit(app.main(prog_name="glass", standalone_mode=False))
     except GlassError as error:
-        print(f"glass: {error}", file=sys.stderr)
+        _print_error(str(error))
         sys.exit(1)
     except click.ClickException as error:
         error.show()
@@ -47,7 +47,7 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"glass: {error.strerror or error}.", file=sys.stderr)
+        _print_error(f"{error.strerror or error}.")
         sys.exit(1)
     except Exception as error:  # a bug: its traceback is for those who mend it
         if os.environ.get("GLASS_DEBUG"):
@@ -58,6 +58,13 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(1)
+
+
+def _print_error(message: str) -> None:
+    """An error on stderr; the names in it may be anybody's."""
+    from glassformer.page.format import escape_control
+
+    print(f"glass: {escape_control(message)}", file=sys.stderr)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

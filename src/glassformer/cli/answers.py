@@ -10,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from glassformer.page.format import escape_control
+
 CONTEXT_CHARACTERS = 30  # before and after an answer
 COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
@@ -27,7 +29,12 @@ def render_answers(task: str, pairs: Sequence[tuple[Any, Any]]) -> RenderableTyp
 def _input_line(value: Any) -> Text:
     """An input, above its answer."""
     text = value.get("question", value.get("text", "")) if isinstance(value, Mapping) else value
-    return Text(str(text), style="dim", no_wrap=True, overflow="ellipsis")
+    return _text(text, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _text(value: Any, **options: Any) -> Text:
+    """A text from anywhere."""
+    return Text(escape_control(str(value)), **options)
 
 
 def _probability(value: float) -> str:
@@ -38,7 +45,7 @@ def _probability(value: float) -> str:
 def _rows(rows: Sequence[Sequence[Any]]) -> Table:
     table = Table.grid(padding=(0, 2))
     for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+        table.add_row(*(cell if isinstance(cell, Text) else _text(cell) for cell in row))
     return table
 
 
@@ -50,7 +57,7 @@ def _gaps(text: str, answer: Any) -> RenderableType:
             [
                 *([f"gap {number}"] if several else []),
                 _probability(candidate["score"]),
-                Text(candidate["token_str"], style="bold"),
+                _text(candidate["token_str"], style="bold"),
                 candidate["sequence"],
             ]
             for number, candidates in enumerate(gaps, 1)
@@ -61,7 +68,7 @@ def _gaps(text: str, answer: Any) -> RenderableType:
 
 def _labels(text: Any, answer: Any) -> RenderableType:
     labels = answer if isinstance(answer, list) else [answer]
-    return _rows([[_probability(label["score"]), Text(label["label"], style="bold")] for label in labels])
+    return _rows([[_probability(label["score"]), _text(label["label"], style="bold")] for label in labels])
 
 
 def _entities(value: Any, answer: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -70,13 +77,15 @@ def _entities(value: Any, answer: Sequence[Mapping[str, Any]]) -> RenderableType
         return Text("no entities", style="dim")
     types = [entity.get("entity_group", entity.get("entity")) for entity in answer]
     colours = dict(zip(dict.fromkeys(types), cycle(COLOURS), strict=False))
-    text = Text(value if isinstance(value, str) else " ".join(value))
+    source = value if isinstance(value, str) else " ".join(value)
+    text = _text(source)
     rows = []
     for kind, entity in zip(types, answer, strict=True):
         start, end = entity["start"], entity["end"]
-        text.stylize(f"bold {colours[kind]}", start, end)
-        name = Text(str(kind), style=colours[kind])
-        rows.append([_probability(entity["score"]), name, text.plain[start:end], f"{start}–{end}"])
+        first, last = (len(escape_control(source[:offset])) for offset in (start, end))
+        text.stylize(f"bold {colours[kind]}", first, last)
+        name = _text(kind, style=colours[kind])
+        rows.append([_probability(entity["score"]), name, source[start:end], f"{start}–{end}"])
     return Group(text, _rows(rows))
 
 
@@ -88,9 +97,9 @@ def _passages(question: Mapping[str, str], answer: Any) -> RenderableType:
             before = f"…{before[-CONTEXT_CHARACTERS:].partition(' ')[2]}"
         if len(after) > CONTEXT_CHARACTERS:
             after = f"{after[:CONTEXT_CHARACTERS].rpartition(' ')[0]}…"
-        context = Text.assemble((before, "dim"), (passage["answer"], "bold"), (after, "dim"))
-        context.plain = context.plain.replace("\n", " ")
-        rows.append([_probability(passage["score"]), Text(passage["answer"] or "no answer", style="bold"), context])
+        pieces = ((before, "dim"), (passage["answer"], "bold"), (after, "dim"))
+        context = Text.assemble(*((escape_control(piece.replace("\n", " ")), style) for piece, style in pieces))
+        rows.append([_probability(passage["score"]), _text(passage["answer"] or "no answer", style="bold"), context])
     return _rows(rows)
 
 
@@ -104,7 +113,7 @@ def _states(text: str, answer: Any) -> RenderableType:
 
 
 def _generated(text: Any, answer: Sequence[Mapping[str, str]]) -> RenderableType:
-    return Group(*(Text(str(next(iter(result.values())))) for result in answer))
+    return Group(*(_text(next(iter(result.values()))) for result in answer))
 
 
 def _similarities(pairs: Sequence[tuple[tuple[str, str], float]]) -> RenderableType:

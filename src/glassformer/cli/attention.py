@@ -73,7 +73,7 @@ def attention(
         common.note(f"{cost.summary(len(reading))} in {record}")
         with bars.counter_bar(f"{model_options.model} reads") as progress:
             files = reading.record(patterns, folder=record, progress=progress)
-        print(*files, sep="\n")
+        common.print_line("\n".join(map(str, files)))
         return
     with bars.counter_bar(f"{model_options.model} reads") as progress:
         view: View

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from glassformer.page.format import escape_control
+
 if TYPE_CHECKING:
     from glassformer.progress import NamedProgress, Progress
 
@@ -18,8 +20,9 @@ def spinner(what: str) -> Iterator[None]:
         yield
         return
     from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status(f"{what}…"):
+    with Console(stderr=True).status(Text(escape_control(f"{what}…"))):
         yield
 
 
@@ -30,9 +33,9 @@ def counter_bar(what: str) -> Iterator[Progress]:
     from rich.console import Console
 
     console = Console(stderr=True)
-    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn())
+    columns = (progress.TextColumn("{task.description}", markup=False), progress.BarColumn(), progress.MofNCompleteColumn())
     with progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(escape_control(what), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
@@ -43,16 +46,16 @@ def download_bar() -> Iterator[NamedProgress]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, disable=not console.is_terminal)
     tasks: dict[str, Any] = {}
 
     def progress(what: str, done: int, total: int) -> None:
         if what not in tasks:
             if not console.is_terminal:
-                print(f"{what} ({total // 1_000_000} MB)", file=sys.stderr)
+                print(escape_control(f"{what} ({total // 1_000_000} MB)"), file=sys.stderr)
             bar.start()
-            tasks[what] = bar.add_task(what, total=total)
+            tasks[what] = bar.add_task(escape_control(what), total=total)
         bar.update(tasks[what], completed=min(done, total))
 
     try:
@@ -72,5 +75,5 @@ def work_bar(what: str, *, in_bytes: bool = True) -> Iterator[NamedProgress]:
     amount = DownloadColumn() if in_bytes else TaskProgressColumn()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=not in_bytes) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(escape_control(what), total=None)
         yield lambda _, done, total: bar.update(task, completed=done, total=total)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
 from glassformer.errors import InputError, SettingError
+from glassformer.page.format import escape_control, to_json
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
@@ -51,14 +52,27 @@ DEFAULT_MODEL = "smollm2"
 
 def note(text: str) -> None:
     """A line on stderr, for people; stdout is for data."""
-    print(text, file=sys.stderr)
+    print(escape_control(text), file=sys.stderr)
+
+
+def print_line(line: object, *, flush: bool = False) -> None:
+    """A line of data on stdout: as it is; on a terminal with control characters made visible."""
+    print(escape_control(str(line)) if sys.stdout.isatty() else line, flush=flush)
+
+
+def print_json(value: Any, *, flush: bool = False) -> None:
+    """A line of JSON on stdout: characters as they are, or escaped where stdout's encoding does not have them."""
+    text = to_json(value, allow_nan=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        text = json.dumps(value)
+    print(text, flush=flush)
 
 
 def write_piece(piece: str, wrap: Callable[[str], str] = str) -> None:
     """Write a piece of an answer at once; on a terminal, with control characters made visible and lines broken by `wrap`."""
     if sys.stdout.isatty():
-        from glassformer.page.format import escape_control
-
         piece = wrap(escape_control(piece))
     sys.stdout.write(piece)
     sys.stdout.flush()
@@ -113,10 +127,10 @@ def load_model(name: str, **options: Any) -> Model:
 def show(view: View, *, as_json: bool = False, everything: bool = False, save: Path | None = None) -> None:
     """Print a view, for people or as JSON; or write it to a file, in the format of its suffix."""
     if save is not None:
-        print(view.save(save))
+        print_line(view.save(save))
         return
     if as_json:
-        print(to_json(view.to_dict()))
+        print_json(view.to_dict())
         return
     from rich.console import Console
 
@@ -125,14 +139,11 @@ def show(view: View, *, as_json: bool = False, everything: bool = False, save: P
     Console().print(TerminalPage(view.page(everything)))
 
 
-def to_json(data: Any) -> str:
-    """JSON for stdout: characters as they are, or escaped where it cannot hold them."""
-    text = json.dumps(data, ensure_ascii=False)
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except (UnicodeEncodeError, LookupError):
-        return json.dumps(data)
-    return text
+class _NoteFormatter(logging.Formatter):
+    """Log lines as `note` prints them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_control(super().format(record))
 
 
 def log_to_stderr() -> None:
@@ -140,6 +151,6 @@ def log_to_stderr() -> None:
     notes = logging.getLogger("glassformer")
     if not notes.handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("glass: %(message)s"))
+        handler.setFormatter(_NoteFormatter("glass: %(message)s"))
         notes.addHandler(handler)
         notes.propagate = False

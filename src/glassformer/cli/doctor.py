@@ -45,13 +45,13 @@ def doctor(
         raise click.BadParameter("a model is for --verify only.", param_hint="--model")
     findings = examine()
     if as_json:
-        print(common.to_json(findings))
+        common.print_json(findings)
         return
     width = max(map(len, findings))
     for name, value in findings.items():
         lines = [f"{key} {item}" for key, item in value.items()] if isinstance(value, dict) else value
         for number, line in enumerate(lines if isinstance(lines, list) else [lines]):
-            print(f"{name.replace('_', ' ') if number == 0 else '':{width}}  {line}")
+            common.print_line(f"{name.replace('_', ' ') if number == 0 else '':{width}}  {line}")
 
 
 def _verify(name: str, as_json: bool) -> None:
@@ -67,13 +67,13 @@ def _verify(name: str, as_json: bool) -> None:
         rows = verify_engine(model)
     if as_json:
         about = {"model": model.name, "weights": model.opened.kind, "right": "plain, float32"}
-        print(common.to_json({**about, "checks": [row.to_dict() for row in rows]}))
+        common.print_json({**about, "checks": [row.to_dict() for row in rows]})
     else:
         from rich.console import Console
 
         from glassformer.views.verification import LEGEND, verdicts_table
 
-        print(f"{model.name} ({model.opened.kind}): the CPU engine beside PyTorch in float32, at every site")
+        common.print_line(f"{model.name} ({model.opened.kind}): the CPU engine beside PyTorch in float32, at every site")
         Console().print(verdicts_table(rows))
         print(LEGEND)
     if not all(row.agrees for row in rows):

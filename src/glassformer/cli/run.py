@@ -84,7 +84,7 @@ def run(
     except KeyboardInterrupt:
         interrupted = True
     if as_json:
-        print(common.to_json({**run_data(prepared, why), **({"finish": "cancelled"} if interrupted else {})}))
+        common.print_json({**run_data(prepared, why), **({"finish": "cancelled"} if interrupted else {})})
     else:
         common.write_piece("\n")
     if why and not as_json:

@@ -184,7 +184,7 @@ def print_json_lines(task: Task, inputs: Iterable[Any]) -> bool:
             is_error = isinstance(answer, GlassError)
             line = {"input": getattr(value, "line", value), ("error" if is_error else "output"): json_value(answer)}
             failed += is_error
-            print(json_line(line), flush=not pending)
+            common.print_json(line, flush=not pending)
             count()
     if failed:
         common.note(f"glass: {failed} of the texts could not be answered; their lines say why.")
@@ -214,11 +214,6 @@ def print_answers(task: Task, inputs: Iterable[Any]) -> bool:
         if isinstance(answer, GlassError):
             common.note(f"glass: {answer}" if len(pairs) == 1 else f"glass: {value!r}: {answer}")
     return len(answered) == len(pairs)
-
-
-def json_line(line: Any) -> str:
-    """A line of JSON, in ASCII escapes if it has surrogates, which cannot be encoded."""
-    return common.to_json(line)
 
 
 def json_value(answer: Any) -> Any:
@@ -260,7 +255,7 @@ def list_tasks(as_json: bool) -> None:
             }
             for name, task in TASKS.items()
         ]
-        print(common.to_json(rows))
+        common.print_json(rows)
         return
     from rich.console import Console
     from rich.table import Table

@@ -4,16 +4,20 @@
 
 Numbers become text in the view's module, once, so that every renderer shows the same ones. Widths, colors and characters
 are the renderers' business.
+
+Texts may come from anywhere, so a renderer shows `escape_page` of a page: nothing in it acts on a terminal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from glassformer.page.format import escape_control, one_line
 
 Style: TypeAlias = Literal["", "strong", "dim", "special", "chosen", "out"]
 ColumnKind: TypeAlias = Literal["text", "token", "number", "code", "bar"]
@@ -162,3 +166,21 @@ def elide_middle(rows: Sequence[TableRow], limit: int) -> tuple[TableRow, ...]:
     blank = ("",) * max(0, len(rows[0].cells) - 3)
     gap = TableRow(("…", f"{len(rows) - 2 * half:,} more", "(--all)", *blank)[: len(rows[0].cells)], "dim")
     return (*rows[:half], gap, *rows[-half:])
+
+
+def escape_page(page: Page) -> Page:
+    """A page in which no text acts on a terminal, and only paragraphs have several lines."""
+    escaped: Page = _escape(page)
+    return escaped
+
+
+def _escape(value: Any, lines: bool = False) -> Any:
+    """A part, or what it consists of; `lines`: line breaks stay."""
+    if isinstance(value, str):
+        return value if value.isprintable() else escape_control(value if lines else one_line(value))
+    if isinstance(value, tuple):
+        return tuple(_escape(item, lines) for item in value)
+    if is_dataclass(value):
+        lines = isinstance(value, (Paragraph, Preformatted))
+        return type(value)(*(_escape(getattr(value, field.name), lines) for field in fields(value)))  # type: ignore[misc]
+    return value

@@ -2,24 +2,76 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+ACTING = re.compile(  # control characters but tab and line feed; separators of lines; bidi controls; surrogates
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+BLANK_LETTERS = re.compile(  # marks and letters that draw nothing: joiners, fillers, variation selectors
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+NO_BREAK_SPACE = "⍽"
 
 
 def visible(text: str) -> str:
-    """A text with its spaces, line breaks and tabs as visible characters."""
-    return escape_control(text.replace(" ", "␣").replace("\n", "⏎").replace("\t", "⇥")) or "∅"
+    r"""A token's text with all that is invisible as pictures or codes, spaces too.
+
+    >>> visible(" a\xa0b\u200b\n")
+    '␣a⍽b\\u200b⏎'
+    """
+    return reveal_line(text).replace(" ", "␣") or "∅"
+
+
+def reveal_line(text: str) -> str:
+    """A text on one line, with all that is invisible but spaces as pictures or codes."""
+    return one_line(reveal(text))
+
+
+def reveal(text: str) -> str:
+    r"""A text with all that is invisible but spaces, line breaks and tabs as pictures or codes.
+
+    >>> reveal("a\xa0b\u202ec\n")
+    'a⍽b\\u202ec\n'
+    """
+    if not text.isprintable():
+        text = "".join(
+            character if character in "\n\t" or character.isprintable() else _picture(character) for character in text
+        )
+    return BLANK_LETTERS.sub(lambda match: _picture(match[0]), text)
 
 
 def escape_control(text: str) -> str:
-    r"""Control characters as their codes, since they would act on the terminal; line breaks and tabs stay.
+    r"""A text in which nothing acts on a terminal or on the order of the letters; line breaks and tabs stay.
 
     >>> escape_control("a\x1b[2J\n")
     'a\\x1b[2J\n'
     """
-    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return text if text.isprintable() else ACTING.sub(lambda match: _picture(match[0]), text)
+
+
+def to_json(value: Any, **options: Any) -> str:
+    r"""JSON in which nothing acts on a terminal, and that can be encoded; options: those of json.dumps.
+
+    >>> to_json(["é", "\u202e", "\ud800"])
+    '["é", "\\u202e", "\\ud800"]'
+    """
+    return ACTING.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False, **options))
+
+
+def one_line(text: str) -> str:
+    """A text with its line breaks and tabs as pictures."""
+    return text.replace("\n", "⏎").replace("\t", "⇥")
+
+
+def _picture(character: str) -> str:
+    """What is shown in place of an invisible character: its code, as Python writes it."""
+    if character == "\xa0":
+        return NO_BREAK_SPACE
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def tail(text: str, limit: int) -> str:
@@ -28,7 +80,7 @@ def tail(text: str, limit: int) -> str:
     >>> tail("how are you today", 10)
     '…you today'
     """
-    line = visible(text) if not text.strip() else escape_control(text.replace("\n", "⏎").replace("\t", "⇥"))
+    line = reveal_line(text) if text.strip(" \n\t") else visible(text)
     return line if len(line) <= limit else f"…{line[1 - limit :]}"
 
 

@@ -32,6 +32,7 @@ from glassformer.page.document import (
     TableRow,
     ThumbnailGrid,
     TokenStrip,
+    escape_page,
 )
 from glassformer.page.png import png
 
@@ -45,11 +46,12 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 def html_fragment(page: Page) -> str:
     """A page for a notebook's cell."""
-    return f'<div class="glass"><style>{STYLE}</style>{html_body(page)}</div>'
+    return f'<div class="glass"><style>{STYLE}</style>{html_body(escape_page(page))}</div>'
 
 
 def html_document(page: Page) -> str:
     """A page as a complete HTML file."""
+    page = escape_page(page)
     title = escape(page.title)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -30,6 +30,7 @@ from glassformer.page.document import (
     Table,
     ThumbnailGrid,
     TokenStrip,
+    escape_page,
 )
 
 RICH_STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
@@ -66,7 +67,7 @@ class TerminalPage:
     page: Page
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for part in self.page.parts:
+        for part in escape_page(self.page).parts:
             for line in render(part, options.max_width):
                 if not isinstance(line, list):
                     yield line
@@ -84,7 +85,7 @@ def render(part: object, width: int) -> Iterator[RenderableType | Spans]:
 
 @render.register
 def _(part: Heading, width: int) -> Iterator[RenderableType | Spans]:
-    yield Rule(part.text, align="left")
+    yield Rule(Text(part.text, "rule.text"), align="left")
 
 
 @render.register
@@ -102,7 +103,7 @@ def _(part: Preformatted, width: int) -> Iterator[RenderableType | Spans]:
 
 @render.register
 def _(part: Collapsible, width: int) -> Iterator[RenderableType | Spans]:
-    yield Rule(part.title, align="left")
+    yield Rule(Text(part.title, "rule.text"), align="left")
     for inner in part.parts:
         yield from render(inner, width)
 

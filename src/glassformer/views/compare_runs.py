@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
-from glassformer.page.format import abbreviate_list, escape_control, format_percent, pluralize, visible
+from glassformer.page.format import abbreviate_list, format_percent, pluralize, visible
 from glassformer.views.answers import Candidate
 from glassformer.views.view import View
 
@@ -67,10 +67,7 @@ def draw(view: RunComparison, everything: bool = False) -> Page:
     parts: list[PagePart] = [Heading(f"{first}  ‖  {second}")]
     if view.prompts[0] != view.prompts[1]:
         parts.append(Paragraph(f"common prefix of the prompts: {pluralize(view.shared_prompt, 'token')}", "dim"))
-        parts += [
-            Paragraph(f"{name}: {escape_control(text.strip())}", "dim")
-            for name, text in zip(view.names, view.prompts, strict=True)
-        ]
+        parts += [Paragraph(f"{name}: {text.strip()}", "dim") for name, text in zip(view.names, view.prompts, strict=True)]
     for setting in view.settings:
         parts.append(Paragraph(f"{setting.name}: {setting.values[0]}  ‖  {setting.values[1]}", "dim"))
     for name, sites in zip(view.names, view.changes, strict=True):
@@ -78,9 +75,9 @@ def draw(view: RunComparison, everything: bool = False) -> Page:
             parts.append(Paragraph(f"{name}: changed at {abbreviate_list(sites, 4)}", "dim"))
     parts += [
         Heading(first),
-        Paragraph(escape_control(view.texts[0])),
+        Paragraph(view.texts[0]),
         Heading(second),
-        Paragraph(escape_control(view.texts[1])),
+        Paragraph(view.texts[1]),
     ]
     if view.same:
         title = "the two texts are the same, token by token; at the first step:"

@@ -27,13 +27,14 @@ from glassformer.page.document import (
     elide_middle,
 )
 from glassformer.page.format import (
-    escape_control,
     format_bytes,
     format_count,
     format_percent,
     format_seconds,
     format_shape,
     pluralize,
+    reveal,
+    reveal_line,
     visible,
 )
 from glassformer.views.answers import Answer, Candidate
@@ -119,7 +120,7 @@ class Stage:
 
 def draw_journey(j: Journey, everything: bool = False) -> Page:
     """Long prompts are shortened in the middle unless `everything` is shown."""
-    special = tuple(token.text for token in j.tokens if token.special)
+    special = tuple(reveal(token.text) for token in j.tokens if token.special)
     texts = [text for text in (j.prompt, j.pair) if text is not None]
     sections: list[tuple[str, list[PagePart]]] = [
         (
@@ -153,7 +154,7 @@ def shortened(text: str, everything: bool) -> str:
     if len(text) > MAX_CHARACTERS and not everything:
         half = MAX_CHARACTERS // 2
         text = f"{text[:half]}\n… {len(text) - 2 * half} more characters (--all) …\n{text[-half:]}"
-    return escape_control(text.rstrip("\n"))
+    return reveal(text.rstrip("\n"))
 
 
 def tokens_table(tokens: Sequence[Token], everything: bool = False) -> Table:
@@ -165,7 +166,7 @@ def tokens_table(tokens: Sequence[Token], everything: bool = False) -> Table:
     )
     rows = [
         TableRow(
-            (str(token.position), str(token.id), escape_control(token.token), visible(token.text)),
+            (str(token.position), str(token.id), reveal_line(token.token), visible(token.text)),
             "special" if token.special else "",
         )
         for token in tokens
@@ -282,9 +283,7 @@ def labels_table(j: Journey, everything: bool = False) -> Table:
 
 def _answer_text(candidate: Candidate, kind: str) -> str:
     """A token with visible spaces; a label or a passage as it reads."""
-    return (
-        visible(candidate.text) if kind == "token" else escape_control(candidate.text.replace("\n", "⏎").replace("\t", "⇥"))
-    )
+    return visible(candidate.text) if kind == "token" else reveal_line(candidate.text)
 
 
 def _span(candidate: Candidate) -> str:

@@ -10,7 +10,6 @@ from itertools import groupby
 from glassformer.page.document import Cell, Column, Page, PagePart, Paragraph, Shortenable, Style, Table, TableRow
 from glassformer.page.format import (
     abbreviate_list,
-    escape_control,
     format_bytes,
     format_count,
     format_percent,
@@ -142,7 +141,7 @@ def draw(view: Parameters, everything: bool = False) -> Page:
     parts: list[PagePart] = [Paragraph(summary(view)), *kind_parts(view), Paragraph("")]
     if view.only is not None:
         line = f"{pluralize(len(selected), 'tensor')} with {view.tree.elements:,} parameters"
-        parts.append(Paragraph(f"{escape_control(view.only)}: {line}", "strong"))
+        parts.append(Paragraph(f"{view.only}: {line}", "strong"))
     if any(tensor.statistics for tensor in selected):
         parts += [*statistics_parts(selected, everything), *not_finite(selected)]
     elif everything or view.only is not None:
@@ -156,7 +155,7 @@ def draw(view: Parameters, everything: bool = False) -> Page:
 def summary(view: Parameters) -> str:
     """The total number of parameters and their bytes."""
     family = f" ({view.family})" if view.family else ""
-    line = f"{escape_control(view.model)}{family}: {view.elements:,} parameters in {pluralize(view.tensors, 'tensor')}"
+    line = f"{view.model}{family}: {view.elements:,} parameters in {pluralize(view.tensors, 'tensor')}"
     if view.bytes is None:
         return (
             f"{line}.\nThere are no weights here: the shapes are those of the config.\n"
@@ -217,7 +216,7 @@ def _tensor_row(label: str, tensor: Parameter, depth: int) -> TableRow:
 
 
 def _row(label: str, shape: str, elements: int, size: int | None, kind: str, depth: int) -> TableRow:
-    cells = ("  " * depth + escape_control(label), shape, format_count(elements), format_bytes(size or 0), kind)
+    cells = ("  " * depth + label, shape, format_count(elements), format_bytes(size or 0), kind)
     return TableRow(cells, "" if shape else "strong")
 
 
@@ -257,7 +256,7 @@ def list_table(tensors: Sequence[Parameter]) -> Table:
     rows = (
         TableRow(
             (
-                escape_control(tensor.name),
+                tensor.name,
                 format_shape(tensor.shape),
                 format_count(tensor.elements),
                 tensor.kind or "",
@@ -295,9 +294,9 @@ def _block_rows(tensors: Sequence[Parameter], histograms: bool) -> Iterator[Tabl
         if not block or len(members) == 1:
             yield from (TableRow((_name(tensor.name, tensors), *_numbers(tensor, histograms))) for tensor in members)
             continue
-        yield TableRow(_label_row(escape_control(block), histograms), "strong")
+        yield TableRow(_label_row(block, histograms), "strong")
         for tensor in members:
-            label = f"  {escape_control(tensor.name.removeprefix(block + '.'))}"
+            label = f"  {tensor.name.removeprefix(block + '.')}"
             yield TableRow((label, *_numbers(tensor, histograms)))
 
 
@@ -315,8 +314,8 @@ def _name(name: str, tensors: Sequence[Parameter]) -> Cell:
     block = _block(name)
     endings = {tensor.name.removeprefix(_block(tensor.name)) for tensor in tensors}
     if not block or len(endings) > 1:
-        return escape_control(name)
-    return Shortenable(escape_control(name), escape_control(".".join(block.split(".")[-2:])))
+        return name
+    return Shortenable(name, ".".join(block.split(".")[-2:]))
 
 
 def _label_row(text: str, histograms: bool) -> tuple[str, ...]:
@@ -360,7 +359,7 @@ def not_finite(tensors: Sequence[Parameter]) -> list[PagePart]:
             counts = [f"{statistics.nans:,} not a number (NaN)"] * bool(statistics.nans)
             counts += [f"{statistics.infinite:,} infinite"] * bool(statistics.infinite)
             values = f"of {tensor.elements:,} values, {' and '.join(counts)}"
-            parts.append(Paragraph(f"{escape_control(tensor.name)}: {values}. The statistics are of the others.", "special"))
+            parts.append(Paragraph(f"{tensor.name}: {values}. The statistics are of the others.", "special"))
     return parts
 
 
@@ -371,7 +370,7 @@ def notes(view: Parameters) -> Iterator[str]:
     """What is tied, unused, missing or named otherwise in the file."""
     for tied in view.tied:
         copy = f" The file holds it once more ({format_bytes(tied.bytes)})." if tied.bytes else ""
-        yield f"{escape_control(tied.name)} is tied: it is {escape_control(tied.same)}, and counted there.{copy}"
+        yield f"{tied.name} is tied: it is {tied.same}, and counted there.{copy}"
     if view.unused:
         size = format_bytes(sum(tensor.bytes or 0 for tensor in view.unused))
         yield f"in the file but not used, and not counted: {_names([tensor.name for tensor in view.unused])} ({size})"
@@ -380,9 +379,9 @@ def notes(view: Parameters) -> Iterator[str]:
     if view.family is None:
         yield "This is not a known family: every tensor of its files is counted."
     if renamed := [tensor for tensor in view.flat if tensor.written]:
-        first = f"{escape_control(renamed[0].name)} is {escape_control(renamed[0].written or '')} there"
+        first = f"{renamed[0].name} is {renamed[0].written or ''} there"
         yield f"the file calls {pluralize(len(renamed), 'tensor')} by other names: {first}"
 
 
 def _names(names: Sequence[str]) -> str:
-    return abbreviate_list([escape_control(name) for name in names])
+    return abbreviate_list(names)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from glassformer.errors import InputError
 from glassformer.page.document import Column, Grid, Heading, Page, PagePart, Paragraph, Table, TableRow
-from glassformer.page.format import abbreviate_list, escape_control, tail, visible
+from glassformer.page.format import abbreviate_list, reveal_line, tail, visible
 from glassformer.views.view import View
 
 PatchedPart: TypeAlias = Literal["residual", "attention", "mlp", "heads", "query", "key", "value", "pattern"]
@@ -122,7 +122,7 @@ def draw(view: Patching, everything: bool = False) -> Page:
     row_labels = tuple(_layer(name) for name in view.layers)
     column_labels = view.columns if view.heads else tuple(_token(view, position) for position in view.positions)
     numbers = tuple(tuple(map(_rounded, row)) for row in view.values)
-    shorten = escape_control if everything else partial(tail, limit=MAX_CHARACTERS)
+    shorten = reveal_line if everything else partial(tail, limit=MAX_CHARACTERS)
     own = view.best == tuple(answer.id for answer in view.answers)
     title = f"which places make it {first}, and not {second}" if own else f"which places move {first} against {second}"
     shared = f", which {view.sharing} heads share" if view.sharing > 1 else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Preformatted, Table, TableRow, elide_middle
-from glassformer.page.format import escape_control, visible
+from glassformer.page.format import visible
 from glassformer.views.journey import shortened
 from glassformer.views.view import View
 
@@ -109,7 +109,7 @@ def draw_receipt(view: Receipt, everything: bool = False) -> Page:
         Heading("the prompt, as the model saw it"),
         Preformatted(shortened(view.prompt, everything)),
         Heading("the text"),
-        Paragraph(escape_control(view.text)),
+        Paragraph(view.text),
         Table(columns, tuple(tokens) if everything else elide_middle(tokens, MAX_TOKENS)),
     ]
     return Page(f"{view.model}: receipt", tuple(parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from glassformer.page.document import Collapsible, Heading, Page, PagePart, Paragraph, Preformatted, TokenStrip
-from glassformer.page.format import escape_control, format_seconds, pluralize, visible
+from glassformer.page.format import format_seconds, pluralize, reveal, visible
 from glassformer.views import trace, why
 from glassformer.views.attention import AttentionMap, Heads
 from glassformer.views.attribution import Attribution
@@ -44,7 +44,7 @@ class Overview:
 
 def draw(run: Overview, everything: bool = False) -> Page:
     parts: list[PagePart] = [
-        Paragraph(escape_control(run.text), "strong"),
+        Paragraph(run.text, "strong"),
         Paragraph(_summary(run), "dim"),
         *([Paragraph(run.remedy)] if run.remedy else []),
     ]
@@ -62,7 +62,7 @@ def draw(run: Overview, everything: bool = False) -> Page:
                 ),
             ),
         ]
-    parts.append(Collapsible("the prompt, as the model saw it", (Preformatted(escape_control(run.prompt)),)))
+    parts.append(Collapsible("the prompt, as the model saw it", (Preformatted(reveal(run.prompt)),)))
     if run.lens is not None:
         parts.append(Collapsible("the lens: what each layer would predict", run.lens.page().parts))
     if run.attribution is not None:

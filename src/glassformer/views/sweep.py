@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassformer.page.document import Column, Heading, Page, PagePart, Paragraph, Table, TableRow
-from glassformer.page.format import escape_control, format_percent, format_seconds, tail, visible
+from glassformer.page.format import format_percent, format_seconds, tail, visible
 from glassformer.views.view import View
 
 
@@ -126,5 +126,5 @@ def draw_strategies(view: Strategies, everything: bool = False) -> Page:
         Paragraph("surprisal: how unexpected a token was, −log2 of its probability; mean, in bits", "dim"),
     ]
     for strategy in view.tried:
-        parts += [Heading(strategy.name), Paragraph(escape_control(strategy.text))]
+        parts += [Heading(strategy.name), Paragraph(strategy.text)]
     return Page(f"{view.model}: strategies side by side", tuple(parts))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from glassformer.errors import InputError, did_you_mean
 from glassformer.page.document import Column, Page, Paragraph, Table, TableRow, elide_middle
-from glassformer.page.format import escape_control, pluralize, visible
+from glassformer.page.format import pluralize, reveal_line, visible
 from glassformer.views.view import View
 from glassformer.views.vocabulary import VocabularySizes
 
@@ -97,7 +97,7 @@ def token_row(token: TextToken, pair: bool) -> TableRow:
     cells = (
         str(token.position),
         str(token.id),
-        escape_control(token.token).replace("\n", "⏎").replace("\t", "⇥"),
+        reveal_line(token.token),
         visible(token.text),
         "" if token.start is None else f"{which}{token.start}–{token.end}",
         kind or ("" if token.word is None else str(token.word)),

@@ -6,7 +6,6 @@ for JSON, under a schema with a name and a version, and `save` writes any of the
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from glassformer.arguments import checked, checked_class
 from glassformer.atomic_files import write_text
 from glassformer.errors import InputError
+from glassformer.page.format import to_json
 
 if TYPE_CHECKING:
     from glassformer.page.document import Page
@@ -70,7 +70,7 @@ class View:
         from glassformer.page.terminal import TerminalPage, plain_text
 
         forms = {
-            ".json": lambda: json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n",
+            ".json": lambda: to_json(self.to_dict(), allow_nan=False) + "\n",
             ".html": lambda: html_document(self.page(everything=True)),
             ".txt": lambda: plain_text(TerminalPage(self.page(everything=True))),
         }

@@ -97,7 +97,7 @@ def chat_from_pipe(session: Session) -> int:
         except GlassError as error:
             common.note(f"glass: {error}")
             if session.as_json:
-                print(common.to_json({"message": text, "error": str(error)}), flush=True)
+                common.print_json({"message": text, "error": str(error)}, flush=True)
             code = 1
     return code
 

@@ -69,7 +69,7 @@ def complete(line: str) -> list[str]:
 
 def print_result(session: Session, text: str) -> None:
     """Print to stdout, or to stderr where stdout is for JSON."""
-    (common.note if session.as_json else print)(text)
+    (common.note if session.as_json else print)(escape_control(text))
 
 
 def print_page(session: Session, page: Page) -> None:
@@ -100,7 +100,7 @@ def tokens(session: Session, argument: str) -> None:
     ]
     if session.as_json:
         names = ("number", "id", "text", "probability")
-        print(common.to_json([dict(zip(names, row, strict=True)) for row in rows]))
+        common.print_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
         print(in_columns([(str(number), visible(text), format_percent(chance)) for number, _, text, chance in rows]))
 
@@ -169,7 +169,7 @@ def system(session: Session, argument: str) -> None:
         session.change(messages=(Message("system", argument), *conversation.dialogue))
         common.note("the system message is set.")
     else:
-        print_result(session, escape_control(conversation.system or "there is no system message."))
+        print_result(session, conversation.system or "there is no system message.")
 
 
 @command("[NAME=VALUE]")

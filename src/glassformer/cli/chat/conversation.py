@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.atomic_files import write_text
 from glassformer.errors import InputError
+from glassformer.page.format import to_json
 from glassformer.runtime.run import Run
 from glassformer.typecheck import matches_type, type_words
 from glassformer.views.view import View
@@ -80,11 +81,10 @@ class Conversation(View):
 
     def page(self, everything: bool = False) -> Page:
         from glassformer.page.document import Heading, Page, PagePart, Preformatted
-        from glassformer.page.format import escape_control
 
         parts: list[PagePart] = []
         for message in self.messages:
-            parts += [Heading(message.speaker), Preformatted(escape_control(message.content))]
+            parts += [Heading(message.speaker), Preformatted(message.content)]
         return Page(f"A conversation with {self.model}", tuple(parts))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -92,7 +92,7 @@ class Conversation(View):
         from glassformer.page.html import html_document
 
         forms = {
-            ".json": lambda: json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n",
+            ".json": lambda: to_json(self.to_dict(), allow_nan=False, indent=1) + "\n",
             ".md": lambda: "\n\n".join(
                 [f"# A conversation with {self.model}", *(f"## {turn.speaker}\n\n{turn.content}" for turn in self.messages)]
             ) + "\n",

@@ -148,7 +148,7 @@ class Session:
         if self.as_json:
             from glassformer.cli.run import run_data
 
-            print(common.to_json({**run_data(run), "finish": Message.of(run).finish}), flush=True)
+            common.print_json({**run_data(run), "finish": Message.of(run).finish}, flush=True)
         if run.remedy is not None:
             common.note(f"glass: {run.remedy}")
         dim_note(stats_line(run))
@@ -183,7 +183,7 @@ def join_messages(messages: Sequence[Message]) -> str:
 
 def excerpt(message: Message) -> str:
     """The beginning of a message, on one line."""
-    line = escape_control(" ".join(message.content.split()))
+    line = " ".join(message.content.split())
     return line if len(line) <= EXCERPT_LENGTH else f"{line[: EXCERPT_LENGTH - 1]}…"
 
 
@@ -206,7 +206,7 @@ def dim_note(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(text, "dim"), soft_wrap=True)
+    Console(stderr=True).print(Text(escape_control(text), "dim"), soft_wrap=True)
 
 
 def _same_input(first: Run, second: Run) -> bool:

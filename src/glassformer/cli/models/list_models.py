@@ -29,7 +29,7 @@ def list_models(as_json: common.JsonOption = False) -> None:
     if as_json:
         about = "made from models' weights to run them, and made again when needed"
         weights = [_entry("packed weights", "packed", about, "", "here", None, packed_bytes)] if packed_bytes else []
-        print(common.to_json([*catalogue, *others, *weights]))
+        common.print_json([*catalogue, *others, *weights])
         return
     _print(catalogue, others, packed_bytes)
     common.note("Any hub id ('Qwen/Qwen3-0.6B') or path (a folder, a .gguf or .ckpt file) works too.")

@@ -20,4 +20,4 @@ def pull(name: Annotated[str, argument(help="A catalogue name or a hub id.")], a
         path = pull(name, progress)
     if name == tiktoken_ranks.NAME and (copy := tiktoken_ranks.copy_to_tiktoken_cache()):
         common.note(f"tiktoken finds it as {copy}")
-    print(common.to_json({"name": name, "path": str(path)}) if as_json else path)
+    common.print_json({"name": name, "path": str(path)}) if as_json else common.print_line(path)

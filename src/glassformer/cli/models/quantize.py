@@ -72,7 +72,7 @@ def quantize(
             f"perplexity {before.perplexity:,.2f} → {after.perplexity:,.2f} ({growth:+.1%}) "
             f"over {before.tokens:,} tokens of {source}"
         )
-    print(common.to_json(report) if as_json else path)
+    common.print_json(report) if as_json else common.print_line(path)
 
 
 def _text(path: Path) -> str:

@@ -46,10 +46,10 @@ def rm(
             size = format_bytes(sum(file.bytes for file in left))
             common.note(f"Packed weights of this and other models still take {size}: glass models rm --packed")
     if as_json:
-        print(common.to_json([{"name": f.name, "kind": f.where, "path": str(f.path), "bytes": f.bytes} for f in files]))
+        common.print_json([{"name": f.name, "kind": f.where, "path": str(f.path), "bytes": f.bytes} for f in files])
         return
     for file in files:
-        print(file.path)
+        common.print_line(file.path)
 
 
 def _confirm(files: Sequence[CachedItem], question: str) -> None:
