@@ -1,6 +1,6 @@
 """One target's cases, in this process, under limits on time and memory; what came of them is printed as JSON.
 
-The number of the case at work is written to the file named by FUZZ_CASE, so that the case which ends the process can be named.
+The number of the case at work is written to the file named by FUZZ_CASE, so that a case which ends the process can be named.
 """
 
 from __future__ import annotations
@@ -68,11 +68,10 @@ def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
                 failures.append((number, f"{type(error).__name__}: {error}"[:300]))
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            if size := os.fstat(noise.fileno()).st_size:
+            if os.fstat(noise.fileno()).st_size:
                 failures.append((number, f"wrote to stderr: {os.pread(noise.fileno(), 300, 0)!r}"))
                 os.truncate(noise.fileno(), 0)
                 os.lseek(noise.fileno(), 0, os.SEEK_SET)
-                del size
             if len(failures) >= MOST_FAILURES:
                 break
         os.dup2(stderr, 2)

@@ -12,8 +12,8 @@ ODD_VALUES: tuple[Any, ...] = (
     None, True, False, "", " ", "\x00", "\ud800", "\u202e", "a" * 5000, 0.0, -0.0, 0.5, 1e308, -1e308, 1e-320, float("inf"),
     float("-inf"), float("nan"), [], {}, [[]], [None], {"": None}, [[[[[[[[]]]]]]]], {"a": {"b": {"c": {}}}},
 )  # fmt: skip
-ODD_BYTES = (b"\x00", b"\xff", b"\x80", b"{", b"}", b'"', b"\n", b" ", b"\x00" * 8, b"\xff" * 8, b"\x1b[2J", "\u202e".encode())
-ODD_TEXTS = ("\x00", "\x1b[2J", "\u202e", "\ud800", "\u00a0", "\u200b", "{{", "{%", "%}", "}}", "|", "(", ")", "[", "\\", '"', "'")
+ODD_BYTES = (b"\x00", b"\xff", b"\x80", b"{", b"}", b'"', b"\n", b" ", b"\x00" * 8, b"\xff" * 8, b"\x1b[2J", b"\xe2\x80\xae")
+ODD_TEXTS = ("\x00", "\x1b[2J", "\u202e", "\ud800", "\u00a0", "\u200b", *"|()[\\\"'", "{{", "{%", "%}", "}}")
 COUNTS = (1, 1, 1, 2, 3, 6)  # injuries: often one alone, so that it is reached
 HEADER = 512  # bytes at a file's beginning that most injuries go to
 

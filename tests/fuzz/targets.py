@@ -27,7 +27,7 @@ TEMPLATE = (
     "{% for message in messages %}{% set index = loop.index0 %}<|{{ message.role }}|>"
     "{{ message['content'] if message.content is string else message.content | map(attribute='text') | join(' ') | trim }}"
     "{% if message.tool_calls %}{{ message.tool_calls | tojson(indent=2) }}{% endif %}{{ '\\n' * (index % 2) }}{% endfor %}"
-    "{% macro end(text) %}{{ text | upper }}{% endmacro %}{% if add_generation_prompt %}{{ end('<|assistant|>') }}{% endif %}"
+    "{% macro end(text) %}{{ text | upper }}{% endmacro %}{% if add_generation_prompt %}{{ end('<|bot|>') }}{% endif %}"
 )
 SETTINGS: dict[str, Any] = {
     "max_new_tokens": 2, "do_sample": True, "temperature": 0.8, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "typical_p": 0.9,
@@ -185,11 +185,11 @@ def llama_weights() -> dict[str, Any]:
 
 
 LLAMA_CONFIG: dict[str, Any] = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 300, "hidden_size": 16, "intermediate_size": 24,
-    "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1,
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 300, "hidden_size": 16,
+    "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4,
+    "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "bos_token_id": 1,
     "eos_token_id": 2, "torch_dtype": "float32", "attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0,
-    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "initializer_range": 0.02, "use_cache": True,
+    "tie_word_embeddings": False, "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "initializer_range": 0.02,
 }  # fmt: skip
 GENERATION_CONFIG: dict[str, Any] = {
     "bos_token_id": 1, "eos_token_id": [2, 3], "pad_token_id": 0, "do_sample": True, "temperature": 0.6, "top_k": 20,
@@ -381,7 +381,8 @@ def merges(folder: Path) -> Target:
     """merges.txt beside a vocab.json."""
     model = tokenizer_json("bpe")["model"]
     (folder / "vocab.json").write_bytes(dumped({**model["vocab"], "<|endoftext|>": len(model["vocab"])}))
-    (folder / "tokenizer_config.json").write_bytes(dumped({"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>"}))
+    names = {"tokenizer_class": "GPT2Tokenizer", "pad_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_bytes(dumped(names))
     lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     return file_target(folder, "merges.txt", ["\n".join(lines).encode()], use_tokenizer)
 
