@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "repetition_penalty": 1.1, "no_repeat_ngram_size": 2, "seed": 7,
     "num_return_sequences": 2, "bad_words_ids": [[3], [4, 5]], "sequence_bias": [[[6], -1.0]], "min_new_tokens": 1,
     "forced_eos_token_id": 2, "suppress_tokens": [7], "begin_suppress_tokens": [8], "eos_token_id": [2], "pad_token_id": 0,
-    "exponential_decay_length_penalty": [1, 1.1], "stop": ["x"],
+    "stop_strings": ["x"],
 }  # fmt: skip
 BEAMS: dict[str, Any] = {
     "max_new_tokens": 2, "num_beams": 3, "num_return_sequences": 2, "length_penalty": 0.8, "early_stopping": True,
@@ -288,7 +288,7 @@ def config_file(folder: Path) -> Target:
     return json_file_target(write_llama(folder), "config.json", [LLAMA_CONFIG], open_everything)
 
 
-def model_cpu(folder: Path) -> Target:
+def model(folder: Path) -> Target:
     return json_file_target(write_llama(folder), "config.json", [LLAMA_CONFIG], run_model)
 
 
@@ -341,6 +341,12 @@ def torch_file(folder: Path) -> Target:
 def gguf(folder: Path) -> Target:
     seed = gguf_bytes(folder)
     return file_target(folder, "model.gguf", [seed], lambda path: open_everything(path / "model.gguf"))
+
+
+def gguf_model(folder: Path) -> Target:
+    """The same, run by the CPU engine."""
+    seed = gguf_bytes(folder)
+    return file_target(folder, "model.gguf", [seed], lambda path: run_model(path / "model.gguf"))
 
 
 def gguf_tokenizer(folder: Path) -> Target:
@@ -445,7 +451,7 @@ def screen(folder: Path) -> Target:
     from glassformer.page.terminal import TerminalPage, plain_text
 
     def read(text: str) -> object:
-        shown = plain_text(TerminalPage(Page("x", [Paragraph(text)])), 80)
+        shown = plain_text(TerminalPage(Page("x", (Paragraph(text),))), 80)
         wrong = [mark for mark in shown if unicodedata.category(mark) in ("Cc", "Cs") and mark != "\n"]
         assert not wrong, wrong
         return shown
@@ -456,8 +462,8 @@ def screen(folder: Path) -> Target:
 TARGETS: dict[str, Callable[[Path], Target]] = {
     target.__name__: target
     for target in (
-        config, config_file, model_cpu, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
-        gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages, receipt,
-        json_schema, screen,
+        config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
+        gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
+        receipt, json_schema, screen,
     )
 }  # fmt: skip

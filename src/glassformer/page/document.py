@@ -178,7 +178,7 @@ def _escape(value: Any, lines: bool = False) -> Any:
     """A part, or what it consists of; `lines`: line breaks stay."""
     if isinstance(value, str):
         return value if value.isprintable() else escape_control(value if lines else one_line(value))
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return tuple(_escape(item, lines) for item in value)
     if is_dataclass(value):
         lines = isinstance(value, (Paragraph, Preformatted))
