@@ -727,6 +727,7 @@ def test_a_schema_that_is_broken(smol: Tokenizer, schema: Any, said: str) -> Non
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
+        ({"enum": [-(2**63)]}, "holds -9223372036854775808, which no grammar can be made of. Use a number nearer to zero."),
         (
             "{bad",
             "is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1). Give a dictionary",
@@ -742,7 +743,7 @@ def test_a_schema_that_is_broken(smol: Tokenizer, schema: Any, said: str) -> Non
         ({"const": "\ud800"}, "holds a lone surrogate, which is no character. Repair it first."),
         ({"$ref": "#"}, "leads nowhere after 0 tokens: no text fits, or this tokenizer cannot spell it. Allow more"),
     ],
-    ids=["broken", "deep", "false", "list", "nan", "set", "surrogate", "circle"],
+    ids=["number", "broken", "deep", "false", "list", "nan", "set", "surrogate", "circle"],
 )
 def test_a_schema_that_is_refused(smol: Tokenizer, schema: Any, said: str) -> None:
     assert refused("json_schema", schema, smol).startswith(f"json_schema {said}")

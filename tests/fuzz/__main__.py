@@ -75,7 +75,7 @@ def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
             if len(failures) >= MOST_FAILURES:
                 break
         os.dup2(stderr, 2)
-    return {"accepted": accepted, "refused": refused, "failures": failures}
+    return {"accepted": accepted, "refused": refused, "refuses": target.refuses, "failures": failures}
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ class Target:
     make_good: Callable[[], Any]  # an input that must be accepted
     make: Callable[[random.Random], Any]  # a mutated one
     read: Callable[[Any], object]  # gives a value, or raises one of our errors
+    refuses: bool = True  # whether there is anything that it must not accept
 
 
 def bytes_target(seeds: list[bytes], read: Callable[[bytes], object]) -> Target:
@@ -456,7 +457,7 @@ def screen(folder: Path) -> Target:
         assert not wrong, wrong
         return shown
 
-    return Target(lambda: TEXT, lambda draw: mutated_text("\n".join(PROSE), draw), read)
+    return Target(lambda: TEXT, lambda draw: mutated_text("\n".join(PROSE), draw), read, refuses=False)
 
 
 TARGETS: dict[str, Callable[[Path], Target]] = {

@@ -37,7 +37,8 @@ def check(name: str, first: int, count: int, folder: Path) -> None:
     result = outcome(name, first, count, folder)
     assert not result["failures"], "\n".join(f"{name} {number}: {reason}" for number, reason in result["failures"])
     assert result["accepted"] + result["refused"] == count
-    assert result["refused"] > count // 100  # the mutations do reach what is checked
+    assert result["accepted"] > count // 100  # what is read is reached
+    assert result["refused"] > count // 100 or not result["refuses"]
     print(f"{name}: {count} cases, {result['accepted']} accepted, {result['refused']} refused")
 
 

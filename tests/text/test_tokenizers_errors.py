@@ -62,6 +62,24 @@ def test_merges_that_lack_their_prefix_are_refused(model: dict[str, Any], tmp_pa
         AutoTokenizer.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("piece", "what"),
+    [
+        ({"Sequence": {"id": "B", "type_id": 0}}, "sequence B"),
+        ({"SpecialToken": {"id": "<x>", "type_id": 0}}, "the token '<x>'"),
+    ],
+)
+def test_templates_that_name_what_is_missing_are_refused(
+    piece: dict[str, Any], what: str, nested: bool, tmp_path: Path
+) -> None:
+    pair = [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}]
+    template: dict[str, Any] = {"type": "TemplateProcessing", "single": [piece], "pair": pair, "special_tokens": {}}
+    processor = {"type": "Sequence", "processors": [template]} if nested else template
+    with pytest.raises(CheckpointError, match=f"its template for single texts names {what}, which is not there"):
+        AutoTokenizer.from_pretrained(write(tmp_path, post_processor=processor))
+
+
 def test_merges_with_their_prefix_load(tmp_path: Path) -> None:
     model = bpe("##", [["a", "##b"]], **{"a": 0, "##b": 1, "ab": 2})
     assert AutoTokenizer.from_pretrained(write(tmp_path, model=model)).encode("ab") == [2]

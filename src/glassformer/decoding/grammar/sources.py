@@ -45,7 +45,14 @@ def _from_schema(value: Any) -> str:
         text = json.dumps({"name": "schema", "json_schema": schema}, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise SettingError(f"json_schema cannot be written as JSON: {error}. Give what json.dumps takes.") from error
+    json.loads(text, parse_int=_check_number, parse_float=_check_number)
     return _source("json_schema", "start: @schema", _text("json_schema", text))
+
+
+def _check_number(digits: str) -> None:
+    """Refuse the one number that overflows llguidance's stack, and with it ends the process."""
+    if float(digits) == -(2.0**63):
+        raise SettingError(f"json_schema holds {digits}, which no grammar can be made of. Use a number nearer to zero.")
 
 
 def _from_regex(value: Any) -> str:

@@ -122,7 +122,27 @@ def _read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
         raw = path.read_bytes()
         if MAY_HAVE_PREFIX.search(raw):
             _check_prefix(json.loads(raw), path)
-        return tokenizers.Tokenizer.from_buffer(raw)
+        backend = tokenizers.Tokenizer.from_buffer(raw)
+        if backend.post_processor is not None:
+            _check_post_processor(json.loads(backend.post_processor.__getstate__()), path)
+        return backend
+
+
+def _check_post_processor(content: dict[str, Any], path: Path) -> None:
+    """Refuse a template that names what there is not: the library notices at the first text, and dies of it."""
+    for inner in content.get("processors") or ():
+        _check_post_processor(inner, path)
+    special = content.get("special_tokens") if content["type"] == "TemplateProcessing" else None
+    if special is None:
+        return
+    for name, sequences in (("single", "A"), ("pair", "AB")):
+        for piece in content[name]:
+            sequence, token = piece.get("Sequence"), piece.get("SpecialToken")
+            if (sequence and sequence["id"] not in sequences) or (token and token["id"] not in special):
+                what = f"sequence {sequence['id']}" if sequence else f"the token {token['id']!r}"
+                raise CheckpointError(
+                    f"{path}: its template for {name} texts names {what}, which is not there. Fetch it again."
+                )
 
 
 def _check_prefix(content: Any, path: Path) -> None:
