@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, normalizers, pre_tokenizers, processors
+from tokenizers import processors
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.errors import CheckpointError
 from glassformer.text.tokenizer_files import sentencepiece, tiktoken, tokenizer_classes
+from glassformer.text.tokenizer_files.class_pipelines import flag, set_bert_pipeline, set_gpt2_pipeline
 from glassformer.text.tokenizer_files.json_file import read_object
 from glassformer.text.tokenizer_files.tokenizer_classes import BERT, GPT2, SENTENCEPIECE, T5, TIKTOKEN, TokenizerClass
 from glassformer.text.tokenizers_errors import LibraryErrors
@@ -66,7 +67,10 @@ def set_post_processor(
     first, last = special.get("cls_token"), special.get("sep_token")
     if kind.bos_eos_pair and first and last:
         backend.post_processor = processors.RobertaProcessing(
-            (last, numbers[last]), (first, numbers[first]), _flag(config, "trim_offsets", True), _add_prefix_space(config)
+            (last, numbers[last]),
+            (first, numbers[first]),
+            flag(config, "trim_offsets", True),
+            flag(config, "add_prefix_space", False),
         )
         return
     if kind is TIKTOKEN:
@@ -79,8 +83,8 @@ def set_post_processor(
         single, pair = "first:0 $A:0 last:0", "first:0 $A:0 last:0 $B:1 last:1"
     else:
         first, last = special.get("bos_token"), special.get("eos_token")
-        prefix = "first:{0} " if first and _flag(config, "add_bos_token", False) else ""
-        suffix = " last:{0}" if last and _flag(config, "add_eos_token", False) else ""
+        prefix = "first:{0} " if first and flag(config, "add_bos_token", False) else ""
+        suffix = " last:{0}" if last and flag(config, "add_eos_token", False) else ""
         first_text, second_text = f"{prefix}$A:0{suffix}".format(0), f"{prefix}$B:1{suffix}".format(1)
         single, pair = first_text, f"{first_text} {second_text}"
     places = {"first": first, "last": last}
@@ -97,7 +101,7 @@ def _llama3_processor(config: Mapping[str, Any], special: Mapping[str, str], num
     """Byte offsets, and the begin-of-text token before each text, as Llama 3's tokenizer.json has them."""
     offsets = processors.ByteLevel(trim_offsets=False)
     bos = special.get("bos_token")
-    if bos is None or not _flag(config, "add_bos_token", bos == tiktoken.LLAMA3_BOS):
+    if bos is None or not flag(config, "add_bos_token", bos == tiktoken.LLAMA3_BOS):
         return offsets
     first = [{"id": "first", "ids": [numbers[bos]], "tokens": [bos]}]
     template = processors.TemplateProcessing(single="first:0 $A:0", pair="first:0 $A:0 first:1 $B:1", special_tokens=first)
@@ -117,15 +121,7 @@ def _wordpiece(folder: Path, config: Mapping[str, Any], unknown: str | None) -> 
     if unknown not in vocabulary:
         raise CheckpointError(f"{path}: lacks the token for unknown words, {unknown!r}. Fetch it again.")
     backend = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token=str(unknown)))
-    accents = config.get("strip_accents")
-    backend.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=_flag(config, "tokenize_chinese_chars", True),
-        strip_accents=accents if accents is None else bool(accents),
-        lowercase=_flag(config, "do_lower_case", True),
-    )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
+    set_bert_pipeline(backend, config)
     return backend
 
 
@@ -142,8 +138,7 @@ def _byte_level(folder: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer
             raise CheckpointError(f"{path}: {tokens[number]!r} and {token!r} have one id, {number}. Fetch it again.")
         tokens[number] = token
     backend = tokenizers.Tokenizer(BPE(vocabulary, _read_merges(folder / "merges.txt", vocabulary)))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=_add_prefix_space(config))
-    backend.decoder = decoders.ByteLevel()
+    set_gpt2_pipeline(backend, config)
     return backend
 
 
@@ -162,15 +157,6 @@ def _read_merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, s
                 )
         pairs.append((left, right))
     return pairs
-
-
-def _add_prefix_space(config: Mapping[str, Any]) -> bool:
-    return _flag(config, "add_prefix_space", False)
-
-
-def _flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = config.get(name)
-    return default if value is None else bool(value)
 
 
 def _read_text(path: Path) -> str:

@@ -20,6 +20,7 @@ from tokenizers.models import BPE, Unigram
 
 from glassformer.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
+from glassformer.text.tokenizer_files.class_pipelines import piece_decoder
 from glassformer.text.tokenizer_files.merges import merges
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -88,11 +89,7 @@ class ScoredPieces:
         backend.decoder = self.decoder() if self.byte_fallback else decoders.Metaspace(SPACE_MARKER, prepend_scheme="always")
 
     def decoder(self) -> Any:
-        """Spaces for `▁`, characters for bytes, and away with the space in front, which is none of the text's own."""
-        back = [decoders.Replace(SPACE_MARKER, " "), decoders.ByteFallback(), decoders.Fuse()]
-        return decoders.Sequence(
-            [*back, decoders.Strip(" ", 1, 0)] if self.add_prefix_space or self.remove_extra_whitespaces else back
-        )
+        return piece_decoder(strip_prefix_space=self.add_prefix_space or self.remove_extra_whitespaces)
 
     def added_tokens(self, normalized: Collection[int] = ()) -> list[AddedToken]:
         """The pieces that are matched whole anywhere in a text: control tokens, and those that a user defined."""

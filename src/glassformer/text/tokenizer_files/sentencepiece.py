@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer
 
 from glassformer.errors import CheckpointError
-from glassformer.text.token_bytes import SPACE_MARKER
+from glassformer.text.tokenizer_files.class_pipelines import flag, set_class_pipeline
 from glassformer.text.tokenizer_files.protobuf import Malformed, fields
 from glassformer.text.tokenizer_files.scored_pieces import NORMAL, UNKNOWN, USER_DEFINED, ScoredPieces
 from glassformer.text.tokenizer_files.tokenizer_classes import GEMMA, LLAMA, SENTINELS, T5, TokenizerClass
@@ -109,7 +109,7 @@ def build(model: SentencePieceModel, kind: TokenizerClass, config: Mapping[str, 
     pieces.kinds = [*pieces.kinds, *[USER_DEFINED] * len(sentinels)]
     if kind in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
         pieces.byte_fallback, pieces.charsmap, pieces.remove_extra_whitespaces = True, b"", False
-        pieces.add_prefix_space = kind is LLAMA and config.get("add_prefix_space") is not False
+        pieces.add_prefix_space = kind is LLAMA and flag(config, "add_prefix_space", True)
     problem = f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."
     with LibraryErrors(problem):
         backend = pieces.unigram() if model.algorithm == UNIGRAM else pieces.bpe()
@@ -117,12 +117,7 @@ def build(model: SentencePieceModel, kind: TokenizerClass, config: Mapping[str, 
             pieces.set_t5_pipeline(backend)
         else:
             pieces.set_pipeline(backend)
-        if kind is LLAMA:
-            scheme = ("always" if config.get("legacy") else "first") if pieces.add_prefix_space else "never"
-            backend.normalizer = None
-            backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme=scheme, split=False)
-        elif kind is GEMMA:
-            backend.normalizer = normalizers.Replace(" ", SPACE_MARKER)
+        set_class_pipeline(backend, kind, config)
         added = pieces.added_tokens(range(count) if pieces.remove_extra_whitespaces and kind is not T5 else ())
     return backend, [*added[: len(added) - len(sentinels)], *(AddedToken(sentinel, special=True) for sentinel in sentinels)]
 

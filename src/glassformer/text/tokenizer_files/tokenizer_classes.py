@@ -22,6 +22,7 @@ class TokenizerClass:
     token_types: bool = False  # which of two texts a token belongs to, as BERT was trained with
     bos_eos_pair: bool = False  # <s> and </s> around each text
     padding_side: str = "right"  # where no file says it
+    sets_prefix_space: bool = False  # whether `add_prefix_space` counts, whatever a tokenizer.json says
 
 
 UNKNOWN_CLASS = TokenizerClass()
@@ -70,7 +71,9 @@ COHERE = TokenizerClass(
         "mask_token": "<MASK_TOKEN>",
     },
     padding_side="left",
+    sets_prefix_space=True,
 )
+SETS_PREFIX_SPACE = TokenizerClass(sets_prefix_space=True)
 PADDED_LEFT = TokenizerClass(padding_side="left")  # classes of which nothing else is known here
 SENTENCEPIECE = TokenizerClass("pieces")  # SentencePiece's file alone says everything
 TIKTOKEN = TokenizerClass("ranks", {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"})  # as Llama 3 has it
@@ -85,6 +88,7 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "Gemma": GEMMA,
     "CodeLlama": CODE_LLAMA,
     "Cohere": COHERE,
+    **dict.fromkeys(("GPTNeoX", "Qwen2", "Qwen3_5"), SETS_PREFIX_SPACE),
     **dict.fromkeys(("CpmAnt", "Siglip2", "XLNet"), PADDED_LEFT),
 }
 CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {

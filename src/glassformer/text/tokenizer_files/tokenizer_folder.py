@@ -20,6 +20,7 @@ from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
 from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
+from glassformer.text.tokenizer_files.class_pipelines import set_class_pipeline
 from glassformer.text.tokenizer_files.json_file import read_object
 from glassformer.text.tokenizer_files.legacy_vocabulary import class_for_files
 from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, class_for_config
@@ -37,6 +38,8 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     config, model = _json(path), _json(folder / "config.json")
     ready = _read_tokenizer_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
     kind = class_for_files(folder, config, model) if ready is None else class_for_config(config, model)
+    if ready is not None:
+        set_class_pipeline(ready, kind, config)
     # older checkpoints name their special tokens in a file of their own, which then has the last word
     token_map = {} if "added_tokens_decoder" in config else _json(folder / "special_tokens_map.json")
     pieces = legacy_vocabulary.read_pieces(folder) if ready is None and kind.files == "pieces" else None
@@ -58,9 +61,11 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         special_contents = {*contents.values(), *(token.content for token in additional)}
         added |= _read_added_tokens_json(folder / "added_tokens.json", special_contents)
     with LibraryErrors(f"{folder}: its added tokens do not fit ({{}}). Fetch them again."):
-        backend.add_tokens(
-            [*added.values(), *special.values(), *additional, *piece_tokens]
-        )  # those that it knows stay as they are
+        known = {token.content for token in (*backend.get_added_tokens_decoder().values(), *added.values())}
+        new = [
+            token for token in (*special.values(), *additional) if token.content not in known
+        ]  # the others stay as they are
+        backend.add_tokens([*added.values(), *new, *piece_tokens])
         if ready is None:
             legacy_vocabulary.set_post_processor(backend, kind, config, contents)
     limit = config.get("model_max_length") or NO_LIMIT

@@ -9,7 +9,8 @@ from __future__ import annotations
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
-from glassformer.text.token_bytes import BYTE_TOKEN, SPACE_MARKER
+from glassformer.text.token_bytes import BYTE_TOKEN
+from glassformer.text.tokenizer_files.class_pipelines import set_gemma_pipeline
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
 from glassformer.text.tokenizers_errors import LibraryErrors
@@ -36,9 +37,8 @@ def build(fields: TokenizerFields, pre: str) -> Tokenizer:
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         backend.decoder = decoders.Fuse()
     else:
-        backend.normalizer = normalizers.Replace(" ", SPACE_MARKER)
+        set_gemma_pipeline(backend)
         backend.pre_tokenizer = pre_tokenizers.Split(Regex(split.patterns[0]), "isolated")
-        backend.decoder = decoders.Sequence([decoders.Replace(SPACE_MARKER, " "), decoders.ByteFallback(), decoders.Fuse()])
     fields.add_tokens_to(backend, normalized=spaced)
     # llama.cpp puts the begin-of-text token before these even where a file says not to
     backend.post_processor = fields.bos_eos_processor(add_bos=split.add_bos, add_eos=False, always_bos=split.add_bos)
