@@ -241,8 +241,8 @@ def test_broken_sentencepiece_files_are_refused(raw: bytes, message: str, tmp_pa
         ),
         (config_files(model_type="xlm-roberta"), "its model_type is 'xlm-roberta', for which this file is not enough"),
         (config_files("BertTokenizer"), "its tokenizer_class is 'BertTokenizer', for which this file is not enough"),
-        (config_files("T5Tokenizer", extra_ids="many"), "'extra_ids' beside it is 'many', which is no number of tokens"),
-        (config_files("T5Tokenizer", extra_ids=10**9), "'extra_ids' beside it is 1000000000, which is no number of tokens"),
+        (config_files("T5Tokenizer", extra_ids="many"), "'extra_ids' is 'many', which is no number of tokens"),
+        (config_files("T5Tokenizer", extra_ids=10**9), "'extra_ids' is 1000000000, which is no number of tokens"),
     ],
 )
 def test_broken_sentencepiece_folders_are_refused(files: Files, message: str, tmp_path: Path) -> None:

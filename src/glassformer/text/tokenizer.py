@@ -61,6 +61,8 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         model_max_length: int = NO_LIMIT,
         token_types: bool = False,
         clean_up: bool = False,
+        clean_up_bpe: bool = False,
+        control_tokens: Sequence[str] | None = None,
         trained: int | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> None:
@@ -76,7 +78,8 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         self.model_max_length = model_max_length
         self.model_input_names = ["input_ids", *(["token_type_ids"] if token_types else []), "attention_mask"]
         self._clean_up = clean_up
-        self._wordwise = not isinstance(backend.model, BPE)  # which spells its spaces: nothing to repair
+        self._wordwise = clean_up_bpe or not isinstance(backend.model, BPE)  # which spells its spaces: nothing to repair
+        self.chat_control_tokens = control_tokens
         self._source = dict(source or {})  # the tokenizer_config.json it came with, for saving
 
     is_fast = True  # as transformers has it

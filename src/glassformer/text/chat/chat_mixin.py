@@ -22,6 +22,7 @@ class ChatMixin:
 
     backend: tokenizers.Tokenizer
     chat_template: str | Mapping[str, str] | None
+    chat_control_tokens: Sequence[str] | None
     truncation_side: str
     model_max_length: int
     pad: Callable[..., BatchEncoding]
@@ -108,7 +109,7 @@ class ChatMixin:
             )
         first = conversation[0] if isinstance(conversation, Sequence) and conversation else None
         batched = isinstance(first, (list, tuple)) or hasattr(first, "messages")
-        controls = ControlTokens(self.backend, template.literals, self._ids) if sanitize_control_tokens else None
+        controls = ControlTokens(self.backend, self._literals(template), self._ids) if sanitize_control_tokens else None
         extras = {"tools": schemas(tools), "documents": validated_documents(documents)}
         rendered = [
             template.render_with_spans(
@@ -156,6 +157,10 @@ class ChatMixin:
         start: list[int] = self.apply_chat_template(before, return_dict=False, **options) if before else []
         difference = next((at for at, (old, new) in enumerate(zip(start, ids, strict=False)) if old != new), None)
         return ids[min(len(start), len(ids)) if difference is None else difference :]
+
+    def _literals(self, template: ChatTemplate) -> str | Sequence[str]:
+        """Where the added tokens stand that no message may spell: in the model's own list, else in the template."""
+        return template.literals if self.chat_control_tokens is None else self.chat_control_tokens
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self(text, add_special_tokens=False)["input_ids"]

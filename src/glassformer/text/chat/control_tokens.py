@@ -7,7 +7,7 @@ wrapped ones are encoded letter by letter, and those that the template wrote its
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tokenizers
@@ -21,7 +21,7 @@ Encode: TypeAlias = Callable[[str], list[int]]
 class ControlTokens:
     """The control tokens of a tokenizer and a template: all special ones, and the added ones that the template writes."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, literals: str, encode: Encode) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, literals: str | Sequence[str], encode: Encode) -> None:
         self.backend = backend
         self._encode = encode  # a text as the tokenizer reads it, without tokens around it
         tokens = [

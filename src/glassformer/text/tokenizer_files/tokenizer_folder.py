@@ -21,12 +21,13 @@ from tokenizers import decoders
 from glassformer.errors import CheckpointError
 from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
 from glassformer.text.tokenizer_files.class_pipelines import set_class_pipeline
+from glassformer.text.tokenizer_files.config_fields import CLEAN_UP_BPE, TOKEN_ROLES, TokenizerConfig
 from glassformer.text.tokenizer_files.json_file import read_object
 from glassformer.text.tokenizer_files.legacy_vocabulary import class_for_files
 from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, class_for_config
 from glassformer.text.tokenizers_errors import LibraryErrors
 
-SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+SPECIAL_TOKEN_NAMES = TOKEN_ROLES
 NAMED_TOKEN_FIELDS = ("extra_special_tokens", "model_specific_special_tokens")  # names to tokens, as Gemma 3 has them
 NO_LIMIT = 10**30  # what the field writes for "no limit"
 MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter escaped so as to hide it
@@ -35,29 +36,31 @@ MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-
 def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
     """Everything that a `Tokenizer` is made of."""
     path = folder / "tokenizer_config.json"
-    config, model = _json(path), _json(folder / "config.json")
+    config, model = TokenizerConfig.read(path), _json(folder / "config.json")
     ready = _read_tokenizer_json(folder / "tokenizer.json") if (folder / "tokenizer.json").exists() else None
     kind = class_for_files(folder, config, model) if ready is None else class_for_config(config, model)
     if ready is not None:
         set_class_pipeline(ready, kind, config)
     # older checkpoints name their special tokens in a file of their own, which then has the last word
-    token_map = {} if "added_tokens_decoder" in config else _json(folder / "special_tokens_map.json")
+    token_map = (
+        TokenizerConfig.read(folder / "special_tokens_map.json") if config.get("added_tokens_decoder") is None else {}
+    )
     pieces = legacy_vocabulary.read_pieces(folder) if ready is None and kind.files == "pieces" else None
     added = _read_added_tokens_decoder(config, path)
     ranked = _read_ranked(folder, model, added) if ready is None and kind.files == "ranks" else None
     defaults = {**(pieces.special if pieces and not kind.special else {}), **_default_special_tokens(kind, ready or ranked)}
-    tokens = {**defaults, **config, **token_map}
+    tokens: dict[str, Any] = {**defaults, **config, **token_map}
     tokens = {name: tokens[name] for name in SPECIAL_TOKEN_NAMES if tokens.get(name) is not None}
-    tokens.update(_named_tokens(config, token_map, path))
+    tokens.update(_named_tokens(config, token_map))
     special = {name: _special_token(token, name, path) for name, token in tokens.items()}
-    additional = [_special_token(token, "additional_special_tokens", path) for token in _additional(config, token_map, path)]
+    additional = [_special_token(token, "additional_special_tokens", path) for token in _additional(config, token_map)]
     contents = {name: token.content for name, token in special.items()}
     piece_tokens: list[tokenizers.AddedToken] = []
     if pieces:
         backend, piece_tokens = sentencepiece.build(pieces, kind, config)
     else:
         backend = ready or ranked or legacy_vocabulary.build(folder, kind, config, contents.get("unk_token"))
-    if "added_tokens_decoder" not in config:
+    if config.get("added_tokens_decoder") is None:
         special_contents = {*contents.values(), *(token.content for token in additional)}
         added |= _read_added_tokens_json(folder / "added_tokens.json", special_contents)
     with LibraryErrors(f"{folder}: its added tokens do not fit ({{}}). Fetch them again."):
@@ -68,9 +71,8 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         backend.add_tokens([*added.values(), *new, *piece_tokens])
         if ready is None:
             legacy_vocabulary.set_post_processor(backend, kind, config, contents)
-    limit = config.get("model_max_length") or NO_LIMIT
-    if not isinstance(limit, (int, float)):
-        raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no number. Fetch it again.")
+    limit = config.get("model_max_length", config.get("max_len")) or NO_LIMIT
+    backend.encode_special_tokens = config.get("split_special_tokens", False)
     direction = (backend.padding or {}).get("direction", _default_padding_side(kind, backend))
     return {
         "backend": backend,
@@ -79,14 +81,16 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         "template": _read_chat_template(folder, config),
         "padding_side": config.get("padding_side", direction),
         "truncation_side": config.get("truncation_side", (backend.truncation or {}).get("direction", "right")),
-        "token_types": _token_types(config, path, kind.token_types),
+        "token_types": "token_type_ids" in config.get("model_input_names", ["token_type_ids"] if kind.token_types else []),
         "model_max_length": int(limit) if limit < NO_LIMIT else NO_LIMIT,
-        "clean_up": bool(config.get("clean_up_tokenization_spaces", False)),
+        "clean_up": config.get("clean_up_tokenization_spaces", False),
+        "clean_up_bpe": config.get(CLEAN_UP_BPE, False),
+        "control_tokens": config.get("chat_control_tokens"),
         "source": config,
     }
 
 
-def _named_tokens(config: Mapping[str, Any], token_map: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _named_tokens(config: Mapping[str, Any], token_map: Mapping[str, Any]) -> dict[str, Any]:
     """The special tokens that this model alone has, by its own names for them: `image_token` and the like."""
     own = [
         {field: value for field, value in fields.items() if field.endswith("_token") and field not in SPECIAL_TOKEN_NAMES}
@@ -101,25 +105,19 @@ def _named_tokens(config: Mapping[str, Any], token_map: Mapping[str, Any], path:
             tokens = fields.get(field)
             if isinstance(tokens, dict):
                 named.update(tokens)
-            elif tokens is not None and field != "extra_special_tokens":  # which may also be a list, without names
-                raise CheckpointError(f"{path}: {field!r} is {tokens!r}, which maps no names to tokens. Fetch it again.")
     return named
 
 
-def _additional(config: Mapping[str, Any], token_map: Mapping[str, Any], path: Path) -> list[Any]:
+def _additional(config: Mapping[str, Any], token_map: Mapping[str, Any]) -> list[Any]:
     """The special tokens without a name, under the field's newer or older name."""
-    tokens = _token_list(config, "extra_special_tokens", path) or _token_list(config, "additional_special_tokens", path)
-    tokens = tokens + [token for token in _token_list(token_map, "extra_special_tokens", path) if token not in tokens]
-    return tokens or _token_list(token_map, "additional_special_tokens", path)
+    tokens = _token_list(config, "extra_special_tokens") or _token_list(config, "additional_special_tokens")
+    tokens = tokens + [token for token in _token_list(token_map, "extra_special_tokens") if token not in tokens]
+    return tokens or _token_list(token_map, "additional_special_tokens")
 
 
-def _token_list(fields: Mapping[str, Any], field: str, path: Path) -> list[Any]:
-    tokens = fields.get(field) or []
-    if isinstance(tokens, dict) and field in NAMED_TOKEN_FIELDS:
-        return []
-    if not isinstance(tokens, list):
-        raise CheckpointError(f"{path}: its additional special tokens are no list but {tokens!r}. Fetch it again.")
-    return tokens
+def _token_list(fields: Mapping[str, Any], field: str) -> list[Any]:
+    tokens = fields.get(field)
+    return tokens if isinstance(tokens, list) else []
 
 
 def _read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
@@ -177,16 +175,6 @@ def _default_special_tokens(kind: TokenizerClass, ready: tokenizers.Tokenizer | 
     return {name: token for name, token in {**padding, **kind.special}.items() if ready.token_to_id(token) is not None}
 
 
-def _token_types(config: Mapping[str, Any], path: Path, default: bool) -> bool:
-    """Whether the model takes token type ids, which say which of two texts a token belongs to."""
-    names = config.get("model_input_names")
-    if names is None:
-        return default
-    if not isinstance(names, list):
-        raise CheckpointError(f"{path}: 'model_input_names' is {names!r}, which is no list. Fetch it again.")
-    return "token_type_ids" in names
-
-
 def _json(path: Path) -> dict[str, Any]:
     """A small file that may be missing."""
     return read_object(path) if path.exists() else {}
@@ -209,7 +197,7 @@ def _special_token(entry: Any, field: str, path: Path) -> tokenizers.AddedToken:
 def _read_added_tokens_decoder(config: Mapping[str, Any], path: Path) -> dict[int, tokenizers.AddedToken]:
     """The tokens that the config adds to tokenizer.json, in the order of their ids."""
     tokens = config.get("added_tokens_decoder", {})
-    if not isinstance(tokens, dict) or not all(number.isdecimal() for number in tokens):
+    if not all(number.isdecimal() for number in tokens):
         raise CheckpointError(f"{path}: 'added_tokens_decoder' does not map ids to tokens. Fetch it again.")
     return {int(number): _read_token(tokens[number], "added_tokens_decoder", path) for number in sorted(tokens, key=int)}
 
@@ -217,7 +205,7 @@ def _read_added_tokens_decoder(config: Mapping[str, Any], path: Path) -> dict[in
 def _read_added_tokens_json(path: Path, special: Set[str]) -> dict[int, tokenizers.AddedToken]:
     """The tokens of an added_tokens.json, in the order of their ids."""
     ids = _json(path)
-    if not all(isinstance(number, int) for number in ids.values()):
+    if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in ids.values()):
         raise CheckpointError(f"{path}: does not map tokens to ids. Fetch it again.")
     return {
         ids[token]: tokenizers.AddedToken(token, normalized=token not in special, special=token in special)

@@ -1,0 +1,151 @@
+"""The fields of tokenizer_config.json and special_tokens_map.json: what each holds, and what becomes of it here.
+
+The loader asks for a field only through `TokenizerConfig`, which knows this table alone; docs/tokenizer-files.md is checked
+against it. So no field is read that is not named here, and none is promised that is not read.
+
+honoured     it counts, whatever else is in the folder
+superseded   it counts where there is no tokenizer.json, which says the same itself, as with the reference
+harmless     it changes no id and no text
+refused      it asks for something that would change ids, and that there is not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from glassformer.errors import CheckpointError
+from glassformer.text.tokenizer_files.json_file import read_object
+
+Use = Literal["honoured", "superseded", "harmless", "refused"]
+CLEAN_UP_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
+TOKEN_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+IS_RIGHT: Mapping[
+    str, Callable[[Any], bool]
+] = {  # what a value is called, and whether it is one; null is as no field at all
+    "token": lambda value: isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("content"), str)),
+    "list": lambda value: isinstance(value, list),
+    "list of texts": lambda value: isinstance(value, list) and all(isinstance(entry, str) for entry in value),
+    "list or object": lambda value: isinstance(value, (list, dict)),
+    "object": lambda value: isinstance(value, dict),
+    "flag": lambda value: isinstance(value, bool),
+    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "count": lambda value: isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100_000,
+    "side": lambda value: value in ("left", "right"),
+    "text": lambda value: isinstance(value, str),
+    "anything": lambda value: True,
+}
+VALUE_WORDS = {"side": "neither 'left' nor 'right'", "flag": "neither true nor false", "count": "no number of tokens"}
+
+
+@dataclass(frozen=True)
+class ConfigField:
+    value: str  # a key of IS_RIGHT
+    use: Use
+    meaning: str
+
+
+def _fields(use: Use, value: str, names: str, meaning: str) -> dict[str, ConfigField]:
+    return {name: ConfigField(value, use, meaning) for name in names.split()}
+
+
+FIELDS: Mapping[str, ConfigField] = {
+    # tokens
+    **_fields("honoured", "token", " ".join(TOKEN_ROLES), "the tokens with a role"),
+    **_fields("honoured", "list or object", "extra_special_tokens", "more special tokens; in an object, with names"),
+    **_fields("honoured", "list", "additional_special_tokens", "the older name of that list"),
+    **_fields("honoured", "object", "model_specific_special_tokens", "special tokens with names of the model's own"),
+    **_fields("honoured", "object", "added_tokens_decoder", "tokens added after training, by id, with their flags"),
+    **_fields("honoured", "flag", "split_special_tokens", "read special tokens in a text as plain text"),
+    # templates
+    **_fields("honoured", "anything", "chat_template", "the chat template, or several with names"),
+    **_fields("honoured", "list of texts", "chat_control_tokens", "added tokens that no message may spell"),
+    # batches
+    **_fields("honoured", "side", "padding_side", "where short rows are filled"),
+    **_fields("honoured", "side", "truncation_side", "where long rows are cut"),
+    **_fields("honoured", "number", "model_max_length max_len", "the length that truncation leaves"),
+    **_fields("honoured", "list of texts", "model_input_names", "which columns a batch has"),
+    # how a text is read
+    **_fields("honoured", "text", "tokenizer_class", "what the class does by itself"),
+    **_fields("honoured", "flag", "add_prefix_space", "put a space before a text (by classes that know it)"),
+    **_fields("honoured", "flag", "legacy", "Llama: also put one after special tokens"),
+    **_fields("honoured", "flag", "do_lower_case tokenize_chinese_chars strip_accents", "BERT: what happens to letters"),
+    **_fields("superseded", "flag", "add_bos_token add_eos_token", "tokens around each text"),
+    **_fields("superseded", "flag", "trim_offsets", "RoBERTa: offsets without spaces"),
+    **_fields("superseded", "count", "extra_ids", "T5: how many sentinels"),
+    # how a text is written
+    **_fields("honoured", "flag", "clean_up_tokenization_spaces", "repair English spacing where words were joined"),
+    **_fields("honoured", "flag", CLEAN_UP_BPE, "even where the vocabulary spells its spaces"),
+    # nothing to do
+    **_fields(
+        "harmless",
+        "anything",
+        "name_or_path special_tokens_map_file tokenizer_file vocab_file merges_file auto_map processor_class backend "
+        "is_local local_files_only files_loaded verbose init_inputs tokenizer_type use_fast from_slow device_map "
+        "feature_extractor_type image_processor_type",
+        "how the files came about",
+    ),
+    **_fields(
+        "harmless", "anything", "errors sp_model_kwargs unk_id offset never_split do_basic_tokenize", "for classes in Python"
+    ),
+    **_fields(
+        "harmless",
+        "anything",
+        "max_length stride truncation_strategy pad_to_multiple_of pad_token_type_id padding truncation",
+        "settings of a call, given with the call here",
+    ),
+    **_fields(
+        "harmless",
+        "anything",
+        "add_dummy_prefix_space remove_space keep_accents split_by_punct wordpieces_prefix clean_text sp_model_file "
+        "src_lang tgt_lang language_codes legacy_behaviour",
+        "in tokenizer.json, without which these classes are refused",
+    ),
+    **_fields(
+        "harmless",
+        "anything",
+        "use_default_system_prompt grounded_generation_template tool_use_template response_template response_schema",
+        "chat of former days, and the reading of answers",
+    ),
+    **_fields("harmless", "anything", "return_token_type_ids add_eos_to_text image_seq_length spaces_between_special_tokens",
+              "for other code"),
+    # impossible
+    **_fields("refused", "flag", "fix_mistral_regex", "a corrected pattern: fetch the tokenizer.json of a newer revision"),
+    **_fields("refused", "text", "word_tokenizer_type", "Japanese words found by another program: use another model"),
+}  # fmt: skip
+ALLOWED = {"word_tokenizer_type": ("basic", "whitespace")}  # values of refused fields that ask for nothing
+
+
+class TokenizerConfig(dict[str, Any]):
+    """A tokenizer_config.json, every known field of its type; what the loader may ask for is in the table."""
+
+    @classmethod
+    def read(cls, path: Path) -> TokenizerConfig:
+        """From a file that may be missing."""
+        config = cls(read_object(path) if path.exists() else {})
+        for name, value in config.items():
+            check_field(name, value, path)
+        return config
+
+    def get(self, name: str, default: Any = None) -> Any:
+        assert FIELDS[name].use in ("honoured", "superseded"), name
+        value = super().get(name)
+        return default if value is None else value
+
+
+def check_field(name: str, value: Any, path: Path) -> None:
+    """Raise for a value of another type than its field's, and for what cannot be had."""
+    field = FIELDS.get(name)
+    if field is None or value is None:
+        return
+    if field.value == "token" and not IS_RIGHT["token"](value):
+        raise CheckpointError(f"{path}: {name!r} holds {value!r}, which is no token. Fetch it again.")
+    if not IS_RIGHT[field.value](value):
+        words = VALUE_WORDS.get(field.value, f"no {field.value}")
+        raise CheckpointError(f"{path}: {name!r} is {value!r}, which is {words}. Fetch it again.")
+    if field.use == "refused" and value and value not in ALLOWED.get(name, ()):
+        what, advice = field.meaning.split(": ")
+        raise CheckpointError(f"{path}: {name!r} is {value!r}, which asks for {what}. {advice.capitalize()}.")
