@@ -112,6 +112,16 @@ def llama() -> Tokenizer:
     return Tokenizer.from_gguf(pieces())
 
 
+def test_special_tokens_that_a_file_does_not_name() -> None:
+    """llama.cpp's own ids stand in, where they are no ordinary tokens."""
+    unnamed = {"bos_token_id": None, "eos_token_id": None, "unknown_token_id": None}
+    ours = Tokenizer.from_gguf(pieces(**unnamed))
+    assert (ours.bos_token, ours.eos_token, ours.unk_token) == ("<s>", "</s>", "<unk>")
+    assert ours.encode("")[:1] == [1]
+    kinds = [NORMAL] * 3 + pieces()["tokenizer.ggml.token_type"][3:]
+    assert Tokenizer.from_gguf(pieces(**unnamed, token_type=kinds)).special_tokens_map == {}
+
+
 @moderate
 @given(text=texts | patterned | prose)
 def test_sentencepiece_bpe_merges_by_score(gemma: Tokenizer, text: str) -> None:
@@ -160,7 +170,7 @@ def test_control_and_user_defined_tokens_match_whole(gemma: Tokenizer, llama: To
         ({}, ([1], [])),
         ({"add_bos_token": False}, ([], [])),
         ({"add_eos_token": True}, ([1], [2])),
-        ({"bos_token_id": None}, ([], [])),
+        ({"bos_token_id": None}, ([1], [])),  # llama.cpp's own id stands in
     ],
 )
 def test_sentencepiece_bpe_adds_bos_and_eos(fields: dict[str, Any], around: tuple[list[int], list[int]]) -> None:
@@ -412,7 +422,7 @@ def test_token_bytes_and_detokenizer_of_unigram(unigram: tuple[Tokenizer, Any]) 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"unknown_token_id": None}, "'tokenizer.ggml.unknown_token_id' is missing"),
+        ({"unknown_token_id": None, "token_type": [NORMAL] * len(SCORED)}, "'tokenizer.ggml.unknown_token_id' is missing"),
         ({"scores": None}, "'tokenizer.ggml.scores' is missing"),
         ({"precompiled_charsmap": "NFKC"}, "'tokenizer.ggml.precompiled_charsmap' is no list of bytes"),
         ({"precompiled_charsmap": 7}, "'tokenizer.ggml.precompiled_charsmap' is no list of bytes"),

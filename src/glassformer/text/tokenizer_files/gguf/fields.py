@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from glassformer.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
-from glassformer.text.tokenizer_files.scored_pieces import CONTROL, NORMAL, USER_DEFINED
+from glassformer.text.tokenizer_files.scored_pieces import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 
 GGUF_ROLES = {
     "bos_token": "bos",
@@ -20,6 +20,12 @@ GGUF_ROLES = {
     "pad_token": "padding",
     "cls_token": "cls",
     "mask_token": "mask",
+}
+
+
+DEFAULT_IDS: Mapping[str, Mapping[str, int]] = {  # llama.cpp's, for files that do not name them
+    "llama": {"bos_token": 1, "eos_token": 2, "unk_token": 0},
+    "t5": {"eos_token": 1, "unk_token": 2, "pad_token": 0},
 }
 
 
@@ -84,8 +90,13 @@ class TokenizerFields:
 
     @cached_property
     def special_ids(self) -> dict[str, int]:
-        """The ids of the special tokens that have a name."""
-        ids = {}
+        """The ids of the special tokens that have a name; by default only of tokens that are no ordinary ones."""
+        defaults = DEFAULT_IDS.get(str(self.get("model")), {})
+        ids = {
+            name: number
+            for name, number in defaults.items()
+            if number < len(self.tokens) and self.kinds[number] in (CONTROL, UNKNOWN)
+        }
         for name, key in GGUF_ROLES.items():
             number = self.get(f"{key}_token_id")
             if number is not None:
