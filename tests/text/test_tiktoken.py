@@ -234,3 +234,14 @@ def test_ranks_that_are_not_enough(tmp_path: Path, files: dict[str, Any], ranks:
     with pytest.raises(CheckpointError) as caught:
         AutoTokenizer.from_pretrained(llama3(tmp_path, files, ranks))
     assert words in str(caught.value)
+
+
+def test_a_file_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: Any, **options: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    folder = llama3(tmp_path, {})
+    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.model: is no SentencePiece model \(.*Permission denied"):
+        Tokenizer.from_folder(folder)

@@ -49,10 +49,12 @@ FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d{1,10}\r?\n")
 def ranks_file(folder: Path) -> Path | None:
     """The file in a folder that holds ranks, going by its first line."""
     for path in (folder / name for name in LLAMA3_FILES):
-        if path.is_file():
+        try:
             with path.open("rb") as file:
                 if FIRST_LINE.fullmatch(file.readline(1000)):
                     return path
+        except OSError:  # missing, or unreadable, which the reader of pieces will say
+            continue
     return None
 
 
