@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 from glassformer.errors import InputError, InputTypeError, UnknownArgument, did_you_mean, spell
-from glassformer.typecheck import as_python_number, brief, matches_type, text_choices, type_words
+from glassformer.typecheck import Unknown, as_python_number, brief, matches_type, text_choices, type_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,14 +107,14 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 class _Names(dict[str, Any]):
     """The names of a module; one that is imported for type checking alone stands for any type."""
 
-    def __missing__(self, name: str) -> Any:
-        return Any
+    def __missing__(self, name: str) -> type[Unknown]:
+        return Unknown
 
 
 @functools.cache
 def argument_types(function: Callable[..., Any]) -> dict[str, Any]:
     """The types of a function's arguments, without those of **keywords."""
-    names = _Names({**vars(builtins), **getattr(function, "__globals__", {})})
+    names = _Names({**vars(builtins), **getattr(inspect.unwrap(function), "__globals__", {})})
     hints = get_type_hints(function, localns=names, include_extras=True)
     parameters = _signature(function).parameters.items()
     return {name: hints[name] for name, p in parameters if name in hints and p.kind is not p.VAR_KEYWORD}

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from glassformer.arguments import checked
 from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config
 from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_ranks
 from glassformer.checkpoint.gguf import GgufCheckpoint
@@ -136,6 +137,7 @@ class AutoTokenizer:
     """The tokenizer that belongs to a model."""
 
     @staticmethod
+    @checked
     def from_pretrained(
         name: str | os.PathLike[str],
         *,
@@ -174,6 +176,7 @@ class AutoConfig:
     """The configuration of a model."""
 
     @staticmethod
+    @checked
     def from_pretrained(name: str | os.PathLike[str], **changes: Any) -> Config:
         """From a path, a catalogue name or a hub id; keyword arguments change fields."""
         return open_model(name, "config").config.with_changes(changes)

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 from glassformer.arguments import checked_init
 from glassformer.errors import SiteError, did_you_mean
-from glassformer.typecheck import OWN_CHECK
+from glassformer.typecheck import OWN_CHECK, brief
 
 STREAM = ("batch", "length", "hidden")
 HEADS = ("batch", "heads", "length", "head_size")
@@ -197,7 +197,10 @@ class Watch:
             raise SiteError(f"a watch names sites, as text or a list, or maps them to changes; it is not {declared!r}.")
         if isinstance(declared, Mapping):
             return cls.of(*declared, blocks=blocks, encoder=encoder, changes=declared)
-        return cls.of(*([declared] if isinstance(declared, str) else declared), blocks=blocks, encoder=encoder)
+        patterns = [declared] if isinstance(declared, str) else [*declared] if getattr(declared, "ndim", 1) else [declared]
+        if not all(isinstance(pattern, str) for pattern in patterns):
+            raise SiteError(f"a watch names sites, such as 'blocks.3.residual'; it is not {brief(declared)}.")
+        return cls.of(*patterns, blocks=blocks, encoder=encoder)
 
     def expanded(self, blocks: int, encoder: int = 0) -> Watch:
         """The same with its patterns expanded, refused if it names a site that a model of so many blocks lacks."""

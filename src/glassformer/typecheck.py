@@ -20,10 +20,17 @@ _brief = Repr()
 _brief.maxstring = _brief.maxother = _brief.maxlong = 60
 
 
+class Unknown:
+    """A type that only a type checker knows: every value may be of it."""
+
+    def __class_getitem__(cls, arguments: Any) -> type[Unknown]:
+        return cls
+
+
 def matches_type(value: Any, hint: Any) -> bool:
     """Whether a value is of a type as annotations spell it; a bool is no number here, and a text no list."""
     origin = get_origin(hint)
-    if hint is Any or isinstance(hint, (TypeVar, str)):
+    if hint in (Any, Unknown) or isinstance(hint, (TypeVar, str)):
         return True
     if origin is Annotated:
         return OWN_CHECK in hint.__metadata__ or matches_type(value, hint.__origin__)

@@ -368,3 +368,26 @@ class TestRunSettings:
         assert done.returncode == 1
         assert message in done.stderr
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_characters_that_the_terminal_lacks_are_replaced(encoding: str, tiny_qwen3: Path) -> None:
+    surroundings = {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    for words in (("tokens", "a 猫"), ("run", "a 猫", "-n", "3")):
+        done = spawned(*words, "-m", str(tiny_qwen3), **surroundings)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    data = json.loads(spawned("tokens", "a 猫", "-m", str(tiny_qwen3), "--json", **surroundings).stdout)
+    assert data["text"] == "a 猫"
+
+
+def test_an_unexpected_error_is_one_line_unless_it_is_debugged(tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **named: Any) -> Any:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("glassformer.cli.common.load_model", broken)
+    message = failed(glass("run", "x", "-m", str(tiny_qwen3)))
+    assert message.startswith("glass: an error that should not happen, KeyError: 'a bug'. GLASS_DEBUG=1 shows where")
+    monkeypatch.setenv("GLASS_DEBUG", "1")
+    with pytest.raises(KeyError, match="a bug"):
+        glass("run", "x", "-m", str(tiny_qwen3))

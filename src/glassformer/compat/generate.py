@@ -17,6 +17,7 @@ from glassformer.errors import InputError, InputTypeError, SettingError
 from glassformer.families.shared.base import check_ids
 from glassformer.families.shared.heads import Seq2SeqLM
 from glassformer.families.shared.outputs import GenerateOutput
+from glassformer.families.shared.tensor_checks import check_device
 
 note = logging.getLogger("glassformer").warning
 
@@ -172,7 +173,11 @@ def _prepare_call(
     look: Look | None = None,
 ) -> GenerateCall:
     """The checked prompt tensor, and a policy for each text that is to follow one of its rows, without padding."""
-    prompts = check_ids(ids, model.base_model.token_embedding.num_embeddings, "generate()")
+    embedding = model.base_model.token_embedding
+    for name, tensor in (("input_ids", ids), ("attention_mask", attention_mask), ("decoder_input_ids", decoder_ids)):
+        if isinstance(tensor, Tensor) and tensor.device.type == "meta":  # those on other devices are copied
+            check_device(name, tensor, embedding.weight.device)
+    prompts = check_ids(ids, embedding.num_embeddings, "generate()")
     settings = GenerationConfig.of(model.generation_config).merged({**changes, "generation_config": config})
     has_steps = look is not None or settings.return_dict_in_generate
     if not has_steps and (settings.logprobs is not None or settings.prompt_logprobs is not None):
@@ -220,6 +225,8 @@ def _unpadded(prompts: Tensor, attention_mask: Tensor | None, settings: Generati
         if len(prompts) > 1 and settings.pad_token_id is not None and bool((prompts == settings.pad_token_id).any()):
             note(f"the batch holds the padding id {settings.pad_token_id} and no attention_mask was given; pass **tokens.")
         return [row.tolist() for row in prompts]
+    if not isinstance(attention_mask, Tensor):
+        raise InputTypeError(f"attention_mask is a {type(attention_mask).__name__}; it must be a tensor, as the ids are.")
     if attention_mask.shape != prompts.shape:
         raise InputError(f"attention_mask has shape {tuple(attention_mask.shape)}, the ids {tuple(prompts.shape)}.")
     rows = [row[mask.bool()].tolist() for row, mask in zip(prompts, attention_mask, strict=True)]

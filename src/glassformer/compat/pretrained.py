@@ -14,11 +14,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from glassformer.arguments import checked
 from glassformer.atomic_files import atomic_save, write_error
 from glassformer.blueprints import Config
 from glassformer.checkpoint import StoredTensor
@@ -27,12 +28,13 @@ from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
-from glassformer.errors import CheckpointError, ConfigError, InputError, UnknownArgument
+from glassformer.errors import CheckpointError, ConfigError, ExecutorError, InputError, UnknownArgument
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.heads import HEADS, ModelWithHead
 from glassformer.layers import Conv1D, RMSNorm
 from glassformer.opened import DTYPES as FLOATS
 from glassformer.opened import OpenedModel, open_model
+from glassformer.typecheck import OWN_CHECK
 
 note = logging.getLogger("glassformer").warning
 
@@ -58,17 +60,18 @@ class FromPretrained:
         raise NotImplementedError
 
     @classmethod
+    @checked
     def from_pretrained(
         cls,
         name: str | os.PathLike[str],
         *,
-        dtype: torch.dtype | str | None = None,
-        torch_dtype: torch.dtype | str | None = None,
+        dtype: Annotated[torch.dtype | str | None, OWN_CHECK] = None,
+        torch_dtype: Annotated[torch.dtype | str | None, OWN_CHECK] = None,
         key_mapping: Mapping[str, str] | None = None,
         attn_implementation: str | None = None,
-        device_map: torch.device | str | None = None,
-        low_cpu_mem_usage: bool = True,
-        use_safetensors: bool = True,
+        device_map: torch.device | str | int | None = None,
+        low_cpu_mem_usage: bool | None = True,
+        use_safetensors: bool | None = True,
         ignore_mismatched_sizes: bool = False,
         **changes: Any,
     ) -> Any:
@@ -92,7 +95,12 @@ class FromPretrained:
         model = load(cls.class_for(opened), opened, chosen, key_mapping, changes, ignore_mismatched_sizes)
         if device_map == "auto":
             device_map = "cuda" if torch.cuda.is_available() else None
-        return model if device_map is None else model.to(device_map)
+        try:
+            return model if device_map is None else model.to(device_map)
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise ExecutorError(
+                f"nothing can run on device_map={device_map!r} here ({error}). Leave it out for the CPU."
+            ) from error
 
 
 class ParameterFiles(WeightFiles):

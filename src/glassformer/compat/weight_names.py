@@ -36,7 +36,7 @@ def match_names(model: AnyModel, stored: dict[str, StoredTensor], mapping: Mappi
     for pattern, replacement in mapping.items():
         try:
             stored = {re.sub(pattern, replacement, name): tensor for name, tensor in stored.items()}
-        except re.error as error:
+        except (re.error, TypeError) as error:
             raise InputError(f"key_mapping has {pattern!r}, which is not a regular expression: {error}.") from error
     stored = modern_names(stored)
     tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]

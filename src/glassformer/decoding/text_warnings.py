@@ -11,6 +11,7 @@ import numpy as np
 
 from glassformer.decoding.policy import Policy
 from glassformer.decoding.settings import GenerationConfig
+from glassformer.errors import spell
 
 MIN_ROUNDS = 3  # how often a passage must have been repeated
 MIN_REPEATED = 16  # and how many tokens must have been part of that
@@ -58,15 +59,16 @@ def repeated_period(ids: Sequence[int]) -> int | None:
 
 def against_repetition(settings: GenerationConfig) -> str:
     if not settings.is_active("repetition_penalty"):
-        return "repetition_penalty=1.1" + ("" if settings.do_sample else ", or do_sample=True with temperature=0.7")
+        drawn = f", or {spell('do_sample', True)} with {spell('temperature', 0.7)}"
+        return spell("repetition_penalty", 1.1) + ("" if settings.do_sample else drawn)
     if settings.do_sample and settings.temperature < 0.5:
         return f"a temperature above {settings.temperature:g}"
-    return "no_repeat_ngram_size=4, or dry_multiplier=0.8"
+    return f"{spell('no_repeat_ngram_size', 4)}, or {spell('dry_multiplier', 0.8)}"
 
 
 def against_incoherence(settings: GenerationConfig) -> str:
     if settings.temperature > 1:
         return f"a temperature below {settings.temperature:g}, such as 0.7"
     if not settings.is_active("top_k") and not settings.is_active("min_p"):
-        return "min_p=0.05, which leaves the long tail out"
-    return "do_sample=False, and a prompt of the kind that the model was trained on"
+        return f"{spell('min_p', 0.05)}, which leaves the long tail out"
+    return f"{spell('do_sample', False)}, and a prompt of the kind that the model was trained on"

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.sentence_pooling import SIMILARITIES, DenseLayer, SentenceSettings
-from glassformer.errors import InputError, SettingError, did_you_mean
+from glassformer.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.tasks.forward import ForwardTask, InputRow, TruncationOptions, encode_pairs, input_rows, unpad
 from glassformer.tasks.task import TaskOptions, check_choice, check_positive, parse_pair
+from glassformer.typecheck import brief
 
 Floats = npt.NDArray[np.float32]
 note = logging.getLogger("glassformer").warning
@@ -155,6 +156,9 @@ class SimilarityTask(EmbedTask):
         if others is None:
             return super().__call__(inputs, **options)
         merged = self._merge_options(options)
+        for texts in (inputs, others):
+            if not isinstance(texts, (str, list, tuple)):
+                raise InputTypeError(f"similarity takes a text or a list of texts on each side, not {brief(texts)}.")
         left, right = ([texts] if isinstance(texts, str) else list(texts) for texts in (inputs, others))
         if not left or not right:
             return np.zeros((len(left), len(right)), np.float32)

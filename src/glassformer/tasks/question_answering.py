@@ -138,7 +138,9 @@ class QuestionAnsweringTask(ForwardTask):
         start, end = (softmax(np.where(allowed, scores, -1e4)) for scores in (starts, ends))
         no_answer = float(start[0] * end[0])
         start, end = np.where(in_context, start, 0), np.where(in_context, end, 0)
-        scores = np.tril(np.triu(np.outer(start, end)), options.max_answer_len - 1)  # the end is not before the start
+        scores = np.tril(
+            np.triu(np.outer(start, end)), min(options.max_answer_len, len(start)) - 1
+        )  # the end is not before the start
         best = top(scores.ravel(), options.top_k)
         spans = [
             (score, *self._characters(row, *divmod(at, len(row)), options.align_to_words))

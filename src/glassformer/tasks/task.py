@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
+from glassformer.arguments import checked
 from glassformer.blueprints import Head
 from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument, did_you_mean
 from glassformer.text.inputs import check_inputs
-from glassformer.typecheck import matches_type, type_words
+from glassformer.typecheck import brief, matches_type, type_words
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
@@ -47,6 +50,11 @@ class Task(ABC):
     example: ClassVar[str]  # an input, as `glass task` takes it
     options_type: ClassVar[type[Any]]
 
+    def __init_subclass__(cls) -> None:
+        """Each task's calls check their arguments."""
+        for name in ("__call__", "stream"):
+            setattr(cls, name, checked(inspect.unwrap(getattr(cls, name)), cls.__dict__.get("name", cls.__name__)))
+
     def __init__(self, model: Model, **options: Any) -> None:
         self.model = model
         self.options = self._merge_options(options)
@@ -79,10 +87,12 @@ class Task(ABC):
 
         An input without an answer yields its error, so that one bad line does not end a long job.
         """
+        if isinstance(inputs, (str, bytes)) or (not isinstance(inputs, Iterable) and not hasattr(inputs, "__getitem__")):
+            raise InputTypeError(f"stream() takes many inputs, as a list or an iterator, not {brief(inputs)}.")
         return self._answers(inputs, self._merge_options(options))
 
     def _answers(self, inputs: Iterable[Any], options: Any) -> Iterator[Any]:
-        remaining, size = iter(inputs), options.batch_size or FIRST_CHUNK
+        remaining, size = iter(inputs), min(options.batch_size or FIRST_CHUNK, sys.maxsize)
         while chunk := list(islice(remaining, size)):
             if options.batch_size is None:
                 size = min(2 * size, LARGEST_CHUNK)  # the first answers come soon, the later ones in better batches

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -11,7 +12,7 @@ from glassformer.cli import bars, common, settings
 from glassformer.cli.command import option
 from glassformer.cli.options import MODEL_GROUP, ModelGroup
 from glassformer.cli.settings import GENERATION_GROUP, GenerationGroup
-from glassformer.errors import GlassError
+from glassformer.errors import GlassError, spelled_by
 
 if TYPE_CHECKING:
     from glassformer.cli.chat.session import Session
@@ -106,7 +107,17 @@ def handle(session: Session, text: str) -> None:
     """Run a command, or answer a message."""
     from glassformer.cli.chat.commands import run_command
 
-    if text.startswith("/"):
-        run_command(session, text)
-    else:
-        session.send(text[1:] if text.startswith(" /") else text)
+    with spelled_by(chat_spelling):
+        if text.startswith("/"):
+            run_command(session, text)
+        else:
+            session.send(text[1:] if text.startswith(" /") else text)
+
+
+def chat_spelling(name: str, *value: Any) -> str:
+    """A setting as it is typed in a chat.
+
+    >>> chat_spelling("do_sample", True)
+    '/set do_sample=true'
+    """
+    return "=".join([f"/set {name}", *(json.dumps(item, default=str) for item in value)]) if value else name

@@ -153,7 +153,7 @@ class BaseModel(FamilyModule):
                 raise InputError(
                     f"position_ids hold {int(position_ids.min())}; this model's positions are counted from {first}."
                 )
-            positions = position_ids.to(tokens.device) - first
+            positions = position_ids.to(tokens.device, torch.long) - first
         self.check_positions(positions)
         return positions, Mask(columns, keys, causal=causal, real_tokens=real_tokens)
 
@@ -180,6 +180,10 @@ class BaseModel(FamilyModule):
             both = ", and not both" if input_ids is not None else ", or labels" if names else ""
             raise InputError(f"give either {ids} or {vectors}{both}.")
         if inputs_embeds is not None:
+            hidden = self.token_embedding.embedding_dim
+            if inputs_embeds.ndim != 3 or not inputs_embeds.numel() or not inputs_embeds.is_floating_point():
+                shape = tuple(inputs_embeds.shape)
+                raise InputError(f"vectors are floats of (batch, length, {hidden}), not {inputs_embeds.dtype} of {shape}.")
             return inputs_embeds
         check_ids(input_ids, self.token_embedding.num_embeddings, "the model")
         assert input_ids is not None
@@ -190,7 +194,7 @@ def check_ids(ids: object, vocabulary: int, where: str) -> Tensor:
     """A (batch, length) tensor of whole numbers inside the vocabulary, or an error that says what is wrong with it."""
     if not isinstance(ids, Tensor):
         refuse_text(ids, where)
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+    if ids.dtype not in (torch.long, torch.int):
         raise InputTypeError(f"{where} takes whole token ids, not {ids.dtype}. Use torch.long.")
     if ids.ndim != 2:
         raise InputError(f"{where} takes ids of shape (batch, length), not {tuple(ids.shape)}. Add a batch axis: ids[None].")

@@ -13,6 +13,7 @@ from glassformer.errors import refuse_unknown
 from glassformer.families.shared.base import BaseModel, WatchLike
 from glassformer.families.shared.head_modules import LastTokenClassifier, LMHead
 from glassformer.families.shared.outputs import BaseModelOutputWithPast
+from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import ForwardPass
 from glassformer.layers.cache import Cache, DynamicCache
 from glassformer.sites import Watch
@@ -21,6 +22,7 @@ from glassformer.sites import Watch
 class Decoder(BaseModel):
     heads = {"causal": ("lm_head", LMHead), "sequence": ("score", LastTokenClassifier)}
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,

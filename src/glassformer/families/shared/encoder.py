@@ -15,6 +15,7 @@ from glassformer.blueprints import Config
 from glassformer.errors import InputError, refuse_unknown
 from glassformer.families.shared.base import BaseModel, WatchLike
 from glassformer.families.shared.outputs import BaseModelOutputWithPooling
+from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import Embedding, FamilyModule, ForwardPass, Linear
 from glassformer.sites import Watch
 
@@ -69,6 +70,7 @@ class Encoder(BaseModel):
         if getattr(head, "reads", "") != "pooler" and self.pooler is not None:
             self.pooler = None
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,

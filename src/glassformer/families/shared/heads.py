@@ -33,9 +33,11 @@ from glassformer.families.shared.outputs import (
     TokenClassifierOutput,
 )
 from glassformer.families.shared.seq2seq import shift_right
+from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import FamilyModule, ForwardPass, attach_module, label_modules
 from glassformer.layers.cache import Cache, EncoderDecoderCache
 from glassformer.sites import Observer, Tap
+from glassformer.typecheck import brief
 
 
 class ModelWithHead(FamilyModule):
@@ -92,6 +94,7 @@ class CausalLM(ModelWithHead):
 
     head = "causal"
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -143,6 +146,7 @@ class Seq2SeqLM(ModelWithHead):
 
     head = "seq2seq"
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -199,6 +203,7 @@ class MaskedLM(ModelWithHead):
 
     head = "masked"
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -232,6 +237,7 @@ class TokenClassification(ModelWithHead):
     def num_labels(self) -> int:
         return self.config.label_count
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -257,6 +263,7 @@ class QuestionAnswering(ModelWithHead):
 
     head = "question"
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -300,6 +307,7 @@ class SequenceClassification(ModelWithHead):
     def num_labels(self) -> int:
         return self.config.label_count
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -378,9 +386,14 @@ class SequenceClassification(ModelWithHead):
 
 def select_positions(states: Tensor, keep: int | Tensor | tuple[Tensor, Tensor]) -> Tensor:
     """The states to be scored."""
-    if isinstance(keep, int):
+    if isinstance(keep, int) and keep >= 0:
         return states[:, -keep:] if keep else states
-    return states[keep] if isinstance(keep, tuple) else states[:, keep]
+    try:
+        return states[keep] if isinstance(keep, tuple) else states[:, keep]
+    except (IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"logits_to_keep is {brief(keep)}; it must be how many of the last of {states.shape[1]} positions, or which."
+        ) from error
 
 
 def as_float32(scores: Tensor) -> Tensor:
@@ -390,6 +403,8 @@ def as_float32(scores: Tensor) -> Tensor:
 
 def check_labels(labels: Tensor, count: int, what: str) -> None:
     """Refuse a label that is not one of the model's."""
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        raise InputTypeError(f"labels are of {labels.dtype}; they must be whole numbers, as of torch.long.")
     wrong = labels[(labels != IGNORED) & ((labels < 0) | (labels >= count))]
     if wrong.numel():
         raise InputError(f"label {int(wrong[0])} is outside the {count} {what} (counted from 0).")
@@ -407,7 +422,7 @@ def token_loss(logits: Tensor, labels: Tensor, what: str = "tokens of the vocabu
     if labels.shape != logits.shape[:2]:
         raise InputError(f"labels have shape {tuple(labels.shape)}; the scores are for {tuple(logits.shape[:2])}.")
     check_labels(labels, logits.shape[-1], what)
-    return F.cross_entropy(as_float32(logits.flatten(0, 1)), labels.flatten().to(logits.device))
+    return F.cross_entropy(as_float32(logits.flatten(0, 1)), labels.flatten().to(logits.device).long())
 
 
 def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from glassformer.errors import InputError, refuse_unknown
 from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike
 from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
+from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import CrossAttention, EncodedSource, ForwardPass, Mask
 from glassformer.layers.cache import EncoderDecoderCache
 from glassformer.sites import ENCODER, Tap
@@ -44,6 +45,7 @@ class EncoderDecoder(BaseModel):
         """Each decoder block's cross-attention, for executors that project the source's keys and values at once."""
         raise NotImplementedError
 
+    @checked_forward
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -124,7 +126,10 @@ class EncoderDecoder(BaseModel):
     ) -> EncodedSource:
         """The source as the decoder sees it: encoded now, or taken from an earlier call."""
         if earlier is not None:
-            states = earlier[0]
+            try:
+                states = earlier[0]
+            except (TypeError, LookupError):
+                states = None
             if not isinstance(states, Tensor) or states.ndim != 3:
                 raise InputError("encoder_outputs must hold the encoder's states, (batch, source, hidden), first.")
             _, mask = self.positions_and_mask(states, attention_mask, causal=False)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import inspect
 from bisect import bisect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import tokenizers
 
+from glassformer.arguments import checked
 from glassformer.errors import InputError, InputTypeError, TemplateError
 from glassformer.text.chat.control_tokens import ControlTokens
 from glassformer.text.chat.template import ChatTemplate
 from glassformer.text.chat.tools import schemas, validated_documents
 from glassformer.text.encoding import BatchEncoding, TensorType
 from glassformer.text.token_rows import NO_TRUNCATION, Padding, Truncation
+from glassformer.typecheck import OWN_CHECK
 
 
 class ChatMixin:
@@ -56,12 +58,13 @@ class ChatMixin:
             raise InputTypeError(f"chat_template is a template's text or name, not {type(chat_template).__name__}.")
         return templates.get(chat_template, chat_template)
 
+    @checked
     def apply_chat_template(
         self,
         conversation: Any,
-        tools: Sequence[Mapping[str, Any] | Callable[..., Any]] | None = None,
-        documents: Sequence[Mapping[str, Any]] | None = None,
-        chat_template: str | None = None,
+        tools: Annotated[Sequence[Mapping[str, Any] | Callable[..., Any]] | None, OWN_CHECK] = None,
+        documents: Annotated[Sequence[Mapping[str, Any]] | None, OWN_CHECK] = None,
+        chat_template: Annotated[str | None, OWN_CHECK] = None,
         add_generation_prompt: bool = False,
         continue_final_message: bool | str = False,
         tokenize: bool = True,
@@ -146,6 +149,7 @@ class ChatMixin:
             encoded.convert_to_tensors(return_tensors)
         return encoded if return_dict else encoded["input_ids"]
 
+    @checked
     def encode_message_with_chat_template(
         self, message: Mapping[str, Any], conversation_history: Sequence[Mapping[str, Any]] | None = None, **options: Any
     ) -> list[int]:
