@@ -41,6 +41,8 @@ def matches_type(value: Any, hint: Any) -> bool:
     if origin is tuple and get_args(hint)[-1] is not Ellipsis:
         items = get_args(hint)
         return isinstance(value, (list, tuple)) and len(value) == len(items) and all(map(matches_type, value, items))
+    if origin is Iterable and isinstance(value, Iterable) and not isinstance(value, (str, bytes, Sequence)):
+        return True  # whose items come later
     if origin in LISTS:
         kinds = (list, tuple, range, *((AbstractSet,) if origin in (Collection, Iterable) else ()))
         return isinstance(value, kinds) and all(matches_type(item, get_args(hint)[0]) for item in value)

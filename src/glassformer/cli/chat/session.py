@@ -211,7 +211,7 @@ def dim_note(text: str) -> None:
 
 def _same_input(first: Run, second: Run) -> bool:
     """Whether two runs must give the same answer."""
-    return first.ids == second.ids and first.settings == second.settings
+    return first.prompt_ids == second.prompt_ids and first.settings == second.settings
 
 
 def _why_same(run: Run) -> str:
