@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import glassformer
-from glassformer.errors import GlassError, InputError, InputTypeError, UnknownArgument
+from glassformer.errors import GlassError, InputError, InputTypeError, SettingError, UnknownArgument
 from glassformer.views.view import View
 from tests.observe.models import TEXT, both, encoder
 
@@ -214,6 +214,40 @@ def test_numpy_numbers_are_numbers() -> None:
     assert model.watch(TEXT, **numpy).text == plain.text
     assert str(model.tree(TEXT, width=np.int64(2), depth=np.int32(1))) == str(model.tree(TEXT, width=2, depth=1))
     assert glassformer.Change(scale=np.float32(0.5), heads=[np.int64(1)]) == glassformer.Change(scale=0.5, heads=[1])
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "do_sample", "temperature", "stop_strings", "eos_token_id"])
+def test_an_array_is_no_setting(name: str) -> None:
+    for settings in ({name: np.zeros(3)}, {"generation_config": None, name: np.ones((2, 2))}):
+        with pytest.raises(SettingError, match=f"{name} is array.*; it must be "):
+            decoder().watch(TEXT, **settings)
+    with pytest.raises(SettingError, match=f"{name} is array"):
+        glassformer.GenerationConfig(**{name: np.zeros(3)})
+
+
+def test_settings_of_odd_types() -> None:
+    assert glassformer.GenerationConfig(num_beams=None, top_k=np.int64(3)) == glassformer.GenerationConfig(top_k=3)
+    for value in (b"x", Decimal("0.5"), {0.5}, "0.5", True, [0.5]):
+        with pytest.raises(SettingError, match="temperature is .*; it must be a number above 0"):
+            decoder().watch(TEXT, do_sample=True, temperature=value)
+    with pytest.raises(SettingError, match="stop_strings holds a lone surrogate"):
+        decoder().watch(TEXT, stop_strings="\ud800")
+
+
+@pytest.mark.parametrize("name", ["\0.json", "\ud800.json", "x" * 5000 + ".json"])
+def test_a_name_that_no_file_can_have(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        run().save(tmp_path / name)
+    with pytest.raises(InputError, match="is no receipt that can be read"):
+        decoder().replay(tmp_path / name)
+
+
+def test_saving_to_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(InputError, match="cannot be written: Is a directory"):
+        run().save(tmp_path / "folder.json")
+    with pytest.raises(InputError, match="does not say in which form"):
+        run().save(tmp_path)
 
 
 def test_errors_inside_a_call_are_not_masked(monkeypatch: pytest.MonkeyPatch) -> None:

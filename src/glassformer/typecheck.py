@@ -107,7 +107,7 @@ def plural(words: str) -> str:
 def brief(value: Any) -> str:
     """A value for the middle of a message, whatever it is, and however long."""
     try:
-        return _brief.repr(value)
+        return " ".join(_brief.repr(value).split())  # an array's takes several lines
     except Exception:
         return f"an object of {type(value).__name__}"
 

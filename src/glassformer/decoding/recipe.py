@@ -155,6 +155,8 @@ def _stops(settings: GenerationConfig, tokenizer: Any) -> tuple[Stop, ...]:
         texts = as_texts(s.stop_strings)
         if "" in texts:
             raise SettingError(f"stop_strings is {s.stop_strings!r}; each must be a text of at least one character.")
+        if any("\ud800" <= character <= "\udfff" for text in texts for character in text):
+            raise SettingError("stop_strings holds a lone surrogate, which is no character. Repair its encoding first.")
         stops.append(stopping.at_strings(texts, lambda ids: tokenizer.decode(ids, skip_special_tokens=False)))
     if s.stop_when is not None:
         stops.append(stopping.by_function(s.stop_when))

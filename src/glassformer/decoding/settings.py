@@ -63,6 +63,19 @@ class GenerationConfig(SettingsTable):
         default_factory=dict, compare=False
     )  # where a value came from, and the value
 
+    def __post_init__(self) -> None:
+        """NumPy's numbers as Python's, None as the default where there is no other meaning; an array is refused at once."""
+        for name in SETTINGS:
+            value = getattr(self, name)
+            if value is None:
+                setattr(self, name, _switched_off(name))
+            elif getattr(value, "ndim", None) is not None:
+                number = _as_python(value)
+                setattr(self, name, number)
+                if getattr(number, "ndim", 0) and _hints()[name] is not Any:
+                    expected = SETTINGS[name].expected(_hints()[name], value)
+                    raise SettingError(f"{spell(name)} is {brief(value)}; it must be {expected}.")
+
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], where: str = "generation_config.json") -> Self:
         """From `generation_config.json`. What has no effect there may be out of bounds."""
@@ -254,8 +267,13 @@ def _fits(name: str, value: Any) -> bool:
 
 def _switched_off(name: str) -> Any:
     """What None means for a setting that is always a number or a truth value: its default, which changes nothing."""
-    default = next(field.default for field in dataclasses.fields(GenerationConfig) if field.name == name)
-    return None if default is dataclasses.MISSING else default
+    return _defaults()[name]
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    fields = dataclasses.fields(GenerationConfig)
+    return {field.name: None if field.default is dataclasses.MISSING else field.default for field in fields}
 
 
 def _as_python(value: Any) -> Any:

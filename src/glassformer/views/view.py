@@ -91,7 +91,10 @@ def write_form(path: str | os.PathLike[str], forms: Mapping[str, Callable[[], st
     """Write the form that a file's suffix stands for."""
     target = Path(path)
     text = forms[form_of(target)]()
-    write_text(target, text)
+    try:
+        write_text(target, text)
+    except ValueError as error:  # a name that no file can have
+        raise InputError(f"{str(target)!r} cannot be written: {error}.") from error
     return target
 
 
