@@ -107,6 +107,11 @@ class OpenedModel:
         otherwise: Head = "base" if config.default_head == "masked" else config.default_head
         return next((head for suffix, head in HEADS_BY_SUFFIX.items() if architecture.endswith(suffix)), otherwise)
 
+    def check_sizes(self, config: Config | None = None) -> None:
+        """Refuse a config (its own, or a changed one) whose sizes the weights cannot have. Nothing is built by it before."""
+        with _errors_name(self.path, "config.json"):
+            (config or self.config).check_sizes(tensor.shape for tensor in self.tensors.values())
+
     def blueprint(self, head: Head | None = None) -> Blueprint:
         return blueprint(self.config, head or self.head)
 

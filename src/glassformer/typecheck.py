@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -61,6 +62,11 @@ def matches_type(value: Any, hint: Any) -> bool:
     return isinstance(value, kind) if tellable else True  # what cannot be told is not refused
 
 
+def is_finite(number: float) -> bool:
+    """Whether it is neither infinite nor "not a number"; a whole number may be too long for a float."""
+    return isinstance(number, int) or math.isfinite(number)
+
+
 def type_words(hint: Any, *, python: bool = False) -> str:
     """A type for people, who write JSON or Python.
 
@@ -108,6 +114,8 @@ def brief(value: Any) -> str:
     """A value for the middle of a message, whatever it is, and however long."""
     try:
         return " ".join(_brief.repr(value).split())  # an array's takes several lines
+    except ValueError:  # a whole number of so many digits that Python does not write it
+        return "a number of thousands of digits"
     except Exception:
         return f"an object of {type(value).__name__}"
 

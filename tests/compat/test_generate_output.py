@@ -188,7 +188,8 @@ def test_bad_outputs_streamers_and_assistants_are_refused(both: tuple[Any, Any],
     small = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
     with pytest.raises(SettingError, match="the same vocabulary and kind as the model: it is llama of 90 tokens"):
         ours.generate(IDS, assistant_model=small)
-    for bad in (torch.zeros(3, 2, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long), torch.zeros(1, 2)):
+    shapes = (torch.zeros(3, 2, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long), torch.zeros(1, 2))
+    for bad in (*shapes, "8", {}, [2**63], [[5], [6, 7]]):
         with pytest.raises(InputError, match="negative_prompt_ids are token ids, for all 2 rows or one for each"):
             ours.generate(IDS, guidance_scale=2.0, negative_prompt_ids=bad)
     with pytest.raises(SettingError, match="negative_prompt is a text, so a tokenizer is needed"):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import glassformer
 from glassformer.decoding import GenerationConfig, Policy, Recipe
@@ -17,6 +20,8 @@ from glassformer.decoding.settings import LOAD_ARGUMENTS
 from glassformer.decoding.settings_table import RULES, SETTINGS
 from glassformer.errors import SettingError, UnknownArgument
 from tests.parity import reference
+from tests.parity.compare import load
+from tests.strange_numbers import STRANGE, failures, limited
 
 
 @pytest.mark.parametrize(
@@ -361,3 +366,72 @@ def test_none_is_a_settings_default(name: str) -> None:
     told = GenerationConfig(num_beams=4, num_return_sequences=2, do_sample=True, temperature=0.5, repetition_penalty=1.2)
     other = {"num_beams": {"num_return_sequences": 1}}.get(name, {})
     assert getattr(told.merged({name: None, **other}), name) == getattr(GenerationConfig(), name)
+
+
+# Strange numbers ------------------------------------------------------------------------------------------------
+
+NUMBERED = [name for name, info in SETTINGS.items() if info.neutral is not True and not info.per_call]
+LISTED: tuple[Any, ...] = (
+    [[2**63]],
+    [[5, math.inf]],
+    [[[5], math.nan]],
+    [[[math.inf], 1.0]],
+    {"5": math.nan},
+    1e-300,
+    1e300,
+)
+CONTEXTS: tuple[dict[str, Any], ...] = ({}, {"do_sample": True, "seed": 1}, {"num_beams": 2})
+
+
+def with_needs(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings, and those without which the named one has no effect."""
+    needs = SETTINGS[name].needs
+    return settings if needs is None else with_needs(needs, {needs: SETTINGS[needs].example, **settings})
+
+
+def strange_settings() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in NUMBERED:
+        for value in (*STRANGE, *LISTED):
+            for context in CONTEXTS:
+                yield f"{name}={value!r}"[:60], with_needs(name, {"max_new_tokens": 3, **context, name: value})
+
+
+def test_strange_numbers_in_settings_are_refused_or_harmless() -> None:
+    def cases() -> Iterator[tuple[str, Callable[[], object]]]:
+        for case, settings in strange_settings():
+            yield case, lambda: Recipe.of(GenerationConfig().merged(settings), size=160)  # noqa: B023
+            yield f"{case} (a file)", lambda: Recipe.of(GenerationConfig.from_dict(settings), size=160)  # noqa: B023
+
+    assert limited(lambda: failures(cases())) == []
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_generation_with_strange_numbers(family: str, tmp_path: Path) -> None:
+    head = reference.HEADS[family][1]
+    reference.write(tmp_path, family, head)
+    model = load(tmp_path, head)
+
+    def cases() -> Iterator[tuple[str, Callable[[], object]]]:
+        for case, settings in strange_settings():
+            yield case, lambda: model.generate(torch.tensor([[5, 9, 14]]), **settings)  # noqa: B023
+
+    assert limited(lambda: failures(cases())) == []
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"num_beams": 10**12}, "num_beams is 1000000000000; it must be a whole number of at least 1 and at most 1024"),
+    ({"max_new_tokens": 2**40}, "max_new_tokens is 1099511627776; it must be a whole number of at least 1 and at most 214"),
+    ({"max_new_tokens": 10**5000}, "max_new_tokens is a number of thousands of digits; it must be a whole number"),
+    ({"do_sample": True, "temperature": -math.inf}, "temperature is -inf; it must be a number above 0"),
+    ({"do_sample": True, "temperature": 1e300}, "temperature is 1e[+]300; it must be above 0 and at most 1000000000"),
+    ({"eos_token_id": [2, 2**63]}, "eos_token_id is .2, 9223372036854775808.; it must be a token id, or a list of them"),
+    ({"logit_bias": [[[5], 1.0]]}, "logit_bias names .5.; it must be a token id, or a token's text"),
+    ({"sequence_bias": [[[5], math.nan]]}, "sequence_bias is .*; it must be a dictionary from tuples of token ids"),
+])  # fmt: skip
+def test_what_is_said_of_a_strange_setting(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Recipe.of(GenerationConfig().merged(settings), size=160)
+    with pytest.raises(SettingError, match=message):
+        Recipe.of(GenerationConfig.from_dict(settings), size=160)

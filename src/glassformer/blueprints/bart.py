@@ -53,8 +53,6 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_positive("num_encoder_layers", "num_attention_heads", "encoder_attention_heads")
-        self.check_positive("encoder_ffn_dim", "decoder_ffn_dim")
         self.check_activation("hidden_act")
         self.check_heads_divide()
         self.check_heads_divide("encoder_attention_heads")

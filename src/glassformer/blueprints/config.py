@@ -6,13 +6,14 @@ that they can be listed and are written back on saving.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type_hints
 
+from glassformer.blueprints.bounds import BOUNDS, Bounds, check_held, check_numbers
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, UnknownArgument, did_you_mean
-from glassformer.typecheck import matches_type
+from glassformer.typecheck import brief, matches_type
 
 Head: TypeAlias = Literal["base", "causal", "seq2seq", "masked", "sequence", "token", "question"]
 ACTIVATIONS = (  # under all their names
@@ -32,6 +33,7 @@ class Config:
     aliases: ClassVar[Mapping[str, str]] = {}  # a family's own names of fields: {"n_embd": "hidden_size"}
     fixed_fields: ClassVar[Mapping[str, Any]] = {}  # fields that may only have this value
     default_label_count: ClassVar[int] = 2
+    bounds: ClassVar[Mapping[str, Bounds]] = BOUNDS  # of its numbers
 
     vocab_size: int
     hidden_size: int
@@ -58,14 +60,17 @@ class Config:
         values = {key: value for key, value in raw.items() if key not in cls.aliases} | renamed
         for name, value in cls.fixed_fields.items():
             if values.get(name, value) not in (value, None):
-                raise ConfigError(f"config field {name!r} is {values[name]!r}; in a {cls.model_type} model it is {value!r}.")
+                raise ConfigError(
+                    f"config field {name!r} is {brief(values[name])}; in a {cls.model_type} model it is {value!r}."
+                )
+        check_numbers(values, cls.bounds, cls.own_name)
         values = cls.prepare(values)
         hints = get_type_hints(cls)
         names = {f.name for f in fields(cls)} - {"extra_fields"}
         for name in names & values.keys():
-            if not matches_type(values[name], hints[name]):
+            if not matches_type(value := values[name], hints[name]):
                 raise ConfigError(
-                    f"config field {cls.own_name(name)!r} is {values[name]!r}; it must be {_type_name(hints[name])}."
+                    f"config field {cls.own_name(name)!r} is {brief(value)}; it must be {_type_name(hints[name])}."
                 )
         needed = (f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING)
         missing = [name for name in needed if name not in values]
@@ -79,28 +84,28 @@ class Config:
         """Bring a raw config to this class's fields. Families extend it."""
         labels = raw.get("id2label")
         if isinstance(labels, Mapping):
-            if not all(str(number).isdecimal() for number in labels):
-                raise ConfigError(f"config field 'id2label' is {labels!r}; its keys must be numbers.")
+            if not all(str(number).isdecimal() and len(str(number)) < 10 for number in labels):
+                raise ConfigError(f"config field 'id2label' is {brief(labels)}; its keys must be numbers.")
             raw = {**raw, "id2label": {int(number): label for number, label in labels.items()}}
             raw.setdefault("num_labels", len(labels))
         raw.pop("label2id", None)
         return raw
 
     def __post_init__(self) -> None:
-        self.check_positive("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings")
-        for name in (f.name for f in fields(self) if "drop" in f.name):
-            if (rate := getattr(self, name)) is not None and not 0 <= rate <= 1:
-                raise ConfigError(f"config field {self.own_name(name)!r} is {rate!r}; a share to drop lies between 0 and 1.")
+        check_numbers(self._values, self.bounds, self.own_name)
         if self.problem_type not in (None, *PROBLEMS):
             raise ConfigError(
                 f"config field 'problem_type' is {self.problem_type!r}, which is not known."
                 f"{did_you_mean(str(self.problem_type), PROBLEMS)} Known: {', '.join(PROBLEMS)}."
             )
 
-    def check_positive(self, *names: str) -> None:
-        for name in names:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"config field {self.own_name(name)!r} is {getattr(self, name)}; it must be at least 1.")
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def check_sizes(self, shapes: Iterable[tuple[int, ...]]) -> None:
+        """Refuse sizes that weights of these shapes cannot have."""
+        check_held(self._values, self.bounds, self.own_name, shapes)
 
     def check_activation(self, name: str) -> None:
         value = getattr(self, name)

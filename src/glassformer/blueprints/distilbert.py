@@ -39,7 +39,6 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_positive("intermediate_size", "num_attention_heads")
         self.check_activation("hidden_act")
         self.check_heads_divide()
 

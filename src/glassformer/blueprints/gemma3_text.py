@@ -11,6 +11,7 @@ from glassformer.blueprints.blueprint import Blueprint, Builder
 from glassformer.blueprints.config import Head
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError
+from glassformer.typecheck import brief
 
 KINDS = {"sliding_attention": "local", "full_attention": "default"}  # a layer's type: the name of its RoPE
 
@@ -37,7 +38,7 @@ class Config(llama.Config):
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         ropes = raw.pop("rope_parameters", None) or {}
         if not isinstance(ropes, Mapping):
-            raise ConfigError(f"config field 'rope_parameters' is {ropes!r}; it must be an object.")
+            raise ConfigError(f"config field 'rope_parameters' is {brief(ropes)}; it must be an object.")
         full = ropes if "rope_type" in ropes else ropes.get("full_attention")
         local = {"rope_parameters": ropes.get("sliding_attention"), "rope_theta": raw.pop("rope_local_base_freq", 10_000.0)}
         layers, period = raw.get("num_hidden_layers"), raw.pop("sliding_window_pattern", None) or 6
@@ -55,7 +56,7 @@ class Config(llama.Config):
         if len(kinds) != self.num_hidden_layers or not set(kinds) <= KINDS.keys():
             raise ConfigError(
                 f"config field 'layer_types' must name one of {', '.join(KINDS)} for each of the "
-                f"{self.num_hidden_layers} layers, not {kinds!r}."
+                f"{self.num_hidden_layers} layers, not {brief(kinds)}."
             )
 
     def rope_name(self, layer: int) -> str:

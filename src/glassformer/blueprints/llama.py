@@ -41,14 +41,13 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_positive("intermediate_size", "num_attention_heads")
         self.check_activation("hidden_act")
         heads = self.num_attention_heads
         if not self.num_key_value_heads:
             object.__setattr__(self, "num_key_value_heads", heads)
         if not self.head_dim:
             object.__setattr__(self, "head_dim", self.hidden_size // heads)
-        if self.num_key_value_heads < 1 or heads % self.num_key_value_heads:
+        if heads % self.num_key_value_heads:
             raise ConfigError(
                 f"config field 'num_key_value_heads' is {self.num_key_value_heads}; it must divide the "
                 f"{heads} attention heads."

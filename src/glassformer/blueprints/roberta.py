@@ -8,6 +8,7 @@ from typing import ClassVar
 from glassformer.blueprints import bert
 from glassformer.blueprints.blueprint import Blueprint, Builder, Weight
 from glassformer.blueprints.config import Head
+from glassformer.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,14 @@ class Config(bert.Config):
     pad_token_id: int | None = 1
     bos_token_id: int | None = 0
     eos_token_id: int | list[int] | None = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.context < 1:
+            raise ConfigError(
+                f"config field 'pad_token_id' is {self.pad_token_id}, which leaves no positions of "
+                f"{self.max_position_embeddings}: they begin after it."
+            )
 
     @property
     def first_position(self) -> int:

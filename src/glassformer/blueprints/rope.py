@@ -22,7 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.errors import ConfigError, did_you_mean
+from glassformer.typecheck import brief
 
+MOST = 1e12  # of every number here
 Floats = npt.NDArray[np.float64]
 
 KINDS: Mapping[str, tuple[str, ...]] = {  # kind: the numbers that it needs
@@ -64,7 +66,7 @@ class Rope:
         """From a config: `rope_parameters` (new files), or `rope_theta` and `rope_scaling` (older ones, which win)."""
         parameters = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
         if not isinstance(parameters, Mapping):
-            raise ConfigError(f"config field 'rope_parameters' is {parameters!r}; it must be an object.")
+            raise ConfigError(f"config field 'rope_parameters' is {brief(parameters)}; it must be an object.")
         new = raw.get("rope_parameters")
         fallback = new.get("rope_theta", default_theta) if isinstance(new, Mapping) else default_theta
         theta = _number(parameters.get("rope_theta", raw.get("rope_theta", fallback)), "rope_theta")
@@ -191,21 +193,21 @@ def _first(*values: Any) -> Any:
 
 
 def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
-        raise ConfigError(f"config field {name!r} is {value!r}; RoPE needs a positive number there.")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MOST:
+        raise ConfigError(f"config field {name!r} is {brief(value)}; RoPE needs a positive number there.")
     return value
 
 
 def _numbers(values: Any, name: str) -> tuple[float, ...]:
     if not isinstance(values, list | tuple):
-        raise ConfigError(f"config field {name!r} is {values!r}; RoPE needs a list of numbers there.")
+        raise ConfigError(f"config field {name!r} is {brief(values)}; RoPE needs a list of numbers there.")
     return tuple(_number(value, name) for value in values)
 
 
 def _from_divisors(theta: float, divisors: Any) -> Rope:
     """The rule of a file that only lists what each frequency is divided by (GGUF of Llama 3.1 and 3.2)."""
     if not isinstance(divisors, list) or not divisors or not all(isinstance(divisor, float) for divisor in divisors):
-        raise ConfigError(f"config field 'divisors' is {divisors!r}; it must be a list of numbers.")
+        raise ConfigError(f"config field 'divisors' is {brief(divisors)}; it must be a list of numbers.")
     plain = Rope(theta=theta)
     size = 2 * len(divisors)
     frequencies = plain.theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)

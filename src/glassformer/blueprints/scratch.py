@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder
+from glassformer.blueprints.bounds import BOUNDS, MAX_LAYERS, MAX_SINUSOIDS, Bounds
 from glassformer.blueprints.config import Head
 
 EPS = 1e-5
@@ -23,6 +24,11 @@ class Config(shared.Config):
         "d_model": "hidden_size", "num_blocks": "num_hidden_layers", "num_heads": "num_attention_heads",
         "context_length": "max_position_embeddings", "max_token_value": "vocab_size",
     }  # fmt: skip
+    bounds: ClassVar[Mapping[str, Bounds]] = {  # a head has matrices of its own
+        **BOUNDS,
+        "max_position_embeddings": Bounds(1, MAX_SINUSOIDS),
+        "num_attention_heads": Bounds(1, MAX_LAYERS, held_by="tensors"),
+    }
 
     num_attention_heads: int = 4
     max_position_embeddings: int = 16
@@ -31,7 +37,6 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_positive("num_attention_heads")
         self.check_heads_divide()
 
     def initial_std(self, name: str, inputs: int) -> float | None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value
+from glassformer.blueprints.bounds import BOUNDS, SIZE, Bounds
 from glassformer.blueprints.config import Head
 from glassformer.errors import ConfigError
 
@@ -23,6 +24,7 @@ class Config(shared.Config):
         "num_heads": "num_attention_heads", "d_kv": "head_dim", "d_ff": "intermediate_size",
         "n_positions": "max_position_embeddings",
     }  # fmt: skip
+    bounds: ClassVar[Mapping[str, Bounds]] = {**BOUNDS, "head_dim": SIZE}
 
     hidden_size: int = 512
     num_hidden_layers: int = 6
@@ -65,10 +67,7 @@ class Config(shared.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_positive("num_encoder_layers", "num_attention_heads", "head_dim", "intermediate_size")
         count, furthest = self.relative_attention_num_buckets, self.relative_attention_max_distance
-        if count < 4:
-            raise ConfigError(f"config field 'relative_attention_num_buckets' is {count}; it must be at least 4.")
         if furthest <= count // 2:
             raise ConfigError(
                 f"config field 'relative_attention_max_distance' is {furthest}; with {count} buckets it must be above "

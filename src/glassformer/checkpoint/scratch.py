@@ -15,6 +15,7 @@ from typing import Any
 from glassformer.checkpoint.stored_tensors import StoredTensor
 from glassformer.checkpoint.torch_file import TorchFile, read_torch_file
 from glassformer.errors import CheckpointError
+from glassformer.typecheck import brief
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {  # the config's name: what h_params may call it
     "hidden_size": ("d_model", "n_embd", "emb_dim"),
@@ -76,7 +77,7 @@ class ScratchCheckpoint:
         stored = self._file.tensors
         tensors = {chapter_name(name): tensor for name, tensor in stored.items()}
         if TABLE not in tensors or len(tensors[TABLE].shape) != 2:
-            names = ", ".join(abbreviated(name) for name in list(stored)[:3])
+            names = ", ".join(brief(name) for name in list(stored)[:3])
             raise CheckpointError(
                 f"{self.path}: holds {len(stored)} tensors ({names}, …), but no model from scratch: there is no {TABLE} "
                 "of two dimensions. Weights alone need a folder with their config.json: give that folder."
@@ -111,7 +112,7 @@ class ScratchCheckpoint:
             )
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise CheckpointError(
-                f"{self.path}: h_params say that {spelling!r} is {abbreviated(value)}, where a whole number from 1 on "
+                f"{self.path}: h_params say that {spelling!r} is {brief(value)}, where a whole number from 1 on "
                 "belongs. Save them again with the right value."
             )
         if shown not in (None, value):
@@ -127,7 +128,7 @@ class ScratchCheckpoint:
             value = self._h_params.get(name, rows)
             if not isinstance(value, int) or value not in allowed:
                 raise CheckpointError(
-                    f"{self.path}: h_params say that {name!r} is {abbreviated(value)}, but the table of embeddings has "
+                    f"{self.path}: h_params say that {name!r} is {brief(value)}, but the table of embeddings has "
                     f"{rows} rows. Are these the h_params of these weights?"
                 )
 
@@ -135,7 +136,7 @@ class ScratchCheckpoint:
         value = self._h_params["dropout"]
         if not isinstance(value, int | float) or not 0 <= value < 1:
             raise CheckpointError(
-                f"{self.path}: h_params say that 'dropout' is {abbreviated(value)}, where a number from 0 to 1 belongs. "
+                f"{self.path}: h_params say that 'dropout' is {brief(value)}, where a number from 0 to 1 belongs. "
                 "Save them again with the right value."
             )
         return value
@@ -144,8 +145,3 @@ class ScratchCheckpoint:
 def chapter_name(name: str) -> str:
     """A tensor's name in the chapter's spelling."""
     return ".".join(RENAMED.get(part, part) for part in name.split("."))
-
-
-def abbreviated(value: object, most: int = 60) -> str:
-    """A value for a message, on one line."""
-    return " ".join(repr(value)[:most].split())

@@ -212,7 +212,10 @@ def _negatives(settings: GenerationConfig, tokenizer: Any, rows: int) -> list[li
         prompt = tokenizer.encode(settings.negative_prompt) or [empty_prompt_token(settings)]
     if prompt is None:
         return [None] * rows
-    ids = torch.as_tensor(prompt)
+    try:
+        ids = torch.as_tensor(prompt)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        ids = torch.empty(0)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.dim() != 2 or not ids.shape[1] or len(ids) not in (1, rows) or ids.is_floating_point():
         raise InputError(f"negative_prompt_ids are token ids, for all {rows} rows or one for each, and at least one id.")

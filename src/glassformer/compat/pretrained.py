@@ -213,6 +213,7 @@ def load(
 ) -> Any:
     """A model of a class, with the weights of an opened checkpoint, ready to run."""
     config = opened.config.with_changes(changes or {})
+    opened.check_sizes(config)
     stored = dict(opened.tensors)
     dtype = dtype or stored_dtype(config, stored)
     with torch.device("meta"):

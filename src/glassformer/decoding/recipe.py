@@ -13,6 +13,7 @@ from glassformer.decoding.settings import GenerationConfig, as_texts
 from glassformer.decoding.settings_table import GRAMMARS, RULES, SETTINGS
 from glassformer.decoding.stopping import Stop
 from glassformer.errors import SettingError, did_you_mean
+from glassformer.typecheck import brief
 
 DRY_BREAKERS = ("\n", ":", '"', "*")  # what DRY does not match across, unless others are given
 
@@ -87,7 +88,9 @@ def _logit_bias(settings: GenerationConfig, tokenizer: Any) -> dict[int, float]:
             raise SettingError(f"logit_bias for {token!r} is {bias!r}; it must be a number, or minus infinity.")
         if isinstance(token, str):
             token = _single_token(tokenizer, "logit_bias", token, "Use sequence_bias.")
-        biases[int(token)] = float(bias)
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise SettingError(f"logit_bias names {brief(token)}; it must be a token id, or a token's text.")
+        biases[token] = float(bias)
     return biases
 
 
@@ -95,8 +98,8 @@ def _forced_tokens(settings: GenerationConfig, tokenizer: Any) -> dict[int, int]
     """By step; a step may be in digits, as a key of JSON must be."""
     tokens: dict[int, int] = {}
     for step, token in _pairs(settings, "forced_tokens"):
-        if not str(step).isdecimal():
-            raise SettingError(f"forced_tokens has the step {step!r}; steps are whole numbers, 0 the first.")
+        if not str(step).isdecimal() or len(str(step)) > 10:
+            raise SettingError(f"forced_tokens has the step {brief(step)}; steps are whole numbers, 0 the first.")
         if isinstance(token, str):
             token = _single_token(tokenizer, "forced_tokens", token, "Give each its step.")
         if isinstance(token, bool) or not isinstance(token, int):

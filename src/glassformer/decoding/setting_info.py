@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from typing import Any, NamedTuple, TypeAlias
 
 from glassformer.decoding.rules import NamedRule, Rule, TextIds
-from glassformer.typecheck import matches_type, type_words
+from glassformer.typecheck import is_finite, matches_type, type_words
+
+INT_LIMIT = 2**31 - 1  # of every whole number, unless its line has another bound
+FLOAT_LIMIT = 1e9  # and of every other number: scores are 32-bit floats
 
 RuleMaker: TypeAlias = Callable[[Any, TextIds], "Rule | list[NamedRule]"]  # of the settings and their texts' ids
 TokenLister: TypeAlias = Callable[[Any, TextIds], Iterable[int]]
@@ -32,31 +35,46 @@ class SettingInfo(NamedTuple):
     token_ids: TokenLister | None = None  # the ids that it names, which must be in the vocabulary
 
     def fits(self, value: Any, hint: Any) -> bool:
-        if not matches_type(value, hint):
-            return False
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return True
-        if not math.isfinite(value):
-            return False
+        return matches_type(value, hint) and all(self._within_bounds(number) for number in _numbers(value))
+
+    def _within_bounds(self, number: float) -> bool:
+        limit = math.inf if self.below is not None else FLOAT_LIMIT if isinstance(number, float) else INT_LIMIT
         return (
-            (self.least is None or value >= self.least)
-            and (self.above is None or value > self.above)
-            and (self.most is None or value <= self.most)
-            and (self.below is None or value < self.below)
+            -limit <= number <= limit
+            and (self.least is None or number >= self.least)
+            and (self.above is None or number > self.above)
+            and (self.most is None or number <= self.most)
+            and (self.below is None or number < self.below)
         )
 
     def expected(self, hint: Any, value: Any = 0) -> str:
         """What it must be instead of a value, in words."""
         if self.expects is not None:
             return self.expects
-        limits = (("above", self.above), ("at least", self.least), ("below", self.below), ("at most", self.most))
-        bounds = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
+        limits = (("above", self.above), ("at least", self.least), ("below", self.below), ("at most", self._most(value)))
+        bounds = " and ".join(f"{word} {limit:.10g}" for word, limit in limits if limit is not None)
         if matches_type(0.5, hint):
-            number = matches_type(value, float) and math.isfinite(value)
+            number = matches_type(value, float) and is_finite(value)
             return bounds if bounds and number else f"a number {bounds}".rstrip()
         if matches_type(1, hint) and not matches_type([1], hint):
             return f"a whole number of {bounds}"
         return type_words(hint).removesuffix(" or null")
+
+    def _most(self, value: Any) -> float | None:
+        """The upper bound, where there is one or a value goes beyond what any number may be."""
+        if self.most is not None or self.below is not None or not matches_type(value, float):
+            return self.most
+        limit = FLOAT_LIMIT if isinstance(value, float) else INT_LIMIT
+        return limit if is_finite(value) and value > limit else None
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """The number that a value is, or the whole numbers that it lists: ids and steps."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from (number for number in _numbers(item) if isinstance(number, int))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
 
 
 def setting(

@@ -11,6 +11,7 @@ they differ it is transformers'. The setting `rules` overrides it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -22,6 +23,8 @@ from glassformer.errors import SettingError
 A_TOKEN_ID = "a token id, or a list of them"
 TOKEN_IDS = "a list of token ids"
 Functions = Sequence[Callable[..., Any]]
+MOST_TEXTS = 1024  # at once: each has a row of its own in the KV cache
+MOST_DRAFTED = 1024  # tokens of a draft, which are scored in one pass
 
 
 def by_grammar(settings: SettingsTable, ids: TextIds) -> Rule:
@@ -60,10 +63,12 @@ class SettingsTable:
         None, "the same seed gives the same draws", least=0, below=2**64, expects="a whole number from 0 to 2**64 - 1"
     )
     num_beams: int = setting(
-        1, "follow so many texts at once and take the best as a whole", least=1, title="beams", example=4
+        1, "follow so many texts at once and take the best as a whole", least=1, most=MOST_TEXTS, title="beams", example=4
     )
-    num_return_sequences: int = setting(1, "how many texts for each prompt", least=1)
-    length_penalty: float = setting(1.0, "beams: above 0 favours long texts, below 0 short ones", needs="num_beams")
+    num_return_sequences: int = setting(1, "how many texts for each prompt", least=1, most=MOST_TEXTS)
+    length_penalty: float = setting(
+        1.0, "beams: above 0 favours long texts, below 0 short ones", least=-10, most=10, needs="num_beams"
+    )
     early_stopping: bool | str = setting(
         False,
         "beams: stop when num_beams texts are complete; 'never': when none can become better",
@@ -78,17 +83,22 @@ class SettingsTable:
         per_call=True,
     )
     num_assistant_tokens: int | None = setting(
-        None, "how many tokens are drafted at first; then it adapts", least=1, needs="assistant_model"
+        None, "how many tokens are drafted at first; then it adapts", least=1, most=MOST_DRAFTED, needs="assistant_model"
     )
     prompt_lookup_num_tokens: int | None = setting(
         None,
         "draft so many tokens by looking for the last ones earlier on",
         least=1,
+        most=MOST_DRAFTED,
         title="prompt lookup",
         example=10,
     )
     max_matching_ngram_size: int | None = setting(
-        None, "how many last tokens are looked for; 2 by default", least=1, needs="prompt_lookup_num_tokens"
+        None,
+        "how many last tokens are looked for; 2 by default",
+        least=1,
+        most=MOST_DRAFTED,
+        needs="prompt_lookup_num_tokens",
     )
 
     # From here on rules, in the order in which they run. Guidance
@@ -416,9 +426,9 @@ def sequence_biases(value: Any) -> dict[tuple[int, ...], float]:
     try:
         pairs = value.items() if isinstance(value, Mapping) else value
         biases = {tuple(int(token) for token in ids): float(bias) for ids, bias in pairs}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         biases = {}
-    if not biases or () in biases:
+    if not biases or () in biases or not all(bias < math.inf for bias in biases.values()):
         raise SettingError(
             f"sequence_bias is {value!r}; it must be a dictionary from tuples of token ids to numbers, "
             "or a list of [ids, number]."

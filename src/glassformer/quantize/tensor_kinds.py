@@ -62,6 +62,7 @@ def kind_for(role: Role, columns: int, kind: str) -> str | None:
 def check_quantizable(opened: OpenedModel, kind: str) -> str:
     """The kind as the format spells it; refused if it does not exist, or if weights are packed already."""
     kind = check_kind(kind)
+    opened.check_sizes()
     if packed := [tensor for tensor in opened.tensors.values() if tensor.packed]:
         raise InputError(
             f"{opened.name}: its weights are packed already, as {main_kind(packed)}; packed once more they would lose more "

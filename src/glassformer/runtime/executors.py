@@ -105,6 +105,7 @@ class Executors:
         """What `make` builds with the CPU engine; None and a note where it cannot, unless it was asked for by name."""
         if not self.options.native or not isinstance(self.opened, OpenedModel):
             return None
+        self.opened.check_sizes()
         try:
             return make(self.opened)
         except (ExecutorError, CheckpointError) as error:

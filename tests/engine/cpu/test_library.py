@@ -110,6 +110,22 @@ class TestTheLibrary:
             assert found.glass_size(number) == ctypes.sizeof(structure), structure.__name__
         assert found.glass_size(len(library.STRUCTURES)) == -1
 
+    @pytest.mark.parametrize("structure", library.STRUCTURES)
+    @pytest.mark.parametrize("number", [2**31, 2**32 + 1, -(2**31) - 1, 10**30])
+    def test_numbers_that_do_not_fit_are_refused(self, structure: Any, number: int) -> None:
+        """ctypes would cut them off."""
+        message = f"={number}, which does not fit 32 bits. Use executor='plain'"
+        for name, at in structure.numbers.items():
+            with pytest.raises(ExecutorError, match=name + message):
+                structure(**{name: number})
+            with pytest.raises(ExecutorError, match=name + message):
+                structure(*[0] * at, number)
+            assert getattr(structure(**{name: 2**31 - 1}), name) == 2**31 - 1
+
+    def test_packing_refuses_rows_that_do_not_fit(self) -> None:
+        with pytest.raises(ExecutorError, match="rows=2147483648, which does not fit 32 bits"):
+            library.packed_size(library.FileKind.Q8_0, 2**31, 32)
+
     def test_library_of_another_version_is_refused(
         self, loading: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:

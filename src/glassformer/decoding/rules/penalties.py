@@ -16,6 +16,9 @@ from glassformer.decoding.token_history import TokenHistory
 MOST = 1e12  # no penalty of `dry` is larger: as good as a ban, and the score is still a number
 
 
+STRONGEST = 1e6  # factor of `repetition`: beyond it nothing changes any more, and scores stay numbers
+
+
 def repetition(penalty: float) -> Rule:
     """Divide the scores of all tokens of the text, prompt included, by this; multiply those below zero
     (https://arxiv.org/abs/1909.05858)."""
@@ -23,7 +26,7 @@ def repetition(penalty: float) -> Rule:
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         indices, _ = shortlist.indices_of(history.ids)
         before = shortlist.scores[indices]
-        factor = np.float32(penalty)
+        factor = np.float32(min(max(penalty, 1 / STRONGEST), STRONGEST))
         after = np.where(before < 0, before * factor, before / factor)
         return shortlist if np.array_equal(before, after) else shortlist.rescored(indices, after)
 
@@ -74,7 +77,7 @@ def dry(multiplier: float, base: float, allowed_length: int, reach: int = 0, bre
     breaking = frozenset(breakers)
     longest = sys.maxsize  # longer matches make no difference any more
     if base > 1 and multiplier > 0:
-        longest = allowed_length + math.ceil(math.log(max(MOST / multiplier, 1), base))
+        longest = allowed_length + math.ceil(max(math.log(MOST) - math.log(multiplier), 0.0) / math.log(base))
 
     def rule(shortlist: Shortlist, history: TokenHistory) -> Shortlist:
         ids = history.ids[-reach:] if reach else history.ids

@@ -1,17 +1,18 @@
 """The native library's C interface, through ctypes. `native/glass.h` says what each field means.
 
-An `Engine` is one thread pool on one level of instructions. Nothing is checked here: `lowering` and `executor` make programs
-and passes of valid numbers only.
+An `Engine` is one thread pool on one level of instructions. What is checked here is that a whole number fits its C type,
+where ctypes would cut it off; otherwise `lowering` and `executor` make programs and passes of valid numbers only.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
 from enum import IntEnum
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ PAGE = 64  # tokens of a page of keys and values
 BLOCK = 32  # inputs that are quantized together
 TILE = 16  # rows of a packed matrix that lie together
 
+LEAST, MOST = -(2**31), 2**31 - 1  # of a 32-bit number
 NO_ROPE = -1  # in place of the number of a RoPE table
 MAX_THREADS = 256
 REBUILD = "Build it anew, with GLASS_REBUILD=1 in the environment."
@@ -70,21 +72,52 @@ class TokenScope(IntEnum):
     ALL, SCORED, GATHERED = range(3)
 
 
+def int32(value: int, name: str) -> int:
+    """A number that goes into native code, refused if 32 bits cannot hold it."""
+    if not LEAST <= value <= MOST:
+        raise ExecutorError(f"the CPU engine cannot run {name}={value}, which does not fit 32 bits. Use executor='plain'.")
+    return value
+
+
+class NativeStructure(Structure):
+    """A structure of native code, whose whole numbers are checked wherever they are set."""
+
+    __slots__ = ()
+    numbers: ClassVar[Mapping[str, int]]  # its whole numbers, and which field each is
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.numbers = {name: at for at, (name, kind, *_) in enumerate(cls._fields_) if kind is c_int32}
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        for name, at in self.numbers.items() if values else ():
+            if at < len(values) and not LEAST <= values[at] <= MOST:
+                int32(values[at], name)
+        super().__init__(*values)
+        for name, value in named.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.numbers and not LEAST <= value <= MOST:
+            int32(value, name)
+        super().__setattr__(name, value)
+
+
 def _numbers(*names: str) -> list[tuple[str, Any]]:
     return [(name, c_int32) for name in names]
 
 
-class NativeMatrix(Structure):
+class NativeMatrix(NativeStructure):
     __slots__ = ()  # in each of these: setting a field that does not exist is an error
     _fields_ = [("data", c_void_p), ("bias", c_void_p), *_numbers("kind", "rows", "columns", "unused")]
 
 
-class NativeNorm(Structure):
+class NativeNorm(NativeStructure):
     __slots__ = ()
     _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("eps", c_float), ("kind", c_int32)]
 
 
-class NativeStep(Structure):
+class NativeStep(NativeStructure):
     __slots__ = ()
     _fields_ = [
         *_numbers("kind", "input", "output", "second_input", "scope", "epilogue", "activation", "matrix_count"),
@@ -100,7 +133,7 @@ class NativeStep(Structure):
     ]
 
 
-class NativeFeed(Structure):
+class NativeFeed(NativeStructure):
     __slots__ = ()
     _fields_ = [
         *((name, c_void_p) for name in ("pages", "source_pages", "tree_mask", "tree_positions")),
@@ -108,12 +141,12 @@ class NativeFeed(Structure):
     ]
 
 
-class NativeRope(Structure):
+class NativeRope(NativeStructure):
     __slots__ = ()
     _fields_ = [("frequencies", c_void_p), ("table", c_void_p), ("scale", c_float), ("head_size", c_int32)]
 
 
-class NativePass(Structure):
+class NativePass(NativeStructure):
     __slots__ = ()
     _fields_ = [
         ("steps", POINTER(NativeStep)),
@@ -225,7 +258,8 @@ class Engine:
     ) -> None:  # fmt: skip
         """A file's packed rows into tiles; `order`: for each row the file's row that holds it."""
         address = None if order is None else order.ctypes.data
-        library().glass_pack(self.handle, source, raw.ctypes.data, rows, columns, address, out.ctypes.data)
+        sizes = int32(rows, "rows"), int32(columns, "columns")
+        library().glass_pack(self.handle, source, raw.ctypes.data, *sizes, address, out.ctypes.data)
 
     def __del__(self) -> None:
         if getattr(self, "_process", None) == os.getpid():
@@ -233,7 +267,7 @@ class Engine:
 
 
 def packed_size(source: FileKind, rows: int, columns: int) -> int:
-    return int(library().glass_packed_size(source, rows, columns))
+    return int(library().glass_packed_size(source, int32(rows, "rows"), int32(columns, "columns")))
 
 
 def packed_kind(source: FileKind) -> MatrixKind:

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from glassformer.blueprints import Blueprint, Op, Rope, Weight
-from glassformer.blueprints.positions import distance_biases, sinusoidal_positions
+from glassformer.blueprints.positions import Floats, distance_biases, sinusoidal_positions
 from glassformer.engine.cpu.library import (
     NO_ROPE,
     Activation,
     Epilogue,
+    MatrixKind,
     NativeMatrix,
     NativeNorm,
     NativeStep,
@@ -263,8 +263,9 @@ class Lowering:
                 break
             how = consumer.options["how"]
             if how == "sinusoid":
-                context = self.config.max_position_embeddings
-                tables.append(_table_matrix(self.weights, sinusoidal_positions(context, self._width(op))))
+                shape = self.config.max_position_embeddings, self._width(op)
+                address = self.weights.derived("sinusoid", partial(sinusoidal_positions, *shape))
+                tables.append(NativeMatrix(address, None, MatrixKind.F32, *shape))
             elif how in ("learned", "segments"):
                 tables.append(self._matrix(consumer))
                 first = consumer.options["first"] if how == "learned" else first
@@ -428,12 +429,13 @@ class Lowering:
         return buffer
 
     def _distance_bias(self, op: Op, heads: int) -> dict[str, Any]:
-        """A bias for each head and distance."""
-        table = self.weights.stored(self.ops[op.inputs[3]].weights[0].name).to_float32()
-        by_distance = distance_biases(
-            table, self.config.relative_attention_max_distance, bidirectional=not op.options["causal"]
-        )
-        return {"distance_bias": self.weights.keep(by_distance), "max_distance": by_distance.shape[1] // 2}
+        """A bias for each head and distance; all blocks of a stack share it."""
+        name, furthest = self.ops[op.inputs[3]].weights[0].name, self.config.relative_attention_max_distance
+
+        def biases() -> Floats:
+            return distance_biases(self.weights.stored(name).to_float32(), furthest, bidirectional=not op.options["causal"])
+
+        return {"distance_bias": self.weights.derived(name, biases), "max_distance": furthest}
 
     def _lower_pool(self, number: int, op: Op) -> None:
         raise ExecutorError("the CPU engine has no heads that pool.")
@@ -508,8 +510,3 @@ def required_matrices(blueprint: Blueprint) -> list[tuple[tuple[str, ...], tuple
 
 def _head_shape(shape: Sequence[Any]) -> tuple[int, int]:
     return int(shape[1]), int(shape[3])
-
-
-def _table_matrix(weights: NativeWeights, values: Any) -> NativeMatrix:
-    table = np.ascontiguousarray(values, np.float32)
-    return NativeMatrix(weights.keep(table), None, 0, *table.shape)

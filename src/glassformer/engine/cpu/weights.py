@@ -73,6 +73,7 @@ class NativeWeights:
         self._cached: list[MappedFile] = []  # files of the cache
         self._arrays: list[npt.NDArray[np.float32]] = []  # arrays whose addresses native code has
         self._vectors: dict[tuple[str, float], int] = {}
+        self._derived: dict[str, int] = {}
         for name in expected:
             if name in self._tensors or name not in OPTIONAL_ZEROS:
                 self.stored(name)
@@ -205,6 +206,12 @@ class NativeWeights:
         if name in OPTIONAL_ZEROS and name not in self._tensors:
             return np.zeros(math.prod(self._shapes[name]), np.float32)
         return self.stored(name).to_float32().reshape(-1)
+
+    def derived(self, key: str, make: Callable[[], npt.NDArray[np.float32]]) -> int:
+        """The address of numbers that are made of the weights or the config: once for all layers and programs."""
+        if key not in self._derived:
+            self._derived[key] = self.keep(make())
+        return self._derived[key]
 
     def keep(self, values: npt.NDArray[np.float32]) -> int:
         """The address of an array, which lives as long as the weights."""
