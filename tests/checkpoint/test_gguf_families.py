@@ -298,7 +298,7 @@ class TestGemma3:
     def test_capped_scores_are_refused(self, tmp_path: Path) -> None:
         refused(
             lambda: load_changed(tmp_path, "gemma3", {"gemma3.final_logit_softcapping": (30.0, Value.FLOAT32)}),
-            "'final_logit_softcapping' is 30.0; in a gemma3_text model it is None",
+            "'final_logit_softcapping' is 30.0; soft caps on scores are not supported",
             kind=ConfigError,
         )
 

@@ -330,6 +330,18 @@ class TestConfig:
         old = glassformer.AutoConfig.from_pretrained(folder)
         assert (old.rope, old.dtype) == (new.rope, new.dtype)  # type: ignore[attr-defined]
 
+    def test_barts_older_name_of_a_forced_first_token(self) -> None:
+        raw = {"model_type": "bart", **reference.TINY["bart"], "bos_token_id": 7, "force_bos_token_to_be_generated": True}
+        assert (
+            read_config(raw).forced_bos_token_id,
+            read_config({**raw, "forced_bos_token_id": 3}).forced_bos_token_id,
+        ) == (7, 3)
+
+    @pytest.mark.parametrize("name", ["sliding_window_pattern", "_sliding_window_pattern"])
+    def test_gemmas_period_of_full_attention(self, name: str) -> None:
+        raw = {"model_type": "gemma3_text", **reference.TINY["gemma3_text"], "layer_types": None, name: 2}
+        assert read_config(raw).layer_types == ["sliding_attention", "full_attention", "sliding_attention"]
+
     def test_an_older_rope_scaling_wins(self, folder: Path) -> None:
         config(folder, rope_parameters={"rope_type": "default", "rope_theta": 77.0}, rope_scaling={"rope_type": "yam"})
         with pytest.raises(ConfigError, match="'rope_type' is 'yam'"):

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 import glassformer
+from glassformer.blueprints import read_config
 from glassformer.decoding import GenerationConfig, Policy, Recipe
-from glassformer.decoding.settings import LOAD_ARGUMENTS
+from glassformer.decoding.settings import HARMLESS, LOAD_ARGUMENTS
 from glassformer.decoding.settings_table import RULES, SETTINGS
 from glassformer.errors import SettingError, UnknownArgument
 from tests.parity import reference
@@ -208,8 +209,17 @@ def test_unknown_names_are_noticed_when_settings_are_made() -> None:
         GenerationConfig(temprature=3)
 
 
-def test_use_cache_is_accepted_and_ignored() -> None:
-    assert GenerationConfig().merged({"use_cache": False}) == GenerationConfig()
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_changes_no_text_is_accepted_and_ignored(name: str) -> None:
+    assert GenerationConfig().merged({name: "hybrid"}) == GenerationConfig()
+    stored = GenerationConfig.from_dict({name: "hybrid"})
+    assert not stored.unsupported
+    assert stored.to_dict() == {name: "hybrid"}
+
+
+def test_outputs_of_a_models_config_are_no_settings() -> None:
+    config = read_config({"model_type": "llama", **reference.TINY["llama"], "output_hidden_states": True})
+    assert not GenerationConfig.from_model_config(config).unsupported
 
 
 def test_the_strategy_in_a_word() -> None:

@@ -13,9 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import glassformer
+from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import CheckpointError, ConfigError, InputError, SiteError
+from glassformer.opened import open_model
 from glassformer.sites import Watch
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, ragged, same_fields
@@ -282,6 +284,20 @@ def test_generation_settings_are_saved_and_loaded(models: Pair, tmp_path: Path) 
     expected = models.theirs.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
     result = again.generate(source, attention_mask=there, max_new_tokens=7, **GREEDY)
     assert result.tolist() == expected.tolist()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("furthest", [17, 20, 31])
+def test_a_largest_distance_below_the_number_of_buckets(furthest: int, tmp_path: Path) -> None:
+    sizes = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": furthest}
+    models = pair(tmp_path, "t5", "seq2seq", **sizes)
+    ids, targets = ids_for(models.ours, 1, 40), ids_for(models.ours, 1, 45, seed=3)
+    close(models.ours(ids, decoder_input_ids=targets).logits, models.theirs(ids, decoder_input_ids=targets).logits)
+    opened = open_model(tmp_path)
+    executor = CpuExecutor(opened.config, opened.blueprint(), opened.tensors)
+    (scores,) = executor.run([Feed(executor.open(ids[0].tolist()), targets[0].tolist(), Want.ALL)])
+    expected = models.theirs(ids, decoder_input_ids=targets).logits[0]
+    close(torch.stack([torch.from_numpy(scores.host(at)) for at in range(45)]), expected)
 
 
 class TestEncoderAlone:

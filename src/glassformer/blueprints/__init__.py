@@ -14,7 +14,7 @@ from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, did_you_mean
 
-SHARED = frozenset({"blueprint", "bounds", "config", "positions", "rope"})
+SHARED = frozenset({"blueprint", "bounds", "config", "other_fields", "positions", "rope"})
 
 
 @cache

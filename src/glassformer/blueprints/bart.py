@@ -24,10 +24,7 @@ class Config(shared.Config):
         "decoder_attention_heads": "num_attention_heads", "activation_function": "hidden_act",
         "init_std": "initializer_range",
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {
-        "is_encoder_decoder": True, "normalize_before": False, "static_position_embeddings": False,
-        "add_final_layer_norm": False, "normalize_embedding": True,
-    }  # fmt: skip
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"is_encoder_decoder": True}
 
     hidden_size: int = 1024
     num_hidden_layers: int = 12
@@ -50,6 +47,12 @@ class Config(shared.Config):
     decoder_start_token_id: int | None = 2
     forced_bos_token_id: int | None = None
     forced_eos_token_id: int | list[int] | None = 2
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        if raw.get("force_bos_token_to_be_generated") is True and raw.get("forced_bos_token_id") is None:  # an older name
+            raw = {**raw, "forced_bos_token_id": raw.get("bos_token_id", 0)}
+        return super().prepare(raw)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Value, Weight
@@ -15,9 +14,6 @@ from glassformer.blueprints.config import Head
 class Config(shared.Config):
     model_type: ClassVar[str] = "bert"
     default_head: ClassVar[Head] = "masked"
-    fixed_fields: ClassVar[Mapping[str, Any]] = {
-        "is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute",
-    }  # fmt: skip
 
     intermediate_size: int = 3072
     num_attention_heads: int = 12

@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type_hints
 
 from glassformer.blueprints.bounds import BOUNDS, Bounds, check_held, check_numbers
+from glassformer.blueprints.other_fields import check_other_fields
 from glassformer.blueprints.rope import Rope
 from glassformer.errors import ConfigError, UnknownArgument, did_you_mean
 from glassformer.typecheck import brief, matches_type
@@ -58,11 +59,7 @@ class Config:
         raw = {RENAMED.get(key, key): value for key, value in raw.items()}
         renamed = {cls.aliases[key]: value for key, value in raw.items() if key in cls.aliases}  # these win
         values = {key: value for key, value in raw.items() if key not in cls.aliases} | renamed
-        for name, value in cls.fixed_fields.items():
-            if values.get(name, value) not in (value, None):
-                raise ConfigError(
-                    f"config field {name!r} is {brief(values[name])}; in a {cls.model_type} model it is {value!r}."
-                )
+        check_other_fields(values, cls.fixed_fields, frozenset(f.name for f in fields(cls)), cls.model_type)
         check_numbers(values, cls.bounds, cls.own_name)
         values = cls.prepare(values)
         hints = get_type_hints(cls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder
@@ -21,7 +21,6 @@ class Config(shared.Config):
         "dim": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
         "hidden_dim": "intermediate_size", "activation": "hidden_act",
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"is_decoder": False}
 
     hidden_size: int = 768
     num_hidden_layers: int = 6

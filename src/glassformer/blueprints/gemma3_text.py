@@ -20,10 +20,7 @@ KINDS = {"sliding_attention": "local", "full_attention": "default"}  # a layer's
 class Config(llama.Config):
     model_type: ClassVar[str] = "gemma3_text"
     aliases: ClassVar[Mapping[str, str]] = {"hidden_activation": "hidden_act"}
-    fixed_fields: ClassVar[Mapping[str, Any]] = {
-        "use_bidirectional_attention": False, "attn_logit_softcapping": None, "final_logit_softcapping": None,
-        "mlp_bias": False,
-    }  # fmt: skip
+    fixed_fields: ClassVar[Mapping[str, Any]] = {"mlp_bias": False}
 
     hidden_act: str = "gelu_pytorch_tanh"
     head_dim: int = 256
@@ -41,7 +38,8 @@ class Config(llama.Config):
             raise ConfigError(f"config field 'rope_parameters' is {brief(ropes)}; it must be an object.")
         full = ropes if "rope_type" in ropes else ropes.get("full_attention")
         local = {"rope_parameters": ropes.get("sliding_attention"), "rope_theta": raw.pop("rope_local_base_freq", 10_000.0)}
-        layers, period = raw.get("num_hidden_layers"), raw.pop("sliding_window_pattern", None) or 6
+        layers = raw.get("num_hidden_layers")
+        period = raw.pop("sliding_window_pattern", None) or raw.get("_sliding_window_pattern") or 6
         if raw.get("layer_types") is None and isinstance(layers, int) and isinstance(period, int):
             raw["layer_types"] = [
                 "full_attention" if (layer + 1) % period == 0 else "sliding_attention" for layer in range(layers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder
@@ -22,7 +22,6 @@ class Config(shared.Config):
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings", "activation_function": "hidden_act", "n_inner": "intermediate_size",
     }  # fmt: skip
-    fixed_fields: ClassVar[Mapping[str, Any]] = {"add_cross_attention": False}
 
     hidden_size: int = 768
     num_hidden_layers: int = 12

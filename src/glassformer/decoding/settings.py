@@ -30,7 +30,24 @@ UNSUPPORTED: Mapping[str, Any] = {  # other libraries' settings that are not her
     )),
     "diversity_penalty": 0.0, "encoder_no_repeat_ngram_size": 0, "encoder_repetition_penalty": 1.0, "num_beam_groups": 1,
     "output_attentions": False, "output_hidden_states": False, "remove_invalid_values": False, "renormalize_logits": False,
-    "cache_implementation": None, "past_key_values": None, "synced_gpus": False,
+    "past_key_values": None, "synced_gpus": False, "token_healing": False,
+}  # fmt: skip
+HARMLESS: Mapping[str, str] = {  # other libraries' settings that change no text, and why
+    **dict.fromkeys(
+        (
+            "use_cache", "cache_implementation", "cache_config", "max_cache_len", "return_legacy_cache", "low_memory",
+            "prefill_chunk_size", "compile_config", "disable_compile", "continuous_batching_config",
+        ),
+        "memory and speed alone",
+    ),
+    **dict.fromkeys(
+        (
+            "is_assistant", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "assistant_early_exit",
+            "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight", "speculation_type", "use_mtp",
+        ),
+        "how a draft is made; the text stays the same",
+    ),
+    **dict.fromkeys(("_from_model_config", "transformers_version"), "about the file"),
 }  # fmt: skip
 ALIASES = {  # other libraries' names for what is here
     "stop": "stop_strings", "n": "num_return_sequences", "max_tokens": "max_new_tokens", "num_predict": "max_new_tokens",
@@ -45,6 +62,7 @@ SPECIAL_TOKENS = (
     "pad_token_id",
     "decoder_start_token_id",
 )  # that every model has of its own
+FORWARD_OUTPUTS = ("output_attentions", "output_hidden_states")  # in a model's config: of every call, not of generation
 LOGPROB_SETTINGS = ("logprobs", "prompt_logprobs")  # that have no place in a text
 GENERATE_ONLY = ("return_dict_in_generate", "output_scores", "output_logits")  # that only generate can honour
 
@@ -108,6 +126,7 @@ class GenerationConfig(SettingsTable):
         """What a model's config says of generation, as older checkpoints have no file for it."""
         raw = {**config.extra_fields, **{name: getattr(config, name) for name in cls.names() if hasattr(config, name)}}
         values = {name: value for name, value in raw.items() if name in SETTINGS or name in UNSUPPORTED}
+        values = {name: value for name, value in values.items() if name not in FORWARD_OUTPUTS}
         return cls.from_dict(values, where)
 
     @classmethod
@@ -283,8 +302,8 @@ def _as_python(value: Any) -> Any:
 
 
 def _is_ignored(name: str, value: Any) -> bool:
-    """Whether a setting may be passed though it does nothing here; a KV cache changes no text."""
-    return name == "use_cache" or (name in UNSUPPORTED and value == UNSUPPORTED[name])
+    """Whether a setting may be passed though it does nothing here."""
+    return name in HARMLESS or (name in UNSUPPORTED and value == UNSUPPORTED[name])
 
 
 @cache

@@ -1,0 +1,126 @@
+"""Fields of real `config.json` files that no family's config has: those that change nothing here, and those that would.
+
+A field that a family's `Config` declares is honoured. What is `HARMLESS` is kept and written back on saving. What is
+`REFUSED` raises, unless it has a value that changes nothing. Fields in neither table are kept too: nobody knows them.
+docs/config-fields.md shows all three; a test keeps it and the configs of real checkpoints in step with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from glassformer.errors import ConfigError
+from glassformer.typecheck import brief
+
+PACKED = "weights that are packed this way cannot be read. Take the model unpacked, or as a .gguf file."
+VARIANT = "this variant is not supported. Is this the config of these weights?"
+
+
+class Refusal(NamedTuple):
+    neutral: tuple[Any, ...]  # the values that change nothing
+    advice: str
+    families: tuple[str, ...] = ()  # in which it means something; none: in all
+
+
+ENCODERS = ("bert", "roberta", "distilbert")
+BART = ("bart",)
+
+REFUSED: Mapping[str, Refusal] = {
+    "quantization_config": Refusal((None,), PACKED),  # GPTQ, AWQ, bitsandbytes, FP8, …
+    "quantization": Refusal((None,), PACKED),  # MLX
+    "compression_config": Refusal((None,), PACKED),
+    "attn_logit_softcapping": Refusal(
+        (None,), "soft caps on attention scores are not supported. Gemma 3 was trained without: set it to null."
+    ),
+    "final_logit_softcapping": Refusal(
+        (None,), "soft caps on scores are not supported. Gemma 3 was trained without: set it to null."
+    ),
+    "use_bidirectional_attention": Refusal(
+        (None, False), "a decoder that looks ahead is not supported. For vectors of texts take an encoder, such as minilm."
+    ),
+    "is_decoder": Refusal(
+        (None, False), "an encoder's blocks as a decoder are not supported. To write texts take a decoder, such as gpt2.",
+        ENCODERS,
+    ),
+    "add_cross_attention": Refusal(
+        (None, False), "cross-attention is supported in T5 and BART alone. Take one of them, or set it to false."
+    ),
+    "position_embedding_type": Refusal(
+        (None, "absolute"), "only positions of the kind 'absolute' are supported. Take a model that has these.",
+        ENCODERS,
+    ),
+    "pruned_heads": Refusal((None, {}), "pruned heads are not supported. Take the model before it was pruned."),
+    "use_mrope": Refusal((None, False), "positions of several axes are for models of images; this one reads text alone."),
+    "normalize_before": Refusal((None, False), VARIANT, BART),  # mBART and others have been saved as BART
+    "add_final_layer_norm": Refusal((None, False), VARIANT, BART),
+    "static_position_embeddings": Refusal((None, False), VARIANT, BART),
+    "normalize_embedding": Refusal((None, True), VARIANT, BART),
+    "add_bias_logits": Refusal((None, False), VARIANT, BART),
+}  # fmt: skip
+
+TRAINING = "for training only"
+OUTPUTS = "what comes back is said in each call"
+HEAD = "of a head that is not here"
+DERIVED = "follows from other fields"
+FILES = "about the file"
+TOKENIZER = "for the tokenizer"
+MEMORY = "memory and speed alone"
+
+HARMLESS: Mapping[str, str] = {
+    **dict.fromkeys(("_name_or_path", "name_or_path", "transformers_version", "finetuning_task", "_commit_hash"), FILES),
+    "auto_map": "code of a checkpoint is never run; the family is what model_type says",
+    **dict.fromkeys(("output_attentions", "output_hidden_states", "output_past", "return_dict", "use_return_dict"), OUTPUTS),
+    **dict.fromkeys(
+        (
+            "chunk_size_feed_forward", "pretraining_tp", "torchscript", "use_bfloat16", "reorder_and_upcast_attn",
+            "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "cache_implementation",
+            "tf_legacy_loss", "dual_chunk_attention_config",
+        ),
+        MEMORY,
+    ),
+    **dict.fromkeys(
+        (
+            "encoder_layerdrop", "decoder_layerdrop", "layerdrop", "gradient_checkpointing", "classif_dropout",
+            "hidden_dropout", "classifier_dropout", "neftune_noise_alpha", "output_router_logits", "unsloth_fixed",
+            "unsloth_version",
+        ),
+        TRAINING,
+    ),
+    **dict.fromkeys(
+        ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"), HEAD
+    ),
+    **dict.fromkeys(
+        ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"), HEAD
+    ),
+    **dict.fromkeys(
+        (
+            "is_encoder_decoder", "dense_act_fn", "is_gated_act", "n_ctx", "_sliding_window_pattern", "directionality",
+            "extra_pos_embeddings", "tie_weights_", "tie_encoder_decoder", "cross_attention_hidden_size",
+            "scale_decoder_outputs", "max_sequence_length", "seq_length",
+        ),
+        DERIVED,
+    ),
+    **dict.fromkeys(("tokenizer_class", "sep_token_id", "cls_token_id", "unk_token_id", "model_max_length"), TOKENIZER),
+    "prefix": "for pipelines of other libraries",
+    "task_specific_params": "read by the tasks that generate",
+    "gguf": FILES,
+}  # fmt: skip
+
+
+def check_other_fields(values: Mapping[str, Any], neutral: Mapping[str, Any], own: frozenset[str], family: str) -> None:
+    """Refuse the first field that would change what the model computes and that its config has no place for.
+
+    `neutral`: the family's own fields that may have one value alone. `own`: the fields that its config has.
+    """
+    for name, value in values.items():
+        refusal = REFUSED.get(name)
+        if name in neutral:
+            allowed: tuple[Any, ...] = (neutral[name], None)
+        elif refusal is not None and name not in own and family in (refusal.families or (family,)):
+            allowed = refusal.neutral
+        else:
+            continue
+        if value not in allowed:
+            advice = f"in a {family} model it is {neutral[name]!r}." if refusal is None else refusal.advice
+            raise ConfigError(f"config field {name!r} is {brief(value)}; {advice}")
