@@ -216,3 +216,14 @@ class TestBadInput:
             model(IDS, labels=torch.tensor([3]))
         with pytest.raises(UnknownArgument, match="no argument 'label'. Did you mean 'labels'"):
             model(IDS, label=1)
+
+
+@pytest.mark.parametrize("settings", [{"min_new_tokens": 50}, {"min_new_tokens": 2**31 - 1}, {"min_length": 50}])
+@pytest.mark.parametrize("more", [{}, {"num_beams": 3}, {"max_new_tokens": 2**31 - 1}])
+def test_a_least_length_beyond_the_context_ends_at_the_context(
+    settings: dict[str, Any], more: dict[str, Any], tmp_path: Path
+) -> None:
+    """As with the reference, which ends at its largest length."""
+    reference.write(tmp_path, "llama", max_position_embeddings=16)
+    ours = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert ours.generate(IDS[:, :3], **settings, **more).shape == (len(IDS), 16)
