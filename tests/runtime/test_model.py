@@ -218,7 +218,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
 
 def test_load_refuses_broken_checkpoints_and_arguments(tiny_qwen3: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ConfigError, match="not a known family"):
+    with pytest.raises(ConfigError, match="'model_type' is missing"):
         glassformer.load(tmp_path)
     with pytest.raises(InputError, match="no dtype 'float33'. Did you mean 'float32'"):
         glassformer.load(tiny_qwen3, dtype="float33")
