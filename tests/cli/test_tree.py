@@ -24,7 +24,8 @@ def test_tree_drawing(smollm2: Path) -> None:
     lines = done.stdout.splitlines()
     assert max(map(cell_len, lines)) <= 80
     assert "\x1b" not in done.stdout
-    assert lines[:2] == ['6 nodes after "The capital of France is"', "the 2 likeliest tokens at each of 2 levels"]
+    assert lines[0].startswith('smollm2: 6 nodes after "The capital of France is" ──')
+    assert lines[1] == "the 2 likeliest tokens at each of 2 levels"
     assert any(line.startswith("├─ ● ␣Paris  ") and line.endswith("% · at 0") for line in lines)
     assert any(line.startswith("●  greedy   Paris.") for line in lines)
     assert sum("─ ●" in line for line in lines) == 2

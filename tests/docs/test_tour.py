@@ -29,7 +29,7 @@ CHAPTERS = [page for page in PAGES if page.name != "README.md"]
 MARKS = {"sh", "python", "text", "sh qwen3", "sh floats", "python floats", "sh slow"}
 SLOW = ("sh floats", "python floats", "sh slow")
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?"
-SHADES = str.maketrans(dict.fromkeys("█▓▒░·─", " "))
+SHADES = str.maketrans(dict.fromkeys("█▓▒░·─│", " "))
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str | None]]:

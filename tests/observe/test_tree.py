@@ -20,6 +20,7 @@ from glassformer.observe import tree as growing
 from glassformer.observe.tree import node_count
 from glassformer.page.html import html_document
 from glassformer.page.terminal import TerminalPage, plain_text
+from glassformer.text.detokenizer import ends_inside_character
 from glassformer.views.schema import schema
 from glassformer.views.tree import MAX_LEVELS, MAX_NODES, Node, Tree, format_probability, walk
 from tests.views.test_page import parsed
@@ -206,7 +207,13 @@ class TestOpenRows:
         tree = model.tree(TEXT, width=3, depth=3, raw=True)
         prompt = tree.prompt_ids if model.start is None else (model.start,)
         inner = [[node for at, node in walk(tree.root) if len(at) == level and not node.finish] for level in (1, 2)]
-        assert spy.passes == [[prompt], *([(node.id,) for node in level] for level in inner)]
+        assert spy.passes[:3] == [[prompt], *([(node.id,) for node in level] for level in inner)]
+        parts = [
+            node
+            for at, node in walk(tree.root)
+            if len(at) == 3 and ends_inside_character(model.tokenizer.token_bytes(node.id))
+        ]
+        assert spy.passes[3:] == ([[(node.id,) for node in parts]] if parts else [])  # of characters that go on
         assert spy.open == []
         # the last of its kin takes its parent's row over
         parents = [1, len([node for node in inner[0] if any(not child.finish for child in node.children)])]
@@ -530,13 +537,17 @@ class TestPicture:
         tree = model.tree(TEXT, width=2, depth=2)
         shown = lines(tree)
         assert max(map(cell_len, shown)) <= 80
-        assert shown[0] == f'{tree.nodes} nodes after "{TEXT}"'
+        assert f'{tree.nodes} nodes after "{TEXT}"' in shown[0]
         assert shown[1] == "the 2 likeliest tokens at each of 2 levels"
         assert shown[2] == f"The {tree.leaves} leaves cover {format_probability(tree.covered)} of all that could follow."
         first = tree.at(0)
-        assert f"├─ ● {first.text.replace(' ', '␣')}  {format_probability(first.probability)} · at 0" in shown
+        assert (
+            f"├─ ● {first.text.replace(' ', '␣')}  score {first.score:.1f} · {format_probability(first.probability)} · at 0"
+            in shown
+        )
         second = tree.at(0, 1)
-        begin = f"│  └─ ○ {second.text.replace(' ', '␣') or '∅'}  {format_probability(second.probability)} · path "
+        score = f"score {second.score:.1f} · {format_probability(second.probability)}"
+        begin = f"│  └─ ○ {second.text.replace(' ', '␣') or '∅'}  {score} · path "
         (line,) = [line for line in shown if line.startswith(begin)]
         assert line.endswith("ends" if second.finish else "at 0.1")
         assert sum("●" in line for line in shown if "─" in line) == len(tree.greedy.at)
@@ -588,7 +599,7 @@ class TestPicture:
         shown = lines(tree, everything=everything)
         assert max(map(cell_len, shown)) <= 80
         assert sum("─ ●" in line for line in shown) == count
-        assert sum("continued below" in line for line in shown) == (count - 1) // MAX_LEVELS
+        assert sum("more below" in line for line in shown) == (count - 1) // MAX_LEVELS
         assert f"continued from {'.'.join('0' * MAX_LEVELS)}:" in shown
         assert "the likeliest token at each of 40 levels" in shown
         assert shown[2].startswith("The leaf covers ")
@@ -664,3 +675,32 @@ class TestJson:
         tree = loaded("gpt2").tree(TEXT, width=1, depth=1).forced([], "z" * 100)
         for ending in ("json", "html", "txt"):
             assert tree.save(tmp_path / f"tree.{ending}").stat().st_size > 1000
+
+
+class TestCharacters:
+    """Tokens that are parts of a character are one node."""
+
+    def test_a_branch_goes_on_until_the_character_is_whole(self, smollm2: Path) -> None:
+        tree = glassformer.load("smollm2").tree("emoji: 👩", width=3, depth=2, raw=True)
+        nodes = [node for at, node in walk(tree.root) if at]
+        joined = [node for node in nodes if len(node.ids) > 1]
+        assert joined
+        assert not any("\\x" in node.text for node in nodes)
+        assert {len(at) for at, node in walk(tree.root) if not node.children} == {2}
+        for node in joined:
+            assert node.score is None
+            assert node.id == node.ids[0]
+        assert "👩" in {node.text for node in joined}
+
+    def test_forced_parts_of_a_character_are_one_node(self, smollm2: Path) -> None:
+        model = glassformer.load("smollm2")
+        tree = model.tree("emoji: 👩", width=3, depth=1, raw=True)
+        grown = next(child for child in tree.root.children if len(child.ids) > 1)
+        forced = tree.forced([], grown.text)
+        node = forced.at(*forced.focus)
+        assert (node.ids, node.forced) == (grown.ids, True)
+        assert node.path_logprob == pytest.approx(grown.path_logprob, abs=1e-3)
+        assert forced.path(forced.focus).ids == grown.ids
+        assert len(forced.root.children) == len(tree.root.children)
+        deeper = forced.grown(forced.focus, depth=1)
+        assert len(deeper.at(*forced.focus).children) == 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from glassformer.text import Detokenizer, Tokenizer
-from glassformer.text.detokenizer import INCOMPLETE, shown_bytes
+from glassformer.text.detokenizer import INCOMPLETE, ends_inside_character, shown_bytes
 from glassformer.text.stop_buffer import StopBuffer
 from glassformer.text.token_bytes import BYTES, byte_level
 from tests.text.texts import encodable_bytes, moderate, single_bytes, texts
@@ -173,12 +173,25 @@ def test_token_bytes_of_an_added_token() -> None:
     assert Tokenizer(backend).token_bytes(1) == "<é>".encode()
 
 
-@moderate
-@given(raw=st.binary(max_size=6))
-def test_shown_bytes(raw: bytes) -> None:
-    shown = shown_bytes(raw)
-    try:
-        assert shown == raw.decode()
-    except UnicodeDecodeError:
-        assert bytes.fromhex(shown.replace("\\x", "")) == raw
-        assert len(shown) == 4 * len(raw)
+@pytest.mark.parametrize(
+    ("raw", "shown"),
+    [
+        ("hé".encode(), "hé"),
+        (b" \xf0\x9f", r" \xf0\x9f"),
+        (b"\x9fa", r"\x9fa"),
+        (b"\xff\xfe", r"\xff\xfe"),
+        (b"", ""),
+    ],
+)
+def test_shown_bytes_are_text_where_they_are_characters(raw: bytes, shown: str) -> None:
+    assert shown_bytes(raw) == shown
+
+
+@given(
+    raw=st.binary(max_size=6), character=st.characters(min_codepoint=128, exclude_categories=["Cs"]), cut=st.integers(1, 3)
+)
+def test_ends_inside_character(raw: bytes, character: str, cut: int) -> None:
+    part = character.encode()[:-cut]
+    text = raw.decode("utf-8", "ignore").encode()
+    assert ends_inside_character(text + part) == bool(part)
+    assert not ends_inside_character(text + character.encode())

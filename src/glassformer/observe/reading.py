@@ -29,7 +29,7 @@ class Reading(Activations):
         self, layer: int | None = None, head: int | None = None, *, kind: AttentionKind = "self", rollout: bool = False,
         progress: Progress | None = None,
     ) -> AttentionMap:  # fmt: skip
-        """Who looked at whom: one head, a layer's mean (no head), all layers' mean (no layer), or their rollout.
+        """Who attended to whom: one head, a layer's mean (no head), all layers' mean (no layer), or their rollout.
 
         `kind`: 'self', or of an encoder-decoder 'cross' or 'encoder'. `.of(token)` is one row of it.
         """

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
@@ -27,10 +27,10 @@ from glassformer.decoding.policy import candidates_and_logprob
 from glassformer.engine.protocol import Executor, Feed, Row, Scores
 from glassformer.errors import InputError, NotNumbers, check_context
 from glassformer.observe.protocols import Floats, ModelLike
-from glassformer.observe.tokens import token_text
 from glassformer.page.format import pluralize
 from glassformer.progress import Progress
 from glassformer.text import Tokenizer
+from glassformer.text.detokenizer import ends_inside_character, shown_bytes
 from glassformer.views.tree import Node, Tree
 
 MAX_NODES = 100_000  # of a tree
@@ -44,7 +44,7 @@ def grow_tree(
 ) -> Tree:
     """The tree after an encoded prompt; an encoder-decoder reads it, and its tree begins at the target's start."""
     check_growth(model, ids, width, depth)
-    root = GrowingNode(ids[-1] if model.start is None else model.start, None, 0.0, 0.0)
+    root = GrowingNode([ids[-1] if model.start is None else model.start], None, 0.0, 0.0)
     Growth(model, width, depth, progress).grow(ids, [], root)
     return Tree(model.name, text, tuple(ids), width, depth, to_node(model.tokenizer, root), (), ModelTreeGrower(model))
 
@@ -65,11 +65,11 @@ class ModelTreeGrower:
     def grow(self, tree: Tree, at: Sequence[int], width: int, depth: int, progress: Progress | None) -> Node:
         check_growth(self.model, tree.prompt_ids, width, depth, len(at), tree.nodes)
         root, node = to_growing(tree.root, at)
-        path = [before.id for before in tree.open_path(at)]
+        path = [token for before in tree.open_path(at) for token in before.ids]
         Growth(self.model, width, depth, progress).grow(tree.prompt_ids, path, node)
         return to_node(self.model.tokenizer, root)
 
-    def force(self, tree: Tree, at: Sequence[int], text: str) -> tuple[Node, list[int]]:
+    def force(self, tree: Tree, at: Sequence[int], text: str) -> tuple[Node, list[tuple[int, ...]]]:
         tokenizer = self.model.tokenizer
         ids = [int(token) for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
         if not ids:
@@ -79,8 +79,26 @@ class ModelTreeGrower:
             raise InputError(f"the text to force goes on after {token}, which ends it. Leave out what follows.")
         check_growth(self.model, tree.prompt_ids, 1, len(ids), len(at), tree.nodes)
         root, node = to_growing(tree.root, at)
-        force(self.model, tree.prompt_ids, [before.id for before in tree.open_path(at)], node, ids)
-        return to_node(tokenizer, root), ids
+        groups = [*character_groups(tokenizer, ids)]
+        path = [token for before in tree.open_path(at) for token in before.ids]
+        force(self.model, tree.prompt_ids, path, node, groups)
+        return to_node(tokenizer, root), [tuple(group) for group in groups]
+
+
+def character_groups(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[list[int]]:
+    """Tokens one by one, those that are parts of a character together."""
+    group: list[int] = []
+    for token in ids:
+        group.append(token)
+        if not ends_inside_character(joined_bytes(tokenizer, group)):
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def joined_bytes(tokenizer: Tokenizer, ids: Sequence[int]) -> bytes:
+    return b"".join(map(tokenizer.token_bytes, ids))
 
 
 def check_growth(model: ModelLike, ids: Sequence[int], width: int, depth: int, level: int = 0, nodes: int = 0) -> None:
@@ -116,22 +134,31 @@ def node_count(width: int, depth: int) -> int:
 class GrowingNode:
     """A node while it grows."""
 
-    id: int
+    ids: list[int]  # one token; or the parts of a character
     score: float | None
     logprob: float  # after what stands before it
     path: float  # the sum of these from the root on
     greedy: bool = True
     forced: bool = False
     finish: str | None = None
-    children: dict[int, GrowingNode] = field(default_factory=dict)  # by their tokens
+    children: list[GrowingNode] = field(default_factory=list)
 
     def child(self, token: int, score: float, logprob: float, *, best: bool, ends: frozenset[int]) -> GrowingNode:
-        """The child that is this token; a new one, if there is none."""
-        if token not in self.children:
-            finish = Finish.EOS.value if token in ends else None
-            node = GrowingNode(token, score, logprob, self.path + logprob, self.greedy and best, finish=finish)
-            self.children[token] = node
-        return self.children[token]
+        """The child that begins with this token; a new one, if there is none."""
+        for child in self.children:
+            if child.ids == [token] or (child.ids[0] == token and not child.forced):
+                return child
+        finish = Finish.EOS.value if token in ends else None
+        node = GrowingNode([token], score, logprob, self.path + logprob, self.greedy and best, finish=finish)
+        self.children.append(node)
+        return node
+
+    def extend(self, token: int, logprob: float) -> None:
+        """Let one more part of the character follow."""
+        self.ids.append(token)
+        self.score = None
+        self.logprob += logprob
+        self.path += logprob
 
 
 def to_growing(root: Node, at: Sequence[int]) -> tuple[GrowingNode, GrowingNode]:
@@ -139,24 +166,28 @@ def to_growing(root: Node, at: Sequence[int]) -> tuple[GrowingNode, GrowingNode]
 
     def copy(node: Node, before: float) -> GrowingNode:
         logprob = node.path_logprob - before if math.isfinite(node.path_logprob) else -math.inf
-        growing = GrowingNode(node.id, node.score, logprob, node.path_logprob, node.greedy, node.forced, node.finish)
-        growing.children = {child.id: copy(child, node.path_logprob) for child in node.children}
+        growing = GrowingNode([*node.ids], node.score, logprob, node.path_logprob, node.greedy, node.forced, node.finish)
+        growing.children = [copy(child, node.path_logprob) for child in node.children]
         return growing
 
     growing_root = node = copy(root, 0.0)
     for number in at:
-        node = list(node.children.values())[number]
+        node = node.children[number]
     return growing_root, node
 
 
 def to_node(tokenizer: Tokenizer, root: GrowingNode) -> Node:
     """A grown tree, with its texts."""
-    text = cache(partial(token_text, tokenizer))
 
     def convert(node: GrowingNode) -> Node:
+        ids = tuple(node.ids)
         flags = (node.score, node.greedy, node.forced, node.finish)
-        children = tuple(map(convert, sorted(node.children.values(), key=lambda child: -child.logprob)))
-        return Node(node.id, text(node.id), math.exp(node.logprob), math.exp(node.path), node.path, *flags, children)
+        children = tuple(map(convert, sorted(node.children, key=lambda child: -child.logprob)))
+        return Node(ids[0], text(ids), math.exp(node.logprob), math.exp(node.path), node.path, *flags, ids, children)
+
+    @cache
+    def text(ids: tuple[int, ...]) -> str:
+        return shown_bytes(joined_bytes(tokenizer, ids))
 
     return convert(root)
 
@@ -217,7 +248,7 @@ class Growth:
         self.progress = progress
         self.ends = model.settings.eos
         self.done = 0
-        self.queues: list[deque[tuple[SharedRow, GrowingNode]]] = [deque() for _ in range(depth)]  # by level
+        self.queues: list[deque[tuple[SharedRow, GrowingNode]]] = [deque() for _ in range(depth + 1)]  # by level
 
     def grow(self, ids: Sequence[int], path: Sequence[int], node: GrowingNode) -> None:
         """Grow a node that stands after these tokens; the deepest level that waits goes first."""
@@ -227,9 +258,38 @@ class Growth:
             while level := max((level for level, queue in enumerate(self.queues) if queue), default=0):
                 queue = self.queues[level]
                 batch = [queue.popleft() for _ in range(min(most, len(queue)))]
-                feeds = [Feed(shared.take(rows), (node.id,)) for shared, node in batch]
+                feeds = [Feed(shared.take(rows), (node.ids[-1],)) for shared, node in batch]
                 for feed, (_, node), scores in zip(feeds, batch, rows.executor.run(feeds), strict=True):
-                    self._add_children(rows, level + 1, feed.row, node, scores)
+                    if self._is_partial(node) and self._extend(feed.row, node, scores):
+                        self._continue(rows, level, feed.row, [node])
+                    elif level < self.depth:
+                        self._add_children(rows, level + 1, feed.row, node, scores)
+                    else:
+                        rows.close(feed.row)
+
+    def _is_partial(self, node: GrowingNode) -> bool:
+        """Whether a node ends inside a character."""
+        return ends_inside_character(joined_bytes(self.model.tokenizer, node.ids))
+
+    def _extend(self, row: Row, node: GrowingNode, scores: Scores) -> bool:
+        """Add the likeliest next token to a part of a character; False if it does not continue the character."""
+        best = top(finite_scores(scores), 1)
+        token = int(best.ids[0])
+        raw = joined_bytes(self.model.tokenizer, [*node.ids, token])
+        continues = ends_inside_character(raw) or "\N{REPLACEMENT CHARACTER}" not in raw.decode("utf-8", "replace")
+        if not continues or row.length + self.depth >= self.model.config.context:
+            return False
+        node.extend(token, math.log(best.probabilities[0]))
+        return True
+
+    def _continue(self, rows: OpenRows, level: int, row: Row, nodes: Sequence[GrowingNode]) -> None:
+        """Let a row wait with those of the nodes after it that are to be grown further, or completed."""
+        waiting = [node for node in nodes if not node.finish and (level < self.depth or self._is_partial(node))]
+        if waiting:
+            shared = SharedRow(row, len(waiting))
+            self.queues[level].extend((shared, node) for node in waiting)
+        else:
+            rows.close(row)
 
     def _add_children(self, rows: OpenRows, level: int, row: Row, node: GrowingNode, scores: Scores) -> None:
         """Put the likeliest tokens after a node; its row waits with those that are to be grown further."""
@@ -239,28 +299,44 @@ class Growth:
             node.child(token, score, logprob, best=not rank, ends=self.ends)
             for rank, (logprob, (token, score, _)) in enumerate(zip(logprobs.tolist(), best, strict=True))
         ]
-        unfinished = [child for child in children if not child.finish] if level < self.depth else []
-        self.done += len(children) + (len(children) - len(unfinished)) * node_count(self.width, self.depth - level)
-        if unfinished:
-            shared = SharedRow(row, len(unfinished))
-            self.queues[level].extend((shared, child) for child in unfinished)
-        else:
-            rows.close(row)
+        ended = sum(child.finish is not None for child in children)
+        self.done += len(children) + ended * node_count(self.width, self.depth - level)
+        self._continue(rows, level, row, children)
         if self.progress is not None:
             self.progress(self.done, node_count(self.width, self.depth))
 
 
-def force(model: ModelLike, ids: Sequence[int], path: Sequence[int], node: GrowingNode, tokens: Sequence[int]) -> None:
-    """Let these tokens follow a node, with the probabilities that they have there."""
+def force(
+    model: ModelLike, ids: Sequence[int], path: Sequence[int], node: GrowingNode, groups: Sequence[Sequence[int]]
+) -> None:
+    """Let these tokens follow a node, with the probabilities that they have there; each group is a node."""
     with prefilled(model, ids, path) as (rows, row, scores):
-        for number, token in enumerate(tokens):
-            if number:
-                (scores,) = rows.executor.run([Feed(row, (tokens[number - 1],))])
-            values = finite_scores(scores)
-            candidates, logprob = candidates_and_logprob(values, token, 1)
-            best = token == int(candidates.ids[0])
-            node = node.child(token, float(values[token]), logprob, best=best, ends=model.settings.eos)
-            node.forced = True
+        previous: int | None = None
+        for group in groups:
+            scored = []
+            for token in group:
+                if previous is not None:
+                    (scores,) = rows.executor.run([Feed(row, (previous,))])
+                values = finite_scores(scores)
+                candidates, logprob = candidates_and_logprob(values, token, 1)
+                scored.append((float(values[token]), logprob, token == int(candidates.ids[0])))
+                previous = token
+            node = _forced_child(node, group, scored, model.settings.eos)
+
+
+def _forced_child(
+    parent: GrowingNode, group: Sequence[int], scored: Sequence[tuple[float, float, bool]], ends: frozenset[int]
+) -> GrowingNode:
+    """The child that is these tokens, with the score and log-probability of each, and whether it was the best."""
+    child = next((child for child in parent.children if child.ids == [*group]), None)
+    if child is None:
+        scores, logprobs, bests = zip(*scored, strict=True)
+        finish = Finish.EOS.value if group[-1] in ends else None
+        score, logprob = scores[0] if len(group) == 1 else None, math.fsum(logprobs)
+        child = GrowingNode([*group], score, logprob, parent.path + logprob, parent.greedy and all(bests), finish=finish)
+        parent.children.append(child)
+    child.forced = True
+    return child
 
 
 def finite_scores(scores: Scores) -> Floats:

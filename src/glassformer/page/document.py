@@ -20,7 +20,7 @@ import numpy.typing as npt
 from glassformer.page.format import escape_control, one_line
 
 Style: TypeAlias = Literal["", "strong", "dim", "special", "chosen", "out"]
-ColumnKind: TypeAlias = Literal["text", "token", "number", "code", "bar"]
+ColumnKind: TypeAlias = Literal["text", "token", "number", "code", "bar", "signed bar"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Shortenable:
     short: str
 
 
-Cell: TypeAlias = str | float | Shortenable  # a float: the length of a bar, from 0 to 1
+Cell: TypeAlias = str | float | Shortenable  # a float: the length of a bar, from 0 to 1; of a signed bar, from -1 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,12 @@ PagePart: TypeAlias = (
 class Page:
     title: str
     parts: tuple[PagePart, ...]
+
+    @property
+    def body(self) -> tuple[PagePart, ...]:
+        """What stands below the title: the parts without a first one that only repeats it."""
+        first = self.parts[0] if self.parts else None
+        return self.parts[1:] if isinstance(first, (Heading, Paragraph)) and first.text == self.title else self.parts
 
 
 def elide_middle(rows: Sequence[TableRow], limit: int) -> tuple[TableRow, ...]:

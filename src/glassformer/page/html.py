@@ -21,10 +21,12 @@ from glassformer.page.document import (
     Branch,
     Cell,
     Collapsible,
+    ColumnKind,
     Grid,
     Heading,
     HoverMap,
     Page,
+    PagePart,
     Paragraph,
     Preformatted,
     Shortenable,
@@ -38,6 +40,7 @@ from glassformer.page.png import png
 
 STYLE = Path(__file__).with_name("style.css").read_text("utf-8")
 FILE_STYLE = "body { margin: 0 }\n.glass { margin: 0 auto; padding: 1rem; min-height: 100vh }\n"  # the whole window
+BAND_COLUMNS = 12  # of a grid with texts
 LINE_BREAK = "<wbr>"  # a line may end after each token, whose spaces are visible characters
 MIN_SHADE = 0.05  # below, a shade behind a text cannot be seen
 MAX_SHADE = 0.55  # above, the text over a shade cannot be read
@@ -46,7 +49,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 def html_fragment(page: Page) -> str:
     """A page for a notebook's cell."""
-    return f'<div class="glass"><style>{STYLE}</style>{html_body(escape_page(page))}</div>'
+    return f'<div class="glass"><style>{STYLE}</style>{html_parts(escape_page(page).parts)}</div>'
 
 
 def html_document(page: Page) -> str:
@@ -58,12 +61,12 @@ def html_document(page: Page) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>\n{STYLE}{FILE_STYLE}</style>\n</head>\n<body>\n"
-        f'<main class="glass">\n<h1>{title}</h1>\n{html_body(page)}\n</main>\n</body>\n</html>\n'
+        f'<main class="glass">\n<h1>{title}</h1>\n{html_parts(page.body)}\n</main>\n</body>\n</html>\n'
     )
 
 
-def html_body(page: Page) -> str:
-    return "\n".join(render(part) for part in page.parts)
+def html_parts(parts: Sequence[PagePart]) -> str:
+    return "\n".join(map(render, parts))
 
 
 @singledispatch
@@ -95,7 +98,7 @@ def _(part: Preformatted) -> str:
 
 @render.register
 def _(part: Collapsible) -> str:
-    inside = "\n".join(render(inner) for inner in part.parts)
+    inside = html_parts(part.parts)
     state = " open" if part.expanded else ""
     anchor = f'<a id="{escape(part.anchor)}"></a>' if part.anchor else ""  # inside, so that going there expands it
     return f'<details{state}><summary class="title">{escape(part.title)}</summary>{anchor}\n{inside}\n</details>'
@@ -104,18 +107,26 @@ def _(part: Collapsible) -> str:
 @render.register
 def _(part: Table) -> str:
     heads = "".join(f"<th{_class(column.kind)}>{escape(column.name)}</th>" for column in part.columns)
-    kinds = [_class(column.kind) for column in part.columns]
+    kinds = [column.kind for column in part.columns]
     rows = "\n".join(f"<tr{_class(row.style)}>{_cells(row, kinds)}</tr>" for row in part.rows)
-    return (
-        f'<div class="wide tall" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+    return f'<div class="wide" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _cells(row: TableRow, kinds: Sequence[ColumnKind]) -> str:
+    return "".join(
+        f"<td{_cell_class(cell, kind)}>{_cell(cell, kind)}</td>" for kind, cell in zip(kinds, row.cells, strict=True)
     )
 
 
-def _cells(row: TableRow, kinds: Sequence[str]) -> str:
-    return "".join(f"<td{kind}>{_cell(cell)}</td>" for kind, cell in zip(kinds, row.cells, strict=True))
+def _cell_class(cell: Cell, kind: ColumnKind) -> str:
+    """What could be shortened elsewhere is wrapped here."""
+    return _class(f"{kind} wrap" if isinstance(cell, Shortenable) else kind)
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Cell, kind: ColumnKind) -> str:
+    if isinstance(cell, float) and kind == "signed bar":
+        sign, side = ("less", "right") if cell < 0 else ("more", "left")
+        return f'<span class="axis"><span class="fill {sign}" style="{side}:50%;width:{abs(cell) * 50:.2f}%"></span></span>'
     if isinstance(cell, float):
         return f'<span class="fill" style="width:{cell * 10:.2f}rem"></span>'
     return escape(cell.text if isinstance(cell, Shortenable) else cell)
@@ -127,19 +138,27 @@ def _class(name: str) -> str:
 
 @render.register
 def _(part: Grid) -> str:
-    heads = "".join(f"<th>{escape(name)}</th>" for name in part.column_labels)
+    """Texts make cells wide, so that many columns stand in several bands; shades alone become as narrow as they must."""
+    columns = range(len(part.column_labels))
+    bands = [columns[at : at + BAND_COLUMNS] for at in columns[::BAND_COLUMNS]] if part.texts else [columns]
+    return "\n".join(_grid_band(part, band) for band in bands)
+
+
+def _grid_band(part: Grid, columns: range) -> str:
+    """Some columns of a grid, as a table."""
+    heads = "".join(f"<th>{escape(part.column_labels[at])}</th>" for at in columns)
     rows = []
     for number, name in enumerate(part.row_labels):
         blank = ("",) * len(part.column_labels)
         texts, notes = (cells[number] if cells else blank for cells in (part.texts, part.notes))
         cells = (
-            _shaded_cell(value, f"{name} · {column}", text, note)
-            for value, column, text, note in zip(part.values[number], part.column_labels, texts, notes, strict=True)
+            _shaded_cell(part.values[number][at], f"{name} · {part.column_labels[at]}", texts[at], notes[at])
+            for at in columns
         )
         rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
-    kind = "grid texts" if part.texts else "grid"
+    kind = "grid texts" if part.texts else "grid shades"
     table = f"<thead><tr><th></th>{heads}</tr></thead><tbody>\n{chr(10).join(rows)}\n</tbody>"
-    return f'<div class="wide" tabindex="0"><table class="{kind}">{table}</table></div>'
+    return f'<div class="wide" tabindex="0"><table class="{kind}" style="--columns:{len(columns)}">{table}</table></div>'
 
 
 def _shaded_cell(value: float | None, where: str, text: str, note: str) -> str:
@@ -159,12 +178,15 @@ def _(part: ThumbnailGrid) -> str:
         rows.append(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>")
     table = f"<thead><tr><th></th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>"
     kind = "grid thumbnails" if part.maps.shape[:2] != (1, 1) else "grid thumbnails one"
-    return f'<div class="wide" tabindex="0"><table class="{kind}">{table}</table></div>'
+    columns = len(part.column_labels)
+    return f'<div class="wide" tabindex="0"><table class="{kind}" style="--columns:{columns}">{table}</table></div>'
 
 
 def _image_cell(pixels: npt.NDArray[np.uint8], where: str) -> str:
+    """An image that opens in the whole window, and closes again."""
     data = b64encode(png(255 - pixels)).decode("ascii")
-    return f'<td><img alt="{escape(where)}" title="{escape(where)}" src="data:image/png;base64,{data}"></td>'
+    image = f'<img alt="{escape(where)}" title="{escape(where)}" src="data:image/png;base64,{data}">'
+    return f'<td><details class="thumbnail"><summary>{image}</summary><p>{escape(where)}</p></details></td>'
 
 
 @render.register
@@ -187,9 +209,9 @@ def _(part: HoverMap) -> str:
         targets = LINE_BREAK.join(_shaded_targets(part.targets, values, notes))
         tokens.append(f'<span class="source" tabindex="0">{escape(token)}<span class="targets">{targets}</span></span>')
     room = LINE_BREAK.join(f"<span>{escape(token)}</span>" for token in part.targets)
-    hint = '<p class="dim">point at a token of the upper text: the lower one shows what it looked at</p>'
+    hint = '<p class="dim screen">point at a token of the upper text: the lower one shows what it attended to</p>'
     upper = f"<p>{LINE_BREAK.join(tokens)}</p>"
-    return f'{hint}<div class="hover-map strip">{upper}<p class="room" aria-hidden="true">{room}</p></div>'
+    return f'{hint}<div class="hover-map strip screen">{upper}<p class="room" aria-hidden="true">{room}</p></div>'
 
 
 def _shaded_targets(tokens: Sequence[str], values: Sequence[float | None], notes: Sequence[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from glassformer.page.document import (
     Branch,
     Cell,
     Collapsible,
+    Column,
     Grid,
     Heading,
     HoverMap,
@@ -34,12 +35,14 @@ from glassformer.page.document import (
 )
 
 RICH_STYLES = {"": "", "strong": "bold", "dim": "dim", "special": "bold magenta", "chosen": "bold green", "out": "dim"}
-KIND_STYLES = {"code": "cyan", "bar": "green"}
+KIND_STYLES = {"code": "cyan", "bar": "green", "signed bar": "green"}
+NEGATIVE_STYLE = "red"
 SHADES = " ·░▒▓█"  # of a value from 0 to 1
 GAP = "  "  # between columns
 LOW_PRIORITY = 3  # columns of at most this priority are dropped before any other is cut
 BAR_WIDTH = 20
-MIN_WIDTHS = {"bar": 6, "code": 20}
+BAR_WIDTHS = {"bar": BAR_WIDTH, "signed bar": 2 * BAR_WIDTH + 1}
+MIN_WIDTHS = {"bar": 6, "signed bar": 13, "code": 20}
 MIN_COLUMN_WIDTH = 6  # the width below which a column is not cut even when nothing else helps
 MAX_ROTATED_LABEL = 12  # characters of a column's label that runs downwards
 TEXT_CELL_WIDTH = 10  # of a grid
@@ -120,9 +123,9 @@ def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
         names = [fit_text(column.name, size, column.kind == "number") for column, size in zip(columns, widths, strict=True)]
         yield [(GAP.join(names).rstrip(), "dim")]
     for row in part.rows:
-        cells = [wrap_cell(cell_text(row.cells[at], short, size), size, column.kind)
+        cells = [wrap_cell(cell_text(row.cells[at], short, size, column.kind), size, column.kind)
                  for at, column, size in zip(shown, columns, widths, strict=True)]  # fmt: skip
-        styles = [RICH_STYLES[row.style] or KIND_STYLES.get(column.kind, "") for column in columns]
+        styles = [RICH_STYLES[row.style] or _cell_style(row.cells[at], part.columns[at]) for at in shown]
         for line in zip_longest(*cells, fillvalue=""):
             spans = [fit_text(text, size, column.kind == "number", column.keep_end) + GAP
                      for text, size, column in zip(line, widths, columns, strict=True)]  # fmt: skip
@@ -130,6 +133,10 @@ def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
     dropped = [column.name for at, column in enumerate(part.columns) if at not in shown and column.name]
     if dropped:
         yield [(f"no room for: {', '.join(dropped)}"[:width], "dim")]
+
+
+def _cell_style(cell: Cell, column: Column) -> str:
+    return NEGATIVE_STYLE if isinstance(cell, float) and cell < 0 else KIND_STYLES.get(column.kind, "")
 
 
 def wrap_cell(text: str, width: int, kind: str) -> list[str]:
@@ -191,16 +198,30 @@ def total_width(widths: Sequence[int]) -> int:
 
 def natural_width(table: Table, at: int, short: bool) -> int:
     """How wide a column is where there is room."""
-    if table.columns[at].kind == "bar":
-        return BAR_WIDTH
-    sizes = (cell_len(cell_text(row.cells[at], short, BAR_WIDTH)) for row in table.rows)
+    kind = table.columns[at].kind
+    if kind in BAR_WIDTHS:
+        return BAR_WIDTHS[kind]
+    sizes = (cell_len(cell_text(row.cells[at], short, 0, kind)) for row in table.rows)
     return max(cell_len(table.columns[at].name), *sizes, 0)
 
 
-def cell_text(cell: Cell, short: bool, width: int) -> str:
+def cell_text(cell: Cell, short: bool, width: int, kind: str) -> str:
     if isinstance(cell, Shortenable):
         return cell.short if short else cell.text
-    return cell if isinstance(cell, str) else "█" * round(cell * width)
+    if isinstance(cell, str):
+        return cell
+    return signed_bar(cell, width) if kind == "signed bar" else "█" * round(cell * width)
+
+
+def signed_bar(value: float, width: int) -> str:
+    """A bar that grows from a line in the middle, to the left if it is negative.
+
+    >>> signed_bar(-0.5, 9), signed_bar(1.0, 9)
+    ('  ██│', '    │████')
+    """
+    half = (width - 1) // 2
+    bar = "█" * round(abs(value) * half)
+    return f"{bar:>{half}}│" if value < 0 else f"{'':{half}}│{bar}"
 
 
 def fit_text(text: str, width: int, right: bool = False, keep_end: bool = False) -> str:

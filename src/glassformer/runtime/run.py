@@ -140,7 +140,7 @@ class Run:
     def attention(
         self, layer: int | None = None, head: int | None = None, *, kind: AttentionKind = "self", rollout: bool = False
     ) -> AttentionMap:
-        """Who looked at whom, in prompt and text: a head, a layer's mean, all layers' mean, or their rollout."""
+        """Who attended to whom, in prompt and text: a head, a layer's mean, all layers' mean, or their rollout."""
         return self.reading.attention(layer, head, kind=kind, rollout=rollout)
 
     def heads(self, *, kind: AttentionKind = "self") -> Heads:

@@ -37,13 +37,23 @@ class Detokenizer:
         return text[len(before) :]
 
 
-def shown_bytes(raw: bytes) -> str:
-    r"""A token's bytes for people: as text when they are whole characters, else as `\xf0\x9f`.
+def ends_inside_character(raw: bytes) -> bool:
+    r"""Whether bytes end with the first part of a character.
 
-    >>> shown_bytes("hé".encode()), shown_bytes(b"\xf0\x9f")
-    ('hé', '\\xf0\\x9f')
+    >>> [ends_inside_character(raw) for raw in (b"a", b"a\xf0\x9f", b"\x9f")]
+    [False, True, False]
     """
     try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return "".join(f"\\x{byte:02x}" for byte in raw)
+        raw.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return False
+
+
+def shown_bytes(raw: bytes) -> str:
+    r"""A token's bytes for people: whole characters as text, parts of one as `\xf0\x9f`.
+
+    >>> shown_bytes("hé".encode()), shown_bytes(b" \xf0\x9f")
+    ('hé', ' \\xf0\\x9f')
+    """
+    return raw.decode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
 """Attention: how much each token took from each other one, in one head, as a mean over heads, or through all layers.
 
 Rollout follows the paths through all layers: the product of each layer's mean over heads, averaged with the identity for
-the residual stream (Abnar and Zuidema, 2020). These are weights, not reasons: a token can be looked at hard and change
+the residual stream (Abnar and Zuidema, 2020). These are weights, not reasons: a token can get much attention and change
 nothing. What changes the answer is found by changing something: see `Model.changed`.
 
 Shapes: weights (queries, keys), each row summing to one.
@@ -38,21 +38,21 @@ MAX_GRID_TOKENS = 96  # above, a map is drawn as an image
 MAX_HOVER_TOKENS = 256  # above, a text cannot be hovered over
 MAX_ROW_TOKENS = 12  # tokens listed for one row of a map
 MAX_PATTERN_HEADS = 8  # heads listed for each pattern
-PATTERNS = {  # a field of HeadSummary, by what the head looks at
+PATTERNS = {  # a field of HeadSummary, by what the head attends to
     "the first token": "first",
     "the token before": "previous",
     "the token itself": "itself",
     "the same token earlier": "duplicate",
     "what followed the same token earlier (induction)": "induction",
 }
-SINGLE_TOKEN = "a single token can look at itself only, so all heads do the same"
-NO_REPEATS = "no token comes twice, so there are no copies to look at (a word with a space before it is another token)"
-NOTE = "Attention is what was looked at, not why: a token can be looked at hard and change nothing. To find out, change it."
+SINGLE_TOKEN = "a single token can attend to itself only, so all heads do the same"
+NO_REPEATS = "no token comes twice, so there are no copies to attend to (a word with a space before it is another token)"
+NOTE = "Attention shows where, not why: a token can get much attention and change nothing. To find out, change it."
 
 
 @dataclass(frozen=True)
 class AttendedToken:
-    """One token that was looked at, and how much."""
+    """One token that was attended to, and how much."""
 
     position: int
     text: str
@@ -61,7 +61,7 @@ class AttendedToken:
 
 @dataclass(frozen=True)
 class AttentionRow(View):
-    """What one token looked at."""
+    """What one token attended to."""
 
     SCHEMA = "glassformer.attention-row/2"
 
@@ -77,7 +77,7 @@ class AttentionRow(View):
 
     @property
     def best(self) -> list[AttendedToken]:
-        """Most looked at first."""
+        """Most attended to first."""
         return sorted(self.attended, key=lambda token: -token.weight)
 
 
@@ -92,8 +92,8 @@ class AttentionMap(View):
     layer: int | None  # None: all of them
     head: int | None  # None: their mean
     rollout: bool
-    queries: tuple[str, ...]  # the tokens that look
-    keys: tuple[str, ...]  # the tokens that are looked at
+    queries: tuple[str, ...]  # the tokens that attend
+    keys: tuple[str, ...]  # the tokens that are attended to
     weights: Floats = field(compare=False)
     note: str = NOTE
 
@@ -120,7 +120,7 @@ class AttentionMap(View):
         return f"{kind}layer {self.layer}, {'mean of its heads' if self.head is None else f'head {self.head}'}"
 
     def of(self, token: int | str) -> AttentionRow:
-        """What one token looked at: by its position (-1 is the last), or by its text."""
+        """What one token attended to: by its position (-1 is the last), or by its text."""
         at = find_token(token, self.queries)
         causal = self.kind == "self" and not self.weights[at, at + 1 :].any()
         weights = zip(self.keys, self.weights[at, : at + 1 if causal else None].tolist(), strict=False)
@@ -133,7 +133,7 @@ class AttentionMap(View):
 
 @dataclass(frozen=True)
 class HeadSummary:
-    """What a head does: where its weight goes, and how spread out it is; over all tokens but the first, which can look at
+    """What a head does: where its weight goes, and how spread out it is; over all tokens but the first, which can attend to
     itself only."""
 
     layer: int
@@ -187,10 +187,8 @@ def draw_map(view: AttentionMap, everything: bool = False) -> Page:
     weights, strengths = view.weights[shown], shades(view.weights)[shown]
     causal = same_text and not view.weights[np.triu_indices(len(view.queries), 1)].any()
     parts: list[PagePart] = [
-        Heading(f"{view.model}: {view.what()}"),
-        Paragraph(
-            "each row is a token that looks, each column one it looks at; shades: √(weight ÷ the row's strongest)", "dim"
-        ),
+        Heading(title := f"{view.model}: attention, {view.what()}"),
+        Paragraph("each row is a token, each column one that it attends to; shades: √(weight ÷ the row's strongest)", "dim"),
     ]
     size = max(len(rows), len(columns))
     if size <= MAX_HOVER_TOKENS:  # more would be megabytes of HTML
@@ -204,14 +202,16 @@ def draw_map(view: AttentionMap, everything: bool = False) -> Page:
     if size <= MAX_GRID_TOKENS:
         parts.append(Grid(queries, keys, values, notes=notes, keep_first=same_text, all_columns=everything))
     else:
-        parts.append(ThumbnailGrid(("looks",), ("is looked at",), np.round(255 * strengths).astype(np.uint8)[None, None]))
+        parts.append(
+            ThumbnailGrid(("attends",), ("is attended to",), np.round(255 * strengths).astype(np.uint8)[None, None])
+        )
     if len(view.queries) > len(rows) or len(view.keys) > len(columns):
         hidden = format_percent(1 - float(weights.sum(1).mean()))
         parts.insert(
             2, Paragraph(f"{len(rows)} of {len(view.queries)} tokens (--all); {hidden} of their weight is not shown", "dim")
         )
     parts.append(Paragraph(view.note, "dim"))
-    return Page(f"{view.model}: attention, {view.what()}", tuple(parts))
+    return Page(title, tuple(parts))
 
 
 def _shown_tokens(count: int, everything: bool, keep_first: bool) -> list[int]:
@@ -223,7 +223,7 @@ def _shown_tokens(count: int, everything: bool, keep_first: bool) -> list[int]:
 
 
 def draw_row(view: AttentionRow, everything: bool = False) -> Page:
-    """What one token looked at, the most first."""
+    """What one token attended to, the most first."""
     most = max((token.weight for token in view.attended), default=1.0) or 1.0
     best = view.best if everything else view.best[:MAX_ROW_TOKENS]
     table = Table(
@@ -238,8 +238,8 @@ def draw_row(view: AttentionRow, everything: bool = False) -> Page:
             for token in best
         ),
     )
-    title = f"what {visible(view.text)} (position {view.position}) looked at: {view.what}"
-    return Page(title, (Heading(f"{view.model}: {title}"), table, Paragraph(view.note, "dim")))
+    title = f"{view.model}: what {visible(view.text)} (position {view.position}) attended to: {view.what}"
+    return Page(title, (Heading(title), table, Paragraph(view.note, "dim")))
 
 
 def draw_heads(view: Heads, everything: bool = False) -> Page:
@@ -249,11 +249,12 @@ def draw_heads(view: Heads, everything: bool = False) -> Page:
     values = tuple(tuple(entropies[layer, head] for head in range(view.heads)) for layer in range(view.layers))
     layers = tuple(f"layer {layer}" for layer in range(view.layers))
     tokens = pluralize(len(view.tokens), "token")
-    parts: list[PagePart] = [Heading(f"{view.model}: {view.layers} layers × {view.heads} heads over {tokens}")]
+    title = f"{view.model}: {view.layers} layers × {view.heads} heads over {tokens}"
+    parts: list[PagePart] = [Heading(title)]
     if len(view.tokens) == 1 and view.kind != "cross":
-        return Page(f"{view.model}: all heads", (*parts, Paragraph(SINGLE_TOKEN)))
+        return Page(title, (*parts, Paragraph(SINGLE_TOKEN)))
     parts += [
-        Paragraph(f"entropy of each head's weights: blank looks at one token, full is {most:.1f} bits", "dim"),
+        Paragraph(f"entropy of each head's weights: blank attends to one token, full is {most:.1f} bits", "dim"),
         Grid(layers, tuple(str(head) for head in range(view.heads)), values),
     ]
     if view.maps is not None:
@@ -266,10 +267,10 @@ def draw_heads(view: Heads, everything: bool = False) -> Page:
             heads.sort(key=lambda pair: -pair[0])
             if heads:
                 ranking = _heads_table(heads if everything else heads[:MAX_PATTERN_HEADS])
-                parts += [Heading(f"heads that look most at {target}"), ranking]
+                parts += [Heading(f"heads that attend most to {target}"), ranking]
         parts.append(Paragraph(_repeats_text(view), "dim"))
     parts.append(Paragraph(view.note, "dim"))
-    return Page(f"{view.model}: all heads", tuple(parts))
+    return Page(title, tuple(parts))
 
 
 def _heads_table(heads: Iterable[tuple[float, HeadSummary]]) -> Table:

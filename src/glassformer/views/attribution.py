@@ -50,12 +50,12 @@ class Attribution(View):
 def draw(view: Attribution, everything: bool = False) -> Page:
     token, quantity = visible(view.text), "score" if view.against is None else f"lead over {visible(view.against)}"
     target = f"the score of {token}" if view.against is None else f"{token}'s {quantity}"
-    title = f"which parts wrote {target} after {visible(view.before)} (position {view.position})"
+    title = f"{view.model}: which parts wrote {target} after {visible(view.before)} (position {view.position})"
     heads = sorted(view.heads, key=lambda head: -abs(head.value))
     return Page(
         title,
         (
-            Heading(f"{view.model}: {title}"),
+            Heading(title),
             Paragraph(
                 f"logit attribution: what each part added directly; together the {quantity}, {view.score:.2f}\n"
                 f"{token}: probability {format_percent(view.probability)}, rank {view.rank:,}",
@@ -74,13 +74,9 @@ def _table(parts: Sequence[Contribution]) -> Table:
     columns = (
         Column("part"),
         Column("adds", "number"),
-        Column("less", "bar", priority=7),
-        Column("more", "bar", priority=8),
+        Column("", "signed bar", priority=8),
     )
-    rows = (
-        TableRow((_name(part), f"{part.value:+.2f}", max(0.0, -part.value) / most, max(0.0, part.value) / most))
-        for part in parts
-    )
+    rows = (TableRow((_name(part), f"{part.value:+.2f}", part.value / most)) for part in parts)
     return Table(columns, tuple(rows))
 
 

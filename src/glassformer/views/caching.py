@@ -65,7 +65,7 @@ def draw(view: CacheComparison, everything: bool = False) -> Page:
     cached, uncached = view.seconds
     verdict = "the same tokens with and without" if view.same else "other tokens without: it rounds differently"
     parts: list[PagePart] = [
-        Heading(f"{view.model}: {pluralize(len(view.steps), 'token')} with the cache, and without"),
+        Heading(title := f"{view.model}: {pluralize(len(view.steps), 'token')} with the cache, and without"),
         Table(columns, tuple(rows) if everything else elide_middle(rows, MAX_TOKENS)),
         Paragraph(f"\n{verdict}", "chosen" if view.same else "strong"),
         Paragraph(
@@ -74,4 +74,4 @@ def draw(view: CacheComparison, everything: bool = False) -> Page:
             + (f"\n{uncached / cached:.1f} times as long without" if cached > 0 else "")
         ),
     ]
-    return Page(f"{view.model}: what the cache is for", tuple(parts))
+    return Page(title, tuple(parts))

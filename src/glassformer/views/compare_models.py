@@ -66,7 +66,7 @@ def draw(view: ModelComparison, everything: bool = False) -> Page:
         TableRow(("same best token", f"{view.agreement:.2%}", "")),
     )
     parts: list[PagePart] = [
-        Heading(f"{first}  ‖  {second}"),
+        Heading(title := f"{first}  ‖  {second}"),
         Table((Column(), Column("first", "number", min_width=12), Column("second")), rows),
     ]
     if view.first is None:
@@ -86,7 +86,7 @@ def draw(view: ModelComparison, everything: bool = False) -> Page:
             Table((Column("after", "number"), Column("error", "number"), Column("", "bar")), layers),
             Paragraph("error: the norm of the difference over that of the first, mean over the tokens", "dim"),
         ]
-    return Page(f"{first} and {second}", tuple(parts))
+    return Page(title, tuple(parts))
 
 
 def _places_table(places: Sequence[DifferingPlace]) -> Table:

@@ -64,7 +64,7 @@ class RunComparison(View):
 
 def draw(view: RunComparison, everything: bool = False) -> Page:
     first, second = view.names
-    parts: list[PagePart] = [Heading(f"{first}  ‖  {second}")]
+    parts: list[PagePart] = [Heading(title := f"{first}  ‖  {second}")]
     if view.prompts[0] != view.prompts[1]:
         parts.append(Paragraph(f"common prefix of the prompts: {pluralize(view.shared_prompt, 'token')}", "dim"))
         parts += [Paragraph(f"{name}: {text.strip()}", "dim") for name, text in zip(view.names, view.prompts, strict=True)]
@@ -80,13 +80,15 @@ def draw(view: RunComparison, everything: bool = False) -> Page:
         Paragraph(view.texts[1]),
     ]
     if view.same:
-        title = "the two texts are the same, token by token; at the first step:"
+        verdict = "the two texts are the same, token by token; at the first step:"
     else:
-        title = f"the texts diverge at token {view.step}" + (f"; at token {view.shown}:" if view.shown != view.step else ":")
+        verdict = f"the texts diverge at token {view.step}" + (
+            f"; at token {view.shown}:" if view.shown != view.step else ":"
+        )
     entropies = "  ‖  ".join("–" if bits is None else f"{bits:.2f}" for bits in view.entropy)
-    parts += [Heading(title), _candidates_table(view.candidates if everything else view.candidates[:MAX_CANDIDATES])]
+    parts += [Heading(verdict), _candidates_table(view.candidates if everything else view.candidates[:MAX_CANDIDATES])]
     parts.append(Paragraph(f"1: {first} · 2: {second} · {LEGEND}\n–: not recorded · entropy: {entropies} bits", "dim"))
-    return Page(f"{first} and {second}", tuple(parts))
+    return Page(title, tuple(parts))
 
 
 def _candidates_table(candidates: Sequence[CandidatePair]) -> Table:

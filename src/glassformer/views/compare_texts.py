@@ -58,7 +58,7 @@ class TextComparison(View):
 def draw(view: TextComparison, everything: bool = False) -> Page:
     first, second = view.positions
     token = visible(view.token)
-    title = f"{token} at position {first} of the first text and {second} of the second"
+    title = f"{view.model}: {token} at position {first} of the first text and {second} of the second"
     if view.same:
         verdict = "the same at every layer: what follows a token does not change it"
     elif view.rounded:
@@ -72,7 +72,7 @@ def draw(view: TextComparison, everything: bool = False) -> Page:
         verdict = f"the same until block {view.diverges_at}, where attention brings in other tokens"
     most = max(layer.largest for layer in view.layers) or 1.0
     parts: list[PagePart] = [
-        Heading(f"{view.model}: {title}"),
+        Heading(title),
         *(Paragraph(f"{number}: {' '.join(map(visible, tokens))}") for number, tokens in enumerate(view.tokens, 1)),
         Paragraph(f"common prefix: {pluralize(view.shared, 'token')}" if view.shared else "no common prefix", "dim"),
         Paragraph(f"{token} is {verdict}", "chosen" if view.same or view.rounded else "strong"),
@@ -98,7 +98,7 @@ def draw(view: TextComparison, everything: bool = False) -> Page:
     ]
     if view.divergence is not None:
         parts += [Heading(f"the next token: KL divergence {view.divergence:.4f} nats"), _candidates_table(view.best)]
-    return Page(f"{view.model}: two texts", tuple(parts))
+    return Page(title, tuple(parts))
 
 
 def _candidates_table(best: Sequence[Sequence[Candidate]]) -> Table:

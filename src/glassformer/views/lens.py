@@ -58,7 +58,7 @@ class Lens(View):
 
 def draw(view: Lens, everything: bool = False) -> Page:
     parts: list[PagePart] = [
-        Heading(f"{view.model}: what each layer would predict next"),
+        Heading(title := f"{view.model}: what each layer would predict next"),
         Paragraph(
             "each column is a token of the text, each cell the best next token there; shades are its probability", "dim"
         ),
@@ -73,7 +73,7 @@ def draw(view: Lens, everything: bool = False) -> Page:
     for at in range(len(view.positions)) if everything else (len(view.positions) - 1,):
         parts += position_parts(view, at)
     parts.append(Paragraph("KL to last: divergence of a layer's probabilities from the last layer's, in nats", "dim"))
-    return Page(f"{view.model}: the lens", tuple(parts))
+    return Page(title, tuple(parts))
 
 
 def position_parts(view: Lens, at: int) -> list[PagePart]:

@@ -127,10 +127,11 @@ def draw(view: Patching, everything: bool = False) -> Page:
     title = f"which places make it {first}, and not {second}" if own else f"which places move {first} against {second}"
     shared = f", which {view.sharing} heads share" if view.sharing > 1 else ""
     what = WHAT[view.part] + shared + (f", at {_positions_text(view.positions)}" if view.heads else "")
+    title = f"{view.model}: {title}"
     return Page(
-        f"{view.model}: {title}",
+        title,
         (
-            Heading(f"{view.model}: {title}"),
+            Heading(title),
             Paragraph(
                 "\n".join(f"{label}: {shorten(text)}" for label, text in zip(("from", "into"), view.texts, strict=True))
             ),
@@ -184,9 +185,9 @@ def _best_places(view: Patching, everything: bool) -> tuple[PagePart, ...]:
     rows = []
     for cell in view.cells[: None if everything else MAX_PLACES]:
         where = (cell.place,) if cell.position is None else (str(cell.position), _token(view, cell.position))
-        rows.append(TableRow((cell.layer, *where, f"{cell.value:+.1%}", _bar(-cell.value), _bar(cell.value))))
-    bars = (Column("away", "bar", priority=6), Column("recovered", "bar", priority=7))
-    return Heading("the places that move it most"), Table((*columns, Column("", "number"), *bars), tuple(rows))
+        rows.append(TableRow((cell.layer, *where, f"{cell.value:+.1%}", _bar(cell.value))))
+    columns += [Column("recovered", "number"), Column("", "signed bar", priority=7)]
+    return Heading("the places that move it most"), Table(tuple(columns), tuple(rows))
 
 
 def _layer(name: str) -> str:
@@ -199,8 +200,8 @@ def _rounded(value: float) -> str:
 
 
 def _bar(value: float) -> float:
-    """The length of a bar, within 0 and 1: a patch can recover more than all, or the opposite."""
-    return min(1.0, max(0.0, value))
+    """The length of a bar, within -1 and 1: a patch can recover more than all, or the opposite."""
+    return min(1.0, max(-1.0, value))
 
 
 def _token(view: Patching, position: int) -> str:

@@ -52,10 +52,11 @@ def draw(p: Plan, everything: bool = False) -> Page:
     if any(p.cache.values()):
         rows.append(TableRow((cached, *map(format_bytes, p.cache.values()))))
     note = "from the config alone: no weights were read" + ("" if any(p.cache.values()) else "; it has no KV cache")
+    title = f"{name}: {what}, {blocks}"
     return Page(
-        f"{name}: what its config says",
+        title,
         (
-            Heading(f"{name}: {what}, {blocks}"),
+            Heading(title),
             Table(columns, tuple(rows)),
             Heading(f"shapes for {pluralize(p.length, 'token')}{' of the source' if p.encoder else ''}"),
             stages_table(p.stages, modules=True),

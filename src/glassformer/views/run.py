@@ -53,28 +53,28 @@ def draw(run: Overview, everything: bool = False) -> Page:
         parts += [
             Heading("each token, shaded by its surprisal (how unexpected it was); follow one to see why it was chosen"),
             _linked_strip(run.trace, len(explained)),
-            Collapsible("the trace: what was expected at each position", run.trace.page(everything).parts, expanded=True),
+            Collapsible("the trace: what was expected at each position", run.trace.page(everything).body, expanded=True),
             Collapsible(
                 "why each token",
                 tuple(
-                    Collapsible(why.sentence(token), token.page(everything).parts[1:], anchor=f"token-{token.number}")
+                    Collapsible(why.sentence(token), token.page(everything).body, anchor=f"token-{token.number}")
                     for token in explained
                 ),
             ),
         ]
     parts.append(Collapsible("the prompt, as the model saw it", (Preformatted(reveal(run.prompt)),)))
     if run.lens is not None:
-        parts.append(Collapsible("the lens: what each layer would predict", run.lens.page().parts))
+        parts.append(Collapsible("the lens: what each layer would predict", run.lens.page().body))
     if run.attribution is not None:
         title = f"logit attribution: which parts wrote {visible(run.attribution.text)}, the first token"
-        parts.append(Collapsible(title, run.attribution.page(everything).parts))
+        parts.append(Collapsible(title, run.attribution.page(everything).body))
     if run.heads is not None:
-        parts.append(Collapsible("attention: all heads", run.heads.page().parts))
+        parts.append(Collapsible("attention: all heads", run.heads.page().body))
     if run.attention is not None:
-        parts.append(Collapsible("attention: the mean of all layers", run.attention.page(everything).parts))
-    parts.append(Collapsible("the journey of the prompt to the first token", run.journey.page(everything).parts))
-    parts.append(Collapsible("the receipt", run.receipt.page(everything).parts))
-    return Page(f"{run.model}: {run.text.strip()[:60] or 'a run'}", tuple(parts))
+        parts.append(Collapsible("attention: the mean of all layers", run.attention.page(everything).body))
+    parts.append(Collapsible("the journey of the prompt to the first token", run.journey.page(everything).body))
+    parts.append(Collapsible("the receipt", run.receipt.page(everything).body))
+    return Page(f"A run of {run.model}", tuple(parts))
 
 
 def _summary(run: Overview) -> str:

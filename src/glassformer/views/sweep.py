@@ -91,12 +91,12 @@ def draw_sweep(view: Sweep, everything: bool = False) -> Page:
         for at, text in enumerate(view.candidates)
     )
     parts: list[PagePart] = [
-        Heading(f"{view.model}: token {view.step} after {tail(view.before, 24)}, by {view.setting}"),
+        Heading(title := f"{view.model}: token {view.step} after {tail(view.before, 24)}, by {view.setting}"),
         Table(columns, tuple(rows)),
         Table((columns[0], *(Column(name, "bar") for name in names)), bars),
         Paragraph("in play: candidates left · entropy: in bits", "dim"),
     ]
-    return Page(f"{view.model}: a sweep of {view.setting}", tuple(parts))
+    return Page(title, tuple(parts))
 
 
 def _probability(value: float) -> str:
@@ -120,11 +120,11 @@ def draw_strategies(view: Strategies, everything: bool = False) -> Page:
         )
         for strategy in view.tried
     )
-    parts: list[PagePart] = [Heading(f"{view.model}: {len(view.tried)} strategies on one prompt")]
+    parts: list[PagePart] = [Heading(title := f"{view.model}: {len(view.tried)} strategies on one prompt")]
     parts += [
         Table(columns, tuple(rows)),
         Paragraph("surprisal: how unexpected a token was, −log2 of its probability; mean, in bits", "dim"),
     ]
     for strategy in view.tried:
         parts += [Heading(strategy.name), Paragraph(strategy.text)]
-    return Page(f"{view.model}: strategies side by side", tuple(parts))
+    return Page(title, tuple(parts))

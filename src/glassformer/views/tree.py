@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from glassformer.errors import InputError, InputTypeError
-from glassformer.page.document import Branch, Column, Page, PagePart, Paragraph, Style, Table, TableRow
+from glassformer.page.document import Branch, Column, Heading, Page, PagePart, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, tail, visible
 from glassformer.progress import Progress
 from glassformer.views.view import View
@@ -37,23 +37,27 @@ class TreeGrower(Protocol):
     def grow(self, tree: Tree, at: Sequence[int], width: int, depth: int, progress: Progress | None) -> Node:
         """The root of the tree after growing one of its nodes."""
 
-    def force(self, tree: Tree, at: Sequence[int], text: str) -> tuple[Node, list[int]]:
-        """The root of the tree after adding a text below one of its nodes; and the text's ids."""
+    def force(self, tree: Tree, at: Sequence[int], text: str) -> tuple[Node, list[tuple[int, ...]]]:
+        """The root of the tree after adding a text below one of its nodes; and the tokens of each node of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A token and its continuations; the root is the last token of the prompt."""
+    """A token and its continuations; the root is the last token of the prompt.
 
-    id: int
-    text: str  # as it reads; half a character as its bytes
+    Where tokens are parts of a character, all tokens of the character are one node.
+    """
+
+    id: int  # of the token, or the first one
+    text: str  # as it reads; a part of a character as its bytes
     probability: float  # given all tokens before it
     path_probability: float  # of all tokens from the root to this one
     path_logprob: float  # its logarithm, which does not underflow
-    score: float | None  # the model's; the root has none
+    score: float | None  # the model's; None for the root and for several tokens
     greedy: bool  # whether each token up to here was the likeliest one
     forced: bool  # added by `Tree.forced`
     finish: str | None  # "eos" where the text ends with it
+    ids: tuple[int, ...]  # all its tokens
     children: tuple[Node, ...] = ()  # the likeliest first
 
     def __repr__(self) -> str:
@@ -114,7 +118,7 @@ class Tree(View):
     def path(self, at: Sequence[int]) -> TreePath:
         """The path to a node."""
         _, *nodes = self._along(at)
-        ids = tuple(node.id for node in nodes)
+        ids = tuple(token for node in nodes for token in node.ids)
         last = nodes[-1] if nodes else self.root
         return TreePath(tuple(at), ids, self.grower.decode(ids), last.path_probability, last.path_logprob)
 
@@ -131,10 +135,10 @@ class Tree(View):
         self.open_path(at)
         if not isinstance(text, str):
             raise InputTypeError(f"a text to force is text, not {type(text).__name__}.")
-        root, ids = self.grower.force(self, at, text)
+        root, groups = self.grower.force(self, at, text)
         focus, node = list(at), replace(self, root=root).at(*at)
-        for token in ids:
-            focus.append(next(number for number, child in enumerate(node.children) if child.id == token))
+        for ids in groups:
+            focus.append(next(number for number, child in enumerate(node.children) if child.ids == ids))
             node = node.children[focus[-1]]
         return replace(self, root=root, focus=tuple(focus))
 
@@ -182,12 +186,13 @@ def walk(root: Node) -> Iterator[tuple[tuple[int, ...], Node]]:
 
 
 def draw(tree: Tree, everything: bool = False) -> Page:
-    title = f'{pluralize(tree.nodes, "node")} after "{tail(tree.prompt, 40)}"'
+    title = f'{tree.model}: {pluralize(tree.nodes, "node")} after "{tail(tree.prompt, 40)}"'
     shown = None if everything or tree.nodes <= MAX_NODES else likeliest_nodes(tree)
     return Page(
-        f"{tree.model}: {title}",
+        title,
         (
-            Paragraph(f"{title}\n{summary(tree, shown)}"),
+            Heading(title),
+            Paragraph(summary(tree, shown)),
             paths_table(tree),
             *branches(tree, shown),
             Paragraph(legend(tree), "dim"),
@@ -224,7 +229,8 @@ def legend(tree: Tree) -> str:
         signs.append(f"{FORCED} forced")
     place = tree.greedy.at[:2]
     return (
-        f"{' · '.join(signs)}\npath: the probability of all tokens up to there\n"
+        f"{' · '.join(signs)}\nscore: the model's, of which softmax makes the probability after it\n"
+        "path: the probability of all tokens up to there\n"
         f"to grow it from a node: --at {format_path(place)}, or tree.grown({list(place)}) in Python"
     )
 
@@ -280,12 +286,14 @@ def node_style(node: Node) -> Style:
 
 
 def node_note(at: tuple[int, ...], node: Node, below: bool = False) -> str:
-    """Its probability, that of its path, and its path; or that it ends, or continues below."""
-    notes = [format_probability(node.probability)]
+    """Its score and probability, that of its path, and its path; or that it ends, or continues below."""
+    notes = [] if node.score is None else [f"score {node.score:.1f}"]
+    notes += [pluralize(len(node.ids), "token")] if len(node.ids) > 1 else []
+    notes.append(format_probability(node.probability))
     if len(at) > 1:
         notes.append(f"path {format_probability(node.path_probability, node.path_logprob)}")
     if node.finish or below:
-        notes.append("ends" if node.finish else "continued below")
+        notes.append("ends" if node.finish else "more below")
     elif len(format_path(at)) <= MAX_PATH:
         notes.append(f"at {format_path(at)}")
     return " · ".join(notes)
