@@ -111,7 +111,7 @@ class TestAttention:
         heads = both("gpt2").reading("a").heads()
         habit = heads.summaries[0]
         assert (habit.entropy, habit.first, habit.previous, habit.itself, habit.duplicate) == (0, None, None, None, None)
-        assert str(heads).splitlines()[1:] == ["a single token can look at itself only, so all heads do the same"]
+        assert str(heads).splitlines()[1:] == ["a single token can attend to itself only, so all heads do the same"]
         valid(heads)
 
     def test_a_map_of_a_long_text_keeps_its_measure(self) -> None:
