@@ -85,7 +85,9 @@ class TestConversation:
         assert first.out == one.content + "\n"
         assert two.run is not None
         assert two.run.prompt == f"<user>one\n<assistant>{one.content}\n<user>two\n<assistant>"
-        assert re.fullmatch(r"8 tokens, cut at the limit · [\d.]+ tokens/s · context \d+% full\n", first.err)
+        assert re.fullmatch(
+            r"8 tokens, cut at the limit \(/continue goes on\) · [\d.]+ tokens/s · context \d+% full\n", first.err
+        )
 
     def test_answers_equal_model_chat(self, talk: Session, loaded: Model) -> None:
         said: list[dict[str, str]] = []
@@ -356,11 +358,8 @@ class TestCommands:
             ("/clear all", "/clear takes no argument."),
             ("/save", "/save needs a file name, such as /save talk.json."),
             ("/load", "/load needs a file name"),
-            ("/save talk.doc", "has no known suffix. Use one of .json"),
-            (
-                "/save /nowhere/talk.json",
-                "/nowhere/talk.json cannot be written (No such file or directory). Make the folder first",
-            ),
+            ("/save talk.json", "there is nothing to save yet. Say something first."),
+            ("/continue", "there is no answer to continue. Say something first."),
             ("/retry", "there is no message to answer. Say something first."),
             ("/undo", "there is no message to take back."),
         ],
@@ -370,6 +369,50 @@ class TestCommands:
         with pytest.raises(GlassError, match=re.escape(said)):
             handle(talk, line)
         assert talk.conversation is before
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("/save talk.doc", "has no known suffix. Use one of .json"),
+            ("/save /nowhere/talk.json", "cannot be written: No such file or directory."),
+        ],
+    )
+    def test_files_that_cannot_be_written_are_refused(self, line: str, said: str, talk: Session) -> None:
+        talk.send("Hi")
+        with pytest.raises(GlassError, match=re.escape(said)):
+            handle(talk, line)
+
+    def test_continue_goes_on_with_the_same_answer(self, talk: Session, loaded: Model) -> None:
+        whole = loaded.watch([{"role": "user", "content": "Hi"}], max_new_tokens=16)
+        talk.send("Hi")
+        handle(talk, "/continue")
+        answer = talk.conversation.last_answer
+        assert answer is not None
+        assert answer.run is not None
+        assert (answer.content, answer.tokens) == (whole.text, 16)
+        assert [step.id for step in answer.run.steps] == [step.id for step in whole.steps]
+        assert answer.run.prompt == whole.prompt
+        assert contents(talk) == ["Hi", whole.text]
+        handle(talk, "/why 12")  # a token of the second part
+
+    @pytest.mark.parametrize(
+        ("message", "said"),
+        [
+            (Message("assistant", "Hello.", "eos"), "the last answer is finished. /retry generates another."),
+            (Message("assistant", "Hello.", "length"), "was loaded from a file, without its tokens. /retry generates"),
+        ],
+    )
+    def test_what_cannot_go_on_is_refused(self, message: Message, said: str, talk: Session) -> None:
+        talk.change(messages=(Message("user", "Hi"), message))
+        with pytest.raises(InputError, match=said):
+            handle(talk, "/continue")
+
+    def test_a_setting_can_be_set_without_an_equals_sign(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
+        handle(talk, "/set temperature 0.7")
+        handle(talk, "/set temperature")
+        shown = capsys.readouterr()
+        assert shown.err == "temperature=0.7 from now on.\n"
+        assert shown.out.startswith("temperature=0.7: ")
 
     def test_retry_and_undo(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
         talk.send("Hi")
@@ -416,7 +459,8 @@ class TestCommands:
     def test_help_and_quit(self, talk: Session, capsys: pytest.CaptureFixture[str]) -> None:
         handle(talk, "/help")
         shown = capsys.readouterr().out
-        assert [line.split()[0] for line in shown.splitlines()[:-1]] == [f"/{name}" for name in COMMANDS]
+        assert [line.split()[0] for line in shown.splitlines() if line.startswith("/")] == [f"/{name}" for name in COMMANDS]
+        assert "…" not in shown
         assert max(map(len, shown.splitlines())) <= 80
         for word in ("/quit", "/exit"):
             talk.over = False
@@ -758,7 +802,7 @@ class TestTerminal:
         while len(it.shown) < 200:  # it writes
             it.shown += os.read(it.main, 4096).decode("utf-8", "replace")
         it.type("\x03")
-        it.see("stopped by you ·")
+        it.see("stopped by you (/continue goes on) ·")
         it.see("> ")
         it.type("abc")
         it.see("abc")

@@ -395,3 +395,8 @@ def test_an_unexpected_error_is_one_line_unless_it_is_debugged(tiny_qwen3: Path,
     monkeypatch.setenv("GLASS_DEBUG", "1")
     with pytest.raises(KeyError, match="a bug"):
         glass("run", "x", "-m", str(tiny_qwen3))
+
+
+def test_threads_can_be_chosen(tiny_qwen3: Path) -> None:
+    done = spawned("run", "Hi", "-m", str(tiny_qwen3), "-n", "1", "--threads", "2", GLASS_THREADS="1")
+    assert "2 threads)" in done.stderr

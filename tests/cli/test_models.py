@@ -18,6 +18,7 @@ from huggingface_hub.utils import DeleteCacheStrategy
 from rich.cells import cell_len
 
 from glassformer.checkpoint import local_cache, tiktoken_ranks
+from glassformer.cli.models import SHORT_FORMS
 from glassformer.errors import CheckpointError
 from glassformer.opened import open_model
 from glassformer.quantize import requantize
@@ -487,3 +488,20 @@ def test_rm_shortens_a_long_list(cache: Home) -> None:
     assert lines[10:] == ["   2.1 kB  in 12 more files", "Remove 3.1 kB? [y/N] "]
     assert len(out.splitlines()) == 22
     assert not list((cache.glass / "tiles").glob("*"))
+
+
+class TestShortForms:
+    """The verbs of `glass models` by the names that people know from elsewhere."""
+
+    def test_each_is_the_same_command(self) -> None:
+        for short, name in SHORT_FORMS.items():
+            short_help, long_help = (glass(*words, "--help").stdout for words in ((short,), ("models", name)))
+            assert short_help.replace(f"glass {short}", f"glass models {name}").split() == long_help.split()
+
+    def test_ls_lists_the_catalogue(self) -> None:
+        assert glass("ls", "--json").stdout == glass("models", "list", "--json").stdout
+
+    def test_the_main_help_names_them_in_one_line(self) -> None:
+        shown = glass("--help").stdout
+        assert "glass ls, pull, show and rm are short for glass models list, pull, params and rm." in shown
+        assert "│ ls " not in shown

@@ -27,6 +27,8 @@ VERBS = {  # a module of this package each, and what its help begins with
     "doctor": "Report what this machine has, what runs on it, and what could run better.",
 }
 
+SHORT_FORMS = {"ls": "list", "pull": "pull", "show": "params", "rm": "rm"}  # of verbs of `glass models`, as elsewhere
+
 
 class LazyVerbs(VerbGroup):
     """The verbs by name; a verb's module is imported when the verb is called or completed."""
@@ -37,6 +39,9 @@ class LazyVerbs(VerbGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in VERBS and cmd_name not in self.commands:
             self.add_command(_load(cmd_name), cmd_name)
+        if cmd_name in SHORT_FORMS:
+            models: Any = self.get_command(ctx, "models")
+            return models.get_command(ctx, SHORT_FORMS[cmd_name])  # type: ignore[no-any-return]
         return self.commands.get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -44,6 +49,9 @@ class LazyVerbs(VerbGroup):
 
         ctx.with_resource(spelled_by(command_line_spelling))  # errors name what to type here, not in Python
         return super().invoke(ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write("\nglass ls, pull, show and rm are short for glass models list, pull, params and rm.\n")
 
     def summaries(self, ctx: click.Context) -> dict[str, str]:
         return VERBS

@@ -43,6 +43,9 @@ ActivationsOption = Annotated[
     str | None,
     option("--activations", help="What inputs of quantized weights are rounded to: q14; or q8: faster, coarser."),
 ]
+ThreadsOption = Annotated[
+    int | None, option("--threads", minimum=1, maximum=256, help="Threads to compute with; by default one per core.")
+]
 PromptArgument = Annotated[
     str | None,
     argument(help="The text; what is piped in follows it on a new line. '-': stdin alone.", default_shown=False),
@@ -51,8 +54,15 @@ DEFAULT_MODEL = "smollm2"
 
 
 def note(text: str) -> None:
-    """A line on stderr, for people; stdout is for data."""
-    print(escape_control(text), file=sys.stderr)
+    """A line on stderr, for people, broken between words on a terminal; stdout is for data."""
+    text = escape_control(text)
+    if not sys.stderr.isatty():
+        print(text, file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(stderr=True).print(Text(text))
 
 
 def print_line(line: object, *, flush: bool = False) -> None:

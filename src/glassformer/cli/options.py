@@ -5,6 +5,7 @@ def lens(prompt: common.PromptArgument = None, output: OutputGroup = OUTPUT_GROU
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,9 +56,12 @@ class ModelGroup(OptionGroup):
     cache: common.CacheOption = None
     activations: common.ActivationsOption = None
     dtype: common.DtypeOption = None
+    threads: common.ThreadsOption = None
 
     def load(self, name: str | None = None, **overrides: Any) -> Model:
         """The model, or the one called `name`, loaded with these options and `overrides`."""
+        if self.threads is not None:  # before anything reads it: the CPU engine, and PyTorch when it is imported
+            os.environ["GLASS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(self.threads)
         options = {option: getattr(self, option) for option in ("executor", "weights", "cache", "activations", "dtype")}
         return common.load_model(name or self.model, **options | overrides)
 

@@ -62,6 +62,7 @@ class Column:
     priority: int = 9  # where there is no room, the column with the lowest is dropped first; 9 is never dropped
     min_width: int = 0  # characters that it may be cut down to; 0: it is never cut
     keep_end: bool = False  # cut at the start, not at the end
+    wraps: bool = False  # what does not fit goes on in further lines, as code does
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def _(part: Table, width: int) -> Iterator[RenderableType | Spans]:
         names = [fit_text(column.name, size, column.kind == "number") for column, size in zip(columns, widths, strict=True)]
         yield [(GAP.join(names).rstrip(), "dim")]
     for row in part.rows:
-        cells = [wrap_cell(cell_text(row.cells[at], short, size, column.kind), size, column.kind)
+        cells = [wrap_cell(cell_text(row.cells[at], short, size, column.kind), size, column)
                  for at, column, size in zip(shown, columns, widths, strict=True)]  # fmt: skip
         styles = [RICH_STYLES[row.style] or _cell_style(row.cells[at], part.columns[at]) for at in shown]
         for line in zip_longest(*cells, fillvalue=""):
@@ -139,13 +139,14 @@ def _cell_style(cell: Cell, column: Column) -> str:
     return NEGATIVE_STYLE if isinstance(cell, float) and cell < 0 else KIND_STYLES.get(column.kind, "")
 
 
-def wrap_cell(text: str, width: int, kind: str) -> list[str]:
+def wrap_cell(text: str, width: int, column: Column) -> list[str]:
     """A cell's lines: code is wrapped where it does not fit, between words if possible; all else is one line."""
-    if kind != "code" or len(text) <= width:
+    if not (column.wraps or column.kind == "code") or len(text) <= width:
         return [text]
-    end = max(text.rfind(" ", 0, width), text.rfind("(", 0, width), text.rfind(".", 0, width)) + 1
+    breaks = " (." if column.kind == "code" else " "
+    end = max(text.rfind(character, 0, width) for character in breaks) + 1
     end = end if end > width // 2 else width
-    return [text[:end], *wrap_cell(text[end:], width, kind)]
+    return [text[:end], *wrap_cell(text[end:], width, column)]
 
 
 def strip_line(line: Spans) -> Spans:

@@ -328,6 +328,14 @@ class Model:
         """A run with its prompt and settings, and nothing generated yet: pass it to `generate`."""
         return self._prepare_one(prompt, keywords, self.prepare)
 
+    def prepare_continuation(self, run: Run, **settings: Any) -> Run:
+        """A run that goes on where another one ended, token by token, and nothing generated yet."""
+        if self.start is not None:
+            raise InputError(f"{self.name} is an encoder-decoder: it reads one text and answers it, and cannot go on.")
+        merged = self.settings.merged({"num_return_sequences": 1, **settings})
+        merged.draw_seed()
+        return self._run(run.prompt + run.text, [*run.prompt_ids, *run.ids], merged, run.negative)
+
     def generate(self, run: PreparedRun, look: int | Literal["all"] = 0) -> Iterator[str]:
         """Generate the text of a prepared run, which grows with it; yields the text's pieces."""
         if run.settings.num_return_sequences > 1:

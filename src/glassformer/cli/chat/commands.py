@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -172,16 +173,27 @@ def system(session: Session, argument: str) -> None:
         print_result(session, conversation.system or "there is no system message.")
 
 
-@command("[NAME=VALUE]")
+def split_setting(argument: str) -> tuple[str, bool, str]:
+    """A setting's name, whether it is to be changed, and the value.
+
+    >>> [split_setting(text) for text in ("temperature", "temperature 0.7", "temperature = 0.7", "temperature=")]
+    [('temperature', False, ''), ('temperature', True, '0.7'), ('temperature', True, '0.7'), ('temperature', True, '')]
+    """
+    name = re.split(r"[\s=]", argument, maxsplit=1)[0]
+    rest = argument[len(name) :].strip()
+    return name, bool(rest), rest.removeprefix("=").strip()
+
+
+@command("[NAME [VALUE]]")
 def set_(session: Session, argument: str) -> None:
-    """change a setting; NAME= resets it; alone lists all in force"""
-    name, equals, value = (part.strip() for part in argument.partition("="))
+    """change a setting; NAME alone shows it, NAME= resets it; nothing lists all in force"""
+    name, changes, value = split_setting(argument)
     if name and name not in GenerationConfig.names():
         session.model.settings.merged({name: value or "?"})  # raises an error that says what it is instead
         raise SettingError(f"the setting {name!r} changes nothing here. Leave it out.")
     if not argument:
         print_page(session, settings_page(session))
-    elif not equals:
+    elif not changes:
         settings = session.check(session.conversation)
         print_result(session, f"{_setting_text(settings, name)}: {settings.info(name).summary}")
     else:
@@ -233,6 +245,12 @@ def retry(session: Session, argument: str) -> None:
 
 
 @command()
+def continue_(session: Session, argument: str) -> None:
+    """go on with an answer that was cut"""
+    session.continue_answer()
+
+
+@command()
 def undo(session: Session, argument: str) -> None:
     """take back your last message and its answer"""
     conversation = session.conversation
@@ -253,6 +271,8 @@ def clear(session: Session, argument: str) -> None:
 @command("FILE")
 def save(session: Session, argument: str) -> None:
     """save the conversation: .json to continue it, .md .txt .html to read"""
+    if not session.conversation.messages:
+        raise InputError("there is nothing to save yet. Say something first.")
     common.note(f"{pluralize(len(session.conversation.dialogue), 'message')} in {session.conversation.save(argument)}.")
 
 
@@ -266,7 +286,7 @@ def load(session: Session, argument: str) -> None:
 def help_(session: Session, argument: str) -> None:
     """this list"""
     rows = [TableRow((f"/{name} {command.arguments}".rstrip(), command.help_text)) for name, command in COMMANDS.items()]
-    print_page(session, Page("", (Table((Column(), Column()), tuple(rows)), Paragraph(KEYS, "dim"))))
+    print_page(session, Page("", (Table((Column(), Column(wraps=True, min_width=20)), tuple(rows)), Paragraph(KEYS, "dim"))))
 
 
 @command()

@@ -41,9 +41,14 @@ class Message:
         return cls("assistant", run.text, finish, run.seed, len(run.steps), run)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether an answer was cut short, so that it can go on."""
+        return self.finish in CUT_SHORT
+
+    @property
     def speaker(self) -> str:
         """The role in words, and whether the message was cut short."""
-        return f"{ROLES[self.role]} (cut)" if self.finish in CUT_SHORT else ROLES[self.role]
+        return f"{ROLES[self.role]} (cut)" if self.is_cut else ROLES[self.role]
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,30 @@ class Session:
         else:
             common.note("\nstopped before the first token; the message was taken back.")
 
+    def continue_answer(self) -> None:
+        """Let the last answer go on where it was cut."""
+        conversation, answer = self.conversation, self.conversation.last_answer
+        if answer is None:
+            raise InputError("there is no answer to continue. Say something first.")
+        if not answer.is_cut:
+            raise InputError("the last answer is finished. /retry generates another.")
+        if answer.run is None:
+            raise InputError("the last answer was loaded from a file, without its tokens. /retry generates another.")
+        run = self.model.prepare_continuation(answer.run, **with_implied_sampling(conversation.settings))
+        with cancel_on_interrupt(run) if self.terminal else nullcontext():
+            self._stream(run)
+            if run.steps:
+                whole = replace(
+                    run,
+                    prompt=answer.run.prompt,
+                    ids=answer.run.ids,
+                    steps=[*answer.run.steps, *run.steps],
+                    text=answer.run.text + run.text,
+                )
+                self.conversation = replace(conversation, messages=(*conversation.messages[:-1], Message.of(whole)))
+        if run.steps:
+            self._report(run)
+
     def _stream(self, run: Run) -> None:
         pieces = self.model.generate(run, look=LOOK)
         uncached = len(run.prompt_ids) - self.model.cached_prefix(run.prompt_ids)
@@ -190,7 +214,8 @@ def excerpt(message: Message) -> str:
 def stats_line(run: Run) -> str:
     """Tokens, speed, seed, and how full the context is."""
     end = settings.finish_text(run)
-    parts = [pluralize(len(run.steps), "token") + (f", {end}" if end != "finished" else "")]
+    more = " (/continue goes on)" if Message.of(run).is_cut and run.model.start is None else ""
+    parts = [pluralize(len(run.steps), "token") + (f", {end}{more}" if end != "finished" else "")]
     if run.tokens_per_second:
         parts.append(f"{run.tokens_per_second:.1f} tokens/s")
     if run.seed is not None:
@@ -206,7 +231,8 @@ def dim_note(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(escape_control(text), "dim"), soft_wrap=True)
+    console = Console(stderr=True)
+    console.print(Text(escape_control(text), "dim"), soft_wrap=not console.is_terminal)
 
 
 def _same_input(first: Run, second: Run) -> bool:
