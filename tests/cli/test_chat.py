@@ -374,7 +374,10 @@ class TestCommands:
         ("line", "said"),
         [
             ("/save talk.doc", "has no known suffix. Use one of .json"),
-            ("/save /nowhere/talk.json", "cannot be written: No such file or directory."),
+            (
+                "/save /nowhere/talk.json",
+                "/nowhere/talk.json cannot be written (No such file or directory). Make the folder first",
+            ),
         ],
     )
     def test_files_that_cannot_be_written_are_refused(self, line: str, said: str, talk: Session) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
+from glassformer.cli.model_files import open_files
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
     OUTPUT_GROUP,
@@ -20,10 +17,6 @@ from glassformer.cli.options import (
 )
 from glassformer.cli.text_input import read_prompt
 from glassformer.errors import SettingError
-
-if TYPE_CHECKING:
-    from glassformer.checkpoint import Checkpoint, StoredTensor
-    from glassformer.opened import OpenedModel
 
 EXAMPLE = (
     'Example: glass look "how are you?"   ·   glass look --raw "Today" --json   ·   glass look --blueprint --length 100'
@@ -64,46 +57,7 @@ def show_plan(model: str, prompt: str | None, length: int | None, output: Output
 
     if prompt is not None and length is not None:
         raise SettingError("a prompt and --length both set the number of tokens. Leave one out.")
-    opened = open_config(model)
+    opened = open_files(model, weights=False)
     if prompt is not None:
         length = len(opened.tokenizer(read_prompt(prompt))["input_ids"])
     output.show(plan(opened.blueprint(), length or LENGTH, name=model))
-
-
-def open_config(name: str) -> OpenedModel:
-    """A model whose config alone is needed: no weights are fetched."""
-    from glassformer.checkpoint import open_at
-    from glassformer.checkpoint.catalogue import CATALOGUE, Hub
-    from glassformer.checkpoint.locate import local_path, locate
-    from glassformer.opened import OpenedModel
-
-    common.log_to_stderr()
-    source = name
-    if name in CATALOGUE and not Path(name).exists() and local_path(name) is None:
-        hubs = (hub for hub in CATALOGUE[name].sources if isinstance(hub, Hub) and not hub.file)
-        source = next((hub.repository for hub in hubs), name)
-    with bars.download_bar() as progress:
-        path = locate(source, "config", progress)
-    checkpoint: Checkpoint = ConfigOnly(path) if path.suffix == ".json" else open_at(path)
-    return OpenedModel(name, checkpoint)
-
-
-@dataclass
-class ConfigOnly:
-    """A checkpoint that is only a config.json."""
-
-    path: Path
-
-    @cached_property
-    def config(self) -> Mapping[str, Any]:
-        from glassformer.checkpoint.folder import read_json
-
-        return read_json(self.path)
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        return {}
-
-    @property
-    def tensors(self) -> Mapping[str, StoredTensor]:
-        return {}

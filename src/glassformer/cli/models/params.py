@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from glassformer.cli import bars, common
 from glassformer.cli.command import argument, option
+from glassformer.cli.model_files import open_files
 from glassformer.cli.options import OUTPUT_GROUP, OutputGroup
-
-if TYPE_CHECKING:
-    from glassformer.opened import OpenedModel
 
 EXAMPLE = "Example: glass models params smollm2   ·   glass models params --only '*.q_proj.weight' --histogram"
 
@@ -36,26 +33,9 @@ def params(
     from glassformer.observe.parameters import parameters
 
     if stats or histogram:
-        opened = open_for(model, weights=True)
+        opened = open_files(model, weights=True)
         with bars.work_bar(f"reading {model}", in_bytes=False) as progress:
             view = parameters(opened, only=only, stats=stats, histogram=histogram, progress=progress)
     else:
-        view = parameters(open_for(model, weights=False), only=only)
+        view = parameters(open_files(model, weights=False), only=only)
     output.show(view)
-
-
-def open_for(name: str, weights: bool) -> OpenedModel:
-    """A model; its weights are fetched only if `weights` is set."""
-    from glassformer.checkpoint import open_at
-    from glassformer.checkpoint.catalogue import CATALOGUE, Hub
-    from glassformer.checkpoint.locate import local_path, locate
-    from glassformer.opened import OpenedModel
-
-    common.log_to_stderr()
-    source_name = name
-    if not weights and name in CATALOGUE and not Path(name).exists() and local_path(name) is None:
-        source = CATALOGUE[name].sources[0]
-        source_name = source.repository if isinstance(source, Hub) else name  # a repository gives its config by itself
-    with bars.download_bar() as progress:
-        path = locate(source_name, "model" if weights else "config", progress)
-    return OpenedModel(name, open_at(path))

@@ -1,0 +1,54 @@
+"""A model's files without loading it: for views that need a config, or the weights' headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.cli import bars, common
+
+if TYPE_CHECKING:
+    from glassformer.checkpoint import Checkpoint, StoredTensor
+    from glassformer.opened import OpenedModel
+
+
+def open_files(name: str, *, weights: bool) -> OpenedModel:
+    """A model; its weights are fetched only if `weights` is set, and otherwise shown where they are here."""
+    from glassformer.checkpoint import open_at
+    from glassformer.checkpoint.catalogue import CATALOGUE, Hub
+    from glassformer.checkpoint.locate import local_path, locate
+    from glassformer.opened import OpenedModel
+
+    common.log_to_stderr()
+    source = name
+    if not weights and name in CATALOGUE and not Path(name).exists() and local_path(name) is None:
+        hubs = (hub for hub in CATALOGUE[name].sources if isinstance(hub, Hub) and not hub.file)
+        source = next((hub.repository for hub in hubs), name)  # a repository gives its config by itself
+    with bars.download_bar() as progress:
+        path = locate(source, "model" if weights else "config", progress)
+    checkpoint: Checkpoint = ConfigOnly(path) if path.suffix == ".json" else open_at(path)
+    return OpenedModel(name, checkpoint)
+
+
+@dataclass
+class ConfigOnly:
+    """A checkpoint that is only a config.json."""
+
+    path: Path
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        from glassformer.checkpoint.folder import read_json
+
+        return read_json(self.path)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]:
+        return {}
