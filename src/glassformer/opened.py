@@ -14,6 +14,7 @@ from typing import Any
 from glassformer.arguments import checked
 from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config
 from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_ranks
+from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.locate import CheckpointPart, locate
 from glassformer.checkpoint.scratch import ScratchCheckpoint
@@ -135,6 +136,9 @@ def open_model(
     model_type: str | None = None,
 ) -> OpenedModel:
     """Locate a model by path, catalogue name or hub id, and open it; `model_type`: where its config has none."""
+    entry = CATALOGUE.get(os.fspath(name))
+    if part == "model" and entry is not None and entry.kind == "ranks" and not Path(name).exists():  # before it is fetched
+        raise CheckpointError(f"{name}: the ranks of a tokenizer, not a model. Give the model that they belong to.")
     return OpenedModel(os.fspath(name), open_at(locate(name, part, progress)), model_type=model_type)
 
 

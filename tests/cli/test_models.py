@@ -57,6 +57,13 @@ def test_pull_refuses_damaged_ranks(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+def test_ranks_are_refused_as_a_model_before_they_are_fetched(tmp_path: Path) -> None:
+    done = glass("run", "Hi", "-m", "cl100k_base", GLASS_HOME=str(tmp_path), PIP_NO_INDEX="1")
+    assert failed(done) == (
+        "glass: cl100k_base: the ranks of a tokenizer, not a model. Give the model that they belong to.\n"
+    )
+
+
 def test_pull_real_ranks_for_tiktoken(cl100k_base: Path, tmp_path: Path) -> None:
     done = glass("models", "pull", "cl100k_base", TIKTOKEN_CACHE_DIR=str(tmp_path))
     assert done.stdout.strip() == str(cl100k_base)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def test_quantize_reports_sizes_and_perplexity(model: Path, text: Path, tmp_path
     assert f"perplexity {found['perplexity_before']:,.2f} → {found['perplexity_after']:,.2f} (" in cost
     assert {one.kind for one in GgufCheckpoint(path).raw.values()} == {"Q8_0", "F32"}
     assert list(found["kinds"]) == ["Q8_0"]
+
+
+def test_rows_that_do_not_fit_the_kind_are_named(tiny_qwen3: Path, tmp_path: Path) -> None:
+    words = ("models", "quantize", str(tiny_qwen3), "--to", "q4_k", "--no-perplexity", "-o", str(tmp_path / "x.gguf"))
+    done = glass(*words)
+    assert re.search(r"→ Q4_K \(mostly Q4_1: rows of \d+ do not fit blocks of 256\) [\d.]+ MB", done.stderr)
 
 
 def test_no_perplexity_and_default_file_name(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

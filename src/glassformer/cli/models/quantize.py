@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from glassformer.opened import OpenedModel
 
 EXAMPLE = "Example: glass models quantize ./my-model --to q4_k -o my-model.gguf"
+TABLES = ("token_embd", "output", "position_embd")  # whose kind does not follow from their rows
 MIN_TOKENS = 32  # that a perplexity is measured on
 
 
@@ -53,8 +54,8 @@ def quantize(
         quantize(opened, path, kind, force=force, progress=progress)
     report: dict[str, Any] = {"path": str(path), "kind": kind, "from": opened.kind, **_sizes(opened, path)}
     common.note(
-        f"{report['from']} {report['bytes_before'] / 1e6:,.1f} MB → {kind} {report['bytes_after'] / 1e6:,.1f} MB, "
-        f"{report['bits']:.2f} bits per weight"
+        f"{report['from']} {report['bytes_before'] / 1e6:,.1f} MB → {_kind_text(kind, path)} "
+        f"{report['bytes_after'] / 1e6:,.1f} MB, {report['bits']:.2f} bits per weight"
     )
     if len(report["kinds"]) > 1:
         counts = ", ".join(f"{count} as {name}" for name, count in report["kinds"].items())
@@ -94,6 +95,23 @@ def _sizes(opened: OpenedModel, path: Path) -> dict[str, Any]:
         "bits": round(8 * sum(tensor.size for tensor in tensors) / sum(tensor.elements for tensor in tensors), 4),
         "kinds": dict(Counter(tensor.kind for tensor in tensors if len(tensor.shape) > 1).most_common()),
     }
+
+
+def _kind_text(kind: str, path: Path) -> str:
+    """The kind that was asked for, and what most weights became where their rows do not fit it."""
+    from glassformer.checkpoint.dequantization import block_size
+    from glassformer.checkpoint.gguf import GgufCheckpoint
+    from glassformer.checkpoint.quantization import fits
+    from glassformer.checkpoint.stored_tensors import main_kind
+
+    raw = GgufCheckpoint(path).raw
+    matrices = [tensor for name, tensor in raw.items() if len(tensor.shape) > 1 and not name.startswith(TABLES)]
+    rows = Counter(tensor.shape[-1] for tensor in matrices if not fits(kind, tensor.shape[-1]))
+    most = main_kind(matrices)
+    if most == kind or not rows:
+        return kind
+    ((length, _),) = rows.most_common(1)
+    return f"{kind} (mostly {most}: rows of {length} do not fit blocks of {block_size(kind)[0]})"
 
 
 def _likelihood(name: str, ids: list[int]) -> Likelihood:
