@@ -105,6 +105,11 @@ def test_a_page_fits_every_width(width: int) -> None:
     assert max(map(cell_len, lines)) <= width
 
 
+def test_no_line_ends_in_spaces() -> None:
+    lines = plain_text(TerminalPage(PAGE), 80).splitlines()
+    assert [line for line in lines if line != line.rstrip(" ")] == []
+
+
 def test_a_page_at_80_columns() -> None:
     lines = plain_text(TerminalPage(PAGE), 80).splitlines()
     assert lines[0].startswith("a heading ───")

@@ -72,12 +72,21 @@ class TerminalPage:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for part in escape_page(self.page).parts:
             for line in render(part, options.max_width):
-                if not isinstance(line, list):
-                    yield line
+                if isinstance(line, list):
+                    yield from (Segment(text, console.get_style(style) if style else None) for text, style in line)
+                    yield Segment.line()
                     continue
-                for text, style in line:
-                    yield Segment(text, console.get_style(style) if style else None)
-                yield Segment.line()
+                for segments in console.render_lines(line, options, pad=False):
+                    yield from strip_segments(segments)
+                    yield Segment.line()
+
+
+def strip_segments(segments: list[Segment]) -> list[Segment]:
+    """A line without trailing spaces."""
+    kept = list(segments)
+    while kept and not kept[-1].text.rstrip(" "):
+        kept.pop()
+    return [*kept[:-1], Segment(kept[-1].text.rstrip(" "), kept[-1].style)] if kept else []
 
 
 @singledispatch
