@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -29,7 +28,8 @@ NOT_SCORED = "no position of this feed was scored: it was fed with Want.NONE."
 
 
 class HasLock(Protocol):
-    _lock: threading.Lock
+    @property
+    def _lock(self) -> AbstractContextManager[None]: ...
 
 
 Owner = TypeVar("Owner", bound=HasLock)

@@ -6,7 +6,6 @@ and close rows as usual: a few closed rows are kept, and a new row takes over th
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from glassformer.engine.checks import ROW_NOT_OPEN, locked
 from glassformer.engine.protocol import Description, Executor, Feed, Row, Scores, Want, common_prefix
 from glassformer.errors import ExecutorError
+from glassformer.fork_safe_lock import ForkSafeLock
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class PrefixCache:
         self.reused_tokens = 0  # that were not computed again
         self._rows = rows
         self._closed_rows: list[CachedRow] = []  # oldest first
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock(outer=True)
 
     @locked
     def open(self, source: Sequence[int] | None = None) -> CachedRow:

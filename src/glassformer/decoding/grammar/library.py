@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassformer.errors import SettingError
+from glassformer.fork_safe_lock import ForkSafeLock
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -25,7 +26,7 @@ FIXES = {
     "grammar": "Fix it; its syntax is at https://github.com/guidance-ai/llguidance/blob/main/docs/syntax.md.",
 }
 TOO_MUCH = re.compile(r"too (big|large|many|deeply)|fuel|precomputation|limit exceeded|items; max|u16::MAX")
-_STARTING = threading.Lock()
+_STARTING = ForkSafeLock()
 
 
 class _Bytes(NamedTuple):

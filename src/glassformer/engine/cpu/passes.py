@@ -8,7 +8,6 @@ Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from glassformer.engine.cpu.lowering import Lowering, PatternChange, Program, re
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
+from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, Change, axes
 
 Floats = npt.NDArray[np.float32]
@@ -54,7 +54,7 @@ class NativeModel:
         packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded
         self._activations = activations if activations and packed else ACTIVATIONS[0]
         self._engine = engine or Engine()
-        self._lock = threading.Lock()  # passes reuse buffers, so one runs at a time
+        self._lock = ForkSafeLock()  # passes reuse buffers, so one runs at a time
         self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
         for names, shape, transposed in required_matrices(blueprint):
             self._weights.require(names, shape, transposed)

@@ -5,7 +5,6 @@ Shapes: ids (rows, length), short rows padded at the end; logits (scored positio
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,6 +22,7 @@ from glassformer.errors import ExecutorError
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from glassformer.families.shared.seq2seq import EncoderDecoder
+from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.layers import Mask
 from glassformer.sites import Observer, Tap, axes
 
@@ -56,7 +56,7 @@ class PlainExecutor:
             config.context, self.base.token_embedding.num_embeddings, config.num_hidden_layers, config.encoder_layers
         )
         self._cache = RowCache(config.num_hidden_layers)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     @checks.locked
     def open(self, source: Sequence[int] | None = None) -> PlainRow:

@@ -18,6 +18,7 @@ from glassformer import sites
 from glassformer.blueprints import Config
 from glassformer.errors import InputError, InputTypeError, check_context, refuse_text
 from glassformer.layers import CrossAttentionSource, Embedding, FamilyModule, ForwardPass, Mask, RotaryTables, label_modules
+from glassformer.layers import forked_threads as forked_threads  # imported for what it does at a fork
 from glassformer.layers.cache import Cache
 from glassformer.sites import Change, Observer, Tap, Watch
 

@@ -1,0 +1,56 @@
+"""A lock that a forked process never inherits held.
+
+Only the thread that forks lives on in the child. A lock that another thread held at that moment would be held there for
+ever, over data that were half changed. So a fork waits until nobody holds one of these locks: it happens between two passes,
+and the child has whole executors, free to use. (`subprocess` starts programs without any of this.)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import TracebackType
+from weakref import WeakSet
+
+_locks: WeakSet[ForkSafeLock] = WeakSet()
+_registry = threading.Lock()
+_held_for_fork: list[ForkSafeLock] = []
+
+
+class ForkSafeLock:
+    """A mutual exclusion for `with`. `outer`: it is held while others of these are taken, so a fork takes it before them."""
+
+    def __init__(self, outer: bool = False) -> None:
+        self.outer = outer
+        self.lock = threading.Lock()
+        self.owner: int | None = None  # a thread
+        with _registry:
+            _locks.add(self)
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+        self.owner = threading.get_ident()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.owner = None
+        self.lock.release()
+
+
+def _acquire_all() -> None:
+    _registry.acquire()  # no lock is made meanwhile
+    for lock in sorted(_locks, key=lambda lock: not lock.outer):
+        if lock.owner != threading.get_ident():  # a thread that forks inside its own pass holds it in both processes
+            lock.lock.acquire()
+            _held_for_fork.append(lock)
+
+
+def _release_all() -> None:
+    while _held_for_fork:
+        _held_for_fork.pop().lock.release()
+    _registry.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_acquire_all, after_in_parent=_release_all, after_in_child=_release_all)
