@@ -1,4 +1,4 @@
-"""Quantized tensors back to float32, by the formulas of the gguf package."""
+"""Quantized tensors back to float32, by the formulas of the gguf package, or by `codebooks` where those are slow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.checkpoint.codebooks import CODEBOOK_KINDS, expand
 from glassformer.errors import CheckpointError
 
 CHUNK = 1 << 20  # elements
@@ -31,7 +32,11 @@ def dequantize(raw: npt.NDArray[np.uint8], kind: str, shape: tuple[int, ...], wh
     step = max(1, CHUNK // shape[-1])  # piece by piece, for the formulas take several times a piece's memory
     try:
         for at in range(0, max(count, 1), step):
-            values[at : at + step] = gguf_dequantize(rows[at : at + step], GGMLQuantizationType[kind])
+            piece = rows[at : at + step]
+            if kind not in CODEBOOK_KINDS:
+                values[at : at + step] = gguf_dequantize(piece, GGMLQuantizationType[kind])
+            elif piece.size:
+                values[at : at + step] = expand(kind, piece)
     except (NotImplementedError, KeyError) as error:
         raise CheckpointError(
             f"{where} is of kind {kind}, which cannot be expanded. "
