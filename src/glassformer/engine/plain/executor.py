@@ -106,7 +106,7 @@ class PlainExecutor:
         tap = Tap(list(observers.values())) if observers else None
         states = base.encode(base.embed_source(ids), base.new_pass(positions, mask, tap=tap))
         buffers, slots = self._cache.source, [row.slot for row in rows]
-        buffers.reserve(len(self._cache.rows), longest)
+        self._cache.reserve_sources(longest)
         for layer, crossing in enumerate(base.cross_attention_modules):
             key, value = crossing.project_source(states)
             keys, values = buffers.allocated(len(self._cache.rows), key, value)

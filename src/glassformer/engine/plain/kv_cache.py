@@ -29,37 +29,55 @@ class PlainRow:
 
 
 class LayerBuffers:
-    """Keys and values of all slots, each one tensor for all layers: a pass slices it once, not once per layer."""
+    """Keys and values of all slots, each one tensor for all layers: a pass slices it once, not once per layer.
 
-    STEP = 64
+    All slots are as long as the longest row needs. Memory that no row needs any longer is given back when rows are closed.
+    """
+
+    STEP = 64  # tokens
+    SMALL = 4096  # tokens of all slots together that are not worth giving back while there are rows
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
         self._capacity = 0
+        self.bytes_per_token = 0  # known with the first token
         self.tensors: list[Tensor] = []  # keys and values; empty until the first ones show their shapes
-
-    @property
-    def bytes_per_token(self) -> int:
-        """0 before the first token."""
-        return sum(cached.shape[0] * cached.shape[2] * cached.shape[4] * cached.element_size() for cached in self.tensors)
 
     def select(self, targets: Sequence[int], sources: Sequence[int], length: int) -> None:
         """Copy the first tokens of some slots to others, all at once."""
         for cached in self.tensors:
             cached[:, list(targets), :, :length] = cached[:, list(sources), :, :length]
 
-    def reserve(self, rows: int, length: int) -> None:
-        """Make room for so many rows to hold so many tokens."""
+    def reserve(self, rows: int, length: int, filled: int) -> None:
+        """Make room for so many rows to hold so many tokens; `filled`: how many tokens the longest of them has."""
         slots = self.tensors[0].shape[1] if self.tensors else 0
         if length <= self._capacity and rows <= slots:
             return
-        if length > self._capacity:
-            self._capacity = -(-max(length, 2 * self._capacity) // self.STEP) * self.STEP
-        if rows > slots:
-            slots = max(rows, slots + slots // 2)
+        capacity = self._capacity
+        if length > capacity:
+            capacity = self._rounded(max(length, capacity + capacity // 4))
+        self._resize(rows if rows <= slots else max(rows, slots + slots // 2), capacity, filled)
+
+    def shrink(self, rows: int, filled: int) -> None:
+        """Give memory back that is much more than so many rows need, the longest of which has so many tokens."""
+        if not self.tensors:
+            return
+        size, needed = self.tensors[0].shape[1] * self._capacity, rows * self._rounded(filled)
+        if not rows:
+            self.tensors, self._capacity = [], 0
+        elif size > self.SMALL and needed * 4 <= size:
+            self._resize(rows, self._rounded(filled), filled)
+
+    def _rounded(self, length: int) -> int:
+        return -(-max(1, length) // self.STEP) * self.STEP
+
+    def _resize(self, slots: int, capacity: int, filled: int) -> None:
+        """Other tensors with what is filled; what is not is not touched, so the system need not provide it yet."""
+        self._capacity = capacity
         for number, old in enumerate(self.tensors):
-            new = old.new_zeros(self._layers, slots, old.shape[2], self._capacity, old.shape[4])
-            new[:, : old.shape[1], :, : old.shape[3]] = old
+            new = old.new_zeros(self._layers, slots, old.shape[2], capacity, old.shape[4])
+            kept = min(slots, old.shape[1])
+            new[:, :kept, :, :filled] = old[:, :kept, :, :filled]
             self.tensors[number] = new
 
     def allocated(self, rows: int, key: Tensor, value: Tensor) -> list[Tensor]:
@@ -67,6 +85,9 @@ class LayerBuffers:
         if not self.tensors:
             sizes = ((rows, new.shape[1], self._capacity, new.shape[3]) for new in (key, value))
             self.tensors = [key.new_zeros(self._layers, *size) for size in sizes]
+            self.bytes_per_token = sum(
+                cached.shape[0] * cached.shape[2] * cached.shape[4] * cached.element_size() for cached in self.tensors
+            )
         return self.tensors
 
 
@@ -89,19 +110,30 @@ class RowCache:
             self.copy([row.slot], [last])
             last.slot = row.slot
             self.rows[row.slot] = last
+        for buffers, filled in zip((self.own, self.source), self._filled(), strict=True):
+            buffers.shrink(len(self.rows), filled)
 
     def copy(self, slots: Sequence[int], sources: Sequence[PlainRow]) -> None:
         """Copy some rows to some slots, all at once; of a row that never ran there is nothing to copy."""
         lengths = [row.length for row in sources], [len(row.source) if row.encoded else 0 for row in sources]
-        for buffers, counts in zip((self.own, self.source), lengths, strict=True):
+        for buffers, counts, filled in zip((self.own, self.source), lengths, self._filled(), strict=True):
             pairs = [(slot, row.slot) for slot, row, length in zip(slots, sources, counts, strict=True) if length]
             if pairs:
-                buffers.reserve(len(self.rows), max(counts))
+                buffers.reserve(len(self.rows), max(counts), filled)
                 buffers.select([target for target, _ in pairs], [source for _, source in pairs], max(counts))
 
     def reserve(self, length: int) -> None:
         """Make room for every open row to hold so many tokens."""
-        self.own.reserve(len(self.rows), length)
+        self.own.reserve(len(self.rows), length, self._filled()[0])
+
+    def reserve_sources(self, length: int) -> None:
+        """Make room for the source of every open row, of so many tokens."""
+        self.source.reserve(len(self.rows), length, self._filled()[1])
+
+    def _filled(self) -> tuple[int, int]:
+        """How many tokens the longest row has, and the longest source that is encoded."""
+        own = max((row.length for row in self.rows), default=0)
+        return own, max((len(row.source) for row in self.rows if row.encoded), default=0)
 
 
 class CacheWindow:
