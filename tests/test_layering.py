@@ -14,7 +14,9 @@ import pytest
 import glassformer
 
 ROOT = Path(glassformer.__file__).parent
-GROUND = {"arguments", "atomic_files", "candidates", "errors", "fork_safe_lock", "progress", "sites", "typecheck"}
+GROUND = {
+    "arguments", "atomic_files", "candidates", "errors", "fork_safe_lock", "progress", "regular_files", "sites", "typecheck",
+}  # fmt: skip
 MODELS = {"text", "checkpoint", "blueprints"}
 TORCH = {"layers", "families"}
 ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and the ground

@@ -8,7 +8,8 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize as gguf_dequantize
 
 from glassformer.checkpoint.codebooks import CODEBOOK_KINDS
-from glassformer.checkpoint.dequantization import block_size, dequantize
+from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.gguf_kinds import block_size
 
 
 @pytest.mark.parametrize("kind", CODEBOOK_KINDS)

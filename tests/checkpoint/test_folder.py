@@ -198,7 +198,7 @@ def test_missing_json_or_a_folder_in_its_place(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     refused(lambda: FolderCheckpoint(tmp_path).config, path, "the file is missing", "needs config.json beside its weights")
     path.mkdir()
-    refused(lambda: read_json(path), path, "cannot be read", "Check the path and its permissions.")
+    refused(lambda: read_json(path), path, "is a folder, and a file is needed")
 
 
 def test_folder_without_weights(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ safetensors are the older pickles read, by `torch_file`.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from typing import Any
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, MappedFile, StoredTensor, check_region
 from glassformer.checkpoint.torch_file import TORCH_SUFFIXES, read_torch_file
 from glassformer.errors import CheckpointError
+from glassformer.regular_files import read_regular
 
 WEIGHTS = (  # the best first
     "model.safetensors",
@@ -27,14 +29,12 @@ WEIGHTS = (  # the best first
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON file that must hold an object."""
+    if not os.path.lexists(path):
+        raise CheckpointError(f"{path}: the file is missing. A checkpoint folder needs config.json beside its weights.")
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{path}: the file is missing. A checkpoint folder needs config.json beside its weights."
-        ) from error
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
+        value = json.loads(read_regular(path).decode("utf-8"))
+    except CheckpointError:
+        raise
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error}). Fetch it again.") from error
     if not isinstance(value, dict):
@@ -84,7 +84,7 @@ class FolderCheckpoint:
     @cached_property
     def _weights(self) -> Path | None:
         """The file to begin with: all the weights, or the index of their shards."""
-        return next((path for name in self._wanted if (path := self.path / name).exists()), None)
+        return next((path for name in self._wanted if os.path.lexists(path := self.path / name)), None)
 
     @cached_property
     def _weight_map(self) -> dict[str, str]:

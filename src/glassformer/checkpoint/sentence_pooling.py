@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from glassformer.checkpoint.folder import read_json, read_weights
 from glassformer.errors import CheckpointError
+from glassformer.regular_files import read_regular
 
 Floats = npt.NDArray[np.float32]
 
@@ -88,8 +89,9 @@ def read_sentence_settings(path: Path, metadata: Mapping[str, Any] | None = None
 
 def _modules(path: Path) -> list[tuple[str, str]]:
     """The steps' kinds and folders; a kind is the last word of a dotted name, and nothing of that name is imported."""
+    raw = read_regular(path)
     try:
-        modules = json.loads(path.read_text("utf-8"))
+        modules = json.loads(raw.decode("utf-8"))
         return [(str(module["type"]).rpartition(".")[2], _inside(str(module["path"]))) for module in modules]
     except (ValueError, RecursionError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path}: is no list of modules with a type and a path ({error}). Fetch it again.") from error

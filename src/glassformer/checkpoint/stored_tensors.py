@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import weakref
 from collections import Counter
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from glassformer.checkpoint.dequantization import dequantize
 from glassformer.errors import CheckpointError
+from glassformer.regular_files import open_regular
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -36,18 +36,11 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._descriptor = open_regular(path)
+        weakref.finalize(self, os.close, self._descriptor)
+        self.status = os.fstat(self._descriptor)
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
-            weakref.finalize(self, os.close, self._descriptor)
-            self.status = os.fstat(self._descriptor)
-            if not stat.S_ISREG(self.status.st_mode):
-                kind = "folder" if stat.S_ISDIR(self.status.st_mode) else "pipe or a device"
-                raise CheckpointError(f"{path}: is a {kind}, and a file is needed. Give the path of one.")
             self.buffer = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_COPY)
-        except FileNotFoundError as error:
-            raise CheckpointError(f"{path}: the file is missing. Fetch or copy the checkpoint again.") from error
-        except CheckpointError:
-            raise
         except ValueError as error:  # mmap refuses an empty file
             raise CheckpointError(f"{path}: the file is empty. Fetch or copy the checkpoint again.") from error
         except OSError as error:

@@ -21,6 +21,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import common_prefix
 from glassformer.errors import InputError, InputTypeError
@@ -64,10 +65,11 @@ def weight_hash(model: ModelLike) -> str | None:
     if tensors is None:
         return None
     digest = hashlib.sha256()
-    for path in sorted({tensor.file.path for tensor in tensors.values()}):
-        with Path(path).open("rb") as file:
-            while block := file.read(BLOCK):
-                digest.update(block)
+    files = {tensor.file.path: tensor.file.mapped or MappedFile(tensor.file.path) for tensor in tensors.values()}
+    for path in sorted(files):  # as they were mapped: another file may have taken a name since
+        files[path].check()
+        for at in range(0, len(files[path]), BLOCK):
+            digest.update(files[path].read(at, BLOCK))
     return digest.hexdigest()
 
 

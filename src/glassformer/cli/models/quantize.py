@@ -99,8 +99,8 @@ def _sizes(opened: OpenedModel, path: Path) -> dict[str, Any]:
 
 def _kind_text(kind: str, path: Path) -> str:
     """The kind that was asked for, and what most weights became where their rows do not fit it."""
-    from glassformer.checkpoint.dequantization import block_size
     from glassformer.checkpoint.gguf import GgufCheckpoint
+    from glassformer.checkpoint.gguf_kinds import block_size
     from glassformer.checkpoint.quantization import fits
     from glassformer.checkpoint.stored_tensors import main_kind
 

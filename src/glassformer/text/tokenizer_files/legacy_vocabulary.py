@@ -17,6 +17,7 @@ from tokenizers import processors
 from tokenizers.models import BPE, WordPiece
 
 from glassformer.errors import CheckpointError
+from glassformer.regular_files import read_regular
 from glassformer.text.tokenizer_files import sentencepiece, tiktoken, tokenizer_classes
 from glassformer.text.tokenizer_files.class_pipelines import flag, set_bert_pipeline, set_gpt2_pipeline
 from glassformer.text.tokenizer_files.json_file import read_object
@@ -161,6 +162,6 @@ def _read_merges(path: Path, vocabulary: Mapping[str, int]) -> list[tuple[str, s
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode("utf-8").replace("\r\n", "\n")
+        return read_regular(path).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path}: not UTF-8 text ({error}). Fetch it again.") from error

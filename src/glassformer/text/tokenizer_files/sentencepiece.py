@@ -16,6 +16,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 from glassformer.errors import CheckpointError
+from glassformer.regular_files import read_regular
 from glassformer.text.tokenizer_files.class_pipelines import flag, set_class_pipeline
 from glassformer.text.tokenizer_files.protobuf import Malformed, fields
 from glassformer.text.tokenizer_files.scored_pieces import NORMAL, UNKNOWN, USER_DEFINED, ScoredPieces
@@ -38,10 +39,10 @@ class SentencePieceModel:
 def read(path: Path) -> SentencePieceModel:
     """The file's content, checked; whatever it is that is wrong, the error names the file."""
     try:
-        message = list(fields(path.read_bytes()))
+        message = list(fields(read_regular(path)))
         tokens, scores, kinds = _pieces([value for number, value in message if number == 1])
         trainer, normalizer = (dict(_message(message, number)) for number in (2, 3))
-    except (OSError, Malformed, UnicodeDecodeError) as error:
+    except (Malformed, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{path}: is no SentencePiece model ({error}). Fetch it again, or its tokenizer.json."
         ) from error

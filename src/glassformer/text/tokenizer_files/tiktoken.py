@@ -22,6 +22,7 @@ from tokenizers import AddedToken, Regex, decoders, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError
+from glassformer.regular_files import read_regular
 from glassformer.text.token_bytes import byte_level
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import LLAMA3
 from glassformer.text.tokenizer_files.merges import merges
@@ -102,10 +103,7 @@ def build_llama3(path: Path, ranks: Mapping[bytes, int], special: Sequence[str])
 
 def read_ranks(path: Path) -> dict[bytes, int]:
     """The ranks in a `.tiktoken` file."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}). Fetch it again.") from error
+    lines = read_regular(path).split(b"\n")
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():

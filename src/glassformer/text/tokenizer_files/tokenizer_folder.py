@@ -19,6 +19,7 @@ import tokenizers
 from tokenizers import decoders
 
 from glassformer.errors import CheckpointError
+from glassformer.regular_files import read_regular
 from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
 from glassformer.text.tokenizer_files.class_pipelines import set_class_pipeline
 from glassformer.text.tokenizer_files.config_fields import CLEAN_UP_BPE, TOKEN_ROLES, TokenizerConfig
@@ -121,8 +122,8 @@ def _token_list(fields: Mapping[str, Any], field: str) -> list[Any]:
 
 
 def _read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
+    raw = read_regular(path)
     with LibraryErrors(f"{path}: not a tokenizer file ({{}}). Fetch it again."):
-        raw = path.read_bytes()
         if MAY_HAVE_PREFIX.search(raw):
             _check_prefix(json.loads(raw), path)
         backend = tokenizers.Tokenizer.from_buffer(raw)
@@ -226,7 +227,7 @@ def _read_chat_template(folder: Path, config: Mapping[str, Any]) -> str | dict[s
     """The chat template: a file of its own in newer checkpoints, an entry of the config in older ones."""
     if (path := folder / "chat_template.jinja").exists():
         try:
-            return path.read_text(encoding="utf-8")
+            return read_regular(path).decode("utf-8").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{path}: not UTF-8 text ({error}). Fetch it again.") from error
     template = _json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
