@@ -142,7 +142,7 @@ class Session:
                 whole = replace(
                     run,
                     prompt=answer.run.prompt,
-                    ids=answer.run.ids,
+                    prompt_ids=answer.run.prompt_ids,
                     steps=[*answer.run.steps, *run.steps],
                     text=answer.run.text + run.text,
                 )
