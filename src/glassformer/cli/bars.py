@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from glassformer.page.format import escape_control
+from glassformer.page.format import escape_control, pluralize
 
 if TYPE_CHECKING:
     from glassformer.progress import NamedProgress, Progress
 
 
 @contextmanager
-def spinner(what: str) -> Iterator[None]:
-    """A spinner on a terminal while nothing else can be shown yet."""
+def spinner(what: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal while nothing else can be shown yet; yields what replaces the text beside it."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda text: None
         return
     from rich.console import Console
     from rich.text import Text
 
-    with Console(stderr=True).status(Text(escape_control(f"{what}…"))):
-        yield
+    with Console(stderr=True).status(Text(escape_control(f"{what}…"))) as status:
+        yield lambda text: status.update(Text(escape_control(text)))
+
+
+@contextmanager
+def prompt_spinner(tokens: int) -> Iterator[Progress]:
+    """A spinner while a prompt is read, with the percentage and the rate of a long one."""
+    started = time.perf_counter()
+    with spinner(f"reading {pluralize(tokens, 'token')}") as update:
+
+        def progress(done: int, total: int) -> None:
+            rate = done / (time.perf_counter() - started)
+            update(f"reading {pluralize(total, 'token')}: {done / total:.0%}, {rate:,.0f} tokens/s")
+
+        yield progress
 
 
 @contextmanager

@@ -75,8 +75,8 @@ def run(
         about = model.executor.describe()
     interrupted = False
     try:
-        pieces = model.generate(prepared, look=10 if why or save else 0)
-        with bars.spinner(f"reading {len(prepared.prompt_ids)} tokens"):
+        with bars.prompt_spinner(len(prepared.prompt_ids)) as progress:
+            pieces = model.generate(prepared, look=10 if why or save else 0, progress=progress)
             first = next(pieces, "")
         for piece in chain([first], pieces):
             if not as_json:

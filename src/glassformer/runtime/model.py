@@ -26,6 +26,7 @@ from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty
 from glassformer.decoding.stopping import after_tokens, when_cancelled
 from glassformer.decoding.text_warnings import remedy
 from glassformer.engine.changed_executor import ChangedExecutor
+from glassformer.engine.wrapped_executor import ReportingExecutor
 from glassformer.engine.checks import residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
@@ -336,12 +337,15 @@ class Model:
         merged.draw_seed()
         return self._run(run.prompt + run.text, [*run.prompt_ids, *run.ids], merged, run.negative)
 
-    def generate(self, run: PreparedRun, look: int | Literal["all"] = 0) -> Iterator[str]:
-        """Generate the text of a prepared run, which grows with it; yields the text's pieces."""
+    def generate(self, run: PreparedRun, look: int | Literal["all"] = 0, progress: Progress | None = None) -> Iterator[str]:
+        """Generate the text of a prepared run, which grows with it; yields the text's pieces.
+
+        `progress` is told how much of a long prompt has been read.
+        """
         if run.settings.num_return_sequences > 1:
             count = run.settings.num_return_sequences
             raise SettingError(f"num_return_sequences={count} gives several texts. Leave it out, or call watch_many(…).")
-        return (piece for piece in self._generate([run], look) if piece)
+        return (piece for piece in self._generate([run], look, progress) if piece)
 
     def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any] | Receipt | Run) -> Replay:
         """Generate a saved run again, from its ids, settings and draws; says whether every token is the same.
@@ -432,14 +436,17 @@ class Model:
         run.recipe = replace(recipe, stops=(*recipe.stops, when_cancelled(run.cancelling)))
         return run
 
-    def _generate(self, runs: Sequence[Run], look: int | Literal["all"]) -> Iterator[str]:
+    def _generate(self, runs: Sequence[Run], look: int | Literal["all"], progress: Progress | None = None) -> Iterator[str]:
         """Generate the texts of one prompt; yields their pieces."""
         first = runs[0]
         policies = self.policies(
             first.recipe, first.prompt_ids, seed=first.seed, look=Look.of(look), negative=first.negative
         )
         streams = [TextStream(run, self.tokenizer) for run in runs]
-        steps = self.generate_steps(policies)
+        executor = self.executor
+        if progress is not None:
+            executor = ReportingExecutor(executor, progress, self.cached_prefix(first.prompt_ids))
+        steps = generate(executor, policies, self._assistant(policies[0].settings.assistant_model))
         started = time.perf_counter()
         for number, step in steps:
             yield streams[number].add(step, time.perf_counter() - started)

@@ -151,11 +151,11 @@ class Session:
             self._report(run)
 
     def _stream(self, run: Run) -> None:
-        pieces = self.model.generate(run, look=LOOK)
         uncached = len(run.prompt_ids) - self.model.cached_prefix(run.prompt_ids)
         wrap = WordWrapper.for_terminal()
         try:
-            with bars.spinner(f"reading {pluralize(uncached, 'token')}"):
+            with bars.prompt_spinner(uncached) as progress:
+                pieces = self.model.generate(run, look=LOOK, progress=progress)
                 first = next(pieces, "")
             for piece in chain([first], pieces):
                 if not self.as_json:
