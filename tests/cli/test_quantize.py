@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from tests.cli.test_cli import failed, glass
+from tests.cli.test_cli import failed, glass, spawned
 from tests.quantize import models
 
 TEXT = "the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 3
@@ -58,6 +58,14 @@ def test_rows_that_do_not_fit_the_kind_are_named(tiny_qwen3: Path, tmp_path: Pat
     words = ("models", "quantize", str(tiny_qwen3), "--to", "q4_k", "--no-perplexity", "-o", str(tmp_path / "x.gguf"))
     done = glass(*words)
     assert re.search(r"→ Q4_K \(mostly Q4_1: rows of \d+ do not fit blocks of 256\) [\d.]+ MB", done.stderr)
+
+
+def test_loading_with_other_weights_says_what_most_became(tiny_qwen3: Path) -> None:
+    def notes(kind: str) -> str:
+        return spawned("run", "Hi", "-m", str(tiny_qwen3), "-n", "1", "--weights", kind).stderr
+
+    assert re.search(r": its weights are Q4_K \(mostly Q4_1: rows of \d+ do not fit blocks of 256\)\.", notes("q4_k"))
+    assert "its weights are" not in notes("q8_0")
 
 
 def test_no_perplexity_and_default_file_name(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

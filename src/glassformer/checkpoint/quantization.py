@@ -11,13 +11,15 @@ Shapes: rows (rows, columns); blocks (blocks, 256); parts (size, parts), a part 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.gguf_kinds import block_size
+from glassformer.checkpoint.stored_tensors import StoredTensor, main_kind
 from glassformer.errors import InputError, did_you_mean
 
 Floats: TypeAlias = npt.NDArray[np.float32]
@@ -46,6 +48,16 @@ def check_kind(kind: str) -> str:
 def fits(kind: str, columns: int) -> bool:
     """Whether rows of so many numbers divide into the kind's blocks."""
     return columns % block_size(kind)[0] == 0
+
+
+def kind_text(kind: str, matrices: Collection[StoredTensor]) -> str:
+    """The kind that was asked for, and what most of the numbers became where their rows do not fit it."""
+    rows = Counter(matrix.shape[-1] for matrix in matrices if not fits(kind, matrix.shape[-1]))
+    most = main_kind(matrices)
+    if most == kind or not rows:
+        return kind
+    ((length, _),) = rows.most_common(1)
+    return f"{kind} (mostly {most}: rows of {length} do not fit blocks of {block_size(kind)[0]})"
 
 
 def quantized_size(kind: str, shape: tuple[int, ...]) -> int:

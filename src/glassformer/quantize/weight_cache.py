@@ -21,7 +21,7 @@ from glassformer.checkpoint.content_digest import content_digest, is_intact, sea
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_writer import OutputTensor, rows_in_layout, stored_rows, write_gguf
 from glassformer.checkpoint.locate import home
-from glassformer.checkpoint.quantization import check_kind
+from glassformer.checkpoint.quantization import check_kind, kind_text
 from glassformer.checkpoint.stored_tensors import Layout, MappedFile, StoredTensor, Transposed
 from glassformer.errors import CheckpointError, WriteError
 from glassformer.opened import OpenedModel
@@ -50,6 +50,8 @@ def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = 
     raw = GgufCheckpoint(path).raw
     packed = {key: _with_checkpoint_layout(raw[candidates[key].name], candidates[key], roles[key]) for key in planned}
     tables = {key: tensor for key, tensor in packed.items() if roles[key] == "table"}
+    if (text := kind_text(kind, [raw[candidates[key].name] for key in planned if key not in tables])) != kind:
+        note(f"{model_label(opened)}: its weights are {text}.")
     tensors = {}
     for name, tensor in opened.tensors.items():
         twin = next((key for key in tables if id(tensor) not in roles and tensor.same_bytes(candidates[key])), id(tensor))

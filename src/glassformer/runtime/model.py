@@ -26,10 +26,10 @@ from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty
 from glassformer.decoding.stopping import after_tokens, when_cancelled
 from glassformer.decoding.text_warnings import remedy
 from glassformer.engine.changed_executor import ChangedExecutor
-from glassformer.engine.wrapped_executor import ReportingExecutor
 from glassformer.engine.checks import residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
+from glassformer.engine.wrapped_executor import ReportingExecutor
 from glassformer.errors import InputError, SettingError, SiteError, check_context, did_you_mean
 from glassformer.opened import OpenedModel, open_model
 from glassformer.progress import NamedProgress, Progress

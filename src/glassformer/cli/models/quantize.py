@@ -98,20 +98,11 @@ def _sizes(opened: OpenedModel, path: Path) -> dict[str, Any]:
 
 
 def _kind_text(kind: str, path: Path) -> str:
-    """The kind that was asked for, and what most weights became where their rows do not fit it."""
     from glassformer.checkpoint.gguf import GgufCheckpoint
-    from glassformer.checkpoint.gguf_kinds import block_size
-    from glassformer.checkpoint.quantization import fits
-    from glassformer.checkpoint.stored_tensors import main_kind
+    from glassformer.checkpoint.quantization import kind_text
 
     raw = GgufCheckpoint(path).raw
-    matrices = [tensor for name, tensor in raw.items() if len(tensor.shape) > 1 and not name.startswith(TABLES)]
-    rows = Counter(tensor.shape[-1] for tensor in matrices if not fits(kind, tensor.shape[-1]))
-    most = main_kind(matrices)
-    if most == kind or not rows:
-        return kind
-    ((length, _),) = rows.most_common(1)
-    return f"{kind} (mostly {most}: rows of {length} do not fit blocks of {block_size(kind)[0]})"
+    return kind_text(kind, [tensor for name, tensor in raw.items() if len(tensor.shape) > 1 and not name.startswith(TABLES)])
 
 
 def _likelihood(name: str, ids: list[int]) -> Likelihood:
