@@ -221,3 +221,20 @@ def test_beams_out_of_time_are_replayed(tmp_path: Path) -> None:
     assert run.finish is not None
     assert run.finish.value == "time"
     assert model.replay(run.save(tmp_path / "run.json")).identical
+
+
+@pytest.mark.parametrize("token", [-1, 10**30])
+def test_ids_outside_the_vocabulary_are_refused(token: int) -> None:
+    model = both("llama").model
+    data = model.watch("the cat", raw=True, max_new_tokens=2).receipt.to_dict()
+    data["prompt_ids"] = [token, *data["prompt_ids"]]
+    with pytest.raises(InputError, match=f"token id {token} is outside the vocabulary"):
+        model.replay(data)
+
+
+@pytest.mark.parametrize("notes", [[["dotprod"]], 7, {"a": 1}, "dotprod"])
+def test_notes_of_the_wrong_type_are_a_difference(notes: Any) -> None:
+    model = both("llama").model
+    data = model.watch("the cat", raw=True, max_new_tokens=2).receipt.to_dict()
+    data["executor"]["notes"] = notes
+    assert any(difference.startswith("notes: ") for difference in model.replay(data).differences)

@@ -89,9 +89,14 @@ class InputChecks:
         return watch.expanded(self.blocks, self.encoder)
 
     def check_ids(self, ids: Sequence[int]) -> None:
-        for token in ids:
-            if not 0 <= token < self.vocabulary:
-                raise InputError(f"token id {token} is outside the vocabulary of {self.vocabulary}.")
+        check_ids(ids, self.vocabulary)
+
+
+def check_ids(ids: Sequence[int], vocabulary: int) -> None:
+    """Refuse token ids that no row of the embedding table belongs to."""
+    for token in ids:
+        if not 0 <= token < vocabulary:
+            raise InputError(f"token id {token} is outside the vocabulary of {vocabulary}.")
 
 
 def residual_states(states: npt.NDArray[np.float32], hidden: int) -> npt.NDArray[np.float32]:

@@ -14,7 +14,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -228,7 +228,7 @@ def _differences(data: Mapping[str, Any], run: RunLike) -> tuple[str, ...]:
            "notes": " · ".join(about.notes)}  # fmt: skip
     executor = data.get("executor") or {}
     was = {**(data.get("versions") or {}), "executor": executor.get("name"), "weights in": executor.get("dtype"),
-           "options": _listed(executor_options(data)), "notes": " · ".join(executor.get("notes") or ())}  # fmt: skip
+           "options": _listed(executor_options(data)), "notes": _joined(executor.get("notes"))}  # fmt: skip
     differences = [f"{name}: {was[name]} then, {now[name]} now" for name in now if name in was and was[name] != now[name]]
     same = [step["id"] for step in data["steps"]] == [step.id for step in run.steps]
     interrupted = data["finish"] is None  # with some text held back, as it could have begun a stop string
@@ -237,6 +237,11 @@ def _differences(data: Mapping[str, Any], run: RunLike) -> tuple[str, ...]:
     if same and any(recorded.get("draw") != step.draw for recorded, step in zip(data["steps"], run.steps, strict=True)):
         differences.append("its draws are not those of its seed: somebody changed them")
     return tuple(differences)
+
+
+def _joined(notes: Any) -> str:
+    """A receipt's notes, whatever somebody made of them."""
+    return " · ".join(map(str, notes)) if isinstance(notes, Sequence) and not isinstance(notes, str) else str(notes or "")
 
 
 def _listed(options: Mapping[str, str]) -> str:

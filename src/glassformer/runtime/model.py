@@ -26,7 +26,7 @@ from glassformer.decoding.settings import GENERATE_ONLY, LOGPROB_SETTINGS, empty
 from glassformer.decoding.stopping import after_tokens, when_cancelled
 from glassformer.decoding.text_warnings import remedy
 from glassformer.engine.changed_executor import ChangedExecutor
-from glassformer.engine.checks import residual_states
+from glassformer.engine.checks import check_ids, residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
 from glassformer.engine.wrapped_executor import ReportingExecutor
@@ -431,6 +431,7 @@ class Model:
         self.check_room(settings, ids)  # before anything is loaded
         if settings.negative_prompt_ids is not None:
             negative = _flat_ids(settings.negative_prompt_ids)
+        check_ids((*ids, *(negative or ())), self.config.vocab_size)
         seed = settings.seed if settings.do_sample else None
         run = Run(self, text, tuple(ids), recipe, seed, None if negative is None else tuple(negative))
         run.recipe = replace(recipe, stops=(*recipe.stops, when_cancelled(run.cancelling)))
