@@ -1,7 +1,7 @@
 """Every target over all cores, in processes of a few thousand cases; a line for each target, and each failure.
 
-    python -m tests.fuzz.campaign 100000            # all targets
-    python -m tests.fuzz.campaign 100000 gguf model # some
+python -m tests.fuzz.campaign 100000            # all targets
+python -m tests.fuzz.campaign 100000 gguf model # some
 """
 
 from __future__ import annotations
