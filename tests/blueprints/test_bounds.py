@@ -170,13 +170,13 @@ def test_strange_numbers_in_a_gguf_file_are_refused_or_harmless(tmp_path: Path) 
     ({"num_hidden_layers": 4000}, r"'num_hidden_layers' is 4000, but the weights are \d+ tensors. Is this the config"),
     ({"vocab_size": 10**9}, "'vocab_size' is 1000000000, but no dimension of the weights is above 160"),
     ({"num_attention_heads": 10**30}, "'num_attention_heads' is 10{30}; it must be at most 2147483647"),
-    ({"num_attention_heads": 10**400}, "'num_attention_heads' is 10{59}…; it must be at most 2147483647"),
+    ({"num_attention_heads": 10**400}, r"'num_attention_heads' is 10+\.\.\.0+; it must be at most 2147483647"),
     ({"rms_norm_eps": math.nan}, "'rms_norm_eps' is nan; it must be a finite number"),
     ({"rms_norm_eps": -1e-5}, "'rms_norm_eps' is -1e-05; it must be at least 0"),
     ({"initializer_range": -math.inf}, "'initializer_range' is -inf; it must be a finite number"),
     ({"attention_dropout": 1.5}, "'attention_dropout' is 1.5; it must be at most 1"),
     ({"eos_token_id": [2, 2**40]}, "'eos_token_id' is 1099511627776; it must be at most 2147483647"),
-    ({"id2label": {"9" * 5000: "x"}}, "'id2label' is .*…; its keys must be numbers"),
+    ({"id2label": {"9" * 5000: "x"}}, r"'id2label' is .*\.\.\..*; its keys must be numbers"),
 ])  # fmt: skip
 def test_what_is_said_of_a_strange_number(
     change: dict[str, Any], message: str, checkpoint: Callable[[str], dict[str, Any]], tmp_path: Path

@@ -18,7 +18,7 @@ from huggingface_hub.utils import DeleteCacheStrategy
 from rich.cells import cell_len
 
 from glassformer.checkpoint import local_cache, tiktoken_ranks
-from glassformer.cli.models import SHORT_FORMS
+from glassformer.cli.app import SHORT_FORMS
 from glassformer.errors import CheckpointError
 from glassformer.opened import open_model
 from glassformer.quantize import requantize

@@ -42,6 +42,7 @@ def fuzz(name: str, first: int, count: int) -> dict[str, Any]:
     """Cases `first` to `first + count - 1`: how many were accepted and refused, and which failed how."""
     signal.signal(signal.SIGALRM, _expire)
     warnings.simplefilter("always")
+    warnings.simplefilter("ignore", DeprecationWarning)  # as Python does for people
     logging.getLogger("glassformer").addHandler(logging.NullHandler())  # notes for people are no noise
     accepted = refused = 0
     failures: list[tuple[int, str]] = []

@@ -80,6 +80,12 @@ def test_templates_that_name_what_is_missing_are_refused(
         AutoTokenizer.from_pretrained(write(tmp_path, post_processor=processor))
 
 
+def test_merges_beyond_the_vocabulary_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CheckpointError, match="its merges make 'abab', which its vocabulary lacks"):
+        AutoTokenizer.from_pretrained(write(tmp_path, model=bpe("", [["ab", "ab"]], ab=0)))
+    assert capfd.readouterr().err == ""
+
+
 def test_merges_with_their_prefix_load(tmp_path: Path) -> None:
     model = bpe("##", [["a", "##b"]], **{"a": 0, "##b": 1, "ab": 2})
     assert AutoTokenizer.from_pretrained(write(tmp_path, model=model)).encode("ab") == [2]
@@ -89,18 +95,6 @@ ENCODE_ERRORS = {
     "a table that points outside": {"normalizer": charsmap(b"\x08\0\0\0" + b"\xff" * 8 + b"abc\0")},
     "an empty table": {"normalizer": charsmap(b"\0\0\0\0")},
     "pieces of no length": {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
-    "a frame of a token that is not there": {
-        "post_processor": {
-            "type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "X", "type_id": 0}}], "pair": [],
-            "special_tokens": {},
-        }
-    },
-    "a frame for the second text alone": {
-        "post_processor": {
-            "type": "TemplateProcessing", "single": [{"Sequence": {"id": "B", "type_id": 0}}], "pair": [],
-            "special_tokens": {},
-        }
-    },
     "no pieces at all": {"model": {"type": "Unigram", "unk_id": None, "vocab": []}},
     "no unknown piece": {"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]]}},
     "no unknown word": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "x"}},

@@ -113,7 +113,7 @@ def test_invisible_characters_of_a_prompt_are_seen(verb: str) -> None:
 @pytest.mark.parametrize("words", [("look", "Hi", "-m"), ("run", "Hi", "-n", "2", "-m"), ("models", "params")])
 def test_a_folders_name_does_not_reach_the_terminal_raw(words: tuple[str, ...], tiny_qwen3: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_qwen3, tmp_path / "evil\x1b]0;title\x07[red]\u202e"))
-    done = glass(*words, str(folder))
+    done = glass(*words, str(folder), COLUMNS="500")
     assert done.returncode == 0
     for text in (done.stdout, done.stderr):
         assert "\x1b" not in text

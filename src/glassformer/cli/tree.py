@@ -38,7 +38,7 @@ def tree(
     prompt_options: PromptGroup = PROMPT_GROUP,
     output: OutputGroup = OUTPUT_GROUP,
 ) -> None:
-    """Show what could follow a text: the likeliest tokens, what could follow each of them, and how likely each path is."""
+    """Show what could follow a text: the likeliest tokens, what could follow each, and how likely each path is."""
     text = read_prompt(prompt)
     path = parse_path(at)
     model = model_options.load()

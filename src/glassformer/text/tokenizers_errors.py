@@ -6,6 +6,7 @@ Whatever goes wrong inside becomes one of our own errors here; only a person's i
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from types import TracebackType
 
 from glassformer.errors import CheckpointError, GlassError
@@ -30,3 +31,8 @@ class LibraryErrors:
 
 ENCODE_ERRORS = LibraryErrors("the tokenizer's files do not let this text be encoded ({}). Fetch them again.")
 DECODE_ERRORS = LibraryErrors("the tokenizer's files do not let these ids be decoded ({}). Fetch them again.")
+
+
+def unknown_merge(merges: Iterable[tuple[str, str]], vocabulary: Container[str]) -> str | None:
+    """The first token that merges make and a vocabulary lacks: the library may die of one, with a trace on stderr."""
+    return next((left + right for left, right in merges if left + right not in vocabulary), None)

@@ -26,11 +26,12 @@ from glassformer.text.tokenizer_files.config_fields import CLEAN_UP_BPE, TOKEN_R
 from glassformer.text.tokenizer_files.json_file import read_object
 from glassformer.text.tokenizer_files.legacy_vocabulary import class_for_files
 from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, class_for_config
-from glassformer.text.tokenizers_errors import LibraryErrors
+from glassformer.text.tokenizers_errors import LibraryErrors, unknown_merge
 
 SPECIAL_TOKEN_NAMES = TOKEN_ROLES
 NAMED_TOKEN_FIELDS = ("extra_special_tokens", "model_specific_special_tokens")  # names to tokens, as Gemma 3 has them
 NO_LIMIT = 10**30  # what the field writes for "no limit"
+CHECKED_SIZE = 1 << 20  # bytes of a tokenizer.json whose merges are checked; of a larger one, only where a prefix is set
 MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter escaped so as to hide it
 
 
@@ -73,6 +74,8 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         if ready is None:
             legacy_vocabulary.set_post_processor(backend, kind, config, contents)
     limit = config.get("model_max_length", config.get("max_len")) or NO_LIMIT
+    if not limit > 0:
+        raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no length. Fetch it again.")
     backend.encode_special_tokens = config.get("split_special_tokens", False)
     direction = (backend.padding or {}).get("direction", _default_padding_side(kind, backend))
     return {
@@ -124,8 +127,8 @@ def _token_list(fields: Mapping[str, Any], field: str) -> list[Any]:
 def _read_tokenizer_json(path: Path) -> tokenizers.Tokenizer:
     raw = read_regular(path)
     with LibraryErrors(f"{path}: not a tokenizer file ({{}}). Fetch it again."):
-        if MAY_HAVE_PREFIX.search(raw):
-            _check_prefix(json.loads(raw), path)
+        if len(raw) < CHECKED_SIZE or MAY_HAVE_PREFIX.search(raw):
+            _check_merges(json.loads(raw), path)
         backend = tokenizers.Tokenizer.from_buffer(raw)
         if backend.post_processor is not None:
             _check_post_processor(json.loads(backend.post_processor.__getstate__()), path)
@@ -149,17 +152,22 @@ def _check_post_processor(content: dict[str, Any], path: Path) -> None:
                 )
 
 
-def _check_prefix(content: Any, path: Path) -> None:
-    """Refuse merges that their own prefix does not fit: the library cuts inside a character there, and dies of it."""
+def _check_merges(content: Any, path: Path) -> None:
+    """Refuse merges that do not fit their own prefix or vocabulary: the library may die of them, with a trace on stderr."""
     model = content.get("model") if isinstance(content, dict) else None
-    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
-    if not isinstance(prefix, str) or not isinstance(model, dict):
+    if not isinstance(model, dict) or not isinstance(merges := model.get("merges"), list):
         return
-    merges = model.get("merges")
-    for pair in merges if isinstance(merges, list) else []:
-        right = (pair.split(" ") if isinstance(pair, str) else pair)[-1]
-        if not isinstance(right, str) or not right.startswith(prefix):
+    pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]
+    prefix, vocabulary = model.get("continuing_subword_prefix") or "", model.get("vocab")
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            return  # which the library notices
+        if isinstance(prefix, str) and not pair[1].startswith(prefix):
             raise CheckpointError(f"{path}: its merge {pair!r} lacks the prefix {prefix!r}. Fetch it again.")
+    if isinstance(prefix, str) and isinstance(vocabulary, dict):
+        joined = ((left, right.removeprefix(prefix)) for left, right in pairs)
+        if (missing := unknown_merge(joined, vocabulary)) is not None:
+            raise CheckpointError(f"{path}: its merges make {missing!r}, which its vocabulary lacks. Fetch it again.")
 
 
 def _default_padding_side(kind: TokenizerClass, backend: tokenizers.Tokenizer) -> str:

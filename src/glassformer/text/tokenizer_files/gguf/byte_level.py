@@ -10,7 +10,7 @@ from glassformer.text.tokenizer_files.gguf import plain_bpe
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
 from glassformer.text.tokenizer_files.scored_pieces import NORMAL
-from glassformer.text.tokenizers_errors import LibraryErrors
+from glassformer.text.tokenizers_errors import LibraryErrors, unknown_merge
 
 
 def build(fields: TokenizerFields) -> Tokenizer:
@@ -31,14 +31,11 @@ def build(fields: TokenizerFields) -> Tokenizer:
         words -= 1
     while words and words - 1 in added:
         words -= 1
+    vocabulary = {token: number for number, token in enumerate(tokens[:words])}
     with LibraryErrors("GGUF's vocabulary and merges do not fit together: {}. Fetch the file again."):
-        backend = Tokenizer(
-            BPE(
-                vocab={token: number for number, token in enumerate(tokens[:words])},
-                merges=merges,
-                ignore_merges=split.ignore_merges,
-            )
-        )
+        if (missing := unknown_merge(merges, vocabulary)) is not None:
+            raise ValueError(f"{missing!r} is no token")
+        backend = Tokenizer(BPE(vocab=vocabulary, merges=merges, ignore_merges=split.ignore_merges))
     if split.nfc:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = split.pre_tokenizer()
