@@ -21,7 +21,7 @@ from typing import Any
 from glassformer.errors import GlassError
 from tests.fuzz.targets import TARGETS
 
-SECONDS = 10  # for one case
+SECONDS = int(os.environ.get("FUZZ_SECONDS", 10))  # for one case
 MEMORY = int(os.environ.get("FUZZ_MEMORY", 2 << 30))  # bytes that a case may take beyond what there is at the start; 0: any
 MOST_FAILURES = 20
 
