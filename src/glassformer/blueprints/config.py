@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_origin, get_type_hints
 
 from glassformer.blueprints.bounds import BOUNDS, Bounds, check_held, check_numbers
@@ -62,7 +63,7 @@ class Config:
         check_other_fields(values, cls.fixed_fields, frozenset(f.name for f in fields(cls)), cls.model_type)
         check_numbers(values, cls.bounds, cls.own_name)
         values = cls.prepare(values)
-        hints = get_type_hints(cls)
+        hints = _type_hints(cls)  # type: ignore[arg-type]  # a class is hashable
         names = {f.name for f in fields(cls)} - {"extra_fields"}
         for name in names & values.keys():
             if not matches_type(value := values[name], hints[name]):
@@ -189,6 +190,11 @@ class Config:
             labels = self.id2label or {number: f"LABEL_{number}" for number in range(self.num_labels or 0)}
             values |= {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
         return {"model_type": self.model_type, **self.extra_fields, **{k: v for k, v in values.items() if v is not None}}
+
+
+@cache
+def _type_hints(cls: type[Config]) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def _type_name(hint: Any) -> str:
