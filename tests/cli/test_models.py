@@ -497,6 +497,29 @@ def test_rm_shortens_a_long_list(cache: Home) -> None:
     assert not list((cache.glass / "tiles").glob("*"))
 
 
+def test_ps_lists_the_processes_that_hold_a_model(tiny_qwen3: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "GLASS_HOME": str(tmp_path)}
+    code = "from glassformer.cli import main; main()"
+    words = [sys.executable, "-c", code, "chat", "-m", str(tiny_qwen3), "--executor", "plain", "-n", "1"]
+    chat: Any = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    chat.stdin.write("Hi\n")
+    chat.stdin.flush()
+    chat.stdout.readline()  # the model is there
+
+    def listed() -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(glass("ps", "--json", GLASS_HOME=str(tmp_path)).stdout)
+        return rows
+
+    (row,) = listed()
+    assert (row["pid"], row["command"], row["model"]) == (chat.pid, "glass chat", str(tiny_qwen3))
+    assert f"{chat.pid}  glass chat" in glass("ps", GLASS_HOME=str(tmp_path)).stdout
+    chat.kill()
+    chat.wait()
+    assert listed() == []
+    assert not list((tmp_path / "running").iterdir())  # what the killed one left is gone
+    assert "No glass process holds a model now." in glass("ps", GLASS_HOME=str(tmp_path)).stderr
+
+
 class TestShortForms:
     """The verbs of `glass models` by the names that people know from elsewhere."""
 
@@ -510,5 +533,5 @@ class TestShortForms:
 
     def test_the_main_help_names_them_in_one_line(self) -> None:
         shown = glass("--help").stdout
-        assert "glass ls, pull, show and rm are short for glass models list, pull, params and rm." in shown
+        assert "glass ls, pull, show, ps and rm are short for glass models list" in shown
         assert "│ ls " not in shown

@@ -27,7 +27,7 @@ VERBS = {  # a module of this package each, and what its help begins with
     "doctor": "Report what this machine has, what runs on it, and what could run better.",
 }
 
-SHORT_FORMS = {"ls": "list", "pull": "pull", "show": "params", "rm": "rm"}  # of verbs of `glass models`, as elsewhere
+SHORT_FORMS = {"ls": "list", "pull": "pull", "show": "params", "ps": "ps", "rm": "rm"}  # of `glass models`, as elsewhere
 
 
 class LazyVerbs(VerbGroup):
@@ -51,7 +51,7 @@ class LazyVerbs(VerbGroup):
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write("\nglass ls, pull, show and rm are short for glass models list, pull, params and rm.\n")
+        formatter.write("\nglass ls, pull, show, ps and rm are short for glass models list, pull, params, ps\nand rm.\n")
 
     def summaries(self, ctx: click.Context) -> dict[str, str]:
         return VERBS

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from glassformer.cli import bars
 from glassformer.cli.command import argument, option
+from glassformer.cli.processes import note_model
 from glassformer.errors import InputError, SettingError
 from glassformer.page.format import escape_control, to_json
 
@@ -131,7 +132,9 @@ def load_model(name: str, **options: Any) -> Model:
 
     log_to_stderr()
     with bars.download_bar() as progress:
-        return load(name, progress=progress, **options)
+        model = load(name, progress=progress, **options)
+    note_model(model.name)
+    return model
 
 
 def show(view: View, *, as_json: bool = False, everything: bool = False, save: Path | None = None) -> None:
