@@ -148,7 +148,7 @@ def test_compare_caches_and_activations(gpt2: str) -> None:
     drawn = ("compare", TEXT, "--other-executor", "cpu", "-n", "6", "-o", "temperature=3.0", "-m", gpt2, "--json")
     assert len({text for _ in range(2) for text in json.loads(ran(*drawn))["texts"]}) == 1  # both sides draw alike
     assert json.loads(written)["names"] == [f"{gpt2} (cpu, F32)", f"{gpt2} (cpu, F32, cache in q8)"]
-    assert "plain, float32" in ran("compare", TEXT, "--cache", "q8", "--other-executor", "plain", "-m", gpt2)
+    assert "plain, float32" in ran("compare", TEXT, "--cache", "q8", "--other-executor", "plain", "-m", gpt2, width=1000)
 
 
 def test_views_of_an_encoder_decoder(t5: str) -> None:
