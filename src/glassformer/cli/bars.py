@@ -56,17 +56,14 @@ def counter_bar(what: str) -> Iterator[Progress]:
 @contextmanager
 def download_bar() -> Iterator[NamedProgress]:
     """A bar for each thing that is fetched or packed, once it begins; off a terminal, a line each."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    bar: Any = None  # made when there is something to show: its import takes longer than a model takes to open
     tasks: dict[str, Any] = {}
 
     def progress(what: str, done: int, total: int) -> None:
+        nonlocal bar
+        bar = bar or _byte_bar()
         if what not in tasks:
-            if not console.is_terminal:
+            if not bar.console.is_terminal:
                 print(escape_control(f"{what} ({total // 1_000_000} MB)"), file=sys.stderr)
             bar.start()
             tasks[what] = bar.add_task(escape_control(what), total=total)
@@ -77,6 +74,15 @@ def download_bar() -> Iterator[NamedProgress]:
     finally:
         if tasks:
             bar.stop()
+
+
+def _byte_bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 @contextmanager

@@ -61,12 +61,15 @@ class TokenizerFields:
         """The pairs that join, first things first; the space between two parts is never a pair's first character."""
         pairs = []
         for pair in self.required_list("merges"):
-            at = pair.find(" ", 1) if isinstance(pair, str) else -1
-            if at < 0:
+            parts = pair.split(" ", 1) if isinstance(pair, str) else ()
+            if len(parts) == 2 and not parts[0]:  # it begins with a space, which is not the one between the parts
+                at = pair.find(" ", 1)
+                parts = [pair[:at], pair[at + 1 :]] if at > 0 else []
+            if len(parts) != 2:
                 raise CheckpointError(
                     f"GGUF's vocabulary and merges do not fit together: {pair!r} is no pair. Fetch the file again."
                 )
-            pairs.append((pair[:at], pair[at + 1 :]))
+            pairs.append((parts[0], parts[1]))
         return pairs
 
     def vocabulary(self) -> dict[str, int]:
