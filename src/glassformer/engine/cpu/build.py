@@ -37,8 +37,15 @@ NATIVE = Path(__file__).with_name("native")
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 AVX2: Flags = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 AVX512: Flags = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
+AMX: Flags = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
 LEVELS: dict[str, dict[str, Flags]] = {  # portable is a fallback only, and takes a minute with -O3
-    "x86_64": {"portable": ("-march=x86-64", "-O2"), "avx2": AVX2, "avx512vnni": AVX2 + AVX512},
+    "x86_64": {
+        "portable": ("-march=x86-64", "-O2"),
+        "avx2": AVX2,
+        "avxvnni": (*AVX2, "-mavxvnni"),
+        "avx512vnni": AVX2 + AVX512,
+        "amx": AVX2 + AVX512 + AMX,
+    },
     "aarch64": {
         "portable": ("-march=armv8-a", "-O2"),
         "neon": ("-march=armv8-a",),

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "levels.h"
 #include "pack.h"
 
 namespace {
@@ -31,8 +32,14 @@ const Kernels* const LEVELS[] = {
 #ifdef LEVEL_avx2
     &kernels_avx2,
 #endif
+#ifdef LEVEL_avxvnni
+    &kernels_avxvnni,
+#endif
 #ifdef LEVEL_avx512vnni
     &kernels_avx512vnni,
+#endif
+#ifdef LEVEL_amx
+    &kernels_amx,
 #endif
 };
 const Kernels* level = nullptr;  // the one under test
@@ -246,7 +253,7 @@ void test_rope() {
 
 // Matmul ----------------------------------------------------------------------------------------------------------
 
-constexpr int TOKENS = 9;   // at most, in one call
+constexpr int TOKENS = 37;  // at most, in one call
 constexpr int HEIGHT = 37;  // rows: two whole tiles and a part
 
 // `count` tokens at once must be what each is alone, and what is expected; expected and sizes: (tokens, TILE)
@@ -259,7 +266,7 @@ void check_matmul(const std::string& what, const Matrix& m, int tile, const Floa
                        alone.data() + token * TILE);
     for (int i = 0; i < TOKENS * TILE; ++i)
         if (i % TILE < rows) near(what, i, alone[i], expected[i], within[i]);
-    for (int count = 2; count <= TOKENS; ++count) {
+    for (int count : {2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 32, 33, TOKENS}) {
         Floats out(count * TILE);
         level->matmul(m, tile, count, values.data(), stride, inputs.from(0, m.columns), out.data());
         for (int token = 0; token < count; ++token)
@@ -771,6 +778,7 @@ int main(int count, char** words) {
     for (const Kernels* one : LEVELS)
         if (count == 2 && !std::strcmp(one->name, words[1])) level = one;
     if (!level) fail("the one argument is a level that is linked, and not %s", count == 2 ? words[1] : "nothing");
+    levels();  // asks the system for what a level needs
     test_softmax_exp();
     test_norm();
     for (int parts : {1, 2}) test_quantize(parts);

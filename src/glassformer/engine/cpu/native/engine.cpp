@@ -1,5 +1,4 @@
-// Runs a program over a pass: every thread goes through the same steps, takes pieces of each, and waits for the others where
-// the next step needs all of it.
+// Runs a program over a pass: every thread goes through the same steps, does its share of each, and waits for the others.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,58 +7,16 @@
 #include <string>
 #include <vector>
 
-#if defined(__aarch64__) && defined(__linux__)
-#include <sys/auxv.h>
-#endif
-#if defined(__aarch64__) && defined(__APPLE__)
-#include <sys/sysctl.h>
-#endif
-
 #include "kernels.h"
+#include "levels.h"
 #include "mapping_guard.h"
 #include "pack.h"
 #include "threads.h"
+#include "work_sharing.h"
 
 namespace glass {
 
 namespace {
-
-#ifdef LEVEL_dotprod
-bool has_dot_products() {
-#if defined(__linux__)
-    return getauxval(AT_HWCAP) >> 20 & 1;  // ASIMDDP
-#elif defined(__APPLE__)
-    int present = 0;
-    size_t size = sizeof present;
-    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &size, nullptr, 0) == 0 && present;
-#else
-    return false;
-#endif
-}
-#endif
-
-// The levels that this library has and this processor can run, best first.
-std::vector<const Kernels*> levels() {
-    std::vector<const Kernels*> available;
-#ifdef LEVEL_avx2
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-                      __builtin_cpu_supports("bmi2");
-#ifdef LEVEL_avx512vnni
-    if (avx2 && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        available.push_back(&kernels_avx512vnni);
-#endif
-    if (avx2) available.push_back(&kernels_avx2);
-#endif
-#ifdef LEVEL_dotprod
-    if (has_dot_products()) available.push_back(&kernels_dotprod);
-#endif
-#ifdef LEVEL_neon
-    available.push_back(&kernels_neon);
-#endif
-    available.push_back(&kernels_portable);
-    return available;
-}
 
 constexpr int SMALL_BATCH = 2;     // tokens up to which every thread prepares the inputs for itself
 constexpr int MATMUL_TOKENS = 32;  // of one call of the matmul kernel
@@ -90,33 +47,37 @@ struct Worker {
 
 class Engine {
   public:
-    Engine(const Kernels& kernels, int threads) : k(kernels), pool_(threads), workers_(threads) {}
+    Engine(const Kernels& kernels, int threads) : k(kernels), pool_(threads), sharing_(threads), workers_(threads) {}
 
     int run(const Pass& pass) {
         pass_ = &pass;
         plan();
-        pool_.run([](void* engine, int thread) { static_cast<Engine*>(engine)->work(thread); }, this);
+        run_on_all_threads([this](Share& share) { work(share); });
         return 0;
     }
 
     void pack(int source, const uint8_t* file, int rows, int columns, const int32_t* order, uint8_t* out) {
-        struct Job { Engine* engine; int source; const uint8_t* file; int rows, columns; const int32_t* order; uint8_t* out; };
-        Job job{this, source, file, rows, columns, order, out};
-        reset(1);
-        pool_.run([](void* argument, int) {
-            const Job& j = *static_cast<Job*>(argument);
-            const int tiles = (j.rows + TILE - 1) / TILE;
-            j.engine->parallel_for(j.engine->counter(0), tiles, [&](int tile) {
-                pack_tiles(j.source, j.file, j.rows, j.columns, j.order, tile, tile + 1, j.out);
-            });
-        }, &job);
+        run_on_all_threads([=](Share& share) {
+            share.parallel_for(tiles_of(rows), [=](int tile) { pack_tiles(source, file, rows, columns, order, tile, tile + 1, out); });
+        });
     }
 
   private:
+    using Share = WorkSharing::Share;
+
+    template <class Function> void run_on_all_threads(Function function) {
+        struct Job { Engine* engine; Function* function; } job{this, &function};
+        pool_.run([](void* argument, int thread) {
+            const Job& j = *static_cast<Job*>(argument);
+            Share share(j.engine->sharing_, thread);
+            (*j.function)(share);
+        }, &job);
+        sharing_.finish_pass();
+    }
+
     // Allocate everything that the pass needs, so that no thread has to.
     void plan() {
         const Pass& p = *pass_;
-        reset(p.end_step + 1);
         size_t columns = 0, head_size = 0, keys = 0;
         for (int i = p.begin_step; i < p.end_step; ++i) {
             const Step& s = p.steps[i];
@@ -139,50 +100,25 @@ class Engine {
         }
     }
 
-    // Work in pieces ------------------------------------------------------------------------------------------------
-
-    // Each step has a counter for each thread, and one more for a stage before or after.
-    void reset(int steps) {
-        const size_t count = size_t(steps) * (pool_.size() + 1);
-        if (counters_.size() < count) counters_ = std::vector<Counter>(count);
-        for (size_t i = 0; i < count; ++i) {
-            counters_[i].next.store(0, std::memory_order_relaxed);
-            counters_[i].done.store(0, std::memory_order_relaxed);
-        }
-    }
-
-    Counter& counter(int step, int which = 0) { return counters_[size_t(step) * (pool_.size() + 1) + which]; }
-    Counter& extra_counter(int step) { return counter(step, pool_.size()); }
-    static int take_piece(Counter& counter) { return counter.next.fetch_add(1, std::memory_order_relaxed); }
-
-    // Report so many pieces done, and wait for the rest. A thread that took no piece has read nothing either.
-    static void wait_for_all(Counter& counter, int pieces, int all) {
-        if (pieces) counter.done.fetch_add(pieces, std::memory_order_acq_rel);
-        spin_until([&] { return counter.done.load(std::memory_order_acquire) >= all; });
-    }
-
-    template <class Function> static void parallel_for(Counter& counter, int all, Function function) {
-        int pieces = 0;
-        for (int piece; (piece = take_piece(counter)) < all; ++pieces) function(piece);
-        wait_for_all(counter, pieces, all);
-    }
-
-    void work(int thread) {
+    void work(Share& share) {
         const Pass& p = *pass_;
-        if (p.begin_step == 0) fill_rope_tables();
+        if (p.begin_step == 0) fill_rope_tables(share);
         for (int i = p.begin_step; i < p.end_step; ++i) {
             const Step& s = p.steps[i];
             switch (s.kind) {
-                case EMBED: embed(i, s); break;
-                case NORM: norm(i, s); break;
-                case MATMUL: matmul(i, s, thread); break;
+                case EMBED: embed(share, s); break;
+                case NORM: norm(share, s); break;
+                case MATMUL: matmul(share, s); break;
                 case ROPE:
-                case KV_STORE:
-                case ROPE_KV_STORE: rope_kv_store(i, s); break;
-                case ATTENTION: attention(i, s, thread); break;
-                case ATTENTION_PATTERN: attention_pattern(i, s, thread); break;
-                case WEIGHTED_VALUES: weighted_values(i, s, thread); break;
-                default: elementwise(i, s);
+                case KV_STORE: rope_kv_store(share, s); break;
+                case ROPE_KV_STORE:
+                    if (i + 1 < p.end_step && attention_includes(s, p.steps[i + 1])) attention(share, p.steps[++i], &s);
+                    else rope_kv_store(share, s);
+                    break;
+                case ATTENTION: attention(share, s); break;
+                case ATTENTION_PATTERN: attention_pattern(share, s); break;
+                case WEIGHTED_VALUES: weighted_values(share, s); break;
+                default: elementwise(share, s);
             }
         }
     }
@@ -194,9 +130,9 @@ class Engine {
 
     float* row(int buffer, int number) { return pass_->buffers[buffer] + size_t(number) * pass_->widths[buffer]; }
 
-    void fill_rope_tables() {
+    void fill_rope_tables(Share& share) {
         const Pass& p = *pass_;
-        parallel_for(counter(p.end_step), p.token_count * p.rope_count, [&](int piece) {
+        share.parallel_for(p.token_count * p.rope_count, [&](int piece) {
             const RopeTable& t = p.rope_tables[piece % p.rope_count];
             const int half = t.head_size / 2, token = piece / p.rope_count;
             float* out = t.table + size_t(token) * t.head_size;
@@ -208,10 +144,10 @@ class Engine {
         });
     }
 
-    void embed(int number, const Step& s) {
+    void embed(Share& share, const Step& s) {
         const Pass& p = *pass_;
         const int width = s.matrices[0].columns;
-        parallel_for(counter(number), p.token_count, [&](int token) {
+        share.parallel_for(p.token_count, [&](int token) {
             float* out = row(s.output, token);
             dequantize_row(s.matrices[0], p.ids[token], out);
             if (s.scale != 1.0f)
@@ -226,16 +162,16 @@ class Engine {
         });
     }
 
-    void norm(int number, const Step& s) {
-        parallel_for(counter(number), token_count_of(s), [&](int which) {
+    void norm(Share& share, const Step& s) {
+        share.parallel_for(token_count_of(s), [&](int which) {
             const int token = input_row(s, which);
             k.norm(s.norm, row(s.input, token), pass_->widths[s.input], row(s.output, token));
         });
     }
 
-    void elementwise(int number, const Step& s) {
+    void elementwise(Share& share, const Step& s) {
         const int width = pass_->widths[s.output];
-        parallel_for(counter(number), token_count_of(s), [&](int which) {
+        share.parallel_for(token_count_of(s), [&](int which) {
             const int token = input_row(s, which);
             float* out = row(s.output, token);
             const float* in = row(s.input, token);
@@ -280,41 +216,34 @@ class Engine {
                        into.sums.data() + size_t(token) * (columns / BLOCK) * 3);
     }
 
-    void matmul(int number, const Step& s, int thread) {
+    void matmul(Share& share, const Step& s) {
         const int tokens = token_count_of(s), columns = s.matrices[0].columns;
         if (!tokens) return;
         const InputNeeds needs(s);
         const bool alone = tokens <= SMALL_BATCH;  // each thread prepares for itself, rather than wait for the others
-        PreparedInputs& into = alone ? workers_[thread].own : shared_inputs_;
+        PreparedInputs& into = alone ? workers_[share.thread()].own : shared_inputs_;
         if (needs.prepared() && !alone)
-            parallel_for(extra_counter(number), tokens, [&](int token) { prepare(s, needs, token, into); });
+            share.parallel_for(tokens, [&](int token) { prepare(s, needs, token, into); });
         bool ready = !alone || !needs.prepared();
         const Input in = {needs.direct ? row(s.input, 0) : into.values.data(),
                           size_t(needs.direct ? pass_->widths[s.input] : columns),
                           {into.codes.data(), into.scales.data(), into.sums.data(), pass_->activation_parts}};
-        int tiles = 0, pieces = 0;
-        for (int i = 0; i < (s.epilogue == EPILOGUE_GATE ? 1 : s.matrix_count); ++i) tiles += tiles_of(s.matrices[i]);
-        // Each thread reads its own stretch of the weights; who is done first helps the others.
-        for (int turn = 0; turn < pool_.size(); ++turn) {
-            const int owner = (thread + turn) % pool_.size();
-            const int begin = int(int64_t(tiles) * owner / pool_.size());
-            const int end = int(int64_t(tiles) * (owner + 1) / pool_.size());
-            for (int at; (at = begin + take_piece(counter(number, owner))) < end; ++pieces) {
-                for (int token = 0; !ready && token < tokens; ++token) prepare(s, needs, token, into);
-                ready = true;
-                int matrix = 0, tile = at, column = 0;
-                for (; tile >= tiles_of(s.matrices[matrix]); ++matrix) {
-                    tile -= tiles_of(s.matrices[matrix]);
-                    column += s.matrices[matrix].rows;
-                }
-                for (int first = 0; first < tokens; first += MATMUL_TOKENS)
-                    matmul_tile(s, in, matrix, tile, column, first, std::min(MATMUL_TOKENS, tokens - first));
+        int tiles = 0;
+        for (int i = 0; i < (s.epilogue == EPILOGUE_GATE ? 1 : s.matrix_count); ++i) tiles += tiles_of(s.matrices[i].rows);
+        share.parallel_for(tiles, [&](int tile) {
+            for (int token = 0; !ready && token < tokens; ++token) prepare(s, needs, token, into);
+            ready = true;
+            int matrix = 0, column = 0;
+            for (; tile >= tiles_of(s.matrices[matrix].rows); ++matrix) {
+                tile -= tiles_of(s.matrices[matrix].rows);
+                column += s.matrices[matrix].rows;
             }
-        }
-        wait_for_all(counter(number), pieces, tiles);
+            for (int first = 0; first < tokens; first += MATMUL_TOKENS)
+                matmul_tile(s, in, matrix, tile, column, first, std::min(MATMUL_TOKENS, tokens - first));
+        });
     }
 
-    static int tiles_of(const Matrix& m) { return (m.rows + TILE - 1) / TILE; }
+    static int tiles_of(int rows) { return (rows + TILE - 1) / TILE; }
 
     // One tile with a few tokens, and the epilogue.
     void matmul_tile(const Step& s, const Input& in, int matrix, int tile, int column, int first, int tokens) {
@@ -359,21 +288,24 @@ class Engine {
     }
 
     // Head norms and RoPE of queries and keys; then keys and values are stored in their pages.
-    void rope_kv_store(int number, const Step& s) {
-        const Pass& p = *pass_;
-        for_each_token(number, [&](const Feed& f, int token) {
-            float* at = row(s.input, token);
-            const float* table = s.rope == NO_ROPE ? nullptr : p.rope_tables[s.rope].table + size_t(token) * s.head_size;
-            if (s.kind != KV_STORE) {
-                norm_and_rope(s.query_norm, table, s, s.heads, at + s.query_offset);
-                norm_and_rope(s.key_norm, table, s, s.kv_heads, at + s.key_offset);
-            }
-            if (s.kind == ROPE) return;
-            const int slot = f.start + f.offset + token - f.first_token;
-            for (int group = 0; group < s.kv_heads; ++group)
-                k.kv_store(plane(f, s, group), slot, at + s.key_offset + group * s.head_size,
-                           at + s.value_offset + group * s.head_size);
+    void rope_kv_store(Share& share, const Step& s) {
+        for_each_token(share, [&](const Feed& f, int token) {
+            for (int group = 0; group < s.kv_heads; ++group) rope_kv_store(s, f, token, group);
         });
+    }
+
+    // The same for one token and one KV head, with the queries that belong to it.
+    void rope_kv_store(const Step& s, const Feed& f, int token, int group) {
+        float *at = row(s.input, token), *key = at + s.key_offset + size_t(group) * s.head_size;
+        const int heads = s.heads / s.kv_heads;
+        if (s.kind != KV_STORE) {
+            const float* table = s.rope == NO_ROPE ? nullptr : pass_->rope_tables[s.rope].table + size_t(token) * s.head_size;
+            norm_and_rope(s.query_norm, table, s, heads, at + s.query_offset + size_t(group) * heads * s.head_size);
+            norm_and_rope(s.key_norm, table, s, 1, key);
+        }
+        if (s.kind == ROPE) return;
+        const int slot = f.start + f.offset + token - f.first_token;
+        k.kv_store(plane(f, s, group), slot, key, at + s.value_offset + size_t(group) * s.head_size);
     }
 
     void norm_and_rope(const Norm& norm, const float* table, const Step& s, int heads, float* at) {
@@ -410,19 +342,38 @@ class Engine {
         int group, head, heads, token, tokens;
     };
 
-    // Visits all query blocks of a step; every thread sees the same ones in the same order.
-    template <class Function> void each_query_block(const Step& s, Function function) {
-        const int per = s.heads / s.kv_heads, heads = std::min(per, QUERIES), tokens = std::max(1, QUERIES / heads);
-        int number = 0;
-        for (int feed = 0; feed < pass_->feed_count; ++feed) {
-            const Feed& f = pass_->feeds[feed];
-            const int first = s.scope == ALL_TOKENS ? 0 : f.token_count - f.scored_count;
-            for (int token = first; token < f.token_count; token += tokens)
-                for (int group = 0; group < s.kv_heads; ++group)
-                    for (int head = 0; head < per; head += heads)
-                        function(number++, QueryBlock{&f, group, group * per + head, std::min(heads, per - head),
-                                                      f.first_token + token, std::min(tokens, f.token_count - token)});
+    struct BlockShape {  // the heads of a KV head that are in one block, and how many tokens
+        int heads, tokens, per_group;
+        explicit BlockShape(const Step& s) {
+            const int all = s.heads / s.kv_heads;
+            heads = std::min(all, QUERIES);
+            tokens = std::max(1, QUERIES / heads);
+            per_group = (all + heads - 1) / heads;
         }
+    };
+
+    int first_query(const Step& s, const Feed& f) const { return s.scope == ALL_TOKENS ? 0 : f.token_count - f.scored_count; }
+
+    int query_blocks_of(const Step& s, const BlockShape& shape, const Feed& f) const {
+        return (f.token_count - first_query(s, f) + shape.tokens - 1) / shape.tokens * s.kv_heads * shape.per_group;
+    }
+
+    int query_block_count(const Step& s) const {
+        const BlockShape shape(s);
+        int count = 0;
+        for (int feed = 0; feed < pass_->feed_count; ++feed) count += query_blocks_of(s, shape, pass_->feeds[feed]);
+        return count;
+    }
+
+    QueryBlock query_block(const Step& s, int number) const {
+        const BlockShape shape(s);
+        const Feed* f = pass_->feeds;
+        for (int count; number >= (count = query_blocks_of(s, shape, *f)); ++f) number -= count;
+        const int in_group = number % shape.per_group, group = number / shape.per_group % s.kv_heads;
+        const int token = first_query(s, *f) + number / shape.per_group / s.kv_heads * shape.tokens;
+        const int per = s.heads / s.kv_heads, head = in_group * shape.heads;
+        return {f, group, group * per + head, std::min(shape.heads, per - head), f->first_token + token,
+                std::min(shape.tokens, f->token_count - token)};
     }
 
     int queries(const Step& s, const QueryBlock& item, Query* q) {
@@ -442,86 +393,92 @@ class Engine {
         *low = *low / CHUNK * CHUNK;
     }
 
-    void attention(int number, const Step& s, int thread) {
-        int count = 0, most = 0;
-        each_query_block(s, [&](int, const QueryBlock& item) {
-            ++count;
-            const Feed& f = *item.feed;
-            most = std::max(most, s.cross_attention ? f.source_length : f.start + f.length);
-        });
-        if (count <= SPLIT * pool_.size() && most > CHUNK && pool_.size() > 1) {
-            attention_by_chunks(number, s, thread, count);
-            return;
+    // How many chunks of keys the longest row of a step has.
+    int chunks_of(const Step& s) const {
+        int keys = 0;
+        for (int i = 0; i < pass_->feed_count; ++i) {
+            const Feed& f = pass_->feeds[i];
+            keys = std::max(keys, s.cross_attention ? f.source_length : f.start + f.length);
         }
-        Worker& worker = workers_[thread];
-        int next = take_piece(counter(number)), pieces = 0;
-        each_query_block(s, [&](int item_number, const QueryBlock& item) {
-            if (item_number != next) return;
+        return (keys + CHUNK - 1) / CHUNK;
+    }
+
+    bool splits_keys(int blocks, int chunks) const {
+        return blocks <= SPLIT * pool_.size() && chunks > 1 && pool_.size() > 1;
+    }
+
+    // Whether an attention step can do the RoPE step before it: then each query block needs no other token's keys of this pass,
+    // and threads wait for each other once less.
+    bool attention_includes(const Step& rope, const Step& next) const {
+        const Pass& p = *pass_;
+        if (next.kind != ATTENTION || next.layer != rope.layer || next.cross_attention || next.input != rope.input) return false;
+        if (next.scope != ALL_TOKENS && p.scored_count != p.token_count) return false;
+        for (int i = 0; i < p.feed_count; ++i)
+            if (p.feeds[i].token_count != 1 || p.feeds[i].tree_mask) return false;
+        return BlockShape(next).per_group == 1 && !splits_keys(query_block_count(next), chunks_of(next));
+    }
+
+    void attention(Share& share, const Step& s, const Step* rope = nullptr) {
+        const int count = query_block_count(s), chunks = chunks_of(s);
+        if (splits_keys(count, chunks)) return attention_by_chunks(share, s, count, chunks);
+        Worker& worker = workers_[share.thread()];
+        share.parallel_for(count, [&](int number) {
+            const QueryBlock block = query_block(s, number);
+            if (rope) rope_kv_store(*rope, *block.feed, block.token, block.group);
             Query q[QUERIES]{};
             AttentionState states[QUERIES], chunk[QUERIES];
-            const int queries = this->queries(s, item, q);
+            const int queries = this->queries(s, block, q);
             for (int i = 0; i < queries; ++i) {
                 states[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(i) * s.head_size};
                 chunk[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(QUERIES + i) * s.head_size};
             }
             int low, high;
             key_range(q, queries, &low, &high);
-            const KvPlane keys = plane(*item.feed, s, item.group);
+            const KvPlane keys = plane(*block.feed, s, block.group);
             for (int first = low; first < high; first += CHUNK) {
                 k.attention(keys, queries, q, first, chunk, worker.scores.data());
                 for (int i = 0; i < queries; ++i) merge_into(states[i], chunk[i], s.head_size);
             }
-            write_heads(s, item, queries, states);
-            ++pieces;
-            next = take_piece(counter(number));
+            write_heads(s, block, queries, states);
         });
-        wait_for_all(counter(number), pieces, count);
     }
 
     // A few queries and many keys: threads share the chunks of keys, then merge their online softmaxes.
-    void attention_by_chunks(int number, const Step& s, int thread, int count) {
-        Worker& worker = workers_[thread];
-        int next = take_piece(counter(number)), unit = 0, pieces = 0;
-        each_query_block(s, [&](int item_number, const QueryBlock& item) {
+    void attention_by_chunks(Share& share, const Step& s, int count, int chunks) {
+        Worker& worker = workers_[share.thread()];
+        share.parallel_for(count * chunks, [&](int piece) {
+            const int number = piece / chunks, first = piece % chunks * CHUNK;
+            const QueryBlock block = query_block(s, number);
             Query q[QUERIES]{};
-            const int queries = this->queries(s, item, q);
+            const int queries = this->queries(s, block, q);
             int low, high;
             key_range(q, queries, &low, &high);
-            for (int first = low; first < high; first += CHUNK) {
-                if (unit++ != next) continue;
-                AttentionState chunk[QUERIES];
-                chunk_states(item_number, first / CHUNK, queries, s.head_size, chunk);
-                k.attention(plane(*item.feed, s, item.group), queries, q, first, chunk, worker.scores.data());
-                for (int i = 0; i < queries; ++i)
-                    chunk_sums_[state_index(item_number, first / CHUNK) + i] = {chunk[i].maximum, chunk[i].total};
-                ++pieces;
-                next = take_piece(counter(number));
-            }
+            if (first < low || first >= high) return;
+            AttentionState chunk[QUERIES];
+            chunk_states(number, first / CHUNK, queries, s.head_size, chunk);
+            k.attention(plane(*block.feed, s, block.group), queries, q, first, chunk, worker.scores.data());
+            for (int i = 0; i < queries; ++i)
+                chunk_sums_[state_index(number, first / CHUNK) + i] = {chunk[i].maximum, chunk[i].total};
         });
-        wait_for_all(counter(number), pieces, unit);
-        int last = take_piece(extra_counter(number)), done = 0;
-        each_query_block(s, [&](int item_number, const QueryBlock& item) {
-            if (item_number != last) return;
+        share.parallel_for(count, [&](int number) {
+            const QueryBlock block = query_block(s, number);
             Query q[QUERIES]{};
             AttentionState states[QUERIES], chunk[QUERIES];
-            const int queries = this->queries(s, item, q);
+            const int queries = this->queries(s, block, q);
             for (int i = 0; i < queries; ++i) states[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(i) * s.head_size};
             int low, high;
             key_range(q, queries, &low, &high);
             for (int first = low; first < high; first += CHUNK) {
-                chunk_states(item_number, first / CHUNK, queries, s.head_size, chunk);
+                chunk_states(number, first / CHUNK, queries, s.head_size, chunk);
                 for (int i = 0; i < queries; ++i) {
-                    const auto& sums = chunk_sums_[state_index(item_number, first / CHUNK) + i];
+                    const auto& sums = chunk_sums_[state_index(number, first / CHUNK) + i];
                     chunk[i].maximum = sums.first;
                     chunk[i].total = sums.second;
                     merge_into(states[i], chunk[i], s.head_size);
                 }
             }
-            write_heads(s, item, queries, states);
-            ++done;
-            last = take_piece(extra_counter(number));
+            write_heads(s, block, queries, states);
         });
-        wait_for_all(extra_counter(number), done, count);
     }
 
     size_t state_index(int item, int chunk) const { return (size_t(item) * chunks_ + chunk) * QUERIES; }
@@ -550,32 +507,32 @@ class Engine {
     }
 
     // The attention weights of each token: (tokens, heads, keys); the output's width is heads * keys.
-    void attention_pattern(int number, const Step& s, int thread) {
+    void attention_pattern(Share& share, const Step& s) {
         const int keys = pass_->widths[s.output] / s.heads, per = s.heads / s.kv_heads;
-        for_each_token(number, [&](const Feed& f, int token) {
+        for_each_token(share, [&](const Feed& f, int token) {
             std::memset(row(s.output, token), 0, size_t(pass_->widths[s.output]) * 4);
             for (int head = 0; head < s.heads; ++head) {
                 const int count = std::min(keys, s.cross_attention ? f.source_length : f.start + f.offset + f.token_count);
                 k.attention_pattern(plane(f, s, head / per), query(s, f, token, head), count,
-                                    row(s.output, token) + size_t(head) * keys, workers_[thread].scores.data());
+                                    row(s.output, token) + size_t(head) * keys, workers_[share.thread()].scores.data());
             }
         });
     }
 
     // Heads from a pattern that a watcher changed.
-    void weighted_values(int number, const Step& s, int thread) {
+    void weighted_values(Share& share, const Step& s) {
         const int keys = pass_->widths[s.second_input] / s.heads, per = s.heads / s.kv_heads;
-        for_each_token(number, [&](const Feed& f, int token) {
+        for_each_token(share, [&](const Feed& f, int token) {
             const int count = std::min(keys, s.cross_attention ? f.source_length : f.start + f.offset + f.token_count);
             for (int head = 0; head < s.heads; ++head)
                 k.weighted_values(plane(f, s, head / per), row(s.second_input, token) + size_t(head) * keys, count,
-                                  row(s.output, token) + size_t(head) * s.head_size, workers_[thread].scores.data());
+                                  row(s.output, token) + size_t(head) * s.head_size, workers_[share.thread()].scores.data());
         });
     }
 
-    template <class Function> void for_each_token(int number, Function function) {
-        int feed = 0;
-        parallel_for(counter(number), pass_->token_count, [&](int token) {
+    template <class Function> void for_each_token(Share& share, Function function) {
+        share.parallel_for(pass_->token_count, [&](int token) {
+            int feed = 0;
             while (token >= pass_->feeds[feed].first_token + pass_->feeds[feed].token_count) ++feed;
             function(pass_->feeds[feed], token);
         });
@@ -585,11 +542,11 @@ class Engine {
 
     const Kernels& k;
     ThreadPool pool_;
+    WorkSharing sharing_;
     std::vector<Worker> workers_;
     PreparedInputs shared_inputs_;
     std::vector<float> chunk_values_;
     std::vector<std::pair<float, float>> chunk_sums_;
-    std::vector<Counter> counters_;
     const Pass* pass_ = nullptr;
     int chunks_ = 0;
 };

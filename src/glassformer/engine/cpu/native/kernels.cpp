@@ -11,7 +11,9 @@
 #define LEVEL_neon 2
 #define LEVEL_dotprod 2
 #define LEVEL_avx2 3
+#define LEVEL_avxvnni 3
 #define LEVEL_avx512vnni 4
+#define LEVEL_amx 4
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 #define THIS_LEVEL JOIN(LEVEL_, LEVEL)
@@ -65,6 +67,12 @@ inline void store_bf16(float x, uint16_t* p) {
     std::memcpy(&bits, &x, 4);
     if ((bits & 0x7fffffff) > 0x7f800000) *p = uint16_t(bits >> 16 | 0x40);
     else *p = uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// Ask for the cache lines of some bytes that will be read soon; what lies behind a matrix does no harm.
+template <int BYTES> inline void prefetch(const void* p) {
+    if constexpr (PREFETCH_DISTANCE > 0)
+        UNROLLED for (int at = 0; at < BYTES; at += 64) __builtin_prefetch(static_cast<const char*>(p) + at);
 }
 
 // Functions of vectors --------------------------------------------------------------------------------------------
@@ -289,16 +297,19 @@ template <class Tile, int P, int G, int E> inline F dot_groups(const B* four, co
     return final_sum<Tile, P>(total);
 }
 
-// Groups [G, E) of all rows of a tile with one token, side by side, so that many sums are in flight at once.
-template <class Tile, int P, int G, int E, int N>
-ALWAYS_INLINE void dot_all_rows(const uint8_t* codes, const Block& upper, const Block& lower, I* ups, I* lows) {
+// Groups [G, E) of N vectors of rows with T tokens, side by side, so that many sums are in flight at once.
+template <class Tile, int P, int G, int E, int T, int N>
+ALWAYS_INLINE void dot_side_by_side(const uint8_t* codes, int vector, const Block* upper, const Block* lower, I (*ups)[N],
+                                    I (*lows)[N]) {
     if constexpr (G < E) {
         UNROLLED for (int v = 0; v < N; ++v) {
-            const B four = Tile::template codes<G>(codes, v);
-            ups[v] = dot<G, Tile::bits>(ups[v], four, upper);
-            if constexpr (P == 2) lows[v] = dot<G, Tile::bits>(lows[v], four, lower);
+            const B four = Tile::template codes<G>(codes, vector + v);
+            UNROLLED for (int t = 0; t < T; ++t) {
+                ups[t][v] = dot<G, Tile::bits>(ups[t][v], four, upper[t]);
+                if constexpr (P == 2) lows[t][v] = dot<G, Tile::bits>(lows[t][v], four, lower[t]);
+            }
         }
-        dot_all_rows<Tile, P, G + 1, E, N>(codes, upper, lower, ups, lows);
+        dot_side_by_side<Tile, P, G + 1, E, T, N>(codes, vector, upper, lower, ups, lows);
     }
 }
 
@@ -310,31 +321,51 @@ struct Inputs {  // a block of some tokens' inputs; columns: the stride between 
     int columns;
 };
 
+// The scales and minimums of W rows, in one half of a block or in all of it.
+template <class Tile> struct RowScales {
+    F scale, minimum;
+    int half;
+    inline RowScales(const SuperScales& outer, const uint8_t* block, int vector, int half)
+        : scale(Tile::scale(outer, block, vector, half)), minimum(Tile::minimum(outer, block, vector, scale)), half(half) {}
+    // Adds a token's scaled dot products; sums are those of its inputs.
+    inline F add(F dot, float input_scale, const float* sums, F total) const {
+        total = fma(dot, mul(scale, input_scale), total);
+        if constexpr (Tile::has_minimum) total = fma(minimum, sums[Tile::halves == 2 ? 1 + half : 0], total);
+        return total;
+    }
+};
+
 // Adds one half of a block (or all of it) to N vectors of rows, for T tokens.
 template <class Tile, int P, int H, int T, int N>
 ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs& in, F (*value)[N]) {
     constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
     const int blocks = in.columns / BLOCK;
     const uint8_t* codes = tile + Tile::first;
-    B four[8];
-    I ups[N], lows[N];
-    if constexpr (T == 1) {
-        UNROLLED for (int v = 0; v < N; ++v) ups[v] = initial_sum<Tile, P>(), lows[v] = zero_sum();
-        dot_all_rows<Tile, P, G, E, N>(codes, load_block(in.codes), load_block(in.codes + (P - 1) * BLOCK), ups, lows);
-    }
-    UNROLLED for (int v = 0; v < N; ++v) {
-        if constexpr (T > 1) unpack<Tile, G, E>(codes, vector + v, four);
-        const F scale = Tile::scale(outer[v], tile, vector + v, H);
-        const F minimum = Tile::minimum(outer[v], tile, vector + v, scale);
+    if constexpr (T == 1 || TOKENS_SIDE_BY_SIDE) {
+        I ups[T][N], lows[T][N];
+        Block upper[T], lower[T];
         UNROLLED for (int t = 0; t < T; ++t) {
-            if (t && t % TOKENS_IN_FLIGHT == 0) COMPILER_BARRIER;
-            F dot;
-            if constexpr (T == 1) dot = final_sum<Tile, P>(P == 2 ? add_times_64(lows[v], ups[v]) : ups[v]);
-            else dot = dot_groups<Tile, P, G, E>(four, in.codes + t * P * in.columns);
-            value[t][v] = fma(dot, mul(scale, in.scales[t * blocks]), value[t][v]);
-            if constexpr (Tile::has_minimum) {
-                const float sum = in.sums[t * blocks * 3 + (Tile::halves == 2 ? 1 + H : 0)];
-                value[t][v] = fma(minimum, sum, value[t][v]);
+            upper[t] = load_block(in.codes + t * P * in.columns);
+            lower[t] = load_block(in.codes + t * P * in.columns + (P - 1) * BLOCK);
+            UNROLLED for (int v = 0; v < N; ++v) ups[t][v] = initial_sum<Tile, P>(), lows[t][v] = zero_sum();
+        }
+        dot_side_by_side<Tile, P, G, E, T, N>(codes, vector, upper, lower, ups, lows);
+        UNROLLED for (int v = 0; v < N; ++v) {
+            const RowScales<Tile> rows(outer[v], tile, vector + v, H);
+            UNROLLED for (int t = 0; t < T; ++t) {
+                const I total = P == 2 ? add_times_64(lows[t][v], ups[t][v]) : ups[t][v];
+                value[t][v] = rows.add(final_sum<Tile, P>(total), in.scales[t * blocks], in.sums + t * blocks * 3, value[t][v]);
+            }
+        }
+    } else {
+        B four[8];
+        UNROLLED for (int v = 0; v < N; ++v) {
+            unpack<Tile, G, E>(codes, vector + v, four);
+            const RowScales<Tile> rows(outer[v], tile, vector + v, H);
+            UNROLLED for (int t = 0; t < T; ++t) {
+                if (t && t % TOKENS_IN_FLIGHT == 0) COMPILER_BARRIER;
+                const F dot = dot_groups<Tile, P, G, E>(four, in.codes + t * P * in.columns);
+                value[t][v] = rows.add(dot, in.scales[t * blocks], in.sums + t * blocks * 3, value[t][v]);
             }
         }
     }
@@ -358,6 +389,7 @@ NOINLINE void packed_block(const uint8_t* tile, int vector, int columns, const Q
         }
         const int run = Tile::head > 0 ? RUN : left < RUN ? left : RUN;
         for (int at = 0; at < run; ++at, tile += Tile::bytes) {
+            if constexpr (T == 1) prefetch<Tile::bytes>(tile + PREFETCH_DISTANCE);
             add_block<Tile, P, 0, T, N>(tile, outer, vector, block, value);
             if constexpr (Tile::halves == 2) add_block<Tile, P, 1, T, N>(tile, outer, vector, block, value);
             block.codes += P * BLOCK, block.scales += 1, block.sums += 3;
@@ -387,7 +419,21 @@ void packed_tokens(const uint8_t* tile, int columns, const QuantizedInput& in, i
     if constexpr (T > 1) packed_tokens<Tile, P, T / 2>(tile, columns, in, token, tokens, out);
 }
 
+}  // namespace
+
+#ifdef __AMX_INT8__
+#include "amx.h"
+#endif
+
+namespace {
+
 template <class Tile> void packed_matmul(const Matrix& m, int tile, int tokens, const QuantizedInput& in, float* out) {
+#ifdef __AMX_INT8__
+    if (tokens >= AMX_LEAST_TOKENS) {
+        const auto multiply = in.parts == 2 ? amx_matmul<Tile, 2> : amx_matmul<Tile, 1>;
+        return multiply(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, tokens, out);
+    }
+#endif
     const auto run = in.parts == 2 ? packed_tokens<Tile, 2, TOKENS> : packed_tokens<Tile, 1, TOKENS>;
     run(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, 0, tokens, out);
 }
@@ -431,6 +477,7 @@ NOINLINE void float_rows(const typename As::type* data, int columns, const float
         UNROLLED for (int t = 0; t < T; ++t) total[r][t][0] = total[r][t][1] = set(0.0f);
     for (int i = 0; i + 2 * W <= columns; i += 2 * W) {
         F w[R][2];
+        if constexpr (T == 1) prefetch<2 * W * sizeof(*data)>(reinterpret_cast<const char*>(data + i) + PREFETCH_DISTANCE);
         UNROLLED for (int r = 0; r < R; ++r) As::two(data + size_t(r) * columns + i, w[r]);
         UNROLLED for (int t = 0; t < T; ++t) {
             const F first = load(values + t * stride + i), second = load(values + t * stride + i + W);

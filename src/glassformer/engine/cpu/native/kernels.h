@@ -65,8 +65,14 @@ extern const Kernels kernels_dotprod;
 #ifdef LEVEL_avx2
 extern const Kernels kernels_avx2;
 #endif
+#ifdef LEVEL_avxvnni
+extern const Kernels kernels_avxvnni;
+#endif
 #ifdef LEVEL_avx512vnni
 extern const Kernels kernels_avx512vnni;
+#endif
+#ifdef LEVEL_amx
+extern const Kernels kernels_amx;
 #endif
 
 }  // namespace glass

@@ -1,4 +1,4 @@
-// AVX2 with FMA and F16C.
+// AVX2 with FMA and F16C; with the dot-product instructions (VNNI) where the level has them.
 #pragma once
 #include <immintrin.h>
 
@@ -10,11 +10,19 @@ namespace {
 constexpr int W = 8;
 constexpr int TOKENS = 4;
 constexpr int ROWS = 2;
+constexpr int PREFETCH_DISTANCE = 4096;
+#ifdef __AVXVNNI__
+constexpr bool TOKENS_SIDE_BY_SIDE = true;
+constexpr bool SIGNED_CODES = false;
+using I = __m256i;
+#else
+constexpr bool TOKENS_SIDE_BY_SIDE = false;
 constexpr bool SIGNED_CODES = true;
+struct I { __m256i narrow, wide; };  // sums of 16 bits, as long as they fit, and of 32
+#endif
 
 using F = __m256;
 using B = __m256i;
-struct I { __m256i narrow, wide; };      // sums of 16 bits, as long as they fit, and of 32
 struct Block { const int8_t* codes; };  // four of them are spread over a vector as they are loaded
 
 inline F set(float x) { return _mm256_set1_ps(x); }
@@ -58,16 +66,23 @@ inline F signed_bytes(const uint8_t* tile, int vector) {
 inline F low_bits_as_exponent(F x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x), 23)); }
 inline F zero_below(F x, float least, F value) { return _mm256_and_ps(_mm256_cmp_ps(x, set(least), _CMP_NLT_UQ), value); }
 
+#ifdef __AVXVNNI__
+inline I zero_sum() { return _mm256_setzero_si256(); }
+inline F to_float(I x) { return _mm256_cvtepi32_ps(x); }
+inline I add_times_64(I x, I y) { return _mm256_add_epi32(x, _mm256_slli_epi32(y, 6)); }
+inline B to_dot_codes(B x) { return _mm256_xor_si256(x, _mm256_set1_epi8(char(0x80))); }
+#else
 inline I zero_sum() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 inline __m256i widen(__m256i narrow, int16_t times = 1) { return _mm256_madd_epi16(narrow, _mm256_set1_epi16(times)); }
 inline F to_float(I x) { return _mm256_cvtepi32_ps(_mm256_add_epi32(x.wide, widen(x.narrow))); }
 inline I add_times_64(I x, I y) {
     return {x.narrow, _mm256_add_epi32(x.wide, _mm256_add_epi32(_mm256_slli_epi32(y.wide, 6), widen(y.narrow, 64)))};
 }
+inline B to_dot_codes(B x) { return x; }
+#endif
 template <int PARTS> inline I biased_zero_sum() { return zero_sum(); }
 inline F biased_to_float(I x) { return to_float(x); }
 inline B load_codes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline B to_dot_codes(B x) { return x; }
 // There are no shifts of bytes: bits come in from the neighbour, and are masked; what is shifted to the left is small.
 inline B bit_and(B x, uint8_t mask) { return _mm256_and_si256(x, _mm256_set1_epi8(char(mask))); }
 template <int S> inline B right(B x) { return _mm256_srli_epi16(x, S); }
@@ -79,6 +94,14 @@ inline B high_bits(B a, B b, B c) {
 }
 inline Block load_block(const int8_t* codes) { return {codes}; }
 
+#ifdef __AVXVNNI__
+// Unsigned codes with signed inputs, summed in 32 bits.
+template <int G, int BITS> inline I dot(I r, B x, const Block& a) {
+    int32_t four;
+    std::memcpy(&four, a.codes + 4 * G, 4);
+    return _mm256_dpbusd_avx_epi32(r, x, _mm256_set1_epi32(four));
+}
+#else
 // A barrier: compilers would reorder the sums, and run out of registers.
 inline __m256i keep_order(__m256i x) {
     asm("" : "+x"(x));
@@ -103,5 +126,6 @@ template <int G, int BITS> inline I dot(I r, B x, const Block& a) {
         else return {_mm256_setzero_si256(), keep_order(_mm256_add_epi32(r.wide, widen(pairs)))};
     }
 }
+#endif
 
 }  // namespace

@@ -9,6 +9,8 @@ namespace {
 constexpr int W = 4;
 constexpr int TOKENS = 8;
 constexpr int ROWS = 4;
+constexpr bool TOKENS_SIDE_BY_SIDE = false;
+constexpr int PREFETCH_DISTANCE = 0;
 constexpr bool SIGNED_CODES = true;
 
 using F = float32x4_t;

@@ -9,6 +9,8 @@ namespace {
 constexpr int W = 4;           // floats of a vector
 constexpr int TOKENS = 2;      // tokens that share a weight in registers
 constexpr int ROWS = 2;        // queries that share a key in registers, or rows that share tokens
+constexpr bool TOKENS_SIDE_BY_SIDE = false;  // whether the registers hold the sums of all TOKENS at once
+constexpr int PREFETCH_DISTANCE = 0;          // bytes ahead of what one token reads; 0: the processor does it
 constexpr bool SIGNED_CODES = true;  // dot() takes signed codes; otherwise unsigned ones, with 128 added
 
 typedef float F __attribute__((vector_size(16)));

@@ -1,8 +1,4 @@
-// A pool of threads that share the work of a pass.
-//
-// Work is taken piece by piece, and a step is done when all of its pieces are, whoever did them: a thread that the system
-// has suspended holds nobody up, so a busy machine costs its share and no more. Between passes a thread spins for a moment,
-// because the next token comes soon; then it sleeps.
+// A pool of threads. Between passes a thread spins for a moment, because the next token comes soon; then it sleeps.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -27,10 +23,6 @@ template <class Condition> inline void spin_until(Condition condition) {
         else std::this_thread::yield();
     }
 }
-
-struct alignas(64) Counter {  // of pieces: the next one to take, and how many are done
-    std::atomic<int> next{0}, done{0};
-};
 
 class ThreadPool {
   public:
