@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #define LEVEL_portable 1
 #define LEVEL_neon 2
@@ -653,113 +654,132 @@ template <int S> void kv_store_as(const KvPlane& plane, int slot, const float* k
     }
 }
 
-// A page's first keys, (head_size, PAGE), or values, (PAGE, head_size), as floats: in place, or expanded to `page_scratch`.
-template <int S> inline const float* load_keys(const KvPlane& plane, int page, int count, float* page_scratch) {
-    const KvPage<S> kv(plane, page);
-    if constexpr (S == KV_F32) return kv.keys;
-    else {
-        for (int i = 0; i < plane.head_size; ++i)
-            for (int key = 0; key < count; key += W) {
-                F x = KvElement<S>::vector(kv.keys + size_t(i) * PAGE + key);
-                if constexpr (S == KV_Q8) x = mul(x, load(kv.key_scales + key));
-                store(page_scratch + size_t(i) * PAGE + key, x);
-            }
-        return page_scratch;
-    }
+// The numbers of a page as floats; the scales of eight-bit ones are applied to scores and weights instead.
+template <int S> NOINLINE void expand(const typename KvElement<S>::type* numbers, int count, float* out) {
+    for (int i = 0; i < count; i += W) store(out + i, KvElement<S>::vector(numbers + i));
 }
 
-template <int S> inline const float* load_values(const KvPlane& plane, int page, int count, float* page_scratch) {
-    const KvPage<S> kv(plane, page);
-    if constexpr (S == KV_F32) return kv.values;
-    else {
-        const int whole = plane.head_size / W * W;
-        for (int key = 0; key < count; ++key) {
-            const auto* values = kv.values + size_t(key) * plane.head_size;
-            float* out = page_scratch + size_t(key) * plane.head_size;
-            const float scale = S == KV_Q8 ? kv.value_scales[key] : 1.0f;
-            for (int i = 0; i < whole; i += W) {
-                F x = KvElement<S>::vector(values + i);
-                if constexpr (S == KV_Q8) x = mul(x, set(scale));
-                store(out + i, x);
-            }
-            for (int i = whole; i < plane.head_size; ++i) out[i] = KvElement<S>::one(values + i) * scale;
-        }
-        return page_scratch;
+#define BY_KV_DTYPE(function, ...)                           \
+    switch (plane.kv_dtype) {                                \
+        case KV_F32: return function<KV_F32>(__VA_ARGS__);   \
+        case KV_F16: return function<KV_F16>(__VA_ARGS__);   \
+        case KV_BF16: return function<KV_BF16>(__VA_ARGS__); \
+        default: return function<KV_Q8>(__VA_ARGS__);        \
     }
-}
-
-#define BY_KV_DTYPE(call)                            \
-    switch (plane.kv_dtype) {                        \
-        case KV_F32: return call<KV_F32>;   \
-        case KV_F16: return call<KV_F16>;   \
-        case KV_BF16: return call<KV_BF16>; \
-        default: return call<KV_Q8>;           \
-    }
-using PageLoader = const float* (*)(const KvPlane&, int, int, float*);
-using KvStoreFunction = void (*)(const KvPlane&, int, const float*, const float*);
-inline PageLoader key_loader(const KvPlane& plane) { BY_KV_DTYPE(load_keys) }
-inline PageLoader value_loader(const KvPlane& plane) { BY_KV_DTYPE(load_values) }
-inline KvStoreFunction kv_store_for(const KvPlane& plane) { BY_KV_DTYPE(kv_store_as) }
-#undef BY_KV_DTYPE
 
 void kv_store(const KvPlane& plane, int slot, const float* key, const float* value) {
-    kv_store_for(plane)(plane, slot, key, value);
+    BY_KV_DTYPE(kv_store_as, plane, slot, key, value)
 }
 
-constexpr int KEYS_TOGETHER = 4 * W < PAGE ? 4 * W : PAGE;  // keys that are scored together
-constexpr int KEY_VECTORS = KEYS_TOGETHER / W;
+// Some queries' sums are kept in registers: each number of a page is loaded, and made a float, once for all of them. A sum is
+// always taken in the order of its terms, so it does not depend on how many others there are.
+constexpr int REGISTERS = W == 8 ? 16 : ROWS == 4 ? 32 : 12;
+constexpr int QUERY_BLOCK = W == 8 ? 3 : ROWS;  // queries at a time
+constexpr int vectors_for(int queries) {        // vectors of sums of each query: a power of two
+    int vectors = 1;
+    while (vectors < 8 && 2 * vectors * W <= PAGE && 2 * vectors * queries <= REGISTERS * 3 / 4) vectors *= 2;
+    return vectors;
+}
+constexpr int loads_for(int queries, int vectors) {  // vectors of a page that are loaded ahead, to the registers that are left
+    const int most = REGISTERS - queries * vectors > 4 ? 4 : 2;
+    return vectors < most ? vectors : most;
+}
 
 inline int min(int a, int b) { return a < b ? a : b; }
-inline int padded(int count) { return (count + KEYS_TOGETHER - 1) / KEYS_TOGETHER * KEYS_TOGETHER; }
+inline int round_up(int count, int multiple) { return (count + multiple - 1) / multiple * multiple; }
 
-// Scores of R queries with KEYS_TOGETHER keys of a page, which are transposed.
-template <int R> NOINLINE void score_keys(const float* keys, int size, const Query* query, float* scores) {
-    F total[R][KEY_VECTORS];
+// Calls function(std::integral_constant<int, size>, first) for blocks of at most QUERY_BLOCK queries.
+template <int R = QUERY_BLOCK, class Function> ALWAYS_INLINE void for_query_blocks(int queries, Function function, int first = 0) {
+    for (; first + R <= queries; first += R) function(std::integral_constant<int, R>(), first);
+    if constexpr (R > 1) for_query_blocks<R - 1>(queries, function, first);
+}
+
+// Scores of R queries with V vectors of a page's keys, which are transposed.
+template <int S, int R, int V>
+NOINLINE void score_keys(const typename KvElement<S>::type* keys, int size, const Query* query, float* scores) {
+    constexpr int N = loads_for(R, V);
+    F total[R][V];
     const float* vectors[R];
     UNROLLED for (int r = 0; r < R; ++r) {
         vectors[r] = query[r].vector;
-        UNROLLED for (int v = 0; v < KEY_VECTORS; ++v) total[r][v] = set(0.0f);
+        UNROLLED for (int v = 0; v < V; ++v) total[r][v] = set(0.0f);
     }
     for (int i = 0; i < size; ++i, keys += PAGE) {
-        F k[KEY_VECTORS];
-        UNROLLED for (int v = 0; v < KEY_VECTORS; ++v) k[v] = load(keys + v * W);
-        UNROLLED for (int r = 0; r < R; ++r) {
-            const float q = vectors[r][i];
-            UNROLLED for (int v = 0; v < KEY_VECTORS; ++v) total[r][v] = fma(k[v], q, total[r][v]);
+        UNROLLED for (int first = 0; first < V; first += N) {
+            F k[N];
+            UNROLLED for (int n = 0; n < N; ++n) k[n] = KvElement<S>::vector(keys + (first + n) * W);
+            UNROLLED for (int r = 0; r < R; ++r) {
+                const float q = vectors[r][i];
+                UNROLLED for (int n = 0; n < N; ++n) total[r][first + n] = fma(k[n], q, total[r][first + n]);
+            }
+            if constexpr (N < V) COMPILER_BARRIER;
         }
     }
     UNROLLED for (int r = 0; r < R; ++r)
-        UNROLLED for (int v = 0; v < KEY_VECTORS; ++v) store(scores + r * CHUNK + v * W, mul(total[r][v], set(query[r].scale)));
+        UNROLLED for (int v = 0; v < V; ++v) store(scores + r * CHUNK + v * W, mul(total[r][v], set(query[r].scale)));
 }
 
-// Adds the values of a page's first keys, times R queries' weights, to their states, D vectors of a head at a time.
-template <int R, int D>
-NOINLINE void accumulate(const float* values, int size, int count, const float* weights, int column,
+// Scores of a page's first keys, and of some more: (queries, CHUNK)
+template <int S>
+void score_page(const typename KvElement<S>::type* keys, int size, int count, int queries, const Query* query, float* scores) {
+    for_query_blocks(queries, [&](auto block, int first) {
+        constexpr int R = block, V = vectors_for(R);
+        for (int key = 0; key < count; key += V * W)
+            score_keys<S, R, V>(keys + key, size, query + first, scores + first * CHUNK + key);
+    });
+}
+
+// Adds values, times R queries' weights, to their states, D vectors of a head from a column on.
+template <int S, int R, int D>
+NOINLINE void accumulate(const typename KvElement<S>::type* values, int size, int count, const float* weights, int column,
                          AttentionState* states) {
+    constexpr int N = loads_for(R, D);
     F total[R][D];
     UNROLLED for (int r = 0; r < R; ++r)
         UNROLLED for (int d = 0; d < D; ++d) total[r][d] = load(states[r].values + column + d * W);
     values += column;
     for (int i = 0; i < count; ++i, values += size) {
-        F x[D];
-        UNROLLED for (int d = 0; d < D; ++d) x[d] = load(values + d * W);
-        UNROLLED for (int r = 0; r < R; ++r) {
-            const float w = weights[r * CHUNK + i];
-            UNROLLED for (int d = 0; d < D; ++d) total[r][d] = fma(x[d], w, total[r][d]);
+        UNROLLED for (int first = 0; first < D; first += N) {
+            F x[N];
+            UNROLLED for (int n = 0; n < N; ++n) x[n] = KvElement<S>::vector(values + (first + n) * W);
+            UNROLLED for (int r = 0; r < R; ++r) {
+                const float w = weights[r * CHUNK + i];
+                UNROLLED for (int n = 0; n < N; ++n) total[r][first + n] = fma(x[n], w, total[r][first + n]);
+            }
+            if constexpr (N < D) COMPILER_BARRIER;
         }
     }
     UNROLLED for (int r = 0; r < R; ++r)
         UNROLLED for (int d = 0; d < D; ++d) store(states[r].values + column + d * W, total[r][d]);
 }
 
-template <int R>
-inline void accumulate_head(const float* values, int size, int count, const float* weights, AttentionState* states) {
-    int column = 0;
-    for (; column + 4 * W <= size; column += 4 * W) accumulate<R, 4>(values, size, count, weights, column, states);
-    for (; column + W <= size; column += W) accumulate<R, 1>(values, size, count, weights, column, states);
+// The same from a column on to the end of a head.
+template <int S, int R, int D = vectors_for(R)>
+inline void accumulate_head(const typename KvElement<S>::type* values, int size, int count, const float* weights, int column,
+                            AttentionState* states) {
+    for (; column + D * W <= size; column += D * W) accumulate<S, R, D>(values, size, count, weights, column, states);
+    if constexpr (D > 1) return accumulate_head<S, R, D / 2>(values, size, count, weights, column, states);
     for (; column < size; ++column)
         for (int r = 0; r < R; ++r)
-            for (int i = 0; i < count; ++i) states[r].values[column] += weights[r * CHUNK + i] * values[i * size + column];
+            for (int i = 0; i < count; ++i)
+                states[r].values[column] += weights[r * CHUNK + i] * KvElement<S>::one(values + i * size + column);
+}
+
+// Adds the values of a page's first keys, times the weights, (queries, CHUNK), to the states.
+template <int S>
+void accumulate_page(const typename KvElement<S>::type* values, int size, int count, int queries, const float* weights,
+                     AttentionState* states) {
+    for_query_blocks(queries, [&](auto block, int first) {
+        accumulate_head<S, block>(values, size, count, weights + first * CHUNK, 0, states + first);
+    });
+}
+
+// A few queries read a page as it is stored; for many it is expanded first, so that they need not do so again and again.
+template <int S> constexpr bool read_in_place(int queries) { return S == KV_F32 || queries <= QUERY_BLOCK; }
+
+inline void multiply_rows(int queries, int count, const float* scales, float* rows) {  // rows: (queries, CHUNK)
+    for (int q = 0; q < queries; ++q)
+        for (int i = 0; i < count; i += W) store(rows + q * CHUNK + i, mul(load(rows + q * CHUNK + i), load(scales + i)));
 }
 
 // Adds distance biases and masks invisible keys: the scores of keys [first, first + count) of a query's row.
@@ -780,26 +800,25 @@ inline void bias_and_mask(const Query& q, int first, int count, float* scores) {
         }
 }
 
-// The masked scores of keys [first, first + count): (queries, CHUNK)
+constexpr int EXPS = 4;  // vectors of e^x that are computed side by side, since the steps of each wait for one another
+
+// The masked scores of keys [first, first + count), and of some more for whole vectors: (queries, CHUNK)
+template <int S>
 void attention_scores(const KvPlane& plane, int queries, const Query* query, int first, int count, float* scores,
                       float* page_scratch) {
-    const PageLoader load_page = key_loader(plane);
-    for (int at = 0; at < count; at += PAGE) {
-        const int keys_here = padded(min(PAGE, count - at));
-        const float* keys = load_page(plane, (first + at) / PAGE, keys_here, page_scratch);
-        for (int key = 0; key < keys_here; key += KEYS_TOGETHER) {
-            int done = 0;
-            float* out = scores + at + key;
-            for (; done + ROWS <= queries; done += ROWS)
-                score_keys<ROWS>(keys + key, plane.head_size, query + done, out + done * CHUNK);
-            if constexpr (ROWS > 3)
-                if (queries - done == 3) score_keys<3>(keys + key, plane.head_size, query + done, out + done * CHUNK);
-            if constexpr (ROWS > 2)
-                if (queries - done == 2) score_keys<2>(keys + key, plane.head_size, query + done, out + done * CHUNK);
-            if (queries - done == 1) score_keys<1>(keys + key, plane.head_size, query + done, out + done * CHUNK);
+    const int size = plane.head_size;
+    for (int at = 0; at < count; at += PAGE, scores += PAGE) {
+        const KvPage<S> page(plane, (first + at) / PAGE);
+        const int keys_here = round_up(min(PAGE, count - at), EXPS * W);
+        if (read_in_place<S>(queries)) {
+            score_page<S>(page.keys, size, keys_here, queries, query, scores);
+        } else {
+            expand<S>(page.keys, PAGE * size, page_scratch);
+            score_page<KV_F32>(page_scratch, size, keys_here, queries, query, scores);
         }
+        if constexpr (S == KV_Q8) multiply_rows(queries, keys_here, page.key_scales, scores);
+        for (int q = 0; q < queries; ++q) bias_and_mask(query[q], first + at, keys_here, scores + q * CHUNK);
     }
-    for (int q = 0; q < queries; ++q) bias_and_mask(query[q], first, padded(count), scores + q * CHUNK);
 }
 
 // Scores to exp(score - maximum), in place; the maximum and the total to `state`.
@@ -808,49 +827,53 @@ void softmax_weights(float* scores, int count, AttentionState& state) {
     for (int i = 0; i < count; i += W) most = max(most, load(scores + i));
     state.maximum = reduce_max(most);
     const F shift = set(state.maximum == -INFINITY ? 0.0f : -state.maximum);
-    for (int i = 0; i < count; i += W) {
-        const F weight = softmax_exp(add(load(scores + i), shift));
-        total = add(total, weight);
-        store(scores + i, weight);
+    for (int at = 0; at < count; at += EXPS * W) {
+        F weights[EXPS];
+        UNROLLED for (int v = 0; v < EXPS; ++v) weights[v] = softmax_exp(add(load(scores + at + v * W), shift));
+        UNROLLED for (int v = 0; v < EXPS; ++v) {
+            total = add(total, weights[v]);
+            store(scores + at + v * W, weights[v]);
+        }
     }
     state.total = reduce_add(total);
 }
 
 // One chunk of an online softmax: keys from `first` on. scratch: (QUERIES, CHUNK), and (PAGE, head_size) for a page.
-void attention(const KvPlane& plane, int queries, const Query* query, int first, AttentionState* states, float* scratch) {
+template <int S>
+void attention_as(const KvPlane& plane, int queries, const Query* query, int first, AttentionState* states, float* scratch) {
     float* page_scratch = scratch + QUERIES * CHUNK;
+    const int size = plane.head_size;
     int high = 0;
     for (int q = 0; q < queries; ++q) high = query[q].end_key > high ? query[q].end_key : high;
     const int count = min(CHUNK, high - first);
-    attention_scores(plane, queries, query, first, count, scratch, page_scratch);
+    attention_scores<S>(plane, queries, query, first, count, scratch, page_scratch);
     for (int q = 0; q < queries; ++q) {
-        softmax_weights(scratch + q * CHUNK, padded(count), states[q]);
-        for (int i = 0; i < plane.head_size; ++i) states[q].values[i] = 0.0f;
+        softmax_weights(scratch + q * CHUNK, round_up(count, EXPS * W), states[q]);
+        for (int i = 0; i < size; ++i) states[q].values[i] = 0.0f;
     }
-    const PageLoader load_page = value_loader(plane);
     for (int at = 0; at < count; at += PAGE) {
+        const KvPage<S> page(plane, (first + at) / PAGE);
         const int keys_here = min(PAGE, count - at);
-        const float* values = load_page(plane, (first + at) / PAGE, keys_here, page_scratch);
-        int done = 0;
-        for (; done + ROWS <= queries; done += ROWS)
-            accumulate_head<ROWS>(values, plane.head_size, keys_here, scratch + done * CHUNK + at, states + done);
-        if constexpr (ROWS > 3)
-            if (queries - done == 3)
-                accumulate_head<3>(values, plane.head_size, keys_here, scratch + done * CHUNK + at, states + done);
-        if constexpr (ROWS > 2)
-            if (queries - done == 2)
-                accumulate_head<2>(values, plane.head_size, keys_here, scratch + done * CHUNK + at, states + done);
-        if (queries - done == 1)
-            accumulate_head<1>(values, plane.head_size, keys_here, scratch + done * CHUNK + at, states + done);
+        if constexpr (S == KV_Q8) multiply_rows(queries, keys_here, page.value_scales, scratch + at);
+        if (read_in_place<S>(queries)) {
+            accumulate_page<S>(page.values, size, keys_here, queries, scratch + at, states);
+        } else {
+            expand<S>(page.values, keys_here * size, page_scratch);
+            accumulate_page<KV_F32>(page_scratch, size, keys_here, queries, scratch + at, states);
+        }
     }
 }
 
+void attention(const KvPlane& plane, int queries, const Query* query, int first, AttentionState* states, float* scratch) {
+    BY_KV_DTYPE(attention_as, plane, queries, query, first, states, scratch)
+}
+
 // One query's softmax over all keys: (keys)
-void attention_pattern(const KvPlane& plane, const Query& query, int keys, float* out, float* scratch) {
+template <int S> void attention_pattern_as(const KvPlane& plane, const Query& query, int keys, float* out, float* scratch) {
     float most = -INFINITY, total = 0.0f;
     for (int first = 0; first < keys; first += CHUNK) {
         const int count = min(CHUNK, keys - first);
-        attention_scores(plane, 1, &query, first, count, scratch, scratch + QUERIES * CHUNK);
+        attention_scores<S>(plane, 1, &query, first, count, scratch, scratch + QUERIES * CHUNK);
         std::memcpy(out + first, scratch, size_t(count) * 4);
     }
     for (int i = 0; i < keys; ++i) most = out[i] > most ? out[i] : most;
@@ -858,17 +881,27 @@ void attention_pattern(const KvPlane& plane, const Query& query, int keys, float
     for (int i = 0; i < keys; ++i) out[i] /= total;
 }
 
+void attention_pattern(const KvPlane& plane, const Query& query, int keys, float* out, float* scratch) {
+    BY_KV_DTYPE(attention_pattern_as, plane, query, keys, out, scratch)
+}
+
 // A head from given attention weights.
-void weighted_values(const KvPlane& plane, const float* pattern, int keys, float* out, float* scratch) {
-    const PageLoader load_page = value_loader(plane);
+template <int S> void weighted_values_as(const KvPlane& plane, const float* pattern, int keys, float* out, float* scratch) {
+    AttentionState state{0.0f, 1.0f, out};
     for (int i = 0; i < plane.head_size; ++i) out[i] = 0.0f;
     for (int at = 0; at < keys; at += PAGE) {
+        const KvPage<S> page(plane, at / PAGE);
         const int keys_here = min(PAGE, keys - at);
-        const float* values = load_page(plane, at / PAGE, keys_here, scratch + QUERIES * CHUNK);
-        for (int key = 0; key < keys_here; ++key)
-            for (int i = 0; i < plane.head_size; ++i) out[i] += pattern[at + key] * values[key * plane.head_size + i];
+        std::memcpy(scratch, pattern + at, size_t(keys_here) * 4);
+        if constexpr (S == KV_Q8) multiply_rows(1, keys_here, page.value_scales, scratch);
+        accumulate_page<S>(page.values, plane.head_size, keys_here, 1, scratch, &state);
     }
 }
+
+void weighted_values(const KvPlane& plane, const float* pattern, int keys, float* out, float* scratch) {
+    BY_KV_DTYPE(weighted_values_as, plane, pattern, keys, out, scratch)
+}
+#undef BY_KV_DTYPE
 
 // Merges the online softmax of another chunk of keys.
 float merge(AttentionState& into, const AttentionState& chunk, int head_size) {
