@@ -1,4 +1,4 @@
-"""What the benchmarks share: reports, and models of a true shape with random weights.
+"""What the benchmarks share: reports, texts, and models of a true shape with random weights.
 
 Timings are noisy, so contestants take turns within one run and only ratios are to be believed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import random
 import statistics
 import sys
 import time
@@ -24,6 +25,17 @@ QWEN3_06B: dict[str, Any] = {
     "rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "eos_token_id": 151645, "dtype": "bfloat16",
 }  # fmt: skip
 
+SMOLLM2: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rope_theta": 1e5,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+}  # fmt: skip
+
+MINILM: dict[str, Any] = {
+    "model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6,
+    "num_attention_heads": 12, "max_position_embeddings": 512, "dtype": "float32",
+}  # fmt: skip
+
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 50257, "dtype": "float32"}
 T5_SMALL: dict[str, Any] = {"model_type": "t5", "vocab_size": 32128, "dtype": "float32"}
 BART_BASE: dict[str, Any] = {
@@ -31,6 +43,14 @@ BART_BASE: dict[str, Any] = {
     "encoder_attention_heads": 12, "decoder_attention_heads": 12, "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072,
     "dtype": "float32",
 }  # fmt: skip
+
+WORDS = ["the", "a", "model", "reads", "every", "word", "and", "gives", "one", "vector", "of", "glass", "light", "people"]
+
+
+def texts(count: int) -> list[str]:
+    """Texts of 3 to 200 words, most of them short, as real ones are."""
+    draw = random.Random(0)
+    return [" ".join(draw.choices(WORDS, k=min(200, 3 + int(draw.expovariate(1 / 25))))) for _ in range(count)]
 
 
 def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:

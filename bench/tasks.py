@@ -9,7 +9,6 @@ that suits it best. MiniLM's weights are real, DistilBERT's random in the true s
 from __future__ import annotations
 
 import argparse
-import random
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -19,16 +18,8 @@ from typing import Any
 import torch
 
 import glassformer
-from common import race, report
+from common import race, report, texts
 from glassformer.checkpoint.locate import home, locate
-
-WORDS = ["the", "a", "model", "reads", "every", "word", "and", "gives", "one", "vector", "of", "glass", "light", "people"]
-
-
-def texts(count: int) -> list[str]:
-    """Texts of very different lengths, as real ones are."""
-    draw = random.Random(0)
-    return [" ".join(draw.choices(WORDS, k=min(200, 3 + int(draw.expovariate(1 / 25))))) for _ in range(count)]
 
 
 def distilbert(head: str) -> Path:

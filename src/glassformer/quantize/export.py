@@ -63,6 +63,13 @@ def write_model(
     *, ends: Sequence[int] = (), progress: NamedProgress | None = None,
 ) -> None:  # fmt: skip
     """Write a GGUF file of a model whose weights may come from anywhere; `ends`: the tokens that end a text."""
+    metadata, tensors = model_contents(name, config, weights, kind)
+    metadata |= tokenizer_metadata(tokenizer, config.vocab_size, ends)
+    write_gguf(path, metadata["general.architecture"], metadata, tensors, progress)
+
+
+def model_contents(name: str, config: Config, weights: Weights, kind: str) -> tuple[dict[str, Any], list[OutputTensor]]:
+    """A model's metadata, all but its tokenizer's, and its tensors, as a file in a kind has them."""
     architecture = architecture_of(config, name)
     plan = blueprint(config)
     heads = {field: getattr(config, field, None) for field in ("num_attention_heads", "num_key_value_heads")}
@@ -79,8 +86,7 @@ def write_model(
     metadata: dict[str, Any] = {f"{architecture}.{key}": value for key, value in config_metadata(config, plan).items()}
     metadata |= {"general.architecture": architecture, "general.type": "model", "general.name": name}
     check_reads_back(name, plan, metadata, tensors)
-    metadata |= _quantization_metadata(kind) | tokenizer_metadata(tokenizer, config.vocab_size, ends)
-    write_gguf(path, architecture, metadata, tensors, progress)
+    return metadata | _quantization_metadata(kind), tensors
 
 
 def tokenizer_metadata(tokenizer: Tokenizer, size: int, ends: Sequence[int]) -> dict[str, Any]:
