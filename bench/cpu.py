@@ -1,247 +1,242 @@
-"""The CPU engine beside llama.cpp and transformers: the same GGUF files, the same threads, in one run.
+"""The CPU engine beside llama.cpp's `llama-bench`: the same files, the same threads, in one run.
 
-    pip install llama-cpp-python        (built from source, as its makers have it for this processor)
-    python bench/cpu.py [--rounds 5] [--only smollm2 qwen3 rows watched start] [--chart docs/cpu.svg]
+    python bench/cpu.py --threads 2,8,16 --llama-bench PATH [--ik-llama-bench PATH] [--shapes] [--only text kinds …]
 
-Everybody streams text through the public face, greedy, and all take turns, round by round; figures are medians. A prompt's
-rate is its tokens by the time to the first token; the rate of writing is what the tokens after the first take. A ratio
-above 1 means that ours is faster. Ours runs twice: as it is, and with activations in q8, which is how llama.cpp rounds too.
-Without llama.cpp its columns are left out.
+Every figure is a process of its own: `llama-bench` for llama.cpp and its fork ik_llama.cpp, `glass_bench.py`, which times
+text to text, for ours. They take turns, round by round; figures are medians, in tokens per second, and a ratio above 1
+means that ours is faster. Ours runs twice: with its default of fourteen bits for activations, and with q8, which is how
+llama.cpp rounds. The rivals run with whatever makes them fastest: before the rounds each test is tried with and without
+flash attention, mmap (llama.cpp) and repacking (ik_llama.cpp). One that is not installed is left out.
+
+    text       SmolLM2 Q4_1: prefill, decode, decode after a long context
+    kinds      Qwen3-0.6B's shape in several kinds: prefill and decode
+    bandwidth  what share of the measured read bandwidth decoding reaches: tokens/s by the bytes of the weights
+    rows       8 and 16 rows decoded together ÷ 1 row
+    encoders   sentence embeddings beside transformers, onnxruntime and openvino (`encoders.py`)
+    start      `glass run` from the command line to its first text
+
+`--shapes` takes files of the same shapes with random weights instead of the real SmolLM2 and MiniLM (`shapes.py`), for a
+machine without them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
+import platform
+import shlex
+import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-THREADS = 2
-os.environ.setdefault("GLASS_THREADS", str(THREADS))
+import encoders
+import shapes
+from common import report
+from glassformer.checkpoint.locate import locate
+from read_bandwidth import read_bandwidth
 
-import glassformer  # noqa: E402
-from common import report  # noqa: E402
-from glassformer.checkpoint.locate import locate  # noqa: E402
-from glassformer.engine.protocol import Feed  # noqa: E402
-from glassformer.sites import Watch  # noqa: E402
-from shapes import random_gguf  # noqa: E402
+Measurement: TypeAlias = Callable[[], float]
+Row: TypeAlias = dict[str, Any]
 
-NEW = 64  # tokens that are timed after the first
-MUST = {  # what the engine was built to reach, and what was hoped for
-    "SmolLM2 Q4_1, writing ÷ llama.cpp": (1.5, 2.5),
-    "SmolLM2 Q4_1, writing ÷ transformers float32": (6.0, 10.0),
-    "SmolLM2 Q4_1, prompt of 512 ÷ llama.cpp": (3.0, 8.0),
-    "SmolLM2 Q4_1, writing after 4,000 tokens ÷ llama.cpp": (1.0, 1.5),
-    "Qwen3-0.6B's shape BF16, writing ÷ llama.cpp": (1.0, 1.2),
-    "Qwen3-0.6B's shape Q8_0, writing ÷ llama.cpp": (1.1, 1.5),
-    "Qwen3-0.6B's shape Q4_K, writing ÷ llama.cpp": (1.1, 1.5),
-    "8 rows ÷ one row, tokens/s": (3.0, 5.0),
-    "watched ÷ unwatched": (0.85, 0.95),
+HERE = Path(__file__).parent
+X86 = platform.machine().lower() in ("x86_64", "amd64")
+OURS, OURS_Q8, LLAMA, IK_LLAMA = "ours", "ours q8", "llama.cpp", "ik_llama.cpp"
+ROWS = (1, 8, 16)
+ROW_STEPS = 48
+ANY = 0  # any number of threads
+NEVER_SLOWER = {ANY: (1.0, 1.0)}
+KIND_DECODE = {ANY: (1.2, 1.5)} if X86 else NEVER_SLOWER
+GOALS: Mapping[str, Mapping[int, tuple[float, float]]] = {  # by threads: what the engine must reach, and aims at
+    "SmolLM2 Q4_1, decode": {2: (1.2, 1.8), 8: (1.7, 2.5), 16: (2.0, 3.5)} if X86 else {ANY: (1.7, 2.2)},
+    "SmolLM2 Q4_1, prefill of 512": {ANY: (1.3, 2.5) if X86 else (2.4, 3.0)},
+    "SmolLM2 Q4_1, decode after 4,000": {ANY: (2.0, 2.0)},
+    **{f"Qwen3-0.6B {kind}, decode": KIND_DECODE for kind in ("Q4_K", "Q8_0", "BF16")},
+    **{f"Qwen3-0.6B {kind}, decode": NEVER_SLOWER for kind in ("Q4_0", "Q6_K")},
+    **{f"Qwen3-0.6B {kind}, prefill of 512": NEVER_SLOWER for kind in shapes.KINDS},
+    "Qwen3-0.6B BF16, share of the read bandwidth": {8: (0.65, 0.85)},
+    "SmolLM2 Q4_1, 8 rows ÷ 1 row": {ANY: (3.0, 5.0)},
+    "SmolLM2 Q4_1, 16 rows ÷ 1 row": {ANY: (5.0, 5.0)},
 }
-Q8 = ", activations in q8"
-OURS = ("ours", f"ours{Q8}")
-TALE = "The keeper of the lighthouse told me how the storm came in that night: first the wind, then the rain, and then "
-
-Write = Callable[[str, int], None]  # a prompt, and how many tokens to write after it
 
 
-def ours(path: Path) -> dict[str, Write]:
-    return {name: writer(path, activations) for name, activations in zip(OURS, ("q14", "q8"), strict=True)}
+@dataclass(frozen=True)
+class Test:
+    """What is timed: the prefill of a prompt, or the decoding of new tokens after so many (`depth`)."""
+
+    prompt: int = 0
+    new: int = 0
+    depth: int = 0
+
+    def __str__(self) -> str:
+        if self.prompt:
+            return f"prefill of {self.prompt:,}"
+        return f"decode after {self.depth:,}" if self.depth else "decode"
+
+    @property
+    def options(self) -> list[str]:
+        return ["-p", str(self.prompt), "-n", str(self.new), *(["-d", str(self.depth)] if self.depth else [])]
+
+    @property
+    def ik_options(self) -> list[str]:
+        """The fork has another option for a depth."""
+        return ["-p", "0", "-n", "0", "-gp", f"{self.depth},{self.new}"] if self.depth else self.options
 
 
-def writer(path: Path, activations: str) -> Write:
-    model = glassformer.load(path, executor="cpu", activations=activations)
-    logging.getLogger("glassformer").setLevel(logging.ERROR)  # what is written does not matter here
-
-    def write(prompt: str, new: int) -> None:
-        for _ in model.stream(prompt, raw=True, max_new_tokens=new, do_sample=False):
-            pass
-
-    return write
+@dataclass(frozen=True)
+class Model:
+    name: str
+    path: Path
 
 
-def llama(path: Path) -> Write | None:
-    try:
-        from llama_cpp import Llama
-    except ImportError:
-        return None
-    model = Llama(str(path), n_ctx=5120, n_threads=THREADS, n_threads_batch=THREADS, n_batch=512, verbose=False)
-
-    def write(prompt: str, new: int) -> None:
-        model.reset()  # else it would remember the prompt of the last round
-        for _ in model.create_completion(prompt, max_tokens=new, temperature=0.0, stream=True):
-            pass
-
-    return write
+def output_of(command: Sequence[str]) -> Any:
+    """The JSON that a command prints."""
+    finished = subprocess.run(command, capture_output=True, text=True)
+    if finished.returncode:
+        raise SystemExit(f"{shlex.join(command)} failed ({finished.returncode}):\n{finished.stderr}")
+    return json.loads(finished.stdout)
 
 
-def transformers(path: Path) -> Write:
-    """The same model with its weights expanded to float32, as transformers reads them."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    torch.set_num_threads(THREADS)
-    tokenizer = glassformer.AutoTokenizer.from_pretrained(path)
-    with tempfile.TemporaryDirectory() as folder:
-        glassformer.AutoModelForCausalLM.from_pretrained(path).save_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-    def write(prompt: str, new: int) -> None:
-        ids = torch.tensor([tokenizer(prompt)["input_ids"]])
-        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False, pad_token_id=0)
-
-    return write
+def tokens_per_second(command: Sequence[str]) -> float:
+    (result,) = output_of(command)
+    return float(result["avg_ts"])
 
 
-def seconds(write: Write, prompt: str, new: int) -> float:
-    began = time.perf_counter()
-    write(prompt, new)
-    return time.perf_counter() - began
+def glass_bench(model: Model, threads: int, options: Sequence[str], activations: str = "q14") -> float:
+    fixed = ["-m", str(model.path), "-t", str(threads), "--activations", activations]
+    return tokens_per_second([sys.executable, str(HERE / "glass_bench.py"), *fixed, *options])
 
 
-def race(
-    writers: Mapping[str, Write | None], prompt: str, new: int, rounds: int, warm: bool = True
-) -> dict[str, tuple[float, float]]:
-    """Seconds to the first token, and for each one after it: medians of rounds in which all take turns."""
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name, write in writers.items() if write}
-    for turn in range(rounds + warm):
-        for name, found in times.items():
-            write = writers[name]
-            assert write is not None
-            first = seconds(write, prompt, 1)
-            whole = seconds(write, prompt, 1 + new)
-            if turn or not warm:  # the first turn warms up
-                found.append((first, (whole - first) / new))
-    return {
-        name: (statistics.median(one[0] for one in found), statistics.median(one[1] for one in found))
-        for name, found in times.items()
-    }
+def llama_bench(
+    binary: str, variants: Sequence[Sequence[str]], model: Model, threads: int, options: Sequence[str]
+) -> Measurement:
+    """A test of llama.cpp with the fastest of the variants, each of which is tried first."""
+    command = [binary, "-m", str(model.path), "-t", str(threads), "-ngl", "0", "-r", "1", "-o", "json", *options]
+    fastest = max(variants, key=lambda variant: tokens_per_second([*command, *variant]))
+    return partial(tokens_per_second, [*command, *fastest])
 
 
-def text_of(path: Path, tokens: int) -> str:
-    """A tale of so many tokens."""
-    tokenizer = glassformer.AutoTokenizer.from_pretrained(path)
-    ids = tokenizer(TALE * (tokens // 10 + 1))["input_ids"][:tokens]
-    return str(tokenizer.decode(ids))
-
-
-def ratios(found: Mapping[str, tuple[float, float]], which: int, what: str) -> list[dict[str, Any]]:
-    return [
-        {"what": f"{what} ÷ {name}{how.removeprefix('ours')}", "ratio": round(taken[which] / found[how][which], 2)}
-        for how in OURS
-        for name, taken in found.items()
-        if how in found and name not in OURS
-    ]
-
-
-def rates(what: str, found: Mapping[str, tuple[float, float]], tokens: int) -> list[dict[str, Any]]:
-    rows = []
-    for name, (first, each) in found.items():
-        rows.append({"what": what, "who": name, "prompt tokens/s": round(tokens / first, 1), "tokens/s": round(1 / each, 1)})
-    return rows
-
-
-def smollm2(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    path = locate("smollm2")
-    both = {**ours(path), "llama.cpp": llama(path)}
-    short = race({**both, "transformers float32": transformers(path)}, TALE, NEW, rounds)
-    prompt = race(both, text_of(path, 512), 16, rounds)
-    long = race(both, text_of(path, 4000), 32, 1, warm=False)  # a minute and a half
-    name = "SmolLM2 Q4_1"
-    told = (
-        rates(f"{name}, 26 tokens", short, 26)
-        + rates(f"{name}, 512 tokens", prompt, 512)
-        + rates(f"{name}, 4,000", long, 4000)
-    )
-    found = ratios(short, 1, f"{name}, writing") + ratios(prompt, 0, f"{name}, prompt of 512")
-    return told, found + ratios(long, 1, f"{name}, writing after 4,000 tokens")
-
-
-def qwen3(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    told, found = [], []
-    for kind in ("BF16", "Q8_0", "Q4_K"):
-        path = random_gguf(kind)
-        slow = kind == "BF16"  # without the instructions the other side takes a second for a token
-        prompt, new, turns = (8, 6, 1) if slow else (64, 24, max(2, rounds // 2))
-        mine = {OURS[0]: writer(path, "q14")} if slow else ours(path)  # floats are not rounded
-        taken = race({**mine, "llama.cpp": llama(path)}, text_of(path, prompt), new, turns)
-        told += rates(f"Qwen3-0.6B's shape {kind}, {prompt} tokens", taken, prompt)
-        found += ratios(taken, 1, f"Qwen3-0.6B's shape {kind}, writing")
-    return told, found
-
-
-def per_step(executor: Any, step: Callable[[], Any], count: int = 48) -> float:
-    began = time.perf_counter()
-    for _ in range(count):
-        step()
-    return (time.perf_counter() - began) / count
-
-
-def rows_at_once(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    fine, coarse = (rows_with(activations, rounds) for activations in ("q14", "q8"))
-    told, found = [], []
-    for how, (one, eight) in {"": fine, Q8: coarse}.items():
-        told.append({"what": f"SmolLM2 Q4_1, one row and eight{how}", "tokens/s": round(one, 1), "eight": round(eight, 1)})
-        found.append({"what": f"8 rows ÷ one row, tokens/s{how}", "ratio": round(eight / one, 2)})
-    return told, found
-
-
-def rows_with(activations: str, rounds: int) -> tuple[float, float]:
-    """Tokens a second of one row, and of eight together."""
-    executor = glassformer.load("smollm2", executor="cpu", activations=activations).executor
-    rows = [executor.open() for _ in range(9)]
-    executor.run([Feed(row, list(range(100, 120 + number))) for number, row in enumerate(rows)])
-
-    def step(some: list[Any]) -> None:
-        for scores in executor.run([Feed(row, [9]) for row in some]):
-            scores.host().argmax()
-
-    times: dict[int, list[float]] = {1: [], 8: []}
+def race(contestants: Mapping[str, Measurement], rounds: int) -> dict[str, float]:
+    """Medians of rounds in which all take turns."""
+    rates: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
-        for count, found in times.items():
-            found.append(per_step(executor, lambda some=rows[9 - count :]: step(some)))
-    one, eight = (statistics.median(found) for found in times.values())
-    return 1 / one, 8 / eight
+        for name, measure in contestants.items():
+            rates[name].append(measure())
+    return {name: statistics.median(measured) for name, measured in rates.items()}
 
 
-def watched(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    executor = glassformer.load("smollm2", executor="cpu").executor
-    rows = [executor.open() for _ in range(2)]
-    executor.run([Feed(row, list(range(100, 200))) for row in rows])
-    watch = Watch(frozenset({"blocks.3.attention.pattern"}))
-
-    def plain() -> None:
-        executor.run([Feed(rows[0], [9])])[0].host().argmax()
-
-    def seen() -> None:
-        (scores,) = executor.run([Feed(rows[1], [9], watch=watch)])
-        scores.top(10)
-        assert scores.sites["blocks.3.attention.pattern"].shape[1] == 9
-
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(2 * rounds):
-        for step, found in zip((plain, seen), times, strict=True):
-            found.append(per_step(executor, step))
-    alone, looked = map(statistics.median, times)
-    told = [
-        {
-            "what": "ten candidates and one layer's attention",
-            "tokens/s": round(1 / looked, 1),
-            "unwatched": round(1 / alone, 1),
-        }
-    ]
-    return told, [{"what": "watched ÷ unwatched", "ratio": round(alone / looked, 2)}]
+def with_goals(row: Row, threads: int) -> Row:
+    """A row whose ratio is marked with what it must reach, what it aims at, and which of them it reaches."""
+    goals = GOALS.get(row["what"], {})
+    goal = goals.get(threads, goals.get(ANY))
+    if goal is None or "ratio" not in row:
+        return row
+    must, aim = goal
+    mark = "aim reached" if row["ratio"] >= aim else "must reached" if row["ratio"] >= must else "MISSED"
+    return {**row, "must": must, "aim": aim, "": mark}
 
 
-MEASURE = """
+@dataclass(frozen=True)
+class Bench:
+    rounds: int
+    threads: Sequence[int]
+    smollm2: Model
+    minilm: Path
+    kinds: Sequence[str]
+    prefill: int
+    decode: int
+    depth: int
+    rivals: Mapping[str, str] = field(default_factory=dict)  # the binaries of llama-bench by name
+
+    def text(self) -> Iterator[Row]:
+        for threads in self.threads:
+            for test in (Test(self.prefill), Test(new=self.decode), Test(new=self.decode // 4, depth=self.depth)):
+                yield self._beside_rivals(self.smollm2, threads, test)
+
+    def qwen3(self) -> Iterator[Row]:
+        for kind in self.kinds:
+            model = Model(f"Qwen3-0.6B {kind}", shapes.random_gguf(kind))
+            for threads in self.threads:
+                for test in (Test(self.prefill), Test(new=self.decode)):
+                    yield self._beside_rivals(model, threads, test)
+
+    def _beside_rivals(self, model: Model, threads: int, test: Test) -> Row:
+        contestants: dict[str, Measurement] = {OURS: partial(glass_bench, model, threads, test.options)}
+        if "BF16" not in model.name:  # whose activations are not rounded
+            contestants[OURS_Q8] = partial(glass_bench, model, threads, test.options, "q8")
+        if (binary := self.rivals.get(LLAMA)) is not None:
+            variants = [["-fa", flash, "-mmp", mmap] for flash, mmap in product("01", "01")]
+            contestants[LLAMA] = llama_bench(binary, variants, model, threads, test.options)
+        if (binary := self.rivals.get(IK_LLAMA)) is not None:
+            variants = [["-fa", flash, "-rtr", repack] for flash, repack in product("01", "01")]
+            contestants[IK_LLAMA] = llama_bench(binary, variants, model, threads, test.ik_options)
+        rates = race(contestants, self.rounds)
+        row: Row = {"what": f"{model.name}, {test}", "threads": threads, **rounded(rates)}
+        if LLAMA in rates:
+            row |= {"ratio": round(rates[OURS] / rates[LLAMA], 2)}
+            row |= {"q8 ratio": round(rates[OURS_Q8] / rates[LLAMA], 2)} if OURS_Q8 in rates else {}
+        if IK_LLAMA in rates:
+            row |= {f"÷ {IK_LLAMA}": round(rates[OURS] / rates[IK_LLAMA], 2)}
+        return with_goals(row, threads)
+
+    def bandwidth(self) -> Iterator[Row]:
+        for model in (self.smollm2, Model("Qwen3-0.6B BF16", shapes.random_gguf("BF16"))):
+            size = model.path.stat().st_size
+            for threads in self.threads:
+                decode = partial(glass_bench, model, threads, Test(new=self.decode).options)
+                rates = race({OURS: decode, "GB/s": partial(read_bandwidth, size, threads)}, self.rounds)
+                limit = rates["GB/s"] * 1e9 / size
+                row = {"what": f"{model.name}, share of the read bandwidth", "threads": threads, **rounded(rates)}
+                yield with_goals({**row, "limit": round(limit, 1), "ratio": round(rates[OURS] / limit, 2)}, threads)
+
+    def rows(self) -> Iterator[Row]:
+        for threads in self.threads:
+            options = {rows: ["-n", str(ROW_STEPS), "--rows", str(rows)] for rows in ROWS}
+            contestants = {
+                f"{rows}{suffix}": partial(glass_bench, self.smollm2, threads, options[rows], activations)
+                for rows in ROWS
+                for suffix, activations in (("", "q14"), (" q8", "q8"))
+            }
+            rates = race(contestants, self.rounds)
+            for rows in ROWS[1:]:
+                row = {"what": f"{self.smollm2.name}, {rows} rows ÷ 1 row", "threads": threads}
+                row |= {OURS: round(rates[f"{rows}"], 1), "1 row": round(rates["1"], 1)}
+                row |= {"ratio": round(rates[f"{rows}"] / rates["1"], 2)}
+                row |= {"q8 ratio": round(rates[f"{rows} q8"] / rates["1 q8"], 2)}
+                yield with_goals(row, threads)
+
+    def encoders(self) -> Iterator[Row]:
+        for threads in self.threads:
+            rates = race({name: partial(self._embed, name, threads) for name in encoders.installed()}, self.rounds)
+            row: Row = {"what": "MiniLM, 300 texts, texts/s", "threads": threads, **rounded(rates)}
+            yield row | {f"÷ {name}": round(rates[OURS] / rate, 2) for name, rate in rates.items() if name != OURS}
+
+    def _embed(self, engine: str, threads: int) -> float:
+        options = ["-m", str(self.minilm), "-e", engine, "-t", str(threads)]
+        return float(output_of([sys.executable, str(HERE / "encoders.py"), *options])["texts/s"])
+
+    def start(self) -> Iterator[Row]:
+        """`glass run`: seconds to the first text, and memory beside the model's file."""
+        glass_run = [sys.executable, "-m", "glassformer", "run", "-m", str(self.smollm2.path), "-n", "8", "Hi!"]
+        command = [sys.executable, "-c", FIRST_TEXT, *glass_run]
+        output_of(command)  # the first start reads more files
+        first, peak = map(statistics.median, zip(*(output_of(command) for _ in range(self.rounds)), strict=True))
+        memory = round((peak - self.smollm2.path.stat().st_size) / 1e6)
+        yield {"what": "glass run, second start", "seconds to the first text": round(first, 2), "MB beside the file": memory}
+
+
+def rounded(rates: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(rate, 1) for name, rate in rates.items()}
+
+
+FIRST_TEXT = """
 import json, os, subprocess, sys, time
 began = time.perf_counter()
 with subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
@@ -253,64 +248,76 @@ with subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.DE
 print(json.dumps([first, used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)]))
 """  # in a process of its own, for a child's peak begins with what its parent holds
 
-
-def start(rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """`glass run` from the command line: seconds to the first text, and memory beside the model's file."""
-    size = locate("smollm2").stat().st_size
-    command = [str(Path(sys.executable).with_name("glass")), "run", "What is the capital of France?"]
-    found = []
-    for turn in range(rounds + 1):
-        measured = subprocess.run([sys.executable, "-c", MEASURE, *command], capture_output=True, text=True, check=True)
-        if turn:
-            found.append(json.loads(measured.stdout))
-    first, peak = (statistics.median(column) for column in zip(*found, strict=True))
-    return [{
-        "what": "glass run, second start", "seconds to the first text": round(first, 2),
-        "MB beside the file": round((peak - size) / 1e6),
-    }], []  # fmt: skip
-
-
-PARTS: dict[str, Callable[[int], tuple[list[dict[str, Any]], list[dict[str, Any]]]]] = {
-    "smollm2": smollm2, "qwen3": qwen3, "rows": rows_at_once, "watched": watched, "start": start,
+PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "text": Bench.text, "kinds": Bench.qwen3, "bandwidth": Bench.bandwidth, "rows": Bench.rows,
+    "encoders": Bench.encoders, "start": Bench.start,
 }  # fmt: skip
 
 
-def chart(found: list[dict[str, Any]], path: Path) -> None:
-    """The ratios as bars, with what was to be reached as a mark on each."""
+def chart(rows: Sequence[Row], path: Path) -> None:
+    """The ratios as bars, q8's in a lighter colour, with what must be reached as a mark on each."""
     from matplotlib import pyplot as plt
 
-    order = list(MUST)[::-1]
-    rows = sorted((row for row in found[::-1] if "must" in row), key=lambda row: order.index(row["what"].removesuffix(Q8)))
-    figure, axes = plt.subplots(figsize=(9, 0.4 * len(rows) + 1))
-    colours = ["#9ab8d4" if row["what"].endswith(Q8) else "#4878a8" for row in rows]
-    axes.barh([row["what"] for row in rows], [row["ratio"] for row in rows], color=colours)
-    for number, row in enumerate(rows):
-        axes.plot([row["must"]] * 2, [number - 0.4, number + 0.4], color="#c44e52", linewidth=2)
-        near = row["ratio"] <= row["must"] < row["ratio"] + 0.8  # the mark would lie on the number
-        axes.text(row["must"] if near else row["ratio"], number, f" {row['ratio']:g}", va="center")
+    bars = []
+    for row in rows:
+        if "must" in row:
+            rival = "" if "÷" in row["what"] or "share" in row["what"] else f" ÷ {LLAMA}"
+            label = f"{row['what']}{rival}, {row['threads']} threads"
+            bars.append((label, row["ratio"], row["must"], "#4878a8"))
+            if "q8 ratio" in row:
+                bars.append((f"{label}, activations in q8", row["q8 ratio"], row["must"], "#9ab8d4"))
+    figure, axes = plt.subplots(figsize=(9, 0.4 * len(bars) + 1))
+    for number, (_, ratio, must, colour) in enumerate(bars[::-1]):
+        axes.barh(number, ratio, color=colour)
+        axes.plot([must] * 2, [number - 0.4, number + 0.4], color="#c44e52", linewidth=2)
+        near = ratio <= must < ratio + 0.8  # the mark would lie on the number
+        axes.text(must if near else ratio, number, f" {ratio:g}", va="center")
+    axes.set_yticks(range(len(bars)), [label for label, *_ in bars[::-1]])
     axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xlabel("times as fast (red: what was to be reached)")
+    axes.set_xlabel("ratio (red: must be reached)")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, bbox_inches="tight")
 
 
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=numbers, default=[os.cpu_count() or 1], help="such as 2,8,16")
+    parser.add_argument("--llama-bench", default="llama-bench", help="llama.cpp's; by default from the PATH")
+    parser.add_argument("--ik-llama-bench", default="ik-llama-bench", help="ik_llama.cpp's; by default from the PATH")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--kinds", nargs="+", default=shapes.KINDS)
+    parser.add_argument("--prefill", type=int, default=512, help="tokens of a timed prompt")
+    parser.add_argument("--decode", type=int, default=128, help="tokens that are decoded; a quarter after a long context")
+    parser.add_argument("--depth", type=int, default=4000, help="tokens of the long context")
+    parser.add_argument("--shapes", action="store_true", help="random weights instead of the real models")
     parser.add_argument("--chart", type=Path)
-    arguments = parser.parse_args()
-    told: list[dict[str, Any]] = []
-    found: list[dict[str, Any]] = []
-    for part in arguments.only:
-        more, reached = PARTS[part](arguments.rounds)
-        told, found = told + more, found + reached
-    for row in found:
-        if (what := row["what"].removesuffix(Q8)) in MUST:
-            row["must"], row["aim"] = MUST[what]
-    report("the CPU engine", told + found)
-    if arguments.chart:
-        chart(found, arguments.chart)
+    options = parser.parse_args()
+    binaries = {LLAMA: shutil.which(options.llama_bench), IK_LLAMA: shutil.which(options.ik_llama_bench)}
+    bench = Bench(
+        options.rounds, options.threads,
+        Model("SmolLM2 Q4_1", shapes.smollm2() if options.shapes else locate("smollm2")),
+        shapes.minilm() if options.shapes else locate("minilm"),
+        options.kinds, options.prefill, options.decode, options.depth,
+        {name: binary for name, binary in binaries.items() if binary is not None},
+    )  # fmt: skip
+    if (load := os.getloadavg()[0]) > (os.cpu_count() or 1) / 4:
+        print(
+            f"warning: the load is {load:.1f}; threads that wait for each other suffer most, so ratios are wrong",
+            file=sys.stderr,
+        )
+    rows = []
+    for part in options.only:
+        for row in PARTS[part](bench):
+            print("  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
+            rows.append(row)
+    report("the CPU engine", rows)
+    if options.chart:
+        chart(rows, options.chart)
 
 
 if __name__ == "__main__":
