@@ -1,6 +1,7 @@
 """The CPU engine beside llama.cpp's `llama-bench`: the same files, the same threads, in one run.
 
     python bench/cpu.py --threads 2,8,16 --llama-bench PATH [--ik-llama-bench PATH] [--shapes] [--only text kinds …]
+    python bench/cpu.py --results run.json --chart docs/cpu.svg
 
 Every figure is a process of its own: `llama-bench` for llama.cpp and its fork ik_llama.cpp, `glass_bench.py`, which times
 text to text, for ours. They take turns, round by round; figures are medians, in tokens per second, and a ratio above 1
@@ -223,13 +224,18 @@ class Bench:
 
     def encoders(self) -> Iterator[Row]:
         for threads in self.threads:
-            rates = race({name: partial(self._embed, name, threads) for name in encoders.installed()}, self.rounds)
+            similarities: dict[str, float] = {}  # of two texts by each engine, which must be the same
+            embed = partial(self._texts_per_second, threads, similarities)
+            rates = race({name: partial(embed, name) for name in encoders.installed()}, self.rounds)
             row: Row = {"what": "MiniLM, 300 texts, texts/s", "threads": threads, **rounded(rates)}
-            yield row | {f"÷ {name}": round(rates[OURS] / rate, 2) for name, rate in rates.items() if name != OURS}
+            row |= {f"÷ {name}": round(rates[OURS] / rate, 2) for name, rate in rates.items() if name != OURS}
+            yield row | {"similarities apart": f"{max(similarities.values()) - min(similarities.values()):.0e}"}
 
-    def _embed(self, engine: str, threads: int) -> float:
+    def _texts_per_second(self, threads: int, similarities: dict[str, float], engine: str) -> float:
         options = ["-m", str(self.minilm), "-e", engine, "-t", str(threads)]
-        return float(output_of([sys.executable, str(HERE / "encoders.py"), *options])["texts/s"])
+        result = output_of([sys.executable, str(HERE / "encoders.py"), *options])
+        similarities[engine] = result["similarity"]
+        return float(result["texts/s"])
 
     def start(self) -> Iterator[Row]:
         """`glass run`: seconds to the first text, and memory beside the model's file."""
@@ -294,6 +300,33 @@ def numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
+def measure(options: argparse.Namespace) -> list[Row]:
+    rivals = {}
+    for name, default, path in (
+        (LLAMA, "llama-bench", options.llama_bench),
+        (IK_LLAMA, "ik-llama-bench", options.ik_llama_bench),
+    ):
+        if (binary := shutil.which(path or default)) is not None:
+            rivals[name] = binary
+        elif path is not None:
+            raise SystemExit(f"{path} is no program that can be run")
+    bench = Bench(
+        options.rounds, options.threads, options.shapes, options.kinds,
+        options.prefill, options.decode, options.depth, rivals,
+    )  # fmt: skip
+    if (load := os.getloadavg()[0]) > (os.cpu_count() or 1) / 4:
+        print(
+            f"warning: the load is {load:.1f}; threads that wait for each other suffer most, so ratios are wrong",
+            file=sys.stderr,
+        )
+    rows: list[Row] = []
+    for part in options.only:
+        for row in PARTS[part](bench):
+            print("  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
+            rows.append(row)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=numbers, default=[os.cpu_count() or 1], help="such as 2,8,16")
@@ -306,33 +339,16 @@ def main() -> None:
     parser.add_argument("--decode", type=int, default=128, help="tokens that are decoded; a quarter after a long context")
     parser.add_argument("--depth", type=int, default=4000, help="tokens of the long context")
     parser.add_argument("--shapes", action="store_true", help="random weights instead of the real models")
-    parser.add_argument("--chart", type=Path)
+    parser.add_argument("--chart", type=Path, help="draw the ratios into this file")
+    parser.add_argument("--results", type=Path, help="the JSON of an earlier run, for a chart without measuring")
     options = parser.parse_args()
-    rivals = {}
-    for name, default, path in (
-        (LLAMA, "llama-bench", options.llama_bench),
-        (IK_LLAMA, "ik-llama-bench", options.ik_llama_bench),
-    ):
-        if (binary := shutil.which(path or default)) is not None:
-            rivals[name] = binary
-        elif path is not None:
-            parser.error(f"{path} is no program that can be run")
-    bench = Bench(
-        options.rounds, options.threads, options.shapes, options.kinds,
-        options.prefill, options.decode, options.depth, rivals,
-    )  # fmt: skip
-    if (load := os.getloadavg()[0]) > (os.cpu_count() or 1) / 4:
-        print(
-            f"warning: the load is {load:.1f}; threads that wait for each other suffer most, so ratios are wrong",
-            file=sys.stderr,
-        )
-    rows = []
-    for part in options.only:
-        for row in PARTS[part](bench):
-            print("  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr, flush=True)
-            rows.append(row)
-    report("the CPU engine", rows)
-    if options.chart:
+    rows: list[Row]
+    if options.results is not None:
+        rows = json.loads(options.results.read_text("utf-8"))["rows"]
+    else:
+        rows = measure(options)
+        report("the CPU engine", rows)
+    if options.chart is not None:
         chart(rows, options.chart)
 
 
