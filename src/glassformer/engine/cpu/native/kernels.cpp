@@ -141,6 +141,27 @@ void norm(const Norm& norm, const float* in, int count, float* out) {
 
 inline float safe_inverse(float scale) { return scale >= 1.17549435e-38f ? 1.0f / scale : 0.0f; }  // of less it would be infinite
 
+#ifndef HAS_QUANTIZE_BLOCK
+// A block's codes, the upper parts and then the lower ones, and the totals of its halves.
+template <int P> inline void quantize_block(const float* in, float inverse, int8_t* codes, int32_t* totals) {
+    float rounded[BLOCK];
+    int32_t code[BLOCK];
+    uint32_t sums[2] = {0, 0};
+    for (int i = 0; i < BLOCK; ++i) rounded[i] = in[i] * inverse + 12582912.0f;  // an integer in the low bits
+    std::memcpy(code, rounded, sizeof code);
+    for (int i = 0; i < BLOCK; ++i) {
+        const int32_t whole = code[i] - 0x4b400000, upper = P == 2 ? (whole + 32) >> 6 : whole;
+        codes[i] = int8_t(upper);
+        if constexpr (P == 2) codes[BLOCK + i] = int8_t(whole - upper * 64);
+    }
+    for (int i = 0; i < BLOCK / 2; ++i) {
+        sums[0] += uint32_t(code[i]) - 0x4b400000u;
+        sums[1] += uint32_t(code[BLOCK / 2 + i]) - 0x4b400000u;
+    }
+    std::memcpy(totals, sums, sizeof sums);
+}
+#endif
+
 // Fourteen bits of each input: an upper part of eight and a lower one of six, each of which a dot instruction takes. Eight
 // bits alone, which can be asked for, lose a hundredth of each product, enough to change a word here and there.
 template <int P> void quantize_to(const float* in, int count, int8_t* codes, float* scales, float* sums) {
@@ -153,24 +174,12 @@ template <int P> void quantize_to(const float* in, int count, int8_t* codes, flo
             zero = fma(x, set(0.0f), zero);  // NaN if one of them is: a maximum would hide it
         }
         const float scale = reduce_max(high) / most + reduce_add(zero), inverse = safe_inverse(scale);
-        float rounded[BLOCK];
-        int32_t code[BLOCK];
-        uint32_t totals[2] = {0, 0};  // of NaNs they may overflow
-        for (int i = 0; i < BLOCK; ++i) rounded[i] = in[i] * inverse + 12582912.0f;  // an integer in the low bits
-        std::memcpy(code, rounded, sizeof code);
-        for (int i = 0; i < BLOCK; ++i) {
-            const int32_t whole = code[i] - 0x4b400000, upper = P == 2 ? (whole + 32) >> 6 : whole;
-            codes[i] = int8_t(upper);
-            if constexpr (P == 2) codes[BLOCK + i] = int8_t(whole - upper * 64);
-        }
-        for (int i = 0; i < BLOCK / 2; ++i) {
-            totals[0] += uint32_t(code[i]) - 0x4b400000u;
-            totals[1] += uint32_t(code[BLOCK / 2 + i]) - 0x4b400000u;
-        }
+        int32_t totals[2];
+        quantize_block<P>(in, inverse, codes, totals);
         *scales++ = scale;
-        sums[0] = scale * float(int32_t(totals[0] + totals[1]));
-        sums[1] = scale * float(int32_t(totals[0]));
-        sums[2] = scale * float(int32_t(totals[1]));
+        sums[0] = scale * float(int32_t(uint32_t(totals[0]) + uint32_t(totals[1])));  // of NaNs they may overflow
+        sums[1] = scale * float(totals[0]);
+        sums[2] = scale * float(totals[1]);
     }
 }
 

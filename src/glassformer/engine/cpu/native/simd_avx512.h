@@ -84,6 +84,18 @@ inline B high_bits(B a, B b, B c) {
 }
 inline Block load_block(const int8_t* codes) { return {codes}; }
 
+#define HAS_QUANTIZE_BLOCK
+inline void store_bytes(int8_t* p, I x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(x)); }
+template <int P> inline void quantize_block(const float* in, float inverse, int8_t* codes, int32_t* totals) {
+    for (int half = 0; half < 2; ++half, in += W, codes += W) {
+        const I whole = _mm512_cvtps_epi32(mul(load(in), inverse));
+        const I upper = P == 2 ? _mm512_srai_epi32(_mm512_add_epi32(whole, _mm512_set1_epi32(32)), 6) : whole;
+        store_bytes(codes, upper);
+        if (P == 2) store_bytes(codes + 2 * W, _mm512_sub_epi32(whole, _mm512_slli_epi32(upper, 6)));
+        totals[half] = _mm512_reduce_add_epi32(whole);
+    }
+}
+
 // Unsigned codes with signed inputs, summed in 32 bits. Compilers would spread the inputs in an instruction of its own.
 typedef int32_t __attribute__((may_alias, aligned(1))) FourCodes;
 template <int G, int BITS> inline I dot(I r, B x, const Block& a) {

@@ -102,8 +102,8 @@ class WorkSharing {
                         const int other = (thread_ + turn) % work_.threads_;
                         if (other < division.stretches) run_stretch(other, division, function);
                     }
-                if (spin < YIELD_AFTER) cpu_pause();
-                else std::this_thread::yield();
+                if (spin > YIELD_AFTER) std::this_thread::yield();
+                else if (spin > EAGER) cpu_pause();
             }
         }
 
@@ -113,7 +113,8 @@ class WorkSharing {
     };
 
   private:
-    static constexpr int PATIENCE = 50;       // turns of waiting before a thread helps the others: one or two microseconds
+    static constexpr int EAGER = 32;          // turns of waiting without a pause, which takes longer than a short wait
+    static constexpr int PATIENCE = 64;       // turns of waiting before a thread helps the others: one or two microseconds
     static constexpr int YIELD_AFTER = 4000;  // turns before it lets other programs run
 
     static int groups_of(int stretches) { return (stretches + GROUP - 1) / GROUP; }

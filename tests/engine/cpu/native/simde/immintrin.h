@@ -57,3 +57,27 @@ inline __m512i _mm512_cvtps_epi32(__m512 x) {
     return of_halves<__m512i>(_mm256_cvtps_epi32(half_of<__m256>(x, 0)), _mm256_cvtps_epi32(half_of<__m256>(x, 1)));
 }
 #endif
+#ifndef _mm512_srai_epi32
+inline __m512i _mm512_srai_epi32(__m512i x, int count) {
+    return of_halves<__m512i>(_mm256_srai_epi32(half_of<__m256i>(x, 0), count), _mm256_srai_epi32(half_of<__m256i>(x, 1), count));
+}
+#endif
+#ifndef _mm512_cvtepi32_epi8
+inline __m128i _mm512_cvtepi32_epi8(__m512i x) {
+    int32_t wide[16];
+    int8_t narrow[16];
+    std::memcpy(wide, &x, sizeof wide);
+    for (int i = 0; i < 16; ++i) narrow[i] = int8_t(wide[i]);
+    __m128i result;
+    std::memcpy(&result, narrow, sizeof narrow);
+    return result;
+}
+#endif
+#ifndef _mm512_reduce_add_epi32
+inline int32_t _mm512_reduce_add_epi32(__m512i x) {
+    uint32_t lanes[16], total = 0;
+    std::memcpy(lanes, &x, sizeof lanes);
+    for (uint32_t lane : lanes) total += lane;
+    return int32_t(total);
+}
+#endif
