@@ -11,7 +11,7 @@ flash attention, mmap (llama.cpp) and repacking (ik_llama.cpp). One that is not 
 
     text       SmolLM2 Q4_1: prefill, decode, decode after a long context
     kinds      Qwen3-0.6B's shape in several kinds: prefill and decode
-    bandwidth  what share of the measured read bandwidth decoding reaches: tokens/s by the bytes of the weights
+    bandwidth  what share of the measured read bandwidth decoding reaches: tokens/s times the file's bytes
     rows       8 and 16 rows decoded together ÷ 1 row
     encoders   sentence embeddings beside transformers, onnxruntime and openvino (`encoders.py`)
     start      `glass run` from the command line to its first text
