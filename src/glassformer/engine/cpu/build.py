@@ -10,7 +10,6 @@ This module needs only the standard library, because the wheel's build hook uses
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
@@ -25,10 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import TypeAlias
 
 from glassformer.atomic_files import sync_tree, temporary_folder, write_text
 from glassformer.errors import ExecutorError
+from glassformer.file_lock import try_lock
 from glassformer.progress import NamedProgress
 
 Flags: TypeAlias = tuple[str, ...]
@@ -426,24 +426,8 @@ def _remove_unused(folder: Path) -> None:
 def _build_lock(folder: Path) -> Iterator[None]:
     """One build at a time; the system releases the lock when its process ends, in whatever way."""
     with (folder / "lock").open("wb") as file:
-        if not _try_lock(file):
+        if not try_lock(file):
             note("another process is building the CPU engine: waiting for it")
-            while not _try_lock(file):
+            while not try_lock(file):
                 time.sleep(0.1)
         yield
-
-
-def _try_lock(file: BinaryIO) -> bool:
-    """Whether the file could be locked. On a file system without locks always: two may build, and the last one wins."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-    return True
