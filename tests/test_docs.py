@@ -111,7 +111,7 @@ for name in ("alone", "empty", "renamed"):
     assert "blueprints/renamed.py has a Config for model_type 'other'." in renamed
 
 
-SLOW = "glass doctor --verify"  # what it says is tested with small models
+SLOW = ("glass doctor --verify", "glass doctor --bench")  # what they say is tested with small models
 
 
 def commands(tour: bool) -> list[str]:
@@ -121,7 +121,7 @@ def commands(tour: bool) -> list[str]:
 
 
 COMMANDS = [
-    pytest.param(line, marks=[pytest.mark.sweep] if line == SLOW else [])
+    pytest.param(line, marks=[pytest.mark.sweep] if line.startswith(SLOW) else [])
     for line in commands(tour=False)
     if line not in commands(tour=True)
 ]

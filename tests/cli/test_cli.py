@@ -15,11 +15,12 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+import click
 import pytest
 from huggingface_hub import constants
 
 from glassformer.cli import main
-from glassformer.cli.app import VERBS
+from glassformer.cli.app import VERBS, app
 
 
 def glass(*words: str, stdin: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -400,3 +401,28 @@ def test_an_unexpected_error_is_one_line_unless_it_is_debugged(tiny_qwen3: Path,
 def test_threads_can_be_chosen(tiny_qwen3: Path) -> None:
     done = spawned("run", "Hi", "-m", str(tiny_qwen3), "-n", "1", "--threads", "2", GLASS_THREADS="1")
     assert "2 threads)" in done.stderr
+
+
+def test_every_verb_that_runs_a_model_takes_threads() -> None:
+    context = click.Context(app)
+    verbs = [app.get_command(context, verb) for verb in VERBS if verb not in ("tokens", "models")]
+    models = cast("click.Group", app.get_command(context, "models"))
+    for command in (*verbs, models.get_command(context, "quantize")):
+        assert command is not None
+        assert "threads" in {parameter.name for parameter in command.params}, command.name
+
+
+@pytest.mark.parametrize(
+    "words", [("task", "embed", "a text"), ("models", "quantize", "smollm2", "--to", "q8_0"), ("doctor", "--verify")]
+)
+def test_threads_are_set_before_a_model_is_loaded(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Set(Exception):
+        pass
+
+    def use_threads(threads: int | None) -> None:
+        raise Set(threads)
+
+    monkeypatch.setattr("glassformer.cli.common.use_threads", use_threads)
+    monkeypatch.setenv("GLASS_DEBUG", "1")
+    with pytest.raises(Set, match="^2$"):
+        glass(*words, "--threads", "2")

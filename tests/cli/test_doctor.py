@@ -4,7 +4,10 @@ it agrees with PyTorch."""
 from __future__ import annotations
 
 import json
+import re
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,8 +19,10 @@ import glassformer.engine.cpu
 from glassformer.cli import common
 from glassformer.cli.app import app
 from glassformer.cli.doctor import examine
-from glassformer.engine.cpu import build
-from glassformer.engine.cpu.library import levels
+from glassformer.engine.cpu import build, cores, thread_bench, thread_count
+from glassformer.engine.cpu.cores import Core, Processors
+from glassformer.engine.cpu.library import levels, library
+from glassformer.engine.cpu.thread_bench import DecodeSpeeds
 from glassformer.errors import ExecutorError, InputError
 from glassformer.observe import verification as verify
 from tests.engine.cpu.fake_compiler import Compiler, write_sources
@@ -32,7 +37,7 @@ class FakeEngine(ModuleType):
 
     def describe(self) -> dict[str, Any]:
         build.library(sources=self.sources)
-        return {"level": self.levels[0], "levels": self.levels, "threads": 3}
+        return {"level": self.levels[0], "levels": self.levels}
 
 
 @pytest.fixture
@@ -44,6 +49,7 @@ def engine(tmp_path: Path, empty_home: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(build, "prebuilt", lambda given=sources: where(given))
     monkeypatch.setattr(common, "log_to_stderr", lambda: None)
     monkeypatch.setenv("CXX", str(Compiler(tmp_path / "fake")))
+    monkeypatch.setenv("GLASS_THREADS", "3")
     for name in ("GLASS_REBUILD", "GLASS_LIBRARY"):
         monkeypatch.delenv(name, raising=False)
     engine = FakeEngine(sources, ["dotprod", "neon", "portable"])
@@ -60,7 +66,8 @@ def line(found: dict[str, Any], name: str) -> str:
 def test_library_is_built_then_cached(engine: FakeEngine) -> None:
     first, second = line(examine(), "cpu"), line(examine(), "cpu")
     path = build.find_library(engine.sources)
-    assert first == f"cpu: runs on 3 threads, level dotprod (also neon, portable); its library is built just now: {path}"
+    engine_line = "cpu: runs on 3 threads (GLASS_THREADS is set), level dotprod (also neon, portable); its library is"
+    assert first == f"{engine_line} built just now: {path}"
     assert second == first.replace("built just now", "cached")
 
 
@@ -69,7 +76,7 @@ def test_library_is_prebuilt(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
     build.prebuilt(engine.sources).touch()
     engine.levels = ["portable"]
     expected = f"level portable; its library is prebuilt: {build.prebuilt(engine.sources)}"
-    assert line(examine(), "cpu") == f"cpu: runs on 3 threads, {expected}"
+    assert line(examine(), "cpu") == f"cpu: runs on 3 threads (GLASS_THREADS is set), {expected}"
 
 
 def test_library_set_by_environment(engine: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,10 +181,108 @@ class TestVerify:
     def test_model_without_verify_is_refused(self) -> None:
         done = checked("-m", "smollm2")
         assert done.exit_code == 2
-        assert "a model is for --verify only" in done.output
+        assert "a model is for --verify and --bench only" in done.output
+
+    def test_threads_are_for_verify_only(self) -> None:
+        for arguments in (["--threads", "2"], ["--bench", "--threads", "2"]):
+            done = checked(*arguments)
+            assert done.exit_code == 2
+            assert "threads are for --verify only; --bench measures each number" in done.output
+
+    def test_verify_and_bench_exclude_each_other(self) -> None:
+        done = checked("--verify", "--bench")
+        assert done.exit_code == 2
+        assert "one at a time: leave --verify or --bench out" in done.output
 
     @pytest.mark.sweep
     def test_default_model_agrees(self, smollm2: Path) -> None:
         done = checked("--verify")
         assert done.exit_code == 0, done.output
         assert "smollm2 (Q4_1)" in done.output
+
+
+class TestBench:
+    """The table; what is measured is tested in tests/engine/cpu/test_thread_count.py."""
+
+    SPEEDS = DecodeSpeeds({1: 160.25, 2: 301.0, 4: 620.0, 8: 1001.5, 16: 1010.0, 32: 512.4}, 96_400_000, disturbed=False)
+
+    @pytest.fixture(autouse=True)
+    def _machine(self, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pairs = tuple(Core((number, number + 16)) for number in range(16))
+        monkeypatch.setattr(Processors, "cores", pairs)
+        xeon = Processors("Xeon 8488C", tuple(range(32)))
+        monkeypatch.setattr(cores, "available", lambda: xeon)
+        monkeypatch.setenv("GLASS_LIBRARY", library()._name)  # the home is empty
+        monkeypatch.setattr(thread_count, "decode_speeds", lambda counts: self.SPEEDS)
+        for name in ("GLASS_THREADS", "OMP_NUM_THREADS", "GLASS_LEVEL", "GLASS_PIN_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("COLUMNS", "100")
+
+    def test_table(self) -> None:
+        done = checked("--bench")
+        assert done.exit_code == 0, done.output
+        assert [line.rstrip() for line in done.stdout.splitlines()] == [
+            f"Xeon 8488C · 16 cores, 32 hyper-threads · {levels()[0]} · not pinned",
+            "",
+            " threads   decode, tokens/s   weights read",
+            " ─────────────────────────────────────────────",
+            "       1              160.2      15.4 GB/s",
+            "       2              301.0      29.0 GB/s",
+            "       4              620.0      59.8 GB/s",
+            "       8            1,001.5      96.5 GB/s   ◀",
+            "      16            1,010.0      97.4 GB/s",
+            "      32              512.4      49.4 GB/s",
+            "",
+            "8 threads, measured: the fewest within 3% of the fastest.",
+            "A token reads 96 MB of weights, in SmolLM2's shapes.",
+        ]
+
+    def test_json_and_what_is_kept(self) -> None:
+        report = json.loads(checked("--bench", "--json").stdout)
+        assert report["machine"]["logical_processors"] == 32
+        assert report["speeds"][3] == {"threads": 8, "decode": 1001.5, "bandwidth": 1001.5 * 96_400_000}
+        assert (report["model"], report["chosen"], report["disturbed"]) == (None, 8, False)
+        assert json.loads(Path(report["kept"]).read_text("utf-8"))["threads"] == 8
+
+    def test_measured_anew_each_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        checked("--bench")
+        monkeypatch.setattr(thread_count, "decode_speeds", lambda counts: DecodeSpeeds({4: 9.0, 8: 5.0}, 1, disturbed=False))
+        report = json.loads(checked("--bench", "--json").stdout)
+        assert json.loads(Path(report["kept"]).read_text("utf-8"))["threads"] == 4
+
+    def test_requested_number_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GLASS_THREADS", "1")
+        assert "GLASS_THREADS is set, so that models run on 1 thread nevertheless." in checked("--bench").stdout
+
+    def test_other_programs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(thread_count, "decode_speeds", lambda counts: replace(self.SPEEDS, disturbed=True))
+        output = checked("--bench").stdout
+        assert "16 threads, one per core, because other programs disturbed the measurement." in output
+        assert "Measure again when the machine is idle." in output
+
+    def test_home_that_cannot_be_written(self, empty_home: Path) -> None:
+        empty_home.write_text("a file where the folder should be", "utf-8")
+        done = checked("--bench", "--json")
+        assert done.exit_code == 0, done.output
+        report = json.loads(done.stdout)
+        assert report["kept"] is None
+        assert report["conclusion"].endswith(f"This cannot be kept: nothing can be written to {empty_home}.")
+
+    def test_model(self, tiny_qwen3: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cores, "available", lambda: Processors("Xeon", (0, 1), quota=2.0))
+        monkeypatch.setattr(thread_bench, "model_speeds", partial(thread_bench.model_speeds, seconds=0))
+        monkeypatch.setenv("GLASS_THREADS", "1")
+        monkeypatch.setenv("COLUMNS", "1000")
+        done = checked("--bench", "-m", str(tiny_qwen3))
+        assert done.exit_code == 0, done.output
+        lines = done.stdout.splitlines()
+        assert "quota of 2 processors" in lines[0]
+        assert lines[2].split() == ["threads", "decode,", "tokens/s", "prefill,", "tokens/s"]
+        assert [line.split()[0] for line in lines[4:6]] == ["1", "2"]
+        assert re.search(rf"^{re.escape(str(tiny_qwen3))} \(F32\) decodes fastest with [12] threads?; it runs on 1 "
+                         r"\(GLASS_THREADS is set\)\.", " ".join(lines[7:]))  # fmt: skip
+
+    def test_encoder_is_refused(self, minilm: Path) -> None:
+        done = checked("--bench", "-m", str(minilm))
+        assert isinstance(done.exception, InputError)
+        assert "it reads text and writes none" in str(done.exception)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,7 @@ ActivationsOption = Annotated[
     option("--activations", help="What inputs of quantized weights are rounded to: q14; or q8: faster, coarser."),
 ]
 ThreadsOption = Annotated[
-    int | None, option("--threads", minimum=1, maximum=256, help="Threads to compute with; by default one per core.")
+    int | None, option("--threads", minimum=1, maximum=256, help="Threads to compute with; by default the fastest number.")
 ]
 PromptArgument = Annotated[
     str | None,
@@ -124,6 +125,12 @@ def json_or_file(argument: str | None, option: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{option}: {'the text' if text is argument else argument} is not JSON: {error}.") from error
+
+
+def use_threads(threads: int | None) -> None:
+    """The value of --threads, for the CPU engine, and for PyTorch, which reads it when it is imported."""
+    if threads is not None:
+        os.environ["GLASS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
 def load_model(name: str, **options: Any) -> Model:

@@ -11,18 +11,21 @@ from glassformer import __version__
 from glassformer.cli import bars, common
 from glassformer.cli.command import option
 from glassformer.errors import ExecutorError, SettingError
+from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
     from glassformer.runtime.model import Model
+    from glassformer.views.thread_bench import Machine, ThreadBench
     from glassformer.views.verification import EngineVerdict
 
-EXAMPLE = "Example: glass doctor --json   ·   glass doctor --verify -m smollm2"
+EXAMPLE = "Example: glass doctor --json   ·   glass doctor --verify -m smollm2   ·   glass doctor --bench"
 TEXTS = (  # that executors are compared on: of different lengths, and of different kinds
     "The capital of France is",
     "1",
     "def mean(numbers):\n    return sum(numbers) / len(numbers)\n",
     "Once upon a time there was a glass case, and inside it a machine that wrote one word after another.",
 )
+MEASURE_AGAIN = "Measure again when the machine is idle."
 LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "jinja2", "gguf")
 
 
@@ -31,18 +34,35 @@ def doctor(
     verify: Annotated[
         bool, option("--verify", help="Compare the CPU engine with PyTorch on a model, layer by layer.")
     ] = False,
+    bench: Annotated[
+        bool, option("--bench", help="Measure how many threads are fastest, and use so many from now on; with -m, a model.")
+    ] = False,
     model: Annotated[
         str,
-        option("--model", "-m", envvar="GLASS_MODEL", help="With --verify: a name, a hub id, or a path."),
+        option("--model", "-m", envvar="GLASS_MODEL", help="With --verify or --bench: a name, a hub id, or a path."),
     ] = common.DEFAULT_MODEL,
+    threads: Annotated[
+        int | None, option("--threads", minimum=1, maximum=256, help="With --verify: threads to compute with.")
+    ] = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """Report what this machine has, what runs on it, and what could run better."""
+    model_named = getattr(context.get_parameter_source("model"), "name", "") == "COMMANDLINE"
+    if verify and bench:
+        raise click.BadParameter("one at a time: leave --verify or --bench out.", param_hint="--bench")
+    if threads is not None and not verify:
+        raise click.BadParameter("threads are for --verify only; --bench measures each number.", param_hint="--threads")
     if verify:
+        common.use_threads(threads)
         _verify(model, as_json)
         return
-    if getattr(context.get_parameter_source("model"), "name", "") == "COMMANDLINE":
-        raise click.BadParameter("a model is for --verify only.", param_hint="--model")
+    if bench:
+        common.log_to_stderr()
+        report = bench_model(model) if model_named else bench_machine()
+        common.print_json(report.to_dict()) if as_json else _print(report)
+        return
+    if model_named:
+        raise click.BadParameter("a model is for --verify and --bench only.", param_hint="--model")
     findings = examine()
     if as_json:
         common.print_json(findings)
@@ -52,6 +72,81 @@ def doctor(
         lines = [f"{key} {item}" for key, item in value.items()] if isinstance(value, dict) else value
         for number, line in enumerate(lines if isinstance(lines, list) else [lines]):
             common.print_line(f"{name.replace('_', ' ') if number == 0 else '':{width}}  {line}")
+
+
+def bench_machine() -> ThreadBench:
+    """How fast the CPU engine decodes with each number of threads; the result is kept for every model."""
+    from glassformer.engine.cpu import thread_count
+    from glassformer.engine.cpu.cores import available
+    from glassformer.engine.cpu.library import requested_threads
+    from glassformer.views.thread_bench import ThreadBench, ThreadSpeed
+
+    processors, requested = available(), requested_threads()
+    with bars.spinner("measuring"):
+        speeds = thread_count.measure(processors)
+    choice, path = thread_count.choose(speeds, processors), thread_count.keep(speeds, processors)
+    threads = pluralize(choice.threads, "thread")
+    lines = [
+        f"{threads}, {choice.reason}.",
+        f"A token reads {speeds.weight_bytes / 1e6:.0f} MB of weights, in SmolLM2's shapes.",
+    ]
+    if speeds.disturbed:
+        lines.append(MEASURE_AGAIN)
+    if path is None:
+        lines.append(f"This cannot be kept: nothing can be written to {thread_count.kept_path(processors).parent}.")
+    if requested is not None:
+        lines.append(f"{requested[1]} is set, so that models run on {pluralize(requested[0], 'thread')} nevertheless.")
+    rows = tuple(
+        ThreadSpeed(count, speed, bandwidth=speed * speeds.weight_bytes) for count, speed in speeds.tokens_per_second.items()
+    )
+    return ThreadBench(
+        _machine(), None, speeds.weight_bytes, rows, speeds.disturbed, choice.threads, "\n".join(lines),
+        None if path is None else str(path),
+    )  # fmt: skip
+
+
+def bench_model(name: str) -> ThreadBench:
+    """A model's speed with each number of threads."""
+    from glassformer.engine.cpu import thread_count
+    from glassformer.engine.cpu.cores import available
+    from glassformer.engine.cpu.thread_bench import model_speeds
+    from glassformer.opened import OpenedModel
+    from glassformer.views.thread_bench import ThreadBench, ThreadSpeed
+
+    model = common.load_model(name, executor="cpu")
+    assert isinstance(model.opened, OpenedModel)
+    with bars.spinner(f"loading {name} and measuring"):
+        in_use = model.executor.describe().threads  # refuses a model that writes nothing
+        counts = sorted({*available().thread_counts(), in_use})
+        speeds = model_speeds(model.config, model.blueprint, model.opened.tensors, counts)
+    fastest = thread_count.fewest_of_fastest({count: speed.decode for count, speed in speeds.items()})
+    conclusion = (
+        f"{model.name} ({model.opened.kind}) decodes fastest with {pluralize(fastest, 'thread')}; it runs on {in_use} "
+        f"({thread_count.chosen_threads().reason})."
+    )
+    disturbed = any(speed.disturbed for speed in speeds.values())
+    rows = tuple(ThreadSpeed(count, speed.decode, speed.prefill) for count, speed in speeds.items())
+    size = sum(tensor.size for tensor in model.opened.tensors.values())
+    conclusion += f"\nOther programs disturbed the measurement. {MEASURE_AGAIN}" if disturbed else ""
+    return ThreadBench(_machine(), model.name, size, rows, disturbed, in_use, conclusion, None)
+
+
+def _machine() -> Machine:
+    from glassformer.engine.cpu.cores import available
+    from glassformer.engine.cpu.library import chosen_level, pinning_requested
+    from glassformer.views.thread_bench import Machine
+
+    processors = available()
+    return Machine(
+        processors.name, len(processors.cores), processors.fast_cores, len(processors.allowed), processors.quota,
+        chosen_level(), pinning_requested(),
+    )  # fmt: skip
+
+
+def _print(report: object) -> None:
+    from rich.console import Console
+
+    Console().print(report)
 
 
 def _verify(name: str, as_json: bool) -> None:
@@ -118,13 +213,14 @@ def examine() -> dict[str, Any]:
     from glassformer.blueprints import model_types
     from glassformer.checkpoint.catalogue import CATALOGUE
     from glassformer.checkpoint.locate import home, local_path
+    from glassformer.engine.cpu.cores import available
 
     executors, advice = _executors()
     here = {name: str(path) for name in CATALOGUE if (path := local_path(name))}
     return {
         "glassformer": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        "cores": os.cpu_count() or 1,
+        "cores": len(available().cores),
         "libraries": {name: _version(name) for name in LIBRARIES},
         "executors": executors,
         "families": list(model_types()),
@@ -169,17 +265,18 @@ def _plain(alone: bool) -> tuple[str, list[str]]:
 
 
 def _cpu() -> tuple[str, list[str]]:
-    from glassformer.engine.cpu import build, library
+    from glassformer.engine.cpu import build, library, thread_count
 
     common.log_to_stderr()  # for the notes of a build
     try:
         before = build.find_library()
-        about = library.describe()
+        about, choice = library.describe(), thread_count.chosen_threads()
     except (ExecutorError, SettingError, OSError) as error:
         return "cpu: cannot run, see the advice", [str(error)]
     others = [level for level in about["levels"] if level != about["level"]]
     level = about["level"] + (f" (also {', '.join(others)})" if others else "")
-    return f"cpu: runs on {about['threads']} threads, level {level}; its library is {_library(new=before is None)}", []
+    threads = f"{pluralize(choice.threads, 'thread')} ({choice.reason})"
+    return f"cpu: runs on {threads}, level {level}; its library is {_library(new=before is None)}", []
 
 
 def _library(new: bool) -> str:

@@ -5,7 +5,6 @@ def lens(prompt: common.PromptArgument = None, output: OutputGroup = OUTPUT_GROU
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,8 +59,7 @@ class ModelGroup(OptionGroup):
 
     def load(self, name: str | None = None, **overrides: Any) -> Model:
         """The model, or the one called `name`, loaded with these options and `overrides`."""
-        if self.threads is not None:  # before anything reads it: the CPU engine, and PyTorch when it is imported
-            os.environ["GLASS_THREADS"] = os.environ["OMP_NUM_THREADS"] = str(self.threads)
+        common.use_threads(self.threads)
         options = {option: getattr(self, option) for option in ("executor", "weights", "cache", "activations", "dtype")}
         return common.load_model(name or self.model, **options | overrides)
 

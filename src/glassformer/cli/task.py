@@ -57,6 +57,7 @@ def task(
     options: TaskOption = None,
     max_new_tokens: NewTokensOption = None,
     dtype: common.DtypeOption = None,
+    threads: common.ThreadsOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """Classify, extract, fill, translate, compare: a task over texts, files or stdin.
@@ -79,6 +80,7 @@ def task(
         if reserved in task_options:
             raise click.BadParameter(f"{reserved!r} is no option of a task{instead}.", param_hint="--option")
     inputs = parse_inputs(task_name, texts or [], files or [], context, whole=whole, jsonl=jsonl)
+    common.use_threads(threads)
     loaded = load_task(name, model, dtype, task_options)
     json_lines = as_json or not texts or (bool(files) and task_name != "question-answering")
     if not (print_json_lines if json_lines else print_answers)(loaded, inputs):

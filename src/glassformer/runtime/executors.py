@@ -90,16 +90,21 @@ class Executors:
 
     def _cpu_executor(self, opened: OpenedModel) -> Executor:
         from glassformer.engine.cpu.executor import CpuExecutor
+        from glassformer.engine.cpu.thread_count import fastest_engine
 
-        options = self.options
         return CpuExecutor(
-            opened.config, self.blueprint, opened.tensors, cache=options.cache, activations=options.activations
-        )
+            opened.config, self.blueprint, opened.tensors, cache=self.options.cache, activations=self.options.activations,
+            engine=fastest_engine(),
+        )  # fmt: skip
 
     def _cpu_reader(self, opened: OpenedModel) -> Any:
         from glassformer.engine.cpu.reader import CpuReader
+        from glassformer.engine.cpu.thread_count import fastest_engine
 
-        return CpuReader(opened.config, opened.blueprint("base"), opened.tensors, activations=self.options.activations)
+        return CpuReader(
+            opened.config, opened.blueprint("base"), opened.tensors, activations=self.options.activations,
+            engine=fastest_engine(),
+        )  # fmt: skip
 
     def _native(self, make: Callable[[OpenedModel], Native]) -> Native | None:
         """What `make` builds with the CPU engine; None and a note where it cannot, unless it was asked for by name."""

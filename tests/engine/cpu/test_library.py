@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 import pytest
 
 from glassformer.engine.cpu import library
+from glassformer.engine.cpu.cores import Processors, available
 from glassformer.engine.cpu.library import Engine, NativePass
 from glassformer.engine.protocol import Feed
 from glassformer.errors import ExecutorError, SettingError
@@ -27,7 +30,7 @@ Tiny = Callable[..., Subject]
 
 @pytest.fixture(autouse=True)
 def _nothing_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GLASS_LEVEL", "GLASS_THREADS", "OMP_NUM_THREADS"):
+    for name in ("GLASS_LEVEL", "GLASS_THREADS", "OMP_NUM_THREADS", "GLASS_PIN_THREADS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -56,24 +59,25 @@ class TestLevels:
 
 
 class TestThreads:
-    def test_default_is_the_number_of_cores(self) -> None:
-        assert library.chosen_threads() == Engine().threads >= 1
+    def test_default_is_the_number_of_fast_cores(self) -> None:
+        assert library.requested_threads() is None
+        assert library.default_threads() == Engine().threads == available().default_threads
 
     def test_GLASS_THREADS_comes_before_OMP_NUM_THREADS(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OMP_NUM_THREADS", "3")
-        assert library.chosen_threads() == 3
+        assert library.requested_threads() == (3, "OMP_NUM_THREADS")
         monkeypatch.setenv("GLASS_THREADS", "2")
-        assert library.describe()["threads"] == 2
+        assert library.requested_threads() == (2, "GLASS_THREADS")
+        assert Engine().threads == 2
 
     @pytest.mark.parametrize(("value", "found"), [("4,2", 4), (" 3 ", 3), ("1000", 256)])
     def test_OMP_NUM_THREADS_is_bounded_and_lenient(self, value: str, found: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """OpenMP's variable lists a number for each level of nesting, and has no limit; what is none says nothing."""
         monkeypatch.setenv("OMP_NUM_THREADS", value)
-        assert library.chosen_threads() == found
-        cores = (monkeypatch.delenv("OMP_NUM_THREADS"), library.chosen_threads())[1]
+        assert library.default_threads() == found
         for nothing in ("", "many", "0", "-2"):
             monkeypatch.setenv("OMP_NUM_THREADS", nothing)
-            assert library.chosen_threads() == cores
+            assert library.requested_threads() is None
 
     @pytest.mark.parametrize("value", ["0", "-1", "257", "many", "1.5", "4,2"])
     def test_invalid_GLASS_THREADS_is_refused(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +94,90 @@ class TestThreads:
     def test_empty_variables_are_unset(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GLASS_THREADS", "")
         monkeypatch.setenv("GLASS_LEVEL", "")
-        assert (library.chosen_level(), library.chosen_threads()) == (library.levels()[0], Engine().threads)
+        assert (library.chosen_level(), library.requested_threads()) == (library.levels()[0], None)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+    def test_more_threads_than_the_system_allows_is_an_error(self) -> None:
+        """Those that were started already end."""
+        code = """
+import resource, threading
+from glassformer.engine.cpu.library import Engine
+from glassformer.errors import ExecutorError
+Engine(threads=2)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 200_000_000, used + 200_000_000))  # some stacks of threads
+try:
+    Engine(threads=256)
+except ExecutorError as error:
+    print(error)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("the CPU engine cannot start 256 threads on level ")
+
+    def test_idle_threads_sleep(self, tiny: Tiny) -> None:
+        """After a pass they wait for the next one for some milliseconds, and then use no time of any processor."""
+        executor = tiny("Q8_0").cpu(threads=4)
+        executor.run([Feed(executor.open(), [4, 8, 15])])
+        time.sleep(0.1)
+        before = time.process_time()
+        time.sleep(0.3)
+        assert time.process_time() - before < 0.15, "three threads that spin would use 0.9 s of idle cores, or 0.3 s of one"
+
+
+def affinities() -> list[set[int]]:
+    """The processors that each of this process's threads may run on."""
+    return [os.sched_getaffinity(int(task.name)) for task in Path("/proc/self/task").iterdir()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux pins threads")
+class TestPinning:
+    @pytest.fixture(autouse=True)
+    def _pinned(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GLASS_PIN_THREADS", "1")
+
+    def test_workers_are_pinned_and_the_caller_is_not(self) -> None:
+        caller = os.sched_getaffinity(0)
+        before = affinities()
+        threads = len(available().allowed) + 1  # more than there are, so that each has a turn even on one processor
+        engine = Engine(threads=threads)
+        placement = available().placement(threads)
+        assert engine.pinned
+        assert os.sched_getaffinity(0) == caller
+        pinned = sorted(min(mask) for mask in affinities() if len(mask) == 1)
+        others = sorted(min(mask) for mask in before if len(mask) == 1)
+        assert pinned == sorted(others + placement[1:])
+
+    def test_executor_says_so(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        level = library.levels()[0]
+        assert tiny("Q8_0").cpu(threads=2).describe().notes[0] == f"{level}, 2 threads, pinned"
+        monkeypatch.setenv("GLASS_PIN_THREADS", "0")
+        assert tiny("Q8_0").cpu(threads=2).describe().notes[0] == f"{level}, 2 threads"
+
+    def test_results_are_the_same(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        def scores() -> Any:
+            executor = tiny("Q8_0").cpu(threads=3)
+            return executor.run([Feed(executor.open(), [4, 8, 15])])[0].host().copy()
+
+        pinned = scores()
+        monkeypatch.delenv("GLASS_PIN_THREADS")
+        assert np.array_equal(pinned, scores())
+
+    def test_processor_that_is_not_there_leaves_the_thread_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Processors, "placement", lambda self, threads: [0, -1, 10**6, 1023][:threads])
+        assert Engine(threads=4).threads == 4
+
+    @pytest.mark.parametrize("value", ["yes", "2", "-1"])
+    def test_invalid_value_is_refused(self, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GLASS_PIN_THREADS", value)
+        with pytest.raises(
+            SettingError, match=f"GLASS_PIN_THREADS is {value!r}; it must be 1, to pin threads to cores, or 0"
+        ):
+            Engine()
+
+    def test_other_systems_do_not_pin(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "platform", "darwin")
+        assert not library.pinning_requested()
 
 
 class TestTheLibrary:
@@ -213,7 +300,5 @@ def test_any_thread_may_ask_for_the_levels() -> None:
 
 
 def test_cpu_executor_imports_no_torch() -> None:
-    import subprocess
-
     code = "import sys, glassformer.engine.cpu.executor; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -28,6 +28,7 @@ def quantize(
     ] = None,
     perplexity: Annotated[bool, option("--perplexity/--no-perplexity", help="Measure perplexity before and after.")] = True,
     force: Annotated[bool, option("--force", help="Overwrite an existing file.")] = False,
+    threads: common.ThreadsOption = None,
     as_json: common.JsonOption = False,
 ) -> None:
     """Write a model as a GGUF file with quantized weights, and report its size and perplexity."""
@@ -38,6 +39,7 @@ def quantize(
     from glassformer.quantize.tensor_kinds import model_label
 
     common.log_to_stderr()
+    common.use_threads(threads)
     kind, words = check_kind(to), _text(text or HELD_OUT)
     if output is not None and output.suffix.lower() != ".gguf":
         raise InputError(f"--output {str(output)!r} is not the name of a GGUF file. End it in .gguf.")

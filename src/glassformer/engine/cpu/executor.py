@@ -109,6 +109,7 @@ class CpuExecutor(NativeModel):
         threads = f"{self._engine.threads} thread{'' if self._engine.threads == 1 else 's'}"
         settings = {"cache": (cache, default), "activations": (self._activations, ACTIVATIONS[0])}
         options = {name: value for name, (value, default) in settings.items() if value != default}
+        threads += ", pinned" if self._engine.pinned else ""
         notes = (f"{self._engine.level}, {threads}", f"keys and values in {cache}")
         token_bytes = self._format.bytes // PAGE
         return Description("cpu", "cpu", self._weight_kind, self._engine.threads, token_bytes, notes, options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Mapping
 from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
 from enum import IntEnum
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.engine.cpu.cores import MAX_THREADS, available
 from glassformer.errors import ExecutorError, SettingError, did_you_mean
 
 PAGE = 64  # tokens of a page of keys and values
@@ -25,7 +27,6 @@ TILE = 16  # rows of a packed matrix that lie together
 
 LEAST, MOST = -(2**31), 2**31 - 1  # of a 32-bit number
 NO_ROPE = -1  # in place of the number of a RoPE table
-MAX_THREADS = 256
 REBUILD = "Build it anew, with GLASS_REBUILD=1 in the environment."
 
 
@@ -173,7 +174,7 @@ def library() -> ctypes.CDLL:
         raise ExecutorError(f"the CPU engine's library cannot be loaded: {error}. {REBUILD}") from error
     native.glass_levels.restype = ctypes.c_char_p
     native.glass_open.restype = c_void_p
-    native.glass_open.argtypes = [ctypes.c_char_p, c_int32]
+    native.glass_open.argtypes = [ctypes.c_char_p, c_int32, POINTER(c_int32)]
     native.glass_close.argtypes = [c_void_p]
     native.glass_close.restype = None
     native.glass_run.argtypes = [c_void_p, POINTER(NativePass)]
@@ -212,32 +213,53 @@ def chosen_level() -> str:
     return level
 
 
-def chosen_threads() -> int:
-    """As many threads as there are cores, unless GLASS_THREADS or else OMP_NUM_THREADS says otherwise."""
+def requested_threads() -> tuple[int, str] | None:
+    """How many threads GLASS_THREADS or else OMP_NUM_THREADS asks for, and which of them; None if neither does."""
     if threads := os.environ.get("GLASS_THREADS"):
         if not threads.isdecimal() or not 1 <= int(threads) <= MAX_THREADS:
             raise SettingError(f"GLASS_THREADS is {threads!r}; it must be a number from 1 to {MAX_THREADS}.")
-        return int(threads)
+        return int(threads), "GLASS_THREADS"
     openmp = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list: a number for each level of nesting
     if openmp.isdecimal() and int(openmp) > 0:
-        return min(int(openmp), MAX_THREADS)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(int(openmp), MAX_THREADS), "OMP_NUM_THREADS"
+    return None
+
+
+def default_threads() -> int:
+    """As many threads as are asked for, or else one for each fast core."""
+    requested = requested_threads()
+    return available().default_threads if requested is None else requested[0]
+
+
+def pinning_requested() -> bool:
+    """Whether GLASS_PIN_THREADS asks for pinned threads; only Linux can pin them."""
+    pin = os.environ.get("GLASS_PIN_THREADS") or "0"
+    if pin not in ("0", "1"):
+        raise SettingError(f"GLASS_PIN_THREADS is {pin!r}; it must be 1, to pin threads to cores, or 0.")
+    return pin == "1" and sys.platform == "linux"
 
 
 def describe() -> dict[str, Any]:
-    return {"level": chosen_level(), "levels": list(levels()), "threads": chosen_threads()}
+    return {"level": chosen_level(), "levels": list(levels())}
 
 
 class Engine:
-    """A thread pool on one level. A forked process gets a pool of its own, because threads do not survive a fork."""
+    """A thread pool on one level. A forked process gets a pool of its own, because threads do not survive a fork.
+
+    By default it has a thread for each fast core; models ask `thread_count`, which measures how many are fastest. Pinned
+    threads have a core each, except for the caller's, which belongs to the caller's program and stays as it is.
+    """
 
     def __init__(self, level: str | None = None, threads: int | None = None) -> None:
         self.level = level or chosen_level()
-        self.threads = threads or chosen_threads()
+        self.pinned = pinning_requested()
+        self.threads = threads or default_threads()
         self._handle, self._process = self._start(), os.getpid()
 
     def _start(self) -> int:
-        handle = library().glass_open(self.level.encode(), self.threads)
+        placement = available().placement(self.threads) if self.pinned else None
+        processors = None if placement is None else (c_int32 * self.threads)(*placement)
+        handle = library().glass_open(self.level.encode(), self.threads, processors)
         if not handle:
             raise ExecutorError(f"the CPU engine cannot start {self.threads} threads on level {self.level!r}.")
         return int(handle)

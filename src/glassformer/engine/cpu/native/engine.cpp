@@ -47,7 +47,8 @@ struct Worker {
 
 class Engine {
   public:
-    Engine(const Kernels& kernels, int threads) : k(kernels), pool_(threads), sharing_(threads), workers_(threads) {}
+    Engine(const Kernels& kernels, int threads, const int32_t* processors)
+        : k(kernels), pool_(threads, processors), sharing_(threads), workers_(threads) {}
 
     int run(const Pass& pass) {
         pass_ = &pass;
@@ -570,11 +571,11 @@ PUBLIC const char* glass_levels() {
     return names.c_str();
 }
 
-// An engine on a level; null if there is no such level, or no memory.
-PUBLIC void* glass_open(const char* level, int32_t threads) {
+// An engine on a level; null if there is no such level, or no memory. `processors`: which one each thread is pinned to, or null.
+PUBLIC void* glass_open(const char* level, int32_t threads, const int32_t* processors) {
     try {
         for (const glass::Kernels* kernels : glass::levels())
-            if (!std::strcmp(kernels->name, level)) return new glass::Engine(*kernels, threads);
+            if (!std::strcmp(kernels->name, level)) return new glass::Engine(*kernels, threads, processors);
     } catch (...) {
     }
     return nullptr;

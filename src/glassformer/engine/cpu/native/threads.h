@@ -2,9 +2,12 @@
 #pragma once
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "affinity.h"
 
 namespace glass {
 
@@ -28,19 +31,20 @@ class ThreadPool {
   public:
     using Work = void (*)(void* argument, int thread);
 
-    explicit ThreadPool(int size) : size_(size) {
-        for (int thread = 1; thread < size; ++thread) workers_.emplace_back([this, thread] { serve(thread); });
+    // `processors`: the one that each thread is pinned to, or null. Thread 0 is the caller's own, and never pinned.
+    explicit ThreadPool(int size, const int32_t* processors = nullptr) : size_(size) {
+        try {
+            for (int thread = 1; thread < size; ++thread) {
+                workers_.emplace_back([this, thread] { serve(thread); });
+                if (processors) pin_thread(workers_.back(), processors[thread]);
+            }
+        } catch (...) {  // the system allows no more of them
+            stop();
+            throw;
+        }
     }
 
-    ~ThreadPool() {
-        {
-            std::lock_guard<std::mutex> guard(lock_);
-            stopping_ = true;
-            generation_.fetch_add(1);
-        }
-        wake_.notify_all();
-        for (std::thread& worker : workers_) worker.join();
-    }
+    ~ThreadPool() { stop(); }
 
     int size() const { return size_; }
 
@@ -61,6 +65,16 @@ class ThreadPool {
     }
 
   private:
+    void stop() {
+        {
+            std::lock_guard<std::mutex> guard(lock_);
+            stopping_ = true;
+            generation_.fetch_add(1);
+        }
+        wake_.notify_all();
+        for (std::thread& worker : workers_) worker.join();
+    }
+
     static constexpr int SPIN_TURNS = 150000;  // a few milliseconds
 
     void serve(int thread) {
