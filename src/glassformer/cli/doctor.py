@@ -83,11 +83,10 @@ def bench_machine() -> ThreadBench:
 
     processors, requested = available(), requested_threads()
     with bars.spinner("measuring"):
-        speeds = thread_count.measure(processors)
-    choice, path = thread_count.choose(speeds, processors), thread_count.keep(speeds, processors)
-    threads = pluralize(choice.threads, "thread")
+        speeds, path = thread_count.measure_anew(processors)
+    choice = thread_count.choose(speeds, processors)
     lines = [
-        f"{threads}, {choice.reason}.",
+        f"{pluralize(choice.threads, 'thread')}, {choice.reason}.",
         f"A token reads {speeds.weight_bytes / 1e6:.0f} MB of weights, in SmolLM2's shapes.",
     ]
     if speeds.disturbed:

@@ -65,8 +65,10 @@ class ThreadBench:
     kept: str | None  # the file that keeps it
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data; columns that were not measured are left out."""
-        rows = [{name: value for name, value in asdict(speed).items() if value is not None} for speed in self.speeds]
+        """As plain data, to hundredths; columns that were not measured are left out."""
+        rows = [
+            {name: round(value, 2) for name, value in asdict(speed).items() if value is not None} for speed in self.speeds
+        ]
         return {**asdict(self), "speeds": rows}
 
     def __rich__(self) -> RenderableType:

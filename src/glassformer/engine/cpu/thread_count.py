@@ -13,8 +13,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -60,8 +60,11 @@ def chosen_threads() -> ThreadCount:
     return _measure_once(path, processors) or ThreadCount(processors.default_threads, "one per core, not measured")
 
 
-def measure(processors: Processors) -> DecodeSpeeds:
-    return decode_speeds(processors.thread_counts())
+def measure_anew(processors: Processors) -> tuple[DecodeSpeeds, Path | None]:
+    """Measure in any case; the speeds, and where they are kept."""
+    with _measuring_lock(home()):
+        speeds = decode_speeds(processors.thread_counts())
+        return speeds, keep(speeds, processors)
 
 
 def fewest_of_fastest(speeds: Mapping[int, float]) -> int:
@@ -114,24 +117,35 @@ def _read(path: Path, processors: Processors) -> ThreadCount | None:
 
 
 def _measure_once(path: Path, processors: Processors) -> ThreadCount | None:
-    """Measure and keep, unless another process has done so meanwhile; None where nothing could be kept."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with (path.parent / "threads.lock").open("wb") as lock:
-            if not _wait_for(lock):
-                return None
-            if (kept := _read(path, processors)) is not None:
-                return kept
-            note("measuring how many threads are fastest here, once: about 1 s")
-            speeds = measure(processors)
+    """Measure and keep, unless another process has done so meanwhile; None where nothing could be kept or measured."""
+    with _measuring_lock(path.parent) as locked:
+        if not locked:
+            return None
+        if (kept := _read(path, processors)) is not None:
+            return kept
+        note("measuring how many threads are fastest here, once: about 1 s")
+        with suppress(MemoryError):
+            speeds = decode_speeds(processors.thread_counts())
             keep(speeds, processors)
-    except (OSError, MemoryError):
-        return None
-    return choose(speeds, processors)
+            return choose(speeds, processors)
+    return None
+
+
+@contextmanager
+def _measuring_lock(folder: Path) -> Iterator[bool]:
+    """One process measures at a time, since two would spoil each other's result; yields whether it is this one's turn."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "threads.lock").open("wb")
+    except OSError:
+        yield False
+        return
+    with lock:
+        yield _wait_for(lock)
 
 
 def _wait_for(lock: BinaryIO) -> bool:
-    """Whether the lock could be taken in time: a measurement beside another would spoil both."""
+    """Whether the lock could be taken in time."""
     deadline = time.monotonic() + MAX_WAIT
     while not try_lock(lock):
         if time.monotonic() > deadline:
