@@ -25,6 +25,7 @@ from glassformer.engine.cpu.library import levels, library
 from glassformer.engine.cpu.thread_bench import DecodeSpeeds
 from glassformer.errors import ExecutorError, InputError
 from glassformer.observe import verification as verify
+from glassformer.views.thread_bench import Machine
 from tests.engine.cpu.fake_compiler import Compiler, write_sources
 
 
@@ -236,6 +237,10 @@ class TestBench:
             "8 threads, measured: the fewest within 3% of the fastest.",
             "A token reads 96 MB of weights, in SmolLM2's shapes.",
         ]
+
+    def test_small_cores_and_pinned_threads(self) -> None:
+        machine = Machine("Phone", 8, 4, 8, None, "dotprod", pinned=True)
+        assert machine.line == "Phone · 8 cores, 4 of them fast · dotprod · pinned"
 
     def test_json_and_what_is_kept(self) -> None:
         report = json.loads(checked("--bench", "--json").stdout)

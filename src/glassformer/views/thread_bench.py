@@ -28,12 +28,6 @@ class Machine:
 
     @property
     def line(self) -> str:
-        """
-        >>> Machine("Xeon", 8, 8, 16, 2.5, "avx2", False).line
-        'Xeon · 8 cores, 16 hyper-threads · quota of 2.5 processors · avx2 · not pinned'
-        >>> Machine("M1", 8, 4, 8, None, "dotprod", False).line
-        'M1 · 8 cores, 4 of them fast · dotprod · not pinned'
-        """
         cores = pluralize(self.cores, "core")
         if self.fast_cores < self.cores:
             cores += f", {self.fast_cores} of them fast"
