@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 LogProbabilities: TypeAlias = npt.NDArray[np.float64]  # (…, vocabulary)
+
+FAR = np.float32(-200)  # so far below the best a weight is 0; and 0 · FAR is 0, where 0 · -inf would be NaN
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +54,46 @@ def log_softmax(scores: npt.NDArray[np.float32]) -> LogProbabilities:
     return logs
 
 
+class EntropyStats(NamedTuple):
+    """The entropy of a choice, and what it is computed from."""
+
+    in_play: int  # how many candidates are left
+    total: float  # the sum of exp(score − best)
+    entropy: float  # in bits: 0 when it is certain, 1 for a toss of a coin
+
+    @classmethod
+    def of(cls, in_play: int, total: float, weighted: float) -> EntropyStats:
+        """`weighted`: the sum of exp(score − best) · (score − best)."""
+        return cls(in_play, total, max(0.0, (math.log(total) - weighted / total) / math.log(2)) if in_play else 0.0)
+
+
+def entropy_stats(scores: npt.NDArray[np.float32]) -> EntropyStats:
+    """Of a score vector; what is minus infinity is out."""
+    in_play = int(np.count_nonzero(scores > -np.inf))
+    if not in_play:
+        return EntropyStats.of(0, 0.0, 0.0)
+    depths = scores - scores.max()
+    if in_play < scores.size:
+        np.maximum(depths, FAR, out=depths)
+    weights = np.exp(depths)
+    total = float(weights.sum(dtype=np.float64))
+    return EntropyStats.of(in_play, total, float(np.multiply(weights, depths, out=weights).sum(dtype=np.float64)))
+
+
 def top(scores: npt.NDArray[np.float32], k: int, total: float | None = None) -> Candidates:
     """The best k of a score vector, with their softmax probabilities; `total`: the sum of exp(score − best), if known."""
     k = min(k, scores.size)
-    ids = leaders(scores, k)
-    ids = ids[np.argsort(-scores[ids], kind="stable")[:k]]
-    best = scores[ids[0]]
+    ids = best(scores, k)
+    leading = scores[ids]
     if total is None:
-        total = float(np.exp(scores - best, dtype=np.float32).sum(dtype=np.float64))
-    return Candidates(ids.astype(np.int64), scores[ids], (np.exp(scores[ids] - best) / total).astype(np.float32))
+        total = float(np.exp(scores - leading[0], dtype=np.float32).sum(dtype=np.float64))
+    return Candidates(ids, leading, (np.exp(leading - leading[0]) / total).astype(np.float32))
+
+
+def best(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
+    """The places of the best so many, best first; of equal scores, the first ones."""
+    places = leaders(scores, min(count, scores.size))
+    return places[(-scores[places]).argsort(kind="stable")[:count]]
 
 
 def leaders(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
@@ -73,5 +106,9 @@ def leaders(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
         return np.arange(scores.size)
     rows = min(64, scores.size // (2 * count))
     columns = scores.size // rows
-    highest = scores[: rows * columns].reshape(rows, columns).max(0)
-    return np.flatnonzero(scores >= np.partition(highest, -count)[-count])
+    table = scores[: rows * columns].reshape(rows, columns)
+    highest = table.max(0)
+    cut = np.partition(highest, -count)[-count]
+    few = np.flatnonzero(highest >= cut)  # all that reach the cut are in these columns, or behind the table
+    row, column = np.nonzero(table[:, few] >= cut)
+    return np.concatenate((row * columns + few[column], rows * columns + np.flatnonzero(scores[rows * columns :] >= cut)))

@@ -6,7 +6,7 @@ It is pure but for its own history, knows no model and no torch, and can be fork
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import Candidates, top
+from glassformer.candidates import Candidates, EntropyStats, entropy_stats, top
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.decoding.stopping import Finish, after_seconds
 from glassformer.decoding.token_history import TokenHistory
-from glassformer.decoding.waterfall import MODEL, Waterfall, entropy_stats, waterfall
+from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
 from glassformer.errors import InputError, NotNumbers, SettingError
 
 SHOWN_CANDIDATES = 10  # the best so many, where all are kept
@@ -88,11 +88,13 @@ class Policy:
         seed: int | None = None,
         index: int = 0,
         look: Look = NOTHING,
+        entropy_stats: Callable[[Scores], EntropyStats] = entropy_stats,
         source: Sequence[int] | None = None,
         negative: Sequence[int] | None = None,
     ) -> None:
         """`context`: how many tokens the model can hold; `index`: which of several texts this is; `look`: what each step
-        is to carry; `source`: what an encoder reads first; `negative`: the prompt that guidance leads away from."""
+        is to carry; `entropy_stats`: an engine's faster way to compute them; `source`: what an encoder reads first;
+        `negative`: the prompt that guidance leads away from."""
         settings = recipe.settings
         self.recipe = recipe
         self.source = source
@@ -108,6 +110,7 @@ class Policy:
         if recipe.grammar is not None:
             self.history.guide = recipe.grammar.guide()
         self.look = NOTHING if look == NOTHING else look  # asked for by identity at each step
+        self._entropy_stats = entropy_stats
         self.gap = 0.0  # how far below the best the chosen ones were, all in all
         self._eos = settings.eos
         self._stops = recipe.stops if settings.max_time is None else (*recipe.stops, after_seconds(settings.max_time))
@@ -223,13 +226,16 @@ class Policy:
         """The step with all that was asked for."""
         look, raw = self.look, shortlists[0].scores
         details: dict[str, Any] = {}
-        stats = [entropy_stats(shortlist.scores) for shortlist in shortlists] if look.waterfall else []
+        stats: list[EntropyStats] = []
+        if look.waterfall:
+            for before, shortlist in zip((None, *shortlists), shortlists, strict=False):
+                stats.append(stats[-1] if shortlist is before else self._entropy_stats(shortlist.scores))
         if look.candidates or look.waterfall:
             candidates, logprob = candidates_and_logprob(raw, step.id, look.candidates, stats[0].total if stats else None)
             details.update(candidates=candidates, logprob=logprob)
         if look.waterfall:
             names = (MODEL, *(name for name, _ in self.recipe.rules[: len(shortlists) - 1]))
-            fall = waterfall(names, shortlists, stats, raw.size, None if look.everything else look.candidates, step.id)
+            fall = waterfall(names, shortlists, stats, None if look.everything else candidates.ids, step.id)
             details.update(waterfall=fall, entropy=fall.entropies[0])
         if look.raw:
             details.update(raw=raw.copy())

@@ -26,6 +26,10 @@ class Shortlist(NamedTuple):
         """The token at an index of the list."""
         return index if self.ids is None else int(self.ids[index])
 
+    def ids_at(self, indices: Ids) -> Ids:
+        """The tokens at some indices of the list."""
+        return indices if self.ids is None else self.ids[indices]
+
     def indices_of(self, tokens: Ids | Sequence[int]) -> tuple[Ids, npt.NDArray[np.bool_]]:
         """The indices of those of these tokens that are on the list, and which of them are."""
         token_ids = np.asarray(tokens, np.int64)

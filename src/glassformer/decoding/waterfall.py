@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.candidates import leaders
-from glassformer.decoding.shortlist import Ids, Scores, Shortlist
+from glassformer.candidates import EntropyStats, best
+from glassformer.decoding.shortlist import Ids, Shortlist
 from glassformer.errors import InputError
 
-FAR = np.float32(-200)  # so far below the best a weight is 0; and 0 · FAR is 0, where 0 · -inf would be no number
 MODEL = "model"  # the name of the first stage
 
 
@@ -66,46 +64,25 @@ def waterfall(
     names: Sequence[str],
     shortlists: Sequence[Shortlist],
     stats: Sequence[EntropyStats],
-    size: int,
-    look: int | None,
+    first: Ids | None,
     chosen: int,
 ) -> Waterfall:
-    """Of the candidates after each stage: the best so many at the start and at the end, and the chosen; None: all."""
+    """Of the candidates after each stage: the model's own best (`first`), as many at the end, and the chosen; None: all."""
     model, last = shortlists[0].scores, shortlists[-1]
-    if look is None:
-        ids = np.arange(size)
+    if first is None:
+        ids = np.arange(model.size)
     else:
-        first = best(model, look)
-        left = first if last is shortlists[0] else best(last.scores, look)
-        ids = np.unique((*first, *(left if last.ids is None else last.ids[left]), chosen))
-    ids = ids[np.argsort(-model[ids], kind="stable")]
+        left = first if last is shortlists[0] else last.ids_at(best(last.scores, first.size))
+        ids = np.array(sorted({*first.tolist(), *left.tolist(), chosen}))
+    ids = ids[(-model[ids]).argsort(kind="stable")]
     scores = np.full((len(shortlists), ids.size), -np.inf, np.float32)
     for row, shortlist in enumerate(shortlists):
-        indices, present = shortlist.indices_of(ids)
-        scores[row, present] = shortlist.scores[indices]
-    ends = np.exp(scores[-1] - last.scores.max(), dtype=np.float64) / stats[-1].total
+        if shortlist.ids is None:
+            scores[row] = shortlist.scores[ids]
+        else:
+            indices, present = shortlist.indices_of(ids)
+            scores[row, present] = shortlist.scores[indices]
+    ends = np.exp(scores[-1] - scores[-1].max(), dtype=np.float64) / stats[-1].total  # the best of all is among them
     return Waterfall(
         tuple(names), ids, scores, tuple(stage.in_play for stage in stats), tuple(stage.entropy for stage in stats), ends
     )
-
-
-def best(scores: Scores, count: int) -> Ids:
-    """The indices of the best so many."""
-    indices = leaders(scores, min(count, scores.size))
-    return indices[np.argsort(-scores[indices], kind="stable")[:count]]
-
-
-class EntropyStats(NamedTuple):
-    """The entropy of a choice, and what it is computed from."""
-
-    in_play: int  # how many candidates are left
-    total: float  # the sum of exp(score − best)
-    entropy: float  # in bits: 0 when it is certain, 1 for a toss of a coin
-
-
-def entropy_stats(scores: Scores) -> EntropyStats:
-    depths = scores - scores.max()
-    weights = np.exp(depths)
-    total = float(weights.sum(dtype=np.float64))
-    mean = float((weights * np.maximum(depths, FAR)).sum(dtype=np.float64)) / total
-    return EntropyStats(int(np.count_nonzero(scores > -np.inf)), total, max(0.0, (np.log(total) - mean) / np.log(2)))

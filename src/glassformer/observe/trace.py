@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from glassformer.candidates import top
+from glassformer.candidates import entropy_stats, top
 from glassformer.decoding import Step
-from glassformer.decoding.waterfall import entropy_stats
 from glassformer.errors import InputError
 from glassformer.observe.activations import Activations
 from glassformer.observe.answers import candidates

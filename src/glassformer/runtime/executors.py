@@ -6,13 +6,20 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
+from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Executor
 from glassformer.errors import CheckpointError, ExecutorError, InputError, did_you_mean
 from glassformer.opened import DTYPES, OpenedModel
 from glassformer.runtime.in_memory import InMemory
+
+if TYPE_CHECKING:
+    from glassformer.engine.cpu.executor import CpuExecutor
 
 EXECUTORS = ("auto", "plain", "cpu")
 Native = TypeVar("Native")
@@ -64,11 +71,21 @@ class Executors:
     @cached_property
     def executor(self) -> Executor:
         """What runs a model that generates text."""
-        if (native := self._native(self._cpu_executor)) is not None:
-            return native
+        if self.cpu_executor is not None:
+            return self.cpu_executor
         from glassformer.engine.plain.executor import PlainExecutor
 
         return PlainExecutor(self.module)
+
+    @cached_property
+    def cpu_executor(self) -> CpuExecutor | None:
+        """The same if the CPU engine runs it; None where PyTorch does."""
+        return self._native(self._cpu_executor)
+
+    @property
+    def entropy_stats(self) -> Callable[[npt.NDArray[np.float32]], EntropyStats]:
+        """The fastest `entropy_stats` there is for the executor's scores."""
+        return entropy_stats if self.cpu_executor is None else self.cpu_executor.entropy_stats
 
     @cached_property
     def reader(self) -> Any:
@@ -88,7 +105,7 @@ class Executors:
         cls = model_class_for_head(self.opened.config.model_type, self.opened.head)
         return load(cls, self.opened, parse_dtype(self.options.dtype)).requires_grad_(False)
 
-    def _cpu_executor(self, opened: OpenedModel) -> Executor:
+    def _cpu_executor(self, opened: OpenedModel) -> CpuExecutor:
         from glassformer.engine.cpu.executor import CpuExecutor
         from glassformer.engine.cpu.thread_count import fastest_engine
 

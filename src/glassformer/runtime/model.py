@@ -394,8 +394,10 @@ class Model:
     ) -> list[Policy]:
         """The policies that choose the tokens after these ids; an encoder-decoder's encoder reads the ids."""
         source, prompt = (None, ids) if self.start is None else (ids, (self.start,))
-        context = self.config.context
-        return policies(recipe, prompt, look=look or Look(), context=context, seed=seed, source=source, negative=negative)
+        return policies(
+            recipe, prompt, look=look or Look(), entropy_stats=self.executors.entropy_stats, context=self.config.context,
+            seed=seed, source=source, negative=negative,
+        )  # fmt: skip
 
     def generate_steps(self, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
         """Run policies of one recipe to their ends; yields (number of the policy, step)."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glassformer.candidates import entropy_stats
 from glassformer.engine.cpu import library
 from glassformer.engine.cpu.cores import Processors, available
 from glassformer.engine.cpu.library import Engine, NativePass
@@ -212,6 +213,18 @@ class TestTheLibrary:
     def test_packing_refuses_rows_that_do_not_fit(self) -> None:
         with pytest.raises(ExecutorError, match="rows=2147483648, which does not fit 32 bits"):
             library.packed_size(library.FileKind.Q8_0, 2**31, 32)
+
+    @pytest.mark.parametrize("size", [1, 7, 50, 4097])
+    def test_entropy_stats_equal_those_of_numpy(self, size: int) -> None:
+        scores = (np.random.default_rng(size).standard_normal(2 * size) * 4).astype(np.float32)
+        out = np.where(np.arange(2 * size) % 5, scores, -np.inf).astype(np.float32)
+        engine = Engine()
+        for row in (scores, scores[::2], out, scores / np.float32(0.01), np.zeros(size, np.float32)):
+            expected, stats = entropy_stats(row), engine.entropy_stats(row)
+            assert stats.in_play == expected.in_play
+            assert stats == pytest.approx(expected, rel=2e-7, abs=2e-7)
+        assert engine.entropy_stats(np.full(size, -np.inf, np.float32)) == (0, 0.0, 0.0)
+        assert entropy_stats(np.full(size, -np.inf, np.float32)) == (0, 0.0, 0.0)
 
     def test_library_of_another_version_is_refused(
         self, loading: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.candidates import Candidates, top
+from glassformer.candidates import Candidates, EntropyStats, top
 from glassformer.engine import checks
 from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
 from glassformer.engine.cpu.library import PAGE
@@ -103,6 +103,10 @@ class CpuExecutor(NativeModel):
                 self._engine.run(engine_pass.steps(begin, len(prepared.program.steps)))
             scores.append(engine_pass.results()[0][0])
         return np.concatenate(scores)
+
+    def entropy_stats(self, scores: Floats) -> EntropyStats:
+        """As `candidates.entropy_stats`, in native code."""
+        return self._engine.entropy_stats(scores)
 
     def describe(self) -> Description:
         cache, default = (CACHE_NAMES[dtype] for dtype in (self._kv_dtype, default_kv_dtype(self._weight_kind)))

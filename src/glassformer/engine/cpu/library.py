@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.candidates import EntropyStats
 from glassformer.engine.cpu.cores import MAX_THREADS, available
 from glassformer.errors import ExecutorError, SettingError, did_you_mean
 
@@ -162,6 +163,11 @@ class NativePass(NativeStructure):
 STRUCTURES = (NativeMatrix, NativeNorm, NativeStep, NativeFeed, NativeRope, NativePass)
 
 
+class SoftmaxSums(Structure):
+    __slots__ = ()
+    _fields_ = [("total", ctypes.c_double), ("weighted", ctypes.c_double), ("in_play", ctypes.c_int64)]
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The library, built if need be."""
@@ -184,6 +190,8 @@ def library() -> ctypes.CDLL:
     native.glass_pack.restype = None
     native.glass_dequantize_row.argtypes = [POINTER(NativeMatrix), c_int32, c_void_p]
     native.glass_dequantize_row.restype = None
+    native.glass_softmax_sums.argtypes = [c_void_p, c_void_p, ctypes.c_int64]
+    native.glass_softmax_sums.restype = SoftmaxSums
     native.glass_guard_mapping.argtypes = [c_void_p, ctypes.c_uint64]
     native.glass_unguard_mapping.argtypes = [c_int32]
     native.glass_unguard_mapping.restype = None
@@ -282,6 +290,12 @@ class Engine:
         address = None if order is None else order.ctypes.data
         sizes = int32(rows, "rows"), int32(columns, "columns")
         library().glass_pack(self.handle, source, raw.ctypes.data, *sizes, address, out.ctypes.data)
+
+    def entropy_stats(self, scores: npt.NDArray[np.float32]) -> EntropyStats:
+        """As `candidates.entropy_stats`, several times as fast. From any thread."""
+        scores = np.ascontiguousarray(scores, np.float32)
+        sums = library().glass_softmax_sums(self.handle, scores.ctypes.data, scores.size)
+        return EntropyStats.of(sums.in_play, sums.total, sums.weighted)
 
     def __del__(self) -> None:
         if getattr(self, "_process", None) == os.getpid():

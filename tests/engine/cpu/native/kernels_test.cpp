@@ -772,6 +772,39 @@ void test_merge() {
     }
 }
 
+void check_softmax_sums(const std::string& what, const Floats& scores) {
+    double best = -INFINITY, total = 0.0, weighted = 0.0;
+    int64_t in_play = 0;
+    for (float score : scores) best = std::max(best, double(score));
+    for (float score : scores)
+        if (score > -INF) {
+            total += std::exp(score - best);
+            weighted += std::exp(score - best) * (score - best);
+            ++in_play;
+        }
+    const SoftmaxSums sums = level->softmax_sums(scores.data(), int64_t(scores.size()));
+    near(what + ": total", 0, sums.total, total, 5e-8 * total);
+    near(what + ": weighted", 0, sums.weighted, weighted, 1e-7 * (total - weighted));
+    if (sums.in_play != in_play) fail("%s: in play are %d, not %d", what.c_str(), int(sums.in_play), int(in_play));
+}
+
+void test_softmax_sums() {
+    for (int count : {1, 3, 16, 31, 32, 128, 129, 1000, 49152})
+        for (double spread : {0.0, 0.1, 3.0, 12.0, 90.0, 400.0}) {
+            const std::string what = named("softmax sums of %d, spread %g", count, spread);
+            Floats scores = reals(count, -spread, spread);
+            check_softmax_sums(what, scores);
+            scores[count / 2] += 9.0f;
+            check_softmax_sums(what + ", with a peak", scores);
+            for (int i = 0; i < count; i += 3) scores[i] = -INF;
+            check_softmax_sums(what + ", some of them out", scores);
+            scores.assign(count, -INF);
+            check_softmax_sums(what + ", all of them out", scores);
+            scores[count - 1] = -3e38f;
+            check_softmax_sums(what + ", all but one out", scores);
+        }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -794,5 +827,6 @@ int main(int count, char** words) {
     test_attention();
     test_attention_of_extreme_scores();
     test_merge();
+    test_softmax_sums();
     std::printf("%s: all is well\n", level->name);
 }

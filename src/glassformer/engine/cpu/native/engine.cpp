@@ -57,6 +57,8 @@ class Engine {
         return 0;
     }
 
+    SoftmaxSums softmax_sums(const float* scores, int64_t count) const { return k.softmax_sums(scores, count); }
+
     void pack(int source, const uint8_t* file, int rows, int columns, const int32_t* order, uint8_t* out) {
         run_on_all_threads([=](Share& share) {
             share.parallel_for(tiles_of(rows), [=](int tile) { pack_tiles(source, file, rows, columns, order, tile, tile + 1, out); });
@@ -605,6 +607,11 @@ PUBLIC void glass_pack(void* engine, int32_t source, const uint8_t* file, int32_
 
 PUBLIC void glass_dequantize_row(const glass::Matrix* matrix, int32_t number, float* out) {
     glass::dequantize_row(*matrix, number, out);
+}
+
+// Thread-safe.
+PUBLIC glass::SoftmaxSums glass_softmax_sums(void* engine, const float* scores, int64_t count) {
+    return static_cast<glass::Engine*>(engine)->softmax_sums(scores, count);
 }
 
 // Guard a mapping against pages that its file loses; see mapping_guard.h. Thread-safe.

@@ -886,7 +886,10 @@ template <int S> void attention_pattern_as(const KvPlane& plane, const Query& qu
         std::memcpy(out + first, scratch, size_t(count) * 4);
     }
     for (int i = 0; i < keys; ++i) most = out[i] > most ? out[i] : most;
-    for (int i = 0; i < keys; ++i) total += out[i] = softmax_exp(out[i] - most);
+    const int whole = keys / W * W;
+    for (int i = 0; i < whole; i += W) store(out + i, softmax_exp(sub(load(out + i), set(most))));
+    for (int i = whole; i < keys; ++i) out[i] = softmax_exp(out[i] - most);
+    for (int i = 0; i < keys; ++i) total += out[i];
     for (int i = 0; i < keys; ++i) out[i] /= total;
 }
 
@@ -923,6 +926,59 @@ float merge(AttentionState& into, const AttentionState& chunk, int head_size) {
     return into.total;
 }
 
+// What a softmax and its entropy are made of, for scores that are numbers or minus infinity. Short runs are summed in floats,
+// and these in doubles; a run that is a good part of the whole is computed in doubles altogether.
+SoftmaxSums softmax_sums(const float* scores, int64_t count) {
+    constexpr int RUN = 8 * W;
+    const int64_t whole = count / RUN * RUN;
+    F highest[2] = {set(-INFINITY), set(-INFINITY)}, deepest = highest[0];
+    for (int64_t i = 0; i < whole; i += 2 * W) {
+        UNROLLED for (int v = 0; v < 2; ++v) {
+            const F x = load(scores + i + v * W);
+            highest[v] = max(highest[v], x);
+            deepest = max(deepest, sub(set(0.0f), x));
+        }
+    }
+    SoftmaxSums sums = {0.0, 0.0, count};
+    float best = reduce_max(max(highest[0], highest[1]));
+    bool complete = reduce_max(deepest) < INFINITY;
+    for (int64_t i = whole; i < count; ++i) {
+        best = scores[i] > best ? scores[i] : best;
+        complete = complete && scores[i] > -INFINITY;
+    }
+    if (!complete) {
+        sums.in_play = 0;
+        for (int64_t i = 0; i < count; ++i) sums.in_play += scores[i] > -INFINITY;
+        if (!sums.in_play) return sums;
+    }
+    constexpr float LEAST = -87.0f;  // where exp is as good as 0; 0 times minus infinity would be NaN
+    const auto add_in_doubles = [&](int64_t first, int64_t end) {
+        for (int64_t i = first; i < end; ++i) {
+            const double depth = double(scores[i]) - best;
+            if (depth < LEAST) continue;
+            const double weight = std::exp(depth);
+            sums.total += weight;
+            sums.weighted += weight * depth;
+        }
+    };
+    for (int64_t first = 0; first < whole; first += RUN) {
+        F total = set(0.0f), weighted = total;
+        UNROLLED for (int v = 0; v < RUN; v += W) {
+            const F depth = max(sub(load(scores + first + v), set(best)), set(LEAST)), weight = exp_in_range(depth);
+            total = add(total, weight);
+            weighted = fma(weight, depth, weighted);
+        }
+        if (const float run = reduce_add(total); run > sums.total / 16) {
+            add_in_doubles(first, first + RUN);
+        } else {
+            sums.total += run;
+            sums.weighted += reduce_add(weighted);
+        }
+    }
+    add_in_doubles(whole, count);
+    return sums;
+}
+
 }  // namespace
 
 #define TEXT_(x) #x
@@ -930,5 +986,6 @@ float merge(AttentionState& into, const AttentionState& chunk, int head_size) {
 namespace glass {
 extern const Kernels JOIN(kernels_, LEVEL);
 const Kernels JOIN(kernels_, LEVEL) = {
-    TEXT(LEVEL), norm, quantize, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values, merge};
+    TEXT(LEVEL), norm, quantize, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values, merge,
+    softmax_sums};
 }  // namespace glass

@@ -35,6 +35,12 @@ struct KvPlane {           // keys and values of one layer and KV head, page by 
     int32_t head_size, kv_dtype;
 };
 
+struct SoftmaxSums {  // of scores, each `depth` below the best of them
+    double total;      // of exp(depth)
+    double weighted;   // of exp(depth) · depth
+    int64_t in_play;   // how many scores are above minus infinity
+};
+
 struct Kernels {
     const char* name;
     void (*norm)(const Norm& norm, const float* in, int count, float* out);
@@ -50,6 +56,7 @@ struct Kernels {
     void (*attention_pattern)(const KvPlane& plane, const Query& query, int keys, float* out, float* scratch);
     void (*weighted_values)(const KvPlane& plane, const float* pattern, int keys, float* out, float* scratch);
     float (*merge)(AttentionState& into, const AttentionState& chunk, int head_size);
+    SoftmaxSums (*softmax_sums)(const float* scores, int64_t count);
 };
 
 constexpr int QUERIES = 24;  // at most, in one call of attention
