@@ -109,6 +109,9 @@ def leaders(scores: npt.NDArray[Any], count: int) -> npt.NDArray[np.int64]:
     table = scores[: rows * columns].reshape(rows, columns)
     highest = table.max(0)
     cut = np.partition(highest, -count)[-count]
-    few = np.flatnonzero(highest >= cut)  # all that reach the cut are in these columns, or behind the table
-    row, column = np.nonzero(table[:, few] >= cut)
-    return np.concatenate((row * columns + few[column], rows * columns + np.flatnonzero(scores[rows * columns :] >= cut)))
+    (few,) = (highest >= cut).nonzero()  # all that reach the cut are in these columns, or behind the table
+    row, column = (table[:, few] >= cut).nonzero()
+    places: npt.NDArray[np.int64] = row * columns + few[column]
+    if table.size == scores.size:
+        return places
+    return np.concatenate((places, table.size + np.flatnonzero(scores[table.size :] >= cut)))

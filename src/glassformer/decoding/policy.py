@@ -247,7 +247,7 @@ class Policy:
 def candidates_and_logprob(scores: Scores, token: int, count: int, total: float | None = None) -> tuple[Candidates, float]:
     """The best so many candidates, and a token's log-probability among all; `total` as for `top`."""
     candidates = top(scores, max(count, 1), total)
-    return candidates, float(scores[token] - candidates.scores[0] + candidates.logprobs[0])
+    return candidates, float(scores[token] - candidates.scores[0] + np.log(candidates.probabilities[0]))
 
 
 def pick(probabilities: npt.NDArray[np.float64], draw: float) -> int:

@@ -70,11 +70,13 @@ def waterfall(
     """Of the candidates after each stage: the model's own best (`first`), as many at the end, and the chosen; None: all."""
     model, last = shortlists[0].scores, shortlists[-1]
     if first is None:
-        ids = np.arange(model.size)
+        ids = best(model, model.size)
     else:
         left = first if last is shortlists[0] else last.ids_at(best(last.scores, first.size))
-        ids = np.array(sorted({*first.tolist(), *left.tolist(), chosen}))
-    ids = ids[(-model[ids]).argsort(kind="stable")]
+        ids, shown = first, {*first.tolist(), *left.tolist(), chosen}
+        if len(shown) > first.size:
+            ids = np.array(sorted(shown))
+            ids = ids[(-model[ids]).argsort(kind="stable")]
     scores = np.full((len(shortlists), ids.size), -np.inf, np.float32)
     for row, shortlist in enumerate(shortlists):
         if shortlist.ids is None:
