@@ -3,8 +3,8 @@
     python bench/watched.py [--model smollm2] [--rounds 20] [--new 64]
 
 Both go through the public face and take turns, round by round. The figures are medians of a token after the first; the ratio
-is the median of the rounds' own ratios, so that a slower minute of the machine falls on both sides, and 1 means that watching
-costs nothing. Beside it the same for one layer's attention pattern, which the executor hands out with each token's scores.
+is the median of the rounds' own ratios, so that a slower minute of the machine falls on both sides. A ratio of 1 means that
+watching costs nothing. Beside it the same for one layer's attention pattern, which comes with each token's scores.
 """
 
 from __future__ import annotations

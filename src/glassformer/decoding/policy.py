@@ -8,8 +8,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -225,23 +225,21 @@ class Policy:
     def explain(self, step: Step, shortlists: Sequence[Shortlist]) -> Step:
         """The step with all that was asked for."""
         look, raw = self.look, shortlists[0].scores
-        details: dict[str, Any] = {}
+        candidates, logprob, entropy, fall = None, None, None, None
         stats: list[EntropyStats] = []
         if look.waterfall:
             for before, shortlist in zip((None, *shortlists), shortlists, strict=False):
                 stats.append(stats[-1] if shortlist is before else self._entropy_stats(shortlist.scores))
+            entropy = stats[0].entropy
         if look.candidates or look.waterfall:
             candidates, logprob = candidates_and_logprob(raw, step.id, look.candidates, stats[0].total if stats else None)
-            details.update(candidates=candidates, logprob=logprob)
-        if look.waterfall:
-            names = (MODEL, *(name for name, _ in self.recipe.rules[: len(shortlists) - 1]))
-            fall = waterfall(names, shortlists, stats, None if look.everything else candidates.ids, step.id)
-            details.update(waterfall=fall, entropy=fall.entropies[0])
-        if look.raw:
-            details.update(raw=raw.copy())
-        if look.scores:
-            details.update(scores=shortlists[-1].full_scores(raw.size).copy())
-        return replace(step, **details)
+            if look.waterfall:
+                names = (MODEL, *[name for name, _ in self.recipe.rules[: len(shortlists) - 1]])
+                fall = waterfall(names, shortlists, stats, None if look.everything else candidates.ids, step.id)
+        return Step(
+            step.id, step.finish, step.draw, step.drafted, candidates, logprob, entropy, fall,
+            raw.copy() if look.raw else None, shortlists[-1].full_scores(raw.size).copy() if look.scores else None,
+        )  # fmt: skip
 
 
 def candidates_and_logprob(scores: Scores, token: int, count: int, total: float | None = None) -> tuple[Candidates, float]:

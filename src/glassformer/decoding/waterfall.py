@@ -85,6 +85,5 @@ def waterfall(
             indices, present = shortlist.indices_of(ids)
             scores[row, present] = shortlist.scores[indices]
     ends = np.exp(scores[-1] - scores[-1].max(), dtype=np.float64) / stats[-1].total  # the best of all is among them
-    return Waterfall(
-        tuple(names), ids, scores, tuple(stage.in_play for stage in stats), tuple(stage.entropy for stage in stats), ends
-    )
+    counts, _, entropies = zip(*stats, strict=True)
+    return Waterfall(tuple(names), ids, scores, counts, entropies, ends)
