@@ -32,6 +32,7 @@ bench: .venv/developing ## side by side with transformers
 	$(BIN)/python bench/tasks.py
 	$(BIN)/python bench/decoding.py
 	$(BIN)/python bench/cpu.py --chart docs/cpu.svg
+	$(BIN)/python bench/watched.py
 	$(BIN)/python bench/quality.py
 	$(BIN)/python bench/reference.py
 	$(BIN)/python bench/tree.py

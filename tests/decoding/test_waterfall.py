@@ -12,6 +12,7 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 import glassformer
+from glassformer.candidates import EntropyStats, entropy_stats
 from glassformer.decoding import GenerationConfig, Look, Policy, Recipe
 from glassformer.decoding.policy import NOTHING
 from glassformer.errors import GlassError, InputError
@@ -81,6 +82,22 @@ def test_looking_changes_no_choice_and_not_looking_keeps_nothing() -> None:
         assert np.array_equal(other.raw, SCORES)
         assert other.scores is not None
         assert np.allclose(other.scores, SCORES / 1.5)
+
+
+def test_a_stage_that_changed_nothing_is_not_measured_again() -> None:
+    sizes: list[int] = []
+
+    def counted(scores: Any) -> EntropyStats:
+        sizes.append(scores.size)
+        return entropy_stats(scores)
+
+    settings = {"do_sample": True, "repetition_penalty": 1.5, "no_repeat_ngram_size": 3, "top_k": 6, "top_p": 0.5}
+    recipe = Recipe.of(GenerationConfig().merged(settings))
+    step = Policy(recipe, (1, 5), context=99, seed=4, look=Look(3, waterfall=True), entropy_stats=counted).feed(SCORES)
+    assert step.waterfall is not None
+    assert step.waterfall.stages == ("model", "repetition_penalty", "no_repeat_ngram_size", "top_k", "top_p")
+    assert step.waterfall.counts[:4] == (6, 6, 6, 6)
+    assert sizes == [6, 6, step.waterfall.counts[-1]]  # of the model, of the penalty and of top_p
 
 
 def test_an_empty_look_is_the_shared_constant() -> None:

@@ -226,6 +226,12 @@ class TestTheLibrary:
         assert engine.entropy_stats(np.full(size, -np.inf, np.float32)) == (0, 0.0, 0.0)
         assert entropy_stats(np.full(size, -np.inf, np.float32)) == (0, 0.0, 0.0)
 
+    def test_policies_compute_entropies_where_the_model_runs(self, tiny: Tiny) -> None:
+        opened = tiny("Q8_0").opened
+        native, plain = (Executors(opened, ExecutorOptions(executor)) for executor in ("cpu", "plain"))
+        assert native.entropy_stats == native.executor.entropy_stats  # type: ignore[attr-defined]
+        assert plain.entropy_stats is entropy_stats
+
     def test_library_of_another_version_is_refused(
         self, loading: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
