@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.blueprints import Rope, read_config
+from glassformer.checkpoint import gguf
 from glassformer.checkpoint.gguf import MAX_NESTING, GgufCheckpoint
 from glassformer.checkpoint.stored_tensors import InterleavedPairs
-from glassformer.errors import ConfigError
+from glassformer.errors import CheckpointError, ConfigError
 from glassformer.opened import open_model
 from tests.checkpoint.files import (
     Typed,
@@ -444,6 +445,37 @@ def test_gguf_cut_short_anywhere(tmp_path: Path, whole: bytes) -> None:
         checkpoint = GgufCheckpoint(replace(tmp_path / "cut.gguf", whole[:cut]))
         refused(lambda checkpoint=checkpoint: checkpoint.raw, checkpoint.path)  # type: ignore[misc]
     open_all(replace(tmp_path / "end.gguf", whole[:end]))
+
+
+TEXTS = st.lists(
+    st.sampled_from(["", "a", "Ġthe", "\0", "a\0b", "\0" * 9, "x" * 255, "x" * 256, "é" * 200, "\x08", "\x01" + "\0" * 7])
+    | st.text(min_size=1, max_size=9)
+)
+
+
+@given(TEXTS, st.data(), st.sampled_from([16, 300, 1 << 17]))
+@settings(max_examples=200, deadline=None)
+def test_texts_read_many_at_once_are_those_read_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: Any, window: int
+) -> None:
+    """Whole files and damaged ones, with the same texts or the same error."""
+    items = b"".join(map(string, texts))
+    whole = header(pair("texts", ARRAY, array(TEXT, len(texts), items)))
+    path = tmp_path_factory.getbasetemp() / "texts.gguf"
+
+    def read(batch: int) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gguf, "WINDOW", window)
+            patch.setattr(gguf, "BATCH", batch)
+            try:
+                return GgufCheckpoint(path).metadata
+            except CheckpointError as error:
+                return str(error)
+
+    replace(path, whole)
+    assert read(batch=2) == {"texts": texts}
+    replace(path, data.draw(damaged(whole, len(whole))))
+    assert read(batch=2) == read(batch=1 << 60)
 
 
 @given(st.data())

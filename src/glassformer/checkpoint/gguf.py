@@ -7,6 +7,7 @@ file before it is used. Names and shapes are turned to the family's own by the t
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from functools import cached_property
@@ -20,8 +21,13 @@ from glassformer.checkpoint.gguf_kinds import block_size, kind_name
 from glassformer.checkpoint.stored_tensors import MappedFile, StoredTensor, check_region
 from glassformer.errors import CheckpointError
 
-NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"}
+NUMBERS = {  # by code, as both struct and numpy spell them
+    0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d",
+}  # fmt: skip
 STRING, ARRAY = 8, 9
+LENGTH = struct.Struct("<Q")  # before each string
+WINDOW = 1 << 17  # bytes in which strings are looked for at once
+BATCH = 256  # strings that are read one by one after some that could not be
 MAX_DIMENSIONS = 4
 MAX_NESTING = 4  # arrays inside arrays, as deep as anybody needs; a hostile file would go on
 
@@ -77,14 +83,14 @@ class GgufReader:
     def read(self) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
         if self._take(4, "magic") != b"GGUF":
             raise CheckpointError(f"{self.file.path}: not a GGUF file: it does not begin with 'GGUF'. Give another file.")
-        version = self._number("<u4", "version")
+        version = self._number("<I", "version")
         if version not in (2, 3):
             raise self._damaged("version", f"it is {version}, and versions 2 and 3 can be read")
         tensors, pairs = self._count("tensor count", 24), self._count("metadata count", 12)
         metadata: dict[str, Any] = {}
         for number in range(pairs):
             key = self._string(f"metadata key {number}")
-            metadata[key] = self._value(self._number("<u4", key), key)
+            metadata[key] = self._value(self._number("<I", key), key)
         table = [self._entry(number) for number in range(tensors)]
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
@@ -99,7 +105,7 @@ class GgufReader:
                 )
             if name in stored:
                 raise self._damaged(f"tensor {name!r}", "it is listed twice")
-            length = int(np.prod(shape, dtype=object)) // elements * size  # object: no overflow on a hostile shape
+            length = math.prod(shape) // elements * size
             check_region(self.file, name, start + offset, length)
             stored[name] = StoredTensor(name, kind, shape, self.file, start + offset, length)
         return metadata, stored
@@ -107,17 +113,17 @@ class GgufReader:
     def _entry(self, number: int) -> tuple[str, tuple[int, ...], str, int]:
         name = self._string(f"name of tensor {number}")
         where = f"tensor {name!r}"
-        dimensions = self._number("<u4", where)
+        dimensions = self._number("<I", where)
         if not 1 <= dimensions <= MAX_DIMENSIONS:
             raise self._damaged(where, f"it has {dimensions} dimensions")
-        shape = tuple(self._number("<u8", where) for _ in range(dimensions))[::-1]
+        shape = tuple(self._number("<Q", where) for _ in range(dimensions))[::-1]
         if 0 in shape:
             raise self._damaged(where, f"its shape is {shape}")
-        code = self._number("<u4", where)
+        code = self._number("<I", where)
         kind = kind_name(code)
         if kind is None:
             raise self._damaged(where, f"its kind has the unknown code {code}")
-        return name, shape, kind, self._number("<u8", where)
+        return name, shape, kind, self._number("<Q", where)
 
     def _value(self, code: int, key: str) -> Any:
         if code in NUMBERS:
@@ -131,7 +137,7 @@ class GgufReader:
     def _array(self, key: str, depth: int = 1) -> list[Any]:
         if depth > MAX_NESTING:
             raise self._damaged(key, f"its arrays are nested more than {MAX_NESTING} deep")
-        code = self._number("<u4", key)
+        code = self._number("<I", key)
         if code in NUMBERS:
             kind = np.dtype(NUMBERS[code])
             count = self._count(key, kind.itemsize)
@@ -145,34 +151,69 @@ class GgufReader:
 
     def _strings(self, count: int, key: str) -> list[str]:
         """Many strings, quickly: vocabularies have 150,000."""
+        strings: list[str] = []
+        while (left := count - len(strings)) > 0:
+            strings += self._short_strings(left, key) if left >= BATCH else []
+            strings += self._any_strings(min(count - len(strings), BATCH), key)
+        return strings
+
+    def _short_strings(self, count: int, key: str) -> list[str]:
+        """The next strings up to `count` that have 1–255 bytes and no zero among them, without a look at each.
+
+        Before such a string stand its length and seven zero bytes, and zeros stand nowhere else. So all places that look
+        like a length are taken at once, and those are right that lead from one to the next.
+        """
+        strings: list[str] = []
+        while len(strings) < count:
+            window = np.frombuffer(self.file.buffer, np.uint8, min(WINDOW, len(self.file) - self.at), self.at)
+            zeros = window == 0
+            runs = zeros[1:-1] & zeros[2:]
+            runs = runs[:-2] & runs[2:]
+            starts = np.flatnonzero(runs[:-3] & runs[3:])  # followed by seven zeros
+            ends = starts + 8 + window[starts]
+            starts, ends = starts[ends <= window.size][: count - len(strings)], ends[ends <= window.size]
+            gaps = np.flatnonzero(starts != np.concatenate(([0], ends))[: starts.size])
+            number = int(gaps[0]) if gaps.size else starts.size
+            if not number or np.count_nonzero(zeros[: ends[number - 1]]) != 7 * number:
+                break
+            joined = window[: ends[number - 1]].copy()
+            joined[starts[:number]] = 0
+            joined = joined[~zeros[: joined.size]]  # one zero for each length
+            strings += self._decoded(joined[1:].tobytes(), key).split("\0")
+            self.at += int(ends[number - 1])
+        return strings
+
+    def _any_strings(self, count: int, key: str) -> list[str]:
+        """So many strings, one by one."""
         buffer, at, end = self.file.buffer, self.at, len(self.file)
-        length_at = struct.Struct("<Q").unpack_from
         strings = []
-        try:
-            for _ in range(count):
-                (length,) = length_at(buffer, at)
-                at += 8
-                if length > end - at:
-                    raise self._damaged(key, f"a string of {length} bytes passes the end of the file")
-                strings.append(buffer[at : at + length].decode())
-                at += length
-        except struct.error as error:
-            raise self._damaged(key, "the file ends inside it") from error
-        except UnicodeDecodeError as error:
-            raise self._damaged(key, "a string is not UTF-8") from error
+        for _ in range(count):
+            if end - at < LENGTH.size:
+                raise self._damaged(key, "the file ends inside it")
+            (length,) = LENGTH.unpack_from(buffer, at)
+            at += LENGTH.size
+            if length > end - at:
+                raise self._damaged(key, f"a string of {length} bytes passes the end of the file")
+            strings.append(self._decoded(buffer[at : at + length], key))
+            at += length
         self.at = at
         return strings
 
+    def _decoded(self, text: bytes, key: str) -> str:
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            raise self._damaged(key, "a string is not UTF-8") from error
+
     def _string(self, key: str) -> str:
-        return self._strings(1, key)[0]
+        return self._any_strings(1, key)[0]
 
     def _number(self, kind: str, key: str) -> Any:
-        size = np.dtype(kind).itemsize
-        return np.frombuffer(self._take(size, key), kind)[0].item()
+        return struct.unpack(kind, self._take(struct.calcsize(kind), key))[0]
 
     def _count(self, key: str, least: int) -> int:
         """A count of things that take at least so many bytes each."""
-        count: int = self._number("<u8", key)
+        count: int = self._number("<Q", key)
         if count > (len(self.file) - self.at) // least:
             raise self._damaged(key, f"it counts {count} entries, more than the rest of the file can hold")
         return count
