@@ -22,7 +22,6 @@ where, and how to fix it.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -108,6 +107,8 @@ def spelled_by(spelling: Spelling) -> Iterator[None]:
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """ " Did you mean 'x'?" for the known word closest to `word`, or nothing when none is close."""
+    import difflib
+
     names = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), names, n=1, cutoff=0.6)
     return f" Did you mean {names[close[0]]!r}?" if close else ""

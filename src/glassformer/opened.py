@@ -24,7 +24,7 @@ from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig
 from glassformer.errors import CheckpointError, ConfigError, UnknownArgument, refuse_unknown
 from glassformer.progress import NamedProgress
 from glassformer.text import Tokenizer
-from glassformer.text.tokenizer_files.tokenizer_folder import SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
 
 note = logging.getLogger("glassformer").warning
 

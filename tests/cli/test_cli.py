@@ -113,6 +113,15 @@ def test_torch_is_not_imported(words: tuple[str, ...], smollm2: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
+def test_run_imports_nothing_that_other_formats_and_strategies_need(smollm2: Path) -> None:
+    code = "import sys; sys.argv = ['glass', 'run', '--raw', 'Hi', '-n', '2']\nfrom glassformer.cli import main\n"
+    code += "try: main()\nexcept SystemExit as left: assert not left.code\n"
+    code += "unneeded = {'rich', 'glassformer.decoding.beams', 'glassformer.decoding.speculative', "
+    code += "'glassformer.text.tokenizer_files.tokenizer_folder', 'glassformer.text.tokenizer_files.gguf.unigram'}\n"
+    code += "assert not unneeded & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
 def test_run_streams_and_sums_up(tiny_qwen3: Path) -> None:
     done = glass("run", "how are you?", "-m", str(tiny_qwen3), "-n", "5")
     assert done.returncode == 0

@@ -9,7 +9,8 @@ import pytest
 
 from glassformer import AutoTokenizer
 from glassformer.errors import CheckpointError
-from glassformer.text.tokenizer_files.config_fields import ALLOWED, FIELDS, TOKEN_ROLES, TokenizerConfig
+from glassformer.text.tokenizer_files.config_fields import ALLOWED, FIELDS, TokenizerConfig
+from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
 from tests.parity.reference import transformers
 from tests.text.models import GEMMA, LLAMA, T5, trained
 from tests.text.test_leading_space import byte_level
@@ -91,7 +92,7 @@ def test_the_loader_asks_for_every_field_that_is_honoured(tmp_path: Path, monkey
     for number, files in enumerate(folders):
         AutoTokenizer.from_pretrained(write_files(tmp_path / str(number), files))
     honoured = {name for name, field in FIELDS.items() if field.use in ("honoured", "superseded")}
-    assert honoured - asked == set(TOKEN_ROLES)
+    assert honoured - asked == set(SPECIAL_TOKEN_NAMES)
     assert asked <= honoured
 
 

@@ -6,6 +6,7 @@ Nothing is read until it is needed, and then the operating system pages in just 
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import weakref
@@ -183,7 +184,7 @@ class StoredTensor:
 
     @property
     def elements(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def bytes(self) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""One way in to all strategies: policies in, steps out, by whichever driver their settings ask for."""
+"""One way in to all strategies: policies in, steps out, by whichever driver their settings ask for, imported then."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from glassformer.decoding.beams import beams
 from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import NOTHING, Look, Policy, Step
 from glassformer.decoding.recipe import Recipe
-from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
 from glassformer.engine.protocol import Executor
 
 
@@ -32,9 +30,12 @@ def generate(
     """
     settings = policies[0].settings
     if settings.num_beams > 1:
+        from glassformer.decoding.beams import beams
+
         return beams(executor, policies)
-    if assistant is not None:
-        return speculate(executor, policies, ModelDrafter(assistant))
-    if settings.prompt_lookup_num_tokens is not None:
-        return speculate(executor, policies, LookupDrafter(settings.max_matching_ngram_size or 2))
-    return loop(executor, policies)
+    if assistant is None and settings.prompt_lookup_num_tokens is None:
+        return loop(executor, policies)
+    from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
+
+    lookup = LookupDrafter(settings.max_matching_ngram_size or 2)
+    return speculate(executor, policies, lookup if assistant is None else ModelDrafter(assistant))

@@ -26,8 +26,8 @@ from glassformer.text.encoding import BatchEncoding, TensorType, to_array
 from glassformer.text.inputs import refuse_lone_surrogates
 from glassformer.text.token_bytes import bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
-from glassformer.text.tokenizer_files import gguf, tiktoken, tokenizer_folder
-from glassformer.text.tokenizer_files.tokenizer_folder import NAMED_TOKEN_FIELDS, NO_LIMIT, SPECIAL_TOKEN_NAMES
+from glassformer.text.tokenizer_files import gguf, tiktoken
+from glassformer.text.tokenizer_files.special_tokens import NAMED_TOKEN_FIELDS, NO_LIMIT, SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizers_errors import DECODE_ERRORS, ENCODE_ERRORS
 from glassformer.text.vocabulary_mixin import ADDITIONAL, VocabularyMixin, in_role_order
 
@@ -89,8 +89,10 @@ class Tokenizer(VocabularyMixin, ChatMixin):
     @classmethod
     def from_folder(cls, folder: Path) -> Tokenizer:
         """From tokenizer.json and the small files beside it, or from an older checkpoint's vocabulary files."""
+        from glassformer.text.tokenizer_files.tokenizer_folder import read_tokenizer_folder
+
         finish_saves(folder)
-        return cls(**tokenizer_folder.read_tokenizer_folder(folder))
+        return cls(**read_tokenizer_folder(folder))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> Tokenizer:

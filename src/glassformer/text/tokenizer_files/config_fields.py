@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 from glassformer.errors import CheckpointError
 from glassformer.text.tokenizer_files.json_file import read_object
+from glassformer.text.tokenizer_files.special_tokens import SPECIAL_TOKEN_NAMES
 
 Use = Literal["honoured", "superseded", "harmless", "refused"]
 CLEAN_UP_BPE = "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"
-TOKEN_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 IS_RIGHT: Mapping[
     str, Callable[[Any], bool]
@@ -54,7 +54,7 @@ def _fields(use: Use, value: str, names: str, meaning: str) -> dict[str, ConfigF
 
 FIELDS: Mapping[str, ConfigField] = {
     # tokens
-    **_fields("honoured", "token", " ".join(TOKEN_ROLES), "the tokens with a role"),
+    **_fields("honoured", "token", " ".join(SPECIAL_TOKEN_NAMES), "the tokens with a role"),
     **_fields("honoured", "list or object", "extra_special_tokens", "more special tokens; in an object, with names"),
     **_fields("honoured", "list", "additional_special_tokens", "the older name of that list"),
     **_fields("honoured", "object", "model_specific_special_tokens", "special tokens with names of the model's own"),

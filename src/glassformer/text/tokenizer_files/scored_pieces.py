@@ -22,8 +22,7 @@ from glassformer.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.class_pipelines import piece_decoder
 from glassformer.text.tokenizer_files.merges import merges
-
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+from glassformer.text.tokenizer_files.piece_kinds import CONTROL, NORMAL, UNUSED, USER_DEFINED
 
 
 @dataclass

@@ -18,8 +18,9 @@ from tokenizers import AddedToken, Tokenizer
 from glassformer.errors import CheckpointError
 from glassformer.regular_files import read_regular
 from glassformer.text.tokenizer_files.class_pipelines import flag, set_class_pipeline
+from glassformer.text.tokenizer_files.piece_kinds import NORMAL, UNKNOWN, USER_DEFINED
 from glassformer.text.tokenizer_files.protobuf import Malformed, fields
-from glassformer.text.tokenizer_files.scored_pieces import NORMAL, UNKNOWN, USER_DEFINED, ScoredPieces
+from glassformer.text.tokenizer_files.scored_pieces import ScoredPieces
 from glassformer.text.tokenizer_files.tokenizer_classes import GEMMA, LLAMA, SENTINELS, T5, TokenizerClass
 from glassformer.text.tokenizers_errors import LibraryErrors
 

@@ -22,15 +22,13 @@ from glassformer.errors import CheckpointError
 from glassformer.regular_files import read_regular
 from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
 from glassformer.text.tokenizer_files.class_pipelines import set_class_pipeline
-from glassformer.text.tokenizer_files.config_fields import CLEAN_UP_BPE, TOKEN_ROLES, TokenizerConfig
+from glassformer.text.tokenizer_files.config_fields import CLEAN_UP_BPE, TokenizerConfig
 from glassformer.text.tokenizer_files.json_file import read_object
 from glassformer.text.tokenizer_files.legacy_vocabulary import class_for_files
+from glassformer.text.tokenizer_files.special_tokens import NAMED_TOKEN_FIELDS, NO_LIMIT, SPECIAL_TOKEN_NAMES
 from glassformer.text.tokenizer_files.tokenizer_classes import TokenizerClass, class_for_config
 from glassformer.text.tokenizers_errors import LibraryErrors, unknown_merge
 
-SPECIAL_TOKEN_NAMES = TOKEN_ROLES
-NAMED_TOKEN_FIELDS = ("extra_special_tokens", "model_specific_special_tokens")  # names to tokens, as Gemma 3 has them
-NO_LIMIT = 10**30  # what the field writes for "no limit"
 CHECKED_SIZE = 1 << 20  # bytes of a tokenizer.json whose merges are checked; of a larger one, only where a prefix is set
 MAY_HAVE_PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]|\\u00[4-7]')  # or a letter escaped so as to hide it
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
-from glassformer.text.tokenizer_files.gguf import byte_level, plain_bpe, sentencepiece_bpe, unigram, wordpiece
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizers_errors import LibraryErrors
 
-BUILDERS: Mapping[str, Callable[[TokenizerFields], Tokenizer]] = {
-    "gpt2": byte_level.build,
-    "llama": sentencepiece_bpe.build,
-    "bert": wordpiece.build,
-    "t5": unigram.build,
-    "gemma4": lambda fields: plain_bpe.build(fields, "gemma4"),
-    "whitespace": lambda fields: plain_bpe.build(fields, "whitespace"),
+BUILDERS: Mapping[str, str] = {  # by kind: the module here that builds it, imported when a file is of the kind
+    "gpt2": "byte_level",
+    "llama": "sentencepiece_bpe",
+    "bert": "wordpiece",
+    "t5": "unigram",
+    "gemma4": "plain_bpe",
+    "whitespace": "plain_bpe",
 }
 UNSUPPORTED = {
     "rwkv": "RWKV's greedy match of the longest byte string",
@@ -42,6 +42,7 @@ def build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]
             f"GGUF field 'tokenizer.ggml.model' is {kind!r}; only {known} can be read. Use a file with one of those."
         )
     fields = TokenizerFields(metadata)
+    builder: Any = importlib.import_module(f"{__name__}.{BUILDERS[kind]}")
     with LibraryErrors("GGUF's vocabulary does not fit together: {}. Fetch the file again."):
-        backend = BUILDERS[kind](fields)
+        backend: Tokenizer = builder.build(fields)
     return backend, {name: fields.tokens[number] for name, number in fields.special_ids.items()}, kind == "bert"

@@ -6,10 +6,9 @@ from tokenizers import Tokenizer, decoders, normalizers, processors
 from tokenizers.models import BPE
 
 from glassformer.errors import CheckpointError, did_you_mean
-from glassformer.text.tokenizer_files.gguf import plain_bpe
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
-from glassformer.text.tokenizer_files.scored_pieces import NORMAL
+from glassformer.text.tokenizer_files.piece_kinds import NORMAL
 from glassformer.text.tokenizers_errors import LibraryErrors, unknown_merge
 
 
@@ -22,6 +21,8 @@ def build(fields: TokenizerFields) -> Tokenizer:
             f"{hint or ' Use a file from a newer converter, or the model in its original format.'}"
         )
     if not PRE_TOKENIZER_TYPES[pre].byte_level:
+        from glassformer.text.tokenizer_files.gguf import plain_bpe
+
         return plain_bpe.build(fields, pre)
     split = PRE_TOKENIZER_TYPES[pre]
     tokens, kinds, merges = fields.tokens, fields.kinds, fields.merges

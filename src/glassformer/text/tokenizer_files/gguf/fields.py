@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
 
 from glassformer.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
-from glassformer.text.tokenizer_files.scored_pieces import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
+from glassformer.text.tokenizer_files.piece_kinds import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 
 GGUF_ROLES = {
     "bos_token": "bos",
@@ -33,7 +34,7 @@ class TokenizerFields:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._metadata = metadata
         self.tokens: list[str] = list(self.required_list("tokens"))  # a copy: some kinds respell them
-        if not all(isinstance(token, str) for token in self.tokens):
+        if not set(map(type, self.tokens)) <= {str}:
             raise CheckpointError("GGUF field 'tokenizer.ggml.tokens' holds more than texts. Fetch the file again.")
         self.kinds: list[int] = list(self.required_list("token_type"))
         self._check_length("token types", self.kinds)
@@ -59,18 +60,12 @@ class TokenizerFields:
     @cached_property
     def merges(self) -> list[tuple[str, str]]:
         """The pairs that join, first things first; the space between two parts is never a pair's first character."""
-        pairs = []
-        for pair in self.required_list("merges"):
-            parts = pair.split(" ", 1) if isinstance(pair, str) else ()
-            if len(parts) == 2 and not parts[0]:  # it begins with a space, which is not the one between the parts
-                at = pair.find(" ", 1)
-                parts = [pair[:at], pair[at + 1 :]] if at > 0 else []
-            if len(parts) != 2:
-                raise CheckpointError(
-                    f"GGUF's vocabulary and merges do not fit together: {pair!r} is no pair. Fetch the file again."
-                )
-            pairs.append((parts[0], parts[1]))
-        return pairs
+        merges = self.required_list("merges")
+        if set(map(type, merges)) <= {str}:
+            pairs = [(left, right) for left, _, right in map(str.partition, merges, repeat(" "))]
+            if all(map(all, pairs)):
+                return pairs
+        return [_split_merge(merge) for merge in merges]
 
     def vocabulary(self) -> dict[str, int]:
         """The tokens and their ids; no two tokens may be spelt alike."""
@@ -114,7 +109,7 @@ class TokenizerFields:
     @cached_property
     def added_ids(self) -> list[int]:
         """The ids of the tokens that are matched whole wherever they stand in a text."""
-        ids = {number for number, kind in enumerate(self.kinds) if kind in (CONTROL, USER_DEFINED)}
+        ids = {number for number, kind in enumerate(self.kinds) if kind != NORMAL and kind in (CONTROL, USER_DEFINED)}
         return sorted(ids | {number for number in self.special_ids.values() if self.kinds[number] != NORMAL})
 
     def add_tokens_to(self, backend: Tokenizer, normalized: Collection[int] = ()) -> None:
@@ -154,3 +149,10 @@ class TokenizerFields:
     def template(self, single: list[str], pair: list[str], ids: Mapping[str, int]) -> Any:
         special = [{"id": name, "ids": [number], "tokens": [self.tokens[number]]} for name, number in ids.items()]
         return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+
+
+def _split_merge(merge: object) -> tuple[str, str]:
+    """The two parts of a merge; a space at its beginning belongs to the first."""
+    if isinstance(merge, str) and (at := merge.find(" ", 1)) > 0:
+        return merge[:at], merge[at + 1 :]
+    raise CheckpointError(f"GGUF's vocabulary and merges do not fit together: {merge!r} is no pair. Fetch the file again.")

@@ -16,7 +16,9 @@ from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENI
 from glassformer.text.tokenizers_errors import LibraryErrors
 
 
-def build(fields: TokenizerFields, pre: str) -> Tokenizer:
+def build(fields: TokenizerFields, pre: str | None = None) -> Tokenizer:
+    """`pre`: the type of the pre-tokenizer, where the model's kind is not its name."""
+    pre = pre or str(fields.get("model"))
     split = PRE_TOKENIZER_TYPES[pre]
     in_words = pre == "whitespace"
     spaced = [] if in_words else fields.respell_user_spaces()

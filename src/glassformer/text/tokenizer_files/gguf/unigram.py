@@ -11,7 +11,8 @@ from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
-from glassformer.text.tokenizer_files.scored_pieces import CONTROL, ScoredPieces
+from glassformer.text.tokenizer_files.piece_kinds import CONTROL
+from glassformer.text.tokenizer_files.scored_pieces import ScoredPieces
 from glassformer.text.tokenizer_files.tokenizer_classes import SENTINELS
 
 FILLER_TOKEN = re.compile(r"\[PAD\d+\]")

@@ -12,7 +12,7 @@ from tokenizers.models import WordPiece
 from glassformer.errors import CheckpointError
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
-from glassformer.text.tokenizer_files.scored_pieces import NORMAL
+from glassformer.text.tokenizer_files.piece_kinds import NORMAL
 from glassformer.text.tokenizer_files.tokenizer_classes import BERT
 
 
