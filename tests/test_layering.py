@@ -15,8 +15,8 @@ import glassformer
 
 ROOT = Path(glassformer.__file__).parent
 GROUND = {
-    "arguments", "atomic_files", "candidates", "errors", "file_lock", "fork_safe_lock", "progress", "regular_files", "sites",
-    "typecheck",
+    "arguments", "atomic_files", "candidates", "errors", "file_lock", "fork_safe_lock", "garbage_collection", "progress",
+    "regular_files", "sites", "typecheck",
 }  # fmt: skip
 MODELS = {"text", "checkpoint", "blueprints"}
 TORCH = {"layers", "families"}

@@ -6,7 +6,6 @@ Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 an erro
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import signal
@@ -14,13 +13,14 @@ import sys
 import threading
 from types import FrameType
 
-YOUNG_OBJECTS = 100_000  # until garbage is looked for: imports and vocabularies make many objects and no garbage
+from glassformer.garbage_collection import collect_rarely
+
 _AGAIN = 0.05  # seconds after which an interrupt that had to wait is tried again
 
 
 def main() -> None:
     """The entry point of `glass`: runs the verb, and turns every expected error into one sentence."""
-    gc.set_threshold(YOUNG_OBJECTS)
+    collect_rarely()
     import click
 
     from glassformer.errors import GlassError

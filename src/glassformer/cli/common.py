@@ -14,6 +14,7 @@ from glassformer.cli import bars
 from glassformer.cli.command import argument, option
 from glassformer.cli.processes import note_model
 from glassformer.errors import InputError, SettingError
+from glassformer.garbage_collection import collect_as_usual
 from glassformer.page.format import escape_control, to_json
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def load_model(name: str, **options: Any) -> Model:
     log_to_stderr()
     with bars.download_bar() as progress:
         model = load(name, progress=progress, **options)
+    collect_as_usual()
     note_model(model.name)
     return model
 

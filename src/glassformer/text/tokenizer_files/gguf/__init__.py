@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from glassformer.errors import CheckpointError
+from glassformer.garbage_collection import collection_paused
 from glassformer.text.tokenizer_files.gguf.fields import TokenizerFields
 from glassformer.text.tokenizers_errors import LibraryErrors
 
@@ -31,6 +32,11 @@ UNSUPPORTED = {
 
 def build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]:
     """The library's tokenizer, the special tokens by name (`bos_token`, …), and whether it gives token types."""
+    with collection_paused():  # there are as many tuples as merges
+        return _build(metadata)
+
+
+def _build(metadata: Mapping[str, Any]) -> tuple[Tokenizer, dict[str, str], bool]:
     kind = metadata.get("tokenizer.ggml.model")
     if isinstance(kind, str) and kind in UNSUPPORTED:
         raise CheckpointError(
