@@ -4,7 +4,7 @@ BIN := .venv/bin
 TESTS := OMP_NUM_THREADS=1 GLASS_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal  # one process per core, and no more threads than that
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: run setup test test-all lint bench clean
+.PHONY: run setup test test-all lint bench wheels clean
 
 run: .venv/installed ## one answer from the default model, and how it came to be
 	@$(BIN)/glass models pull smollm2
@@ -38,6 +38,9 @@ bench: .venv/developing ## side by side with transformers
 	$(BIN)/python bench/tree.py
 	$(BIN)/python bench/patching.py
 
+wheels: .venv/packaging ## a release's wheels, one for each architecture, in dist/
+	$(BIN)/python tools/wheels.py
+
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Glassformer needs Python 3.11 or newer; try: make run PYTHON=python3.12"; exit 1; }
 	@echo "Setting up .venv: torch and a few small libraries, one to three minutes…"
@@ -48,6 +51,11 @@ bench: .venv/developing ## side by side with transformers
 .venv/developing: .venv/installed
 	@echo "Adding what development needs…"
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.venv/packaging: .venv/installed
+	@echo "Adding what builds wheels…"
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[wheels]'
 	@touch $@
 
 clean:

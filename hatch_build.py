@@ -1,11 +1,13 @@
 """The wheel's build hook: it puts the CPU engine's native library inside, so that installing needs no compiler.
 
 Where it cannot be built the wheel stays pure, and the library is built on first use; so it is in an editable install, whose
-sources change.
+sources change. With GLASS_RELEASE=1, which `tools/wheels.py` sets, it is an error instead if the library cannot be built
+with every level of its architecture.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -26,10 +28,15 @@ class NativeLibrary(BuildHookInterface):  # type: ignore[type-arg]
         from glassformer.errors import ExecutorError
 
         self.folder = tempfile.TemporaryDirectory(prefix="glassformer-", ignore_cleanup_errors=True)
-        target = build.prebuilt()
+        target, release = build.prebuilt(), bool(os.environ.get("GLASS_RELEASE"))
         try:
-            library = build.compile(build.NATIVE, Path(self.folder.name, target.name), build.find_compiler())
+            library = build.compile(
+                build.NATIVE, Path(self.folder.name, target.name), build.find_compiler(), every_level=release
+            )
         except ExecutorError as error:
+            if release:
+                self.app.display_error("\n".join([str(error), *getattr(error, "__notes__", [])]))
+                sys.exit(1)
             self.app.display_warning(f"the wheel is without the CPU engine's library: {error}")
             return
         build_data["force_include"][str(library)] = str(target.relative_to(Path(self.root, "src")))

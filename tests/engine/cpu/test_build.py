@@ -136,6 +136,17 @@ def test_levels_that_the_compiler_does_not_know_are_left_out(sources: Path, tmp_
     assert len(fake.calls_with("kernels.cpp")) == 2
 
 
+def test_missing_level_is_an_error_where_all_are_needed(sources: Path, tmp_path: Path, fake: Compiler) -> None:
+    fake.become(refuses=["avx512vnni"])
+    words = (fake, "cannot build avx512vnni. Set CXX to a newer compiler.")
+    refused(
+        lambda: build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64", every_level=True),
+        *words, kind=ExecutorError,
+    )  # fmt: skip
+    assert not (tmp_path / "engine.so").exists()
+    assert fake.calls_with("kernels.cpp") == []
+
+
 def test_extra_flags_come_last(sources: Path, tmp_path: Path, fake: Compiler) -> None:
     extra = ["-fsanitize=address,undefined", "-g", "-O1"]
     build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64", extra)
