@@ -265,3 +265,32 @@ def test_release_wheel_is_reproducible(release_wheel: Callable[[str], Path], arc
     first = release_wheel(architecture)
     run(["tools.wheels", str(tmp_path), "--only", architecture], ROOT, "")
     assert (tmp_path / first.name).read_bytes() == first.read_bytes()
+
+
+PRINT_LEVELS = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int count, char** words) {
+    void* library = dlopen(words[1], RTLD_NOW);
+    if (library) puts(((const char* (*)(void))dlsym(library, "glass_levels"))());
+    else puts(dlerror());
+    return !library;
+}
+"""
+
+
+@pytest.mark.sweep
+def test_release_library_loads_under_qemu(release_wheel: Callable[[str], Path], tmp_path: Path) -> None:
+    emulator, root = shutil.which(f"qemu-{OTHER_ARCHITECTURE}"), Path(f"/usr/{OTHER_ARCHITECTURE}-linux-gnu")
+    if emulator is None or not root.exists():
+        pytest.skip(f"there is no qemu-{OTHER_ARCHITECTURE} (qemu-user), or no glibc for it in {root}")
+    library = unpacked_library(release_wheel(OTHER_ARCHITECTURE), tmp_path)
+    (tmp_path / "levels.c").write_text(PRINT_LEVELS, "utf-8")
+    target = f"{OTHER_ARCHITECTURE}-linux-gnu.{wheels.GLIBC}"
+    run(["ziglang", "cc", "-target", target, "levels.c", "-o", "levels", "-ldl"], tmp_path, "")
+    command = [emulator, "-cpu", "max", "-L", str(root), str(tmp_path / "levels"), str(library)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    best, *_, last = done.stdout.split()
+    assert {best, last} < set(build.levels(OTHER_ARCHITECTURE))
+    assert last == "portable" != best
