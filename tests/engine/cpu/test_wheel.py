@@ -221,6 +221,18 @@ def test_releases_are_for_every_architecture_with_vector_levels() -> None:
     assert set(wheels.ARCHITECTURES) == set(build.LEVELS)
 
 
+def test_release_that_needs_a_newer_glibc_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_wheel(command: list[str], **_: object) -> None:
+        folder = Path(command[command.index("--directory" if "hatchling" in command else "--wheel-dir") + 1])
+        folder.mkdir()
+        (folder / "glassformer-1-py3-none-manylinux_2_36_x86_64.whl").touch()
+
+    monkeypatch.setattr(wheels.subprocess, "run", write_wheel)
+    with pytest.raises(SystemExit, match="the library needs more than manylinux_2_17_x86_64 has"):
+        wheels.main([str(tmp_path / "dist"), "--only", "x86_64"])
+    assert not (tmp_path / "dist").exists()
+
+
 @pytest.fixture(scope="module")
 def release_wheel(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Builds the wheel of an architecture, each one once."""
