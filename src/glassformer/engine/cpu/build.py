@@ -37,7 +37,7 @@ NATIVE = Path(__file__).with_name("native")
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 AVX2: Flags = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 AVX512: Flags = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
-AMX: Flags = ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
+AMX: Flags = ("-mamx-tile", "-mamx-bf16")
 LEVELS: dict[str, dict[str, Flags]] = {  # portable is a fallback only, and takes a minute with -O3
     "x86_64": {
         "portable": ("-march=x86-64", "-O2"),

@@ -152,21 +152,56 @@ void test_norm() {
             }
 }
 
-struct Inputs {  // tokens, quantized
+struct Inputs {  // tokens, quantized one by one
     int parts;
     std::vector<int8_t> codes;
     Floats scales, sums;
     QuantizedInput from(int token, int columns) const {
         const size_t blocks = size_t(token) * (columns / BLOCK);
-        return {codes.data() + blocks * parts * BLOCK, scales.data() + blocks, sums.data() + blocks * 3, parts};
+        return {codes.data() + blocks * parts * BLOCK, scales.data() + blocks, sums.data() + blocks * 3, parts, 1};
     }
     int code(size_t i) const { return parts == 1 ? codes[place(i)] : 64 * codes[place(i)] + codes[place(i) + BLOCK]; }
     size_t place(size_t i) const { return i / BLOCK * parts * BLOCK + i % BLOCK; }
     Inputs(int parts, size_t count) : parts(parts), codes(parts * count), scales(count / BLOCK), sums(count / BLOCK * 3) {}
     Inputs(int parts, const Kernels* by, const Floats& in) : Inputs(parts, in.size()) {
-        by->quantize(in.data(), int(in.size()), parts, codes.data(), scales.data(), sums.data());
+        by->quantize(in.data(), int(in.size()), parts, 1, codes.data(), scales.data(), sums.data());
     }
 };
+
+struct GroupedInputs {  // the first of them, with the scales of 16 tokens side by side
+    std::vector<int8_t> codes;
+    Floats scales, sums;
+    int parts;
+    GroupedInputs(const Inputs& in, int tokens, int columns) : parts(in.parts) {
+        const int blocks = columns / BLOCK, room = (tokens + TILE - 1) / TILE * TILE;
+        codes.assign(in.codes.begin(), in.codes.begin() + size_t(tokens) * parts * columns);
+        codes.resize(size_t(room) * parts * columns, 77);
+        scales.resize(room * blocks, INF);
+        sums.resize(room * blocks * 3, INF);
+        for (int token = 0; token < tokens; ++token)
+            for (int block = 0; block < blocks; ++block) {
+                const int from = token * blocks + block, group = token / TILE * blocks + block, at = token % TILE;
+                scales[group * TILE + at] = in.scales[from];
+                for (int i = 0; i < 3; ++i) sums[(group * 3 + i) * TILE + at] = in.sums[from * 3 + i];
+            }
+    }
+    QuantizedInput all() const { return {codes.data(), scales.data(), sums.data(), parts, TILE}; }
+};
+
+void test_quantize_in_groups(int parts) {
+    const int columns = 4 * BLOCK, tokens = 3;
+    const Floats in = reals(tokens * columns, -3.0, 3.0);
+    const Inputs alone(parts, level, in);
+    const GroupedInputs expected(alone, tokens, columns);
+    Floats scales(expected.scales.size(), INF), sums(expected.sums.size(), INF);
+    std::vector<int8_t> codes(expected.codes.size(), 77);
+    for (int token = 0; token < tokens; ++token)
+        level->quantize(in.data() + token * columns, columns, parts, TILE, codes.data() + token * parts * columns,
+                        scales.data() + token, sums.data() + token);
+    same("quantize in groups: codes", codes.data(), expected.codes.data(), codes.size());
+    same("quantize in groups: scales", scales.data(), expected.scales.data(), scales.size() * 4);
+    same("quantize in groups: sums", sums.data(), expected.sums.data(), sums.size() * 4);
+}
 
 void test_quantize(int parts) {
     const float most = parts == 2 ? 8159.0f : 127.0f;
@@ -256,19 +291,40 @@ void test_rope() {
 constexpr int TOKENS = 37;  // at most, in one call
 constexpr int HEIGHT = 37;  // rows: two whole tiles and a part
 
+bool is_split(int kind, int columns) { return kind == BF16 && columns % BLOCK == 0 && level->split_bf16; }
+
+struct Split {  // tokens' inputs for a matrix of bfloat16, eight together
+    std::vector<uint16_t> all;
+    Split(const Matrix& m, const float* values, size_t stride, int tokens) {
+        if (!is_split(m.kind, m.columns)) return;
+        all.resize(size_t(tokens + 7) / 8 * 16 * m.columns, 0x7fc0);  // what no token fills is NaN, and must not matter
+        for (int token = 0; token < tokens; ++token)
+            level->split_bf16(values + token * stride, m.columns, all.data() + size_t(token / 8) * 16 * m.columns + token % 8 * 2);
+    }
+    const uint16_t* planes() const { return all.empty() ? nullptr : all.data(); }
+};
+
 // `count` tokens at once must be what each is alone, and what is expected; expected and sizes: (tokens, TILE)
 void check_matmul(const std::string& what, const Matrix& m, int tile, const Floats& values, size_t stride,
                     const Inputs& inputs, const std::vector<double>& expected, const std::vector<double>& within) {
     const int rows = std::min(TILE, m.rows - tile * TILE);
     Floats alone(TOKENS * TILE);
-    for (int token = 0; token < TOKENS; ++token)
-        level->matmul(m, tile, 1, values.data() + token * stride, stride, inputs.from(token, m.columns),
-                       alone.data() + token * TILE);
+    for (int token = 0; token < TOKENS; ++token) {
+        QuantizedInput input = inputs.from(token, m.columns);
+        const Split split(m, values.data() + token * stride, stride, 1);
+        input.split = split.planes();
+        level->matmul(m, tile, 1, values.data() + token * stride, stride, input, alone.data() + token * TILE);
+    }
     for (int i = 0; i < TOKENS * TILE; ++i)
         if (i % TILE < rows) near(what, i, alone[i], expected[i], within[i]);
     for (int count : {2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 32, 33, TOKENS}) {
         Floats out(count * TILE);
-        level->matmul(m, tile, count, values.data(), stride, inputs.from(0, m.columns), out.data());
+        const bool packed = m.kind > BF16;
+        const GroupedInputs grouped(inputs, packed ? count : 0, packed ? m.columns : 0);
+        QuantizedInput input = grouped.all();
+        const Split split(m, values.data(), stride, count);
+        input.split = split.planes();
+        level->matmul(m, tile, count, values.data(), stride, input, out.data());
         for (int token = 0; token < count; ++token)
             same(what + named(": token %d of %d beside itself alone", token, count), out.data() + token * TILE,
                  alone.data() + token * TILE, rows * sizeof(float));
@@ -464,7 +520,7 @@ void test_float_matmul() {
                         const double w = float_weight(kind, weights, size_t(row) * columns + column);
                         const double x = w * values[i / TILE * stride + column];
                         expected[i] += x;
-                        within[i] += 1e-6 * std::fabs(x);
+                        within[i] += (is_split(kind, columns) ? 4e-6 : 1e-6) * std::fabs(x);
                     }
                 }
                 check_matmul(named("floats %d of %d columns, tile %d", kind, columns, tile), m, tile, values, stride, none,
@@ -814,7 +870,10 @@ int main(int count, char** words) {
     levels();  // asks the system for what a level needs
     test_softmax_exp();
     test_norm();
-    for (int parts : {1, 2}) test_quantize(parts);
+    for (int parts : {1, 2}) {
+        test_quantize(parts);
+        test_quantize_in_groups(parts);
+    }
     test_activate();
     test_rope();
     for (int parts : {1, 2}) {

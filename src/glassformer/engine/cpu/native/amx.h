@@ -1,134 +1,116 @@
-// AMX: one instruction multiplies 16 rows of a tile with 16 tokens. For prompts and batches of rows.
+// AMX for matrices of bfloat16: one instruction multiplies 32 inputs of 16 rows with several tokens.
 //
-// The sums are whole numbers, hence the same as those of the dot instructions; what follows is done by the same RowScales, so
-// that a token's results are the same either way, bit for bit.
+// A token's inputs are split into two bfloat16 numbers each, whose sum has sixteen bits; their products with the weights are
+// added up in float32. This is done for any number of tokens, one too, so that a token's results do not depend on it.
+//
+// Packed matrices have no use for it: every 32 inputs have scales of their own, and to store the sums of so few and scale them
+// costs as much as the dot instructions of AVX-512 do altogether.
 #pragma once
+#include <initializer_list>
 
 namespace {
 
-constexpr int AMX_TOKENS = 32;       // at most, in one call: two groups of 16
-constexpr int AMX_LEAST_TOKENS = 17;  // fewer are faster by dot instructions
-constexpr int AMX_BLOCKS = 4;        // blocks whose sums are kept at once
-
-struct alignas(64) AmxConfig {  // of the registers: 0 to 3 sums, 4 and 5 inputs, 6 codes
+struct alignas(64) AmxConfig {  // the sizes of the registers
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t bytes[16] = {};
     uint8_t rows[16] = {};
 
-    AmxConfig(int tokens, int inputs) {
-        const uint8_t first = uint8_t(tokens < TILE ? tokens : TILE), second = uint8_t(tokens - first);
-        for (int i = 0; i < 4; ++i) set(i, i < 2 ? first : second, 4 * TILE);
-        set(4, first, inputs);
-        set(5, second, inputs);
-        set(6, uint8_t(inputs / 4), 4 * TILE);
-    }
-    void set(int number, uint8_t row_count, int row_bytes) {
-        rows[number] = row_count;
-        bytes[number] = uint16_t(row_count ? row_bytes : 0);
+    void set(int number, int row_count, int row_bytes) {
+        rows[number] = uint8_t(row_count);
+        bytes[number] = uint16_t(row_bytes);
     }
 };
 
-// The sums of some blocks' products, or of their halves': of each upper and lower part with each token and row.
-template <class Tile, int P> struct AmxSums {
-    alignas(64) int32_t of[AMX_BLOCKS * Tile::halves][AMX_TOKENS / TILE][P][TILE][TILE];
-};
+constexpr int SPLIT_TOKENS = 8;  // that are multiplied by one instruction
+constexpr int SPLIT_GROUPS = 4;  // of so many tokens whose sums are in registers
 
-// The products of one block, or half of one, with all tokens.
-template <class Tile, int P>
-inline void amx_multiply(const uint8_t* codes, const int8_t* inputs, size_t stride, bool second_group, int32_t (*out)[P][TILE][TILE]) {
-    _tile_loadd(6, codes, 4 * TILE);
+inline __m512i nearest_bf16(__m512 x) {  // in the upper halves; NaN stays NaN
+    const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i nan = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    return _mm512_and_si512(_mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan), _mm512_set1_epi32(int(0xffff0000)));
+}
+
+inline __m256i upper_halves(__m512i x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)); }
+
+// planes: (columns / 2, 2 planes, SPLIT_TOKENS, 2 neighbours), from this token's place on
+void split_bf16(const float* in, int count, uint16_t* planes) {
+    const __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32(TILE));
+    for (int at = 0; at < count; at += 2 * W, in += 2 * W, planes += 4 * TILE * W / 2) {
+        __m256i high[2], low[2];
+        for (int half = 0; half < 2; ++half) {
+            const __m512 x = load(in + half * W);
+            const __m512i upper = nearest_bf16(x);
+            const __m512 rest = sub(x, _mm512_castsi512_ps(upper));  // NaN if x is infinite
+            high[half] = upper_halves(upper);
+            low[half] = upper_halves(nearest_bf16(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(rest, rest, _CMP_ORD_Q), rest)));
+        }
+        _mm512_i32scatter_epi32(planes, places, _mm512_inserti64x4(_mm512_castsi256_si512(high[0]), high[1], 1), 4);
+        _mm512_i32scatter_epi32(planes + TILE, places, _mm512_inserti64x4(_mm512_castsi256_si512(low[0]), low[1], 1), 4);
+    }
+}
+
+// 16 rows with G groups of tokens. The weights are taken as they are in the file, 32 inputs of each row at a time; what
+// follows them is fetched meanwhile.
+template <int G>
+inline void amx_split_groups(const uint16_t* weights, int columns, const uint16_t* planes, float (*sums)[TILE][TILE], bool prefetched) {
+    const size_t stride = size_t(columns) * 2, group = size_t(columns) * 2 * SPLIT_TOKENS;
     _tile_zero(0);
-    _tile_loadd(4, inputs, stride);
-    _tile_dpbsud(0, 4, 6);
-    if (second_group) {
-        _tile_zero(2);
-        _tile_loadd(5, inputs + TILE * stride, stride);
-        _tile_dpbsud(2, 5, 6);
-    }
-    if constexpr (P == 2) {
-        _tile_zero(1);
-        _tile_loadd(4, inputs + BLOCK, stride);
-        _tile_dpbsud(1, 4, 6);
-        if (second_group) {
-            _tile_zero(3);
-            _tile_loadd(5, inputs + BLOCK + TILE * stride, stride);
-            _tile_dpbsud(3, 5, 6);
+    if constexpr (G > 1) _tile_zero(1);
+    if constexpr (G > 2) _tile_zero(2);
+    if constexpr (G > 3) _tile_zero(3);
+    for (int at = 0; at < columns; at += 2 * TILE, weights += 2 * TILE, planes += 2 * TILE * TILE) {
+        if (!prefetched) {
+            const char* next = reinterpret_cast<const char*>(weights - at) + TILE * stride + size_t(at) * 2 * TILE;
+            UNROLLED for (int line = 0; line < TILE; ++line) __builtin_prefetch(next + line * 64, 0, 2);
+        }
+        _tile_loadd(4, weights, stride);
+        _tile_loadd(5, planes, 4 * TILE);
+        _tile_dpbf16ps(0, 4, 5);
+        if constexpr (G > 1) {
+            _tile_loadd(5, planes + group, 4 * TILE);
+            _tile_dpbf16ps(1, 4, 5);
+        }
+        if constexpr (G > 2) {
+            _tile_loadd(5, planes + 2 * group, 4 * TILE);
+            _tile_dpbf16ps(2, 4, 5);
+        }
+        if constexpr (G > 3) {
+            _tile_loadd(5, planes + 3 * group, 4 * TILE);
+            _tile_dpbf16ps(3, 4, 5);
         }
     }
-    _tile_stored(0, out[0][0], 4 * TILE);
-    if constexpr (P == 2) _tile_stored(1, out[0][P - 1], 4 * TILE);
-    if (second_group) {
-        _tile_stored(2, out[1][0], 4 * TILE);
-        if constexpr (P == 2) _tile_stored(3, out[1][P - 1], 4 * TILE);
-    }
+    _tile_stored(0, sums[0], 4 * TILE);
+    if constexpr (G > 1) _tile_stored(1, sums[1], 4 * TILE);
+    if constexpr (G > 2) _tile_stored(2, sums[2], 4 * TILE);
+    if constexpr (G > 3) _tile_stored(3, sums[3], 4 * TILE);
+    COMPILER_BARRIER;
 }
 
-// Adds the scaled sums of some blocks to the results of tokens from `token` on, T at a time, then the rest in halves.
-template <class Tile, int P, int T>
-void amx_add_sums(const AmxSums<Tile, P>& sums, const SuperScales& outer, const uint8_t* tile, int count, const Inputs& in,
-                  int token, int tokens, float* out) {
-    const int blocks = in.columns / BLOCK;
-    for (; token + T <= tokens; token += T) {
-        F value[T];
-        UNROLLED for (int t = 0; t < T; ++t) value[t] = load(out + (token + t) * TILE);
-        const float *scales = in.scales + token * blocks, *input_sums = in.sums + token * blocks * 3;
-        for (int unit = 0; unit < count * Tile::halves; ++unit) {
-            const int block = unit / Tile::halves;
-            const RowScales<Tile> rows(outer, tile + block * Tile::bytes, 0, unit % Tile::halves);
-            const auto& of = sums.of[unit][token / TILE];
-            UNROLLED for (int t = 0; t < T; ++t) {
-                const I upper = _mm512_load_si512(of[0][token % TILE + t]);
-                const I total = P == 2 ? add_times_64(_mm512_load_si512(of[P - 1][token % TILE + t]), upper) : upper;
-                value[t] = rows.add(to_float(total), scales[t * blocks + block], input_sums + (t * blocks + block) * 3, value[t]);
-            }
-        }
-        UNROLLED for (int t = 0; t < T; ++t) store(out + (token + t) * TILE, value[t]);
-    }
-    if constexpr (T > 1) amx_add_sums<Tile, P, T / 2>(sums, outer, tile, count, in, token, tokens, out);
-}
-
-// All rows of a tile with up to AMX_TOKENS tokens.
-template <class Tile, int P> NOINLINE void amx_tokens(const uint8_t* tile, int columns, const QuantizedInput& input, int tokens, float* out) {
-    constexpr int K = BLOCK / Tile::halves;  // inputs that share a scale
-    const AmxConfig config(tokens, K);
+// The rows of a tile with some tokens
+void amx_split_matmul(const Matrix& m, int tile, int tokens, const uint16_t* planes, float* out) {
+    const int rows = m.rows - tile * TILE < TILE ? m.rows - tile * TILE : TILE;
+    const auto* weights = reinterpret_cast<const uint16_t*>(m.data) + size_t(tile) * TILE * m.columns;
+    AmxConfig config;  // registers 0 to 3 are sums, 4 weights, 5 inputs
+    for (int sum : {0, 1, 2, 3}) config.set(sum, rows, 4 * TILE);
+    config.set(4, rows, 4 * TILE);
+    config.set(5, TILE, 4 * TILE);
     _tile_loadconfig(&config);
-    std::memset(out, 0, size_t(tokens) * TILE * 4);
-    AmxSums<Tile, P> sums;
-    alignas(64) uint8_t codes[AMX_BLOCKS][BLOCK][TILE];
-    SuperScales outer{};
-    Inputs in = {input.codes, input.scales, input.sums, columns};
-    const int blocks = columns / BLOCK;
-    for (int first = 0; first < blocks; first += AMX_BLOCKS) {
-        if constexpr (Tile::head > 0)
-            if (first % (SUPER / BLOCK) == 0) {
-                outer = Tile::open(tile, 0);
-                tile += Tile::head;
-            }
-        const int count = blocks - first < AMX_BLOCKS ? blocks - first : AMX_BLOCKS;
-        for (int b = 0; b < count; ++b) {
-            B four[8];
-            unpack<Tile, 0, 8>(tile + b * Tile::bytes + Tile::first, 0, four);
-            UNROLLED for (int g = 0; g < 8; ++g) _mm512_store_si512(codes[b][4 * g], four[g]);
-        }
-        COMPILER_BARRIER;  // the compiler does not know what tile instructions read and write
-        for (int unit = 0; unit < count * Tile::halves; ++unit)
-            amx_multiply<Tile, P>(codes[0][unit * K], in.codes + unit / Tile::halves * P * BLOCK + unit % Tile::halves * K,
-                                  size_t(P) * columns, tokens > TILE, sums.of[unit]);
+    alignas(64) float sums[SPLIT_GROUPS][TILE][TILE] = {};
+    constexpr decltype(&amx_split_groups<1>) multiply[] = {amx_split_groups<1>, amx_split_groups<2>, amx_split_groups<3>,
+                                                           amx_split_groups<4>};
+    const __m512i row_places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32(TILE));
+    for (int first = 0; first < tokens; first += SPLIT_GROUPS * SPLIT_TOKENS) {
+        const int count = tokens - first < SPLIT_GROUPS * SPLIT_TOKENS ? tokens - first : SPLIT_GROUPS * SPLIT_TOKENS;
+        const int groups = (count + SPLIT_TOKENS - 1) / SPLIT_TOKENS;
         COMPILER_BARRIER;
-        amx_add_sums<Tile, P, TILE>(sums, outer, tile, count, in, 0, tokens, out);
-        tile += count * Tile::bytes;
-        in.codes += count * P * BLOCK, in.scales += count, in.sums += count * 3;
+        multiply[groups - 1](weights, m.columns, planes + size_t(first) * 2 * m.columns, sums, first > 0);
+        for (int t = 0; t < count; ++t) {
+            const float* column = sums[t / SPLIT_TOKENS][0] + t % SPLIT_TOKENS;
+            store(out + (first + t) * TILE, add(_mm512_i32gather_ps(row_places, column, 4), _mm512_i32gather_ps(row_places, column + SPLIT_TOKENS, 4)));
+        }
     }
     _tile_release();
-}
-
-template <class Tile, int P>
-void amx_matmul(const uint8_t* tile, int columns, QuantizedInput in, int tokens, float* out) {
-    for (int token = 0; token < tokens; token += AMX_TOKENS) {
-        const int count = tokens - token < AMX_TOKENS ? tokens - token : AMX_TOKENS;
-        amx_tokens<Tile, P>(tile, columns, in, count, out + token * TILE);
-        in.codes += size_t(count) * P * columns, in.scales += size_t(count) * (columns / BLOCK), in.sums += size_t(count) * (columns / BLOCK) * 3;
-    }
 }
 
 }  // namespace

@@ -19,15 +19,18 @@ namespace glass {
 namespace {
 
 constexpr int SMALL_BATCH = 2;     // tokens up to which every thread prepares the inputs for itself
-constexpr int MATMUL_TOKENS = 32;  // of one call of the matmul kernel
+constexpr int MATMUL_TOKENS = 64;  // of one call of the matmul kernel
 constexpr int TILE_FLOATS = MATMUL_TOKENS * TILE;
 
 // Inputs of a matmul, prepared: normed, and quantized where a matrix is packed.
 struct PreparedInputs {
     std::vector<float> values, scales, sums;
     std::vector<int8_t> codes;
+    std::vector<uint16_t> split;
 
-    void reserve(size_t tokens, size_t columns) {
+    void reserve(size_t tokens, size_t columns, bool with_split) {
+        tokens = (tokens + TILE - 1) / TILE * TILE;
+        if (with_split) grow(split, 2 * tokens * columns);
         grow(values, tokens * columns);
         grow(scales, tokens * (columns / BLOCK + 1));
         grow(sums, tokens * (columns / BLOCK + 1) * 3);
@@ -90,14 +93,14 @@ class Engine {
         }
         for (int i = 0; i < p.feed_count; ++i)
             keys = std::max(keys, size_t(std::max(p.feeds[i].start + p.feeds[i].length, p.feeds[i].source_length)));
-        shared_inputs_.reserve(std::max(p.token_count, p.scored_count), columns);
+        shared_inputs_.reserve(std::max(p.token_count, p.scored_count), columns, k.split_bf16);
         const size_t chunks = keys / CHUNK + 1;
         PreparedInputs::grow(chunk_values_, size_t(SPLIT) * pool_.size() * chunks * QUERIES * head_size);
         if (chunk_sums_.size() < size_t(SPLIT) * pool_.size() * chunks * QUERIES)
             chunk_sums_.resize(size_t(SPLIT) * pool_.size() * chunks * QUERIES);
         chunks_ = int(chunks);
         for (Worker& worker : workers_) {
-            worker.own.reserve(SMALL_BATCH, columns);
+            worker.own.reserve(SMALL_BATCH, columns, k.split_bf16);
             PreparedInputs::grow(worker.scores, size_t(QUERIES) * CHUNK + PAGE * head_size);
             PreparedInputs::grow(worker.states, 2 * size_t(QUERIES) * head_size);
         }
@@ -197,11 +200,14 @@ class Engine {
     };
 
     struct InputNeeds {  // which forms of their input a step's matrices read
-        bool packed = false, plain = false, direct;
-        explicit InputNeeds(const Step& s) : direct(s.norm.kind == NO_NORM && s.scope == ALL_TOKENS) {
-            for (int i = 0; i < s.matrix_count; ++i) (s.matrices[i].kind > BF16 ? packed : plain) = true;
+        bool packed = false, split = false, plain = false, direct;
+        InputNeeds(const Step& s, bool splits) : direct(s.norm.kind == NO_NORM && s.scope == ALL_TOKENS) {
+            for (int i = 0; i < s.matrix_count; ++i) {
+                const Matrix& m = s.matrices[i];
+                (m.kind > BF16 ? packed : splits && m.kind == BF16 && m.columns % BLOCK == 0 ? split : plain) = true;
+            }
         }
-        bool prepared() const { return packed || !direct; }
+        bool prepared() const { return packed || split || !direct; }
     };
 
     void prepare(const Step& s, const InputNeeds& needs, int token, PreparedInputs& into) {
@@ -214,15 +220,26 @@ class Engine {
         } else if (needs.plain && !needs.direct) {
             std::memcpy(values, from, size_t(columns) * 4);
         }
-        if (needs.packed)
-            k.quantize(from, columns, parts, into.codes.data() + size_t(token) * parts * columns, into.scales.data() + size_t(token) * (columns / BLOCK),
-                       into.sums.data() + size_t(token) * (columns / BLOCK) * 3);
+        if (needs.split) k.split_bf16(from, columns, split_of(into, token, columns));
+        if (needs.packed) {
+            const int group = input_group(s);
+            const size_t place = size_t(token / group) * (columns / BLOCK) * group;
+            k.quantize(from, columns, parts, group, into.codes.data() + size_t(token) * parts * columns,
+                       into.scales.data() + place + token % group, into.sums.data() + 3 * place + token % group);
+        }
     }
+
+    static uint16_t* split_of(PreparedInputs& inputs, int token, int columns) {
+        constexpr int TOGETHER = 8;
+        return inputs.split.data() + size_t(token / TOGETHER) * 2 * TOGETHER * columns + token % TOGETHER * 2;
+    }
+
+    int input_group(const Step& s) const { return token_count_of(s) == 1 ? 1 : TILE; }
 
     void matmul(Share& share, const Step& s) {
         const int tokens = token_count_of(s), columns = s.matrices[0].columns;
         if (!tokens) return;
-        const InputNeeds needs(s);
+        const InputNeeds needs(s, k.split_bf16);
         const bool alone = tokens <= SMALL_BATCH;  // each thread prepares for itself, rather than wait for the others
         PreparedInputs& into = alone ? workers_[share.thread()].own : shared_inputs_;
         if (needs.prepared() && !alone)
@@ -230,7 +247,8 @@ class Engine {
         bool ready = !alone || !needs.prepared();
         const Input in = {needs.direct ? row(s.input, 0) : into.values.data(),
                           size_t(needs.direct ? pass_->widths[s.input] : columns),
-                          {into.codes.data(), into.scales.data(), into.sums.data(), pass_->activation_parts}};
+                          {into.codes.data(), into.scales.data(), into.sums.data(), pass_->activation_parts, input_group(s),
+                           needs.split ? into.split.data() : nullptr}};
         int tiles = 0;
         for (int i = 0; i < (s.epilogue == EPILOGUE_GATE ? 1 : s.matrix_count); ++i) tiles += tiles_of(s.matrices[i].rows);
         share.parallel_for(tiles, [&](int tile) {
@@ -255,7 +273,8 @@ class Engine {
         const float* values = in.values + first * in.stride;
         const QuantizedInput packed = {in.packed.codes + size_t(first) * in.packed.parts * m.columns,
                                   in.packed.scales + size_t(first) * (m.columns / BLOCK),
-                                  in.packed.sums + size_t(first) * (m.columns / BLOCK) * 3, in.packed.parts};
+                                  in.packed.sums + size_t(first) * (m.columns / BLOCK) * 3, in.packed.parts, in.packed.group,
+                                  in.packed.split ? in.packed.split + size_t(first) * 2 * m.columns : nullptr};
         const int rows = std::min(TILE, m.rows - tile * TILE);
         if (rows < TILE) std::fill_n(out, TILE_FLOATS, 0.0f), std::fill_n(gates, TILE_FLOATS, 0.0f);
         if (s.epilogue == EPILOGUE_GATE) {

@@ -164,9 +164,9 @@ template <int P> inline void quantize_block(const float* in, float inverse, int8
 
 // Fourteen bits of each input: an upper part of eight and a lower one of six, each of which a dot instruction takes. Eight
 // bits alone, which can be asked for, lose a hundredth of each product, enough to change a word here and there.
-template <int P> void quantize_to(const float* in, int count, int8_t* codes, float* scales, float* sums) {
+template <int P> void quantize_to(const float* in, int count, int group, int8_t* codes, float* scales, float* sums) {
     constexpr float most = P == 2 ? 8159.0f : 127.0f;
-    for (int at = 0; at < count; at += BLOCK, in += BLOCK, codes += P * BLOCK, sums += 3) {
+    for (int at = 0; at < count; at += BLOCK, in += BLOCK, codes += P * BLOCK, scales += group, sums += 3 * group) {
         F high = set(0.0f), zero = set(0.0f);
         for (int i = 0; i < BLOCK; i += W) {
             const F x = load(in + i);
@@ -176,15 +176,15 @@ template <int P> void quantize_to(const float* in, int count, int8_t* codes, flo
         const float scale = reduce_max(high) / most + reduce_add(zero), inverse = safe_inverse(scale);
         int32_t totals[2];
         quantize_block<P>(in, inverse, codes, totals);
-        *scales++ = scale;
+        *scales = scale;
         sums[0] = scale * float(int32_t(uint32_t(totals[0]) + uint32_t(totals[1])));  // of NaNs they may overflow
-        sums[1] = scale * float(totals[0]);
-        sums[2] = scale * float(totals[1]);
+        sums[group] = scale * float(totals[0]);
+        sums[2 * group] = scale * float(totals[1]);
     }
 }
 
-void quantize(const float* in, int count, int parts, int8_t* codes, float* scales, float* sums) {
-    (parts == 2 ? quantize_to<2> : quantize_to<1>)(in, count, codes, scales, sums);
+void quantize(const float* in, int count, int parts, int group, int8_t* codes, float* scales, float* sums) {
+    (parts == 2 ? quantize_to<2> : quantize_to<1>)(in, count, group, codes, scales, sums);
 }
 
 // Packed matmul -------------------------------------------------------------------------------------------------
@@ -325,10 +325,18 @@ ALWAYS_INLINE void dot_side_by_side(const uint8_t* codes, int vector, const Bloc
 
 constexpr int TOKENS_IN_FLIGHT = 4;  // tokens whose sums are computed at once
 
-struct Inputs {  // a block of some tokens' inputs; columns: the stride between tokens
+struct Inputs {  // a block of some tokens' inputs; columns: the distance of their codes
     const int8_t* codes;
     const float *scales, *sums;
-    int columns;
+    int columns, group;
+
+    template <int P> static inline Inputs of(const QuantizedInput& in, int columns, int token, int block) {
+        const int blocks = columns / BLOCK, at = token % in.group;
+        const size_t place = (size_t(token / in.group) * blocks + block) * in.group;
+        return {in.codes + (size_t(token) * blocks + block) * P * BLOCK, in.scales + place + at, in.sums + 3 * place + at,
+                columns, in.group};
+    }
+    template <int P> inline void next() { codes += P * BLOCK, scales += group, sums += 3 * group; }
 };
 
 // The scales and minimums of W rows, in one half of a block or in all of it.
@@ -338,9 +346,9 @@ template <class Tile> struct RowScales {
     inline RowScales(const SuperScales& outer, const uint8_t* block, int vector, int half)
         : scale(Tile::scale(outer, block, vector, half)), minimum(Tile::minimum(outer, block, vector, scale)), half(half) {}
     // Adds a token's scaled dot products; sums are those of its inputs.
-    inline F add(F dot, float input_scale, const float* sums, F total) const {
+    inline F add(F dot, float input_scale, const float* sums, int group, F total) const {
         total = fma(dot, mul(scale, input_scale), total);
-        if constexpr (Tile::has_minimum) total = fma(minimum, sums[Tile::halves == 2 ? 1 + half : 0], total);
+        if constexpr (Tile::has_minimum) total = fma(minimum, sums[Tile::halves == 2 ? (1 + half) * group : 0], total);
         return total;
     }
 };
@@ -349,7 +357,6 @@ template <class Tile> struct RowScales {
 template <class Tile, int P, int H, int T, int N>
 ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs& in, F (*value)[N]) {
     constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
-    const int blocks = in.columns / BLOCK;
     const uint8_t* codes = tile + Tile::first;
     if constexpr (T == 1 || TOKENS_SIDE_BY_SIDE) {
         I ups[T][N], lows[T][N];
@@ -364,7 +371,7 @@ ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int 
             const RowScales<Tile> rows(outer[v], tile, vector + v, H);
             UNROLLED for (int t = 0; t < T; ++t) {
                 const I total = P == 2 ? add_times_64(lows[t][v], ups[t][v]) : ups[t][v];
-                value[t][v] = rows.add(final_sum<Tile, P>(total), in.scales[t * blocks], in.sums + t * blocks * 3, value[t][v]);
+                value[t][v] = rows.add(final_sum<Tile, P>(total), in.scales[t], in.sums + t, in.group, value[t][v]);
             }
         }
     } else {
@@ -375,7 +382,7 @@ ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int 
             UNROLLED for (int t = 0; t < T; ++t) {
                 if (t && t % TOKENS_IN_FLIGHT == 0) COMPILER_BARRIER;
                 const F dot = dot_groups<Tile, P, G, E>(four, in.codes + t * P * in.columns);
-                value[t][v] = rows.add(dot, in.scales[t * blocks], in.sums + t * blocks * 3, value[t][v]);
+                value[t][v] = rows.add(dot, in.scales[t], in.sums + t, in.group, value[t][v]);
             }
         }
     }
@@ -388,8 +395,7 @@ NOINLINE void packed_block(const uint8_t* tile, int vector, int columns, const Q
     UNROLLED for (int t = 0; t < T; ++t)
         UNROLLED for (int v = 0; v < N; ++v) value[t][v] = set(0.0f);
     const int blocks = columns / BLOCK;
-    Inputs block = {in.codes + size_t(token) * P * columns, in.scales + size_t(token) * blocks,
-                    in.sums + size_t(token) * blocks * 3, columns};
+    Inputs block = Inputs::of<P>(in, columns, token, 0);
     constexpr int RUN = SUPER / BLOCK;
     for (int left = blocks; left > 0; left -= RUN) {
         SuperScales outer[N];
@@ -402,7 +408,7 @@ NOINLINE void packed_block(const uint8_t* tile, int vector, int columns, const Q
             if constexpr (T == 1) prefetch<Tile::bytes>(tile + PREFETCH_DISTANCE);
             add_block<Tile, P, 0, T, N>(tile, outer, vector, block, value);
             if constexpr (Tile::halves == 2) add_block<Tile, P, 1, T, N>(tile, outer, vector, block, value);
-            block.codes += P * BLOCK, block.scales += 1, block.sums += 3;
+            block.next<P>();
         }
     }
     UNROLLED for (int t = 0; t < T; ++t)
@@ -429,21 +435,7 @@ void packed_tokens(const uint8_t* tile, int columns, const QuantizedInput& in, i
     if constexpr (T > 1) packed_tokens<Tile, P, T / 2>(tile, columns, in, token, tokens, out);
 }
 
-}  // namespace
-
-#ifdef __AMX_INT8__
-#include "amx.h"
-#endif
-
-namespace {
-
 template <class Tile> void packed_matmul(const Matrix& m, int tile, int tokens, const QuantizedInput& in, float* out) {
-#ifdef __AMX_INT8__
-    if (tokens >= AMX_LEAST_TOKENS) {
-        const auto multiply = in.parts == 2 ? amx_matmul<Tile, 2> : amx_matmul<Tile, 1>;
-        return multiply(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, tokens, out);
-    }
-#endif
     const auto run = in.parts == 2 ? packed_tokens<Tile, 2, TOKENS> : packed_tokens<Tile, 1, TOKENS>;
     run(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, 0, tokens, out);
 }
@@ -525,11 +517,27 @@ template <class As> void float_matmul(const Matrix& m, int tile, int tokens, con
         float_tile<As, 1>(data, rows, m.columns, values + token * stride, stride, out + token * TILE);
 }
 
+}  // namespace
+
+#ifdef __AMX_BF16__
+#include "amx.h"
+#endif
+
+namespace {
+
 void matmul(const Matrix& m, int tile, int tokens, const float* values, size_t stride, const QuantizedInput& in, float* out) {
     switch (m.kind) {
         case F32: float_matmul<AsF32>(m, tile, tokens, values, stride, out); break;
         case F16: float_matmul<AsF16>(m, tile, tokens, values, stride, out); break;
-        case BF16: float_matmul<AsBF16>(m, tile, tokens, values, stride, out); break;
+        case BF16:
+#ifdef __AMX_BF16__
+            if (in.split) {
+                amx_split_matmul(m, tile, tokens, in.split, out);
+                break;
+            }
+#endif
+            float_matmul<AsBF16>(m, tile, tokens, values, stride, out);
+            break;
         case Q8_0: packed_matmul<Q8_0Tile>(m, tile, tokens, in, out); break;
         case Q4_0: packed_matmul<Q4_0Tile>(m, tile, tokens, in, out); break;
         case Q4_1: packed_matmul<Q4_1Tile>(m, tile, tokens, in, out); break;
@@ -981,11 +989,16 @@ SoftmaxSums softmax_sums(const float* scores, int64_t count) {
 
 }  // namespace
 
+#ifdef __AMX_BF16__
+#define SPLIT_BF16 split_bf16
+#else
+#define SPLIT_BF16 nullptr
+#endif
 #define TEXT_(x) #x
 #define TEXT(x) TEXT_(x)
 namespace glass {
 extern const Kernels JOIN(kernels_, LEVEL);
 const Kernels JOIN(kernels_, LEVEL) = {
-    TEXT(LEVEL), norm, quantize, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values, merge,
+    TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values, merge,
     softmax_sums};
 }  // namespace glass

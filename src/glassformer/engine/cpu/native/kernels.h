@@ -8,10 +8,12 @@ namespace glass {
 
 struct QuantizedInput {   // of some tokens, in blocks: fourteen bits in two parts, or eight in one
     const int8_t* codes;   // (tokens, columns / BLOCK, parts, BLOCK): the upper eight bits, then the lower six
-    const float* scales;   // (tokens, columns / BLOCK)
-    const float* sums;     // (tokens, columns / BLOCK, 3): of a block's scaled codes, of its first half, of its second;
-                           // for kinds that have a minimum
+    const float* scales;   // (tokens / group, columns / BLOCK, group)
+    const float* sums;     // (tokens / group, columns / BLOCK, 3, group): of a block's scaled codes, of its first half, of its
+                           // second; for kinds that have a minimum
     int parts;
+    int group;             // tokens whose scales lie side by side: 1 for a token alone, else TILE; all can be read to their end
+    const uint16_t* split = nullptr;  // what split_bf16 made of all tokens, for matrices of bfloat16
 };
 
 struct Query {                   // one head of one token, and the keys that it attends to
@@ -44,7 +46,10 @@ struct SoftmaxSums {  // of scores, each `depth` below the best of them
 struct Kernels {
     const char* name;
     void (*norm)(const Norm& norm, const float* in, int count, float* out);
-    void (*quantize)(const float* in, int count, int parts, int8_t* codes, float* scales, float* sums);
+    // One token's inputs
+    void (*quantize)(const float* in, int count, int parts, int group, int8_t* codes, float* scales, float* sums);
+    // One token's inputs for matrices of bfloat16, in 32s; null where they are taken as they are
+    void (*split_bf16)(const float* in, int count, uint16_t* planes);
     // TILE rows of a matrix with some tokens: out (tokens, TILE)
     void (*matmul)(const Matrix& matrix, int tile, int tokens, const float* values, size_t stride,
                    const QuantizedInput& inputs, float* out);
