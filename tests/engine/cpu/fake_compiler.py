@@ -16,7 +16,7 @@ from glassformer.engine.cpu import build
 HEADER = """
 #define JOIN(a, b) a##b
 #define NAMED(a, b) JOIN(a, b)
-enum { PLAIN = 1, DOT = 2, WIDE = 4, NEURAL = 8 };
+enum { PLAIN = 1, DOT = 2, WIDE = 4, NEURAL = 8, MATRIX = 16 };
 """
 ENGINE = """
 #include "shared.h"
@@ -37,8 +37,14 @@ LEVEL(dotprod)
 #ifdef LEVEL_avx2
 LEVEL(avx2)
 #endif
+#ifdef LEVEL_avxvnni
+LEVEL(avxvnni)
+#endif
 #ifdef LEVEL_avx512vnni
 LEVEL(avx512vnni)
+#endif
+#ifdef LEVEL_amx
+LEVEL(amx)
 #endif
 static int found(const char* level) {
 #ifdef LEVEL_portable
@@ -53,8 +59,14 @@ static int found(const char* level) {
 #ifdef LEVEL_avx2
     if (!std::strcmp(level, "avx2")) return kernel_avx2();
 #endif
+#ifdef LEVEL_avxvnni
+    if (!std::strcmp(level, "avxvnni")) return kernel_avxvnni();
+#endif
 #ifdef LEVEL_avx512vnni
     if (!std::strcmp(level, "avx512vnni")) return kernel_avx512vnni();
+#endif
+#ifdef LEVEL_amx
+    if (!std::strcmp(level, "amx")) return kernel_amx();
 #endif
     return 0;
 }
@@ -74,13 +86,18 @@ int NAMED(kernel_, LEVEL)() {
 #ifdef __AVX2__
     found |= WIDE;
 #endif
-#ifdef __AVX512VNNI__
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     found |= NEURAL;
+#endif
+#ifdef __AMX_BF16__
+    found |= MATRIX;
 #endif
     return found;
 }
 """
-INSTRUCTIONS = {"portable": 1, "neon": 1, "dotprod": 3, "avx2": 5, "avx512vnni": 13}  # what each level was compiled with
+INSTRUCTIONS = {  # what each level was compiled with
+    "portable": 1, "neon": 1, "dotprod": 3, "avx2": 5, "avxvnni": 13, "avx512vnni": 13, "amx": 29,
+}  # fmt: skip
 FAKE = """
 import os, sys, time
 here, words = os.path.dirname(__file__), sys.argv[1:]

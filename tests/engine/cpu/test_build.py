@@ -68,7 +68,8 @@ def cached_files(home: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(("machine", "expected"), [
-    ("x86_64", ["portable", "avx2", "avx512vnni"]), ("AMD64", ["portable", "avx2", "avx512vnni"]),
+    ("x86_64", ["portable", "avx2", "avxvnni", "avx512vnni", "amx"]),
+    ("AMD64", ["portable", "avx2", "avxvnni", "avx512vnni", "amx"]),
     ("aarch64", ["portable", "neon", "dotprod"]), ("arm64", ["portable", "neon", "dotprod"]), ("riscv64", ["portable"]),
 ])  # fmt: skip
 def test_levels_of_each_machine(machine: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +101,9 @@ def test_commands_for_another_machine(sources: Path, tmp_path: Path, fake: Compi
     kernels = {next(word for word in call if word.startswith("-DLEVEL=")): call for call in fake.calls_with("kernels.cpp")}
     link = fake.calls[-1]
     defined = [word for word in engine if word.startswith("-D")]
-    assert defined == ["-DLEVEL_portable=1", "-DLEVEL_avx2=1", "-DLEVEL_avx512vnni=1"]
-    assert set(kernels) == {"-DLEVEL=portable", "-DLEVEL=avx2", "-DLEVEL=avx512vnni"}
+    levels = ["portable", "avx2", "avxvnni", "avx512vnni", "amx"]
+    assert defined == [f"-DLEVEL_{level}=1" for level in levels]
+    assert set(kernels) == {f"-DLEVEL={level}" for level in levels}
     for call in (engine, *kernels.values()):
         assert {*build.COMMON, "-fPIC", "-c"} <= set(call)
     for call in (engine, kernels["-DLEVEL=portable"]):
@@ -112,8 +114,10 @@ def test_commands_for_another_machine(sources: Path, tmp_path: Path, fake: Compi
         kernels["-DLEVEL=avx512vnni"]
     )
     assert "-mavx512f" not in kernels["-DLEVEL=avx2"]
+    assert "-mavxvnni" in kernels["-DLEVEL=avxvnni"]
+    assert {"-mavx512vnni", "-mamx-tile", "-mamx-bf16"} <= set(kernels["-DLEVEL=amx"])
     assert {"-shared", "-pthread", "-static-libstdc++", "-static-libgcc"} <= set(link)
-    assert sum(word.endswith(".o") for word in link) == 4
+    assert sum(word.endswith(".o") for word in link) == 1 + len(levels)
 
 
 @pytest.mark.parametrize(("name", "has", "lacks"), [
@@ -132,13 +136,15 @@ def test_levels_that_the_compiler_does_not_know_are_left_out(sources: Path, tmp_
     fake.become(refuses=["avx512vnni"])
     build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64")
     (engine,) = fake.calls_with("engine.cpp")
-    assert [word for word in engine if word.startswith("-D")] == ["-DLEVEL_portable=1", "-DLEVEL_avx2=1"]
-    assert len(fake.calls_with("kernels.cpp")) == 2
+    assert [word for word in engine if word.startswith("-D")] == [
+        "-DLEVEL_portable=1", "-DLEVEL_avx2=1", "-DLEVEL_avxvnni=1",
+    ]  # fmt: skip
+    assert len(fake.calls_with("kernels.cpp")) == 3
 
 
 def test_missing_level_is_an_error_where_all_are_needed(sources: Path, tmp_path: Path, fake: Compiler) -> None:
     fake.become(refuses=["avx512vnni"])
-    words = (fake, "cannot build avx512vnni. Set CXX to a newer compiler.")
+    words = (fake, "cannot build avx512vnni, amx. Set CXX to a newer compiler.")
     refused(
         lambda: build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64", every_level=True),
         *words, kind=ExecutorError,
@@ -166,7 +172,7 @@ def test_compilers_whose_own_libraries_are_only_shared(sources: Path, tmp_path: 
 def test_progress_counts_the_steps(sources: Path, tmp_path: Path, fake: Compiler) -> None:
     told: list[tuple[str, int, int]] = []
     build.compile(sources, tmp_path / "engine.so", fake.command, "x86_64", progress=lambda *step: told.append(step))
-    assert told == [("the CPU engine", done, 5) for done in range(1, 6)]
+    assert told == [("the CPU engine", done, 7) for done in range(1, 8)]
 
 
 def test_a_true_error_in_the_source(sources: Path, tmp_path: Path, compiler: list[str]) -> None:

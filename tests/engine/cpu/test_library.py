@@ -240,6 +240,11 @@ class TestTheLibrary:
         with pytest.raises(ExecutorError, match="is of another version than this package. Build it anew"):
             loading(path)
 
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs the name of a library that is always there")
+    def test_library_without_a_function_is_refused(self, loading: Callable[..., Any]) -> None:
+        with pytest.raises(ExecutorError, match="is of another version than this package. Build it anew"):
+            loading(Path("libc.so.6"))
+
     def test_file_that_is_no_library_is_refused(self, loading: Callable[..., Any], tmp_path: Path) -> None:
         (tmp_path / "engine.so").write_bytes(b"not a library")
         with pytest.raises(ExecutorError, match="the CPU engine's library cannot be loaded: .*GLASS_REBUILD=1"):

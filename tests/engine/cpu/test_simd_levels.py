@@ -1,7 +1,8 @@
 """Every level's kernels against a slow statement of what they mean: native/kernels_test.cpp, built and run.
 
 Levels that this machine cannot run are run elsewise, by the sweeps: those of the other architecture are cross-compiled and
-run under qemu, and AVX-512, which qemu does not know, is run through SIMDe's portable statement of its instructions.
+run under qemu, and AVX-512, which qemu does not know, is run through SIMDe's portable statement of its instructions. For
+AVX-VNNI and AMX there is neither: they are tested on processors that have them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from glassformer.engine.cpu import build, library
 HERE = Path(__file__).with_name("native")
 SANITISED = ("-O1", "-g1", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 CROSS = {"x86_64": "x86-64-linux-gnu", "aarch64": "aarch64-linux-gnu"}  # Debian's names of the compilers' packages
-BEYOND_QEMU = {"avx512vnni"}
+BEYOND_QEMU = {"avxvnni", "avx512vnni", "amx"}
+IN_SIMDE = {"avx512vnni"}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,7 @@ def test_kernels_of_another_architecture_under_qemu(tmp_path: Path, architecture
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("level", sorted(BEYOND_QEMU))
+@pytest.mark.parametrize("level", sorted(IN_SIMDE))
 def test_kernels_beyond_qemu_through_simde(tmp_path: Path, compiler: list[str], level: str) -> None:
     shim = f"-I{HERE / 'simde'}"
     probe = tmp_path / "probe.cpp"

@@ -178,6 +178,17 @@ def library() -> ctypes.CDLL:
         native = ctypes.CDLL(str(path))
     except OSError as error:
         raise ExecutorError(f"the CPU engine's library cannot be loaded: {error}. {REBUILD}") from error
+    try:
+        _declare_functions(native)
+        sizes = [native.glass_size(number) for number in range(len(STRUCTURES))]
+    except AttributeError:  # a function is missing
+        sizes = []
+    if sizes != [ctypes.sizeof(structure) for structure in STRUCTURES]:
+        raise ExecutorError(f"the CPU engine's library is of another version than this package. {REBUILD}")
+    return native
+
+
+def _declare_functions(native: ctypes.CDLL) -> None:
     native.glass_levels.restype = ctypes.c_char_p
     native.glass_open.restype = c_void_p
     native.glass_open.argtypes = [ctypes.c_char_p, c_int32, POINTER(c_int32)]
@@ -197,10 +208,6 @@ def library() -> ctypes.CDLL:
     native.glass_unguard_mapping.restype = None
     native.glass_mapping_faults.argtypes = [c_int32]
     native.glass_size.argtypes = [c_int32]
-    sizes = [native.glass_size(number) for number in range(len(STRUCTURES))]
-    if sizes != [ctypes.sizeof(structure) for structure in STRUCTURES]:
-        raise ExecutorError(f"the CPU engine's library is of another version than this package. {REBUILD}")
-    return native
 
 
 def levels() -> tuple[str, ...]:
