@@ -1,7 +1,7 @@
 """The native library's C interface, through ctypes. `native/glass.h` says what each field means.
 
-An `Engine` is one thread pool on one level of instructions. What is checked here is that a whole number fits its C type,
-where ctypes would cut it off; otherwise `lowering` and `executor` make programs and passes of valid numbers only.
+An `Engine` is one thread pool on one level of instructions. What is checked here is that a program's whole numbers fit their
+C types, where ctypes would cut them off; otherwise `lowering` and `executor` make programs and passes of valid numbers only.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ class NativeStep(NativeStructure):
     ]
 
 
-class NativeFeed(NativeStructure):
+class NativeFeed(Structure):
+    """Made for every row of every pass, so that it is not checked: its numbers are lengths of rows and counts of tokens."""
+
     __slots__ = ()
     _fields_ = [
         *((name, c_void_p) for name in ("pages", "source_pages", "tree_mask", "tree_positions")),
@@ -148,7 +150,9 @@ class NativeRope(NativeStructure):
     _fields_ = [("frequencies", c_void_p), ("table", c_void_p), ("scale", c_float), ("head_size", c_int32)]
 
 
-class NativePass(NativeStructure):
+class NativePass(Structure):
+    """As a feed, not checked."""
+
     __slots__ = ()
     _fields_ = [
         ("steps", POINTER(NativeStep)),
