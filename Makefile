@@ -31,7 +31,7 @@ bench: .venv/developing ## side by side with transformers
 	$(BIN)/python bench/text.py
 	$(BIN)/python bench/tasks.py
 	$(BIN)/python bench/decoding.py
-	$(BIN)/python bench/cpu.py --chart docs/cpu.svg
+	$(BIN)/python bench/cpu.py
 	$(BIN)/python bench/watched.py
 	$(BIN)/python bench/quality.py
 	$(BIN)/python bench/reference.py
