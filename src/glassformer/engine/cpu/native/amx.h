@@ -28,14 +28,19 @@ inline __m512i nearest_bf16(__m512 x) {  // in the upper halves; NaN stays NaN
     const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
     const __m512i nan = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-    return _mm512_and_si512(_mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan), _mm512_set1_epi32(int(0xffff0000)));
+    const __m512i nearest = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+    return _mm512_and_si512(nearest, _mm512_set1_epi32(int(0xffff0000)));
+}
+
+inline __m512i places_of_rows() {  // in numbers of four bytes, where a row has TILE of them
+    return _mm512_slli_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), 4);
 }
 
 inline __m256i upper_halves(__m512i x) { return _mm512_cvtepi32_epi16(_mm512_srli_epi32(x, 16)); }
 
 // planes: (columns / 2, 2 planes, SPLIT_TOKENS, 2 neighbours), from this token's place on
 void split_bf16(const float* in, int count, uint16_t* planes) {
-    const __m512i places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32(TILE));
+    const __m512i places = places_of_rows();
     for (int at = 0; at < count; at += 2 * W, in += 2 * W, planes += 4 * TILE * W / 2) {
         __m256i high[2], low[2];
         for (int half = 0; half < 2; ++half) {
@@ -53,7 +58,8 @@ void split_bf16(const float* in, int count, uint16_t* planes) {
 // 16 rows with G groups of tokens. The weights are taken as they are in the file, 32 inputs of each row at a time; what
 // follows them is fetched meanwhile.
 template <int G>
-inline void amx_split_groups(const uint16_t* weights, int columns, const uint16_t* planes, float (*sums)[TILE][TILE], bool prefetched) {
+inline void amx_split_groups(const uint16_t* weights, int columns, const uint16_t* planes, float (*sums)[TILE][TILE],
+                             bool prefetched) {
     const size_t stride = size_t(columns) * 2, group = size_t(columns) * 2 * SPLIT_TOKENS;
     _tile_zero(0);
     if constexpr (G > 1) _tile_zero(1);
@@ -99,7 +105,7 @@ void amx_split_matmul(const Matrix& m, int tile, int tokens, const uint16_t* pla
     alignas(64) float sums[SPLIT_GROUPS][TILE][TILE] = {};
     constexpr decltype(&amx_split_groups<1>) multiply[] = {amx_split_groups<1>, amx_split_groups<2>, amx_split_groups<3>,
                                                            amx_split_groups<4>};
-    const __m512i row_places = _mm512_mullo_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), _mm512_set1_epi32(TILE));
+    const __m512i places = places_of_rows();
     for (int first = 0; first < tokens; first += SPLIT_GROUPS * SPLIT_TOKENS) {
         const int count = tokens - first < SPLIT_GROUPS * SPLIT_TOKENS ? tokens - first : SPLIT_GROUPS * SPLIT_TOKENS;
         const int groups = (count + SPLIT_TOKENS - 1) / SPLIT_TOKENS;
@@ -107,7 +113,8 @@ void amx_split_matmul(const Matrix& m, int tile, int tokens, const uint16_t* pla
         multiply[groups - 1](weights, m.columns, planes + size_t(first) * 2 * m.columns, sums, first > 0);
         for (int t = 0; t < count; ++t) {
             const float* column = sums[t / SPLIT_TOKENS][0] + t % SPLIT_TOKENS;
-            store(out + (first + t) * TILE, add(_mm512_i32gather_ps(row_places, column, 4), _mm512_i32gather_ps(row_places, column + SPLIT_TOKENS, 4)));
+            const F high = _mm512_i32gather_ps(places, column, 4), low = _mm512_i32gather_ps(places, column + SPLIT_TOKENS, 4);
+            store(out + (first + t) * TILE, add(high, low));
         }
     }
     _tile_release();

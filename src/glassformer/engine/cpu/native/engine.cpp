@@ -64,7 +64,9 @@ class Engine {
 
     void pack(int source, const uint8_t* file, int rows, int columns, const int32_t* order, uint8_t* out) {
         run_on_all_threads([=](Share& share) {
-            share.parallel_for(tiles_of(rows), [=](int tile) { pack_tiles(source, file, rows, columns, order, tile, tile + 1, out); });
+            share.parallel_for(tiles_of(rows), [=](int tile) {
+                pack_tiles(source, file, rows, columns, order, tile, tile + 1, out);
+            });
         });
     }
 
@@ -230,7 +232,7 @@ class Engine {
     }
 
     static uint16_t* split_of(PreparedInputs& inputs, int token, int columns) {
-        constexpr int TOGETHER = 8;
+        constexpr int TOGETHER = 8;  // tokens, as split_bf16 has them
         return inputs.split.data() + size_t(token / TOGETHER) * 2 * TOGETHER * columns + token % TOGETHER * 2;
     }
 

@@ -84,9 +84,8 @@ class WorkSharing {
         }
 
         void report(int group, const Division& division) {
-            Arrivals& arrivals = work_.groups_[group];
-            if (arrivals.count.fetch_add(1, std::memory_order_acq_rel) + 1 != at_.groups[group] + uint32_t(division.members(group)))
-                return;
+            const uint32_t full = at_.groups[group] + uint32_t(division.members(group));
+            if (work_.groups_[group].count.fetch_add(1, std::memory_order_acq_rel) + 1 != full) return;
             const uint32_t groups = uint32_t(groups_of(division.stretches));
             if (groups > 1 && work_.all_.count.fetch_add(1, std::memory_order_acq_rel) + 1 != at_.all + groups) return;
             if (groups == 1) work_.all_.count.fetch_add(1, std::memory_order_relaxed);
