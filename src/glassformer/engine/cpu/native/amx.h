@@ -21,8 +21,7 @@ struct alignas(64) AmxConfig {  // the sizes of the registers
     }
 };
 
-constexpr int SPLIT_TOKENS = 8;  // that are multiplied by one instruction
-constexpr int SPLIT_GROUPS = 4;  // of so many tokens whose sums are in registers
+constexpr int SPLIT_GROUPS = 4;  // of SPLIT_TOKENS, which one instruction multiplies, whose sums are in registers
 
 inline __m512i nearest_bf16(__m512 x) {  // in the upper halves; NaN stays NaN
     const __m512i bits = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

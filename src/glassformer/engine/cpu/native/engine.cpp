@@ -232,8 +232,7 @@ class Engine {
     }
 
     static uint16_t* split_of(PreparedInputs& inputs, int token, int columns) {
-        constexpr int TOGETHER = 8;  // tokens, as split_bf16 has them
-        return inputs.split.data() + size_t(token / TOGETHER) * 2 * TOGETHER * columns + token % TOGETHER * 2;
+        return inputs.split.data() + size_t(token / SPLIT_TOKENS) * 2 * SPLIT_TOKENS * columns + token % SPLIT_TOKENS * 2;
     }
 
     int input_group(const Step& s) const { return token_count_of(s) == 1 ? 1 : TILE; }

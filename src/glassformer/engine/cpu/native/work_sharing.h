@@ -86,9 +86,8 @@ class WorkSharing {
         void report(int group, const Division& division) {
             const uint32_t full = at_.groups[group] + uint32_t(division.members(group));
             if (work_.groups_[group].count.fetch_add(1, std::memory_order_acq_rel) + 1 != full) return;
-            const uint32_t groups = uint32_t(groups_of(division.stretches));
-            if (groups > 1 && work_.all_.count.fetch_add(1, std::memory_order_acq_rel) + 1 != at_.all + groups) return;
-            if (groups == 1) work_.all_.count.fetch_add(1, std::memory_order_relaxed);
+            const uint32_t all = at_.all + uint32_t(groups_of(division.stretches));
+            if (work_.all_.count.fetch_add(1, std::memory_order_acq_rel) + 1 != all) return;
             work_.done_.count.store(at_.step, std::memory_order_release);
         }
 
