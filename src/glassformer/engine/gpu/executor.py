@@ -48,11 +48,11 @@ from glassformer.engine.lowering import Lowering
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program import Program, TokenScope
 from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, changes_pattern, stack_sites, stops, watched_sites
-from glassformer.engine.protocol import Description, Feed, Want
+from glassformer.engine.protocol import GPU_CACHES, Description, Feed, Want
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, axes
 
-CACHES: Mapping[str, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+CACHES: Mapping[str, torch.dtype] = dict(zip(GPU_CACHES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 CACHE_OF_KIND = {"F32": "f32", "F64": "f32", "BF16": "bf16"}  # by default; f16 for all others
 PROMPT_TOKENS = 64  # a chunk of so many goes through the kernels for prompts
 PROMPT_CHUNK = 2048  # tokens of one feed in a pass; a feed is cut at multiples of it
@@ -109,7 +109,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         self._lock = ForkSafeLock()
         self._weight_kind = main_kind(tensors.values())
         self._default_cache = CACHE_OF_KIND.get(self._weight_kind, "f16")
-        self._cache = cache or self._default_cache
+        self.cache = cache or self._default_cache
         expected = {weight.name: weight.shape for weight in blueprint.weights}
         self._weights = DeviceWeights(tensors, expected, self.device)
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
@@ -130,7 +130,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         ops = self.blueprint.ops
         attention = next(op for op in ops if op.kind == "attend" and op.stack == stack)
         key = ops[attention.inputs[1]].shape
-        return PageFormat(layers, int(key[1]), int(key[3]), CACHES[self._cache])
+        return PageFormat(layers, int(key[1]), int(key[3]), CACHES[self.cache])
 
     def _new_pages(self) -> PageList:
         return PageList(self._pool)
@@ -149,8 +149,8 @@ class GpuExecutor(PagedRows[GpuRow]):
     def describe(self) -> Description:
         on_gpu = self.device.type == "cuda"
         card = torch.cuda.get_device_name(self.device) if on_gpu else "Triton's interpreter"
-        options = {} if self._cache == self._default_cache else {"cache": self._cache}
-        notes = (card, f"keys and values in {self._cache}")
+        options = {} if self.cache == self._default_cache else {"cache": self.cache}
+        notes = (card, f"keys and values in {self.cache}")
         token_bytes = self._pool.format.bytes // PAGE
         return Description("gpu", str(self.device), self._weight_kind, 1, token_bytes, notes, options)
 

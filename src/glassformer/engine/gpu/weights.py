@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -30,6 +30,12 @@ class MatrixPart:
     shape: tuple[int, int]
 
 
+def device_bytes(tensors: Iterable[StoredTensor]) -> int:
+    """How much memory of a device stored tensors take."""
+    kept = (*DTYPES, *PACKED_KINDS)
+    return sum(tensor.size if tensor.kind in kept else 4 * tensor.elements for tensor in tensors)
+
+
 class DeviceWeights(NamedWeights):
     """The weights of one model on the device; each is copied there once, when first asked for."""
 
@@ -41,18 +47,6 @@ class DeviceWeights(NamedWeights):
         self._matrices: dict[tuple[Table, ...], list[DeviceMatrix]] = {}
         self._norms: dict[NormRef, DeviceNorm] = {}
         self._distance_biases: dict[DistanceBias, Tensor] = {}
-
-    @property
-    def bytes(self) -> int:
-        """How much memory the matrices take."""
-        tensors = {
-            id(part): part.nbytes
-            for matrices in self._matrices.values()
-            for matrix in matrices
-            for part in (matrix.data, matrix.scales, matrix.minimums, matrix.high_bits)
-            if part is not None
-        }
-        return sum(tensors.values())
 
     def matrices(self, tables: tuple[Table, ...], gated: bool = False) -> list[DeviceMatrix]:
         """The matrices of one step; neighbours of one kind are one. `gated`: two halves, which both are or neither."""
