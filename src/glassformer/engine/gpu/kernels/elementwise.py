@@ -22,6 +22,9 @@ from glassformer.engine.gpu.kernels.functions import (
     input_rows_of,
     load_inputs,
     mean_and_scale,
+    overlap_options,
+    start_next_kernel,
+    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm, PassTensors
@@ -123,6 +126,7 @@ def _norm(x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | 
         HAS_NORM_BIAS=norm is not None and norm.bias is not None, HAS_INPUT_ROWS=input_rows is not None,
         HAS_OUTPUT_ROWS=output_rows is not None, TOKENS=NORM_TOKENS, COLUMNS=256, num_warps=NORM_WARPS,
         enable_fp_fusion=False,
+        **overlap_options(x),
     )  # fmt: skip
 
 
@@ -131,7 +135,10 @@ def norm_kernel(
     x_ptr, norm_weight, norm_bias, out_ptr, input_rows, output_rows, tokens, columns, x_stride, out_stride, eps,
     NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
     TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP)
+    wait_for_inputs(OVERLAP)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     live = token < tokens
     x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
@@ -167,6 +174,7 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
     elementwise_kernel[tokens, triton.cdiv(width, COLUMNS)](
         x, other, out, rows, width, x.stride(0), other.stride(0), out.stride(0), STEP=step, HAS_ROWS=rows is not None,
         ACTIVATION=ACTIVATIONS[activation], COLUMNS=COLUMNS, enable_fp_fusion=False,
+        **overlap_options(x),
     )  # fmt: skip
 
 
@@ -174,7 +182,10 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
 def elementwise_kernel(
     x_ptr, other_ptr, out_ptr, rows, width, x_stride, other_stride, out_stride, STEP: tl.constexpr, HAS_ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP)
+    wait_for_inputs(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     if HAS_ROWS:
         token = tl.load(rows + token).to(tl.int64)

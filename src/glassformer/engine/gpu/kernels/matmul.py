@@ -30,7 +30,11 @@ from glassformer.engine.gpu.kernels.functions import (
     input_rows_of,
     load_inputs,
     mean_and_scale,
+    overlap_options,
+    prefetch_rows,
+    start_next_kernel,
     tile_tokens_and_rows,
+    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.packed_matmul import packed_arguments, packed_constants, packed_matmul_kernel
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm
@@ -129,7 +133,7 @@ def _launch(
         "EPILOGUE": epilogue, "ACTIVATION": ACTIVATIONS[activation], "HAS_BIAS": matrix.bias is not None,
         "HAS_INPUT_ROWS": input_rows is not None, "HAS_OUTPUT_ROWS": output_rows is not None,
         "MASKED": matrix.columns % tile.columns != 0, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns,
-        "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False,
+        "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False, **overlap_options(x),
     }  # fmt: skip
     grid = (triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),)
     if matrix.scales is None:
@@ -144,20 +148,27 @@ def matmul_kernel(
     columns, x_stride, residual_stride, out_stride, eps, scale, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
     EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr,
     HAS_OUTPUT_ROWS: tl.constexpr, MASKED: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
-    x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
-    mean = tl.zeros([TOKENS], tl.float32)
-    factor = mean
-    if NORM != NO_NORM:
-        mean, factor = mean_and_scale(x_rows, live, columns, eps, NORM, TOKENS)
-    dtype = weights_ptr.dtype.element_ty
     gate_row = tl.minimum(row, rows - 1)
     gate_rows = weights_ptr + gate_row.to(tl.int64) * columns
     weight_rows = gate_rows
     if EPILOGUE == GATE:
         weight_rows = weights_ptr + (gate_row + rows).to(tl.int64) * columns
+    dtype = weights_ptr.dtype.element_ty
+    if OVERLAP:
+        prefetch_rows(weight_rows, columns, dtype.primitive_bitwidth // 8)
+        if EPILOGUE == GATE:
+            prefetch_rows(gate_rows, columns, dtype.primitive_bitwidth // 8)
+    wait_for_inputs(OVERLAP)
+    x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
+    mean = tl.zeros([TOKENS], tl.float32)
+    factor = mean
+    if NORM != NO_NORM:
+        mean, factor = mean_and_scale(x_rows, live, columns, eps, NORM, TOKENS)
     sums = tl.zeros([TOKENS, ROWS], tl.float32)
     gates = sums
     for start in range(0, columns, COLUMNS):

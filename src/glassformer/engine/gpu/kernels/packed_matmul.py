@@ -28,7 +28,10 @@ from glassformer.engine.gpu.kernels.functions import (
     input_rows_of,
     load_inputs,
     mean_and_scale,
+    prefetch_rows,
+    start_next_kernel,
     tile_tokens_and_rows,
+    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 
@@ -163,19 +166,26 @@ def packed_matmul_kernel(
     HAS_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, MASKED: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
     ZERO: tl.constexpr, HAS_MINIMUM: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """`matmul_kernel` for packed weights, which are expanded to bfloat16 a tile at a time."""
+    start_next_kernel(OVERLAP)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
+    gate_row = tl.minimum(row, rows - 1).to(tl.int64)
+    weight_row = gate_row
+    if EPILOGUE == GATE:
+        weight_row += rows
+    if OVERLAP:
+        prefetch_rows(weights_ptr + weight_row * row_bytes, row_bytes, 1)
+        if EPILOGUE == GATE:
+            prefetch_rows(weights_ptr + gate_row * row_bytes, row_bytes, 1)
+    wait_for_inputs(OVERLAP)
     x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
     mean = tl.zeros([TOKENS], tl.float32)
     factor = mean
     if NORM != NO_NORM:
         mean, factor = mean_and_scale(x_rows, live, columns, eps, NORM, TOKENS)
-    weight_row = tl.minimum(row, rows - 1).to(tl.int64)
-    gate_row = weight_row
-    if EPILOGUE == GATE:
-        weight_row += rows
     sums = tl.zeros([TOKENS, ROWS], tl.float32)
     gates = sums
     PLACES: tl.constexpr = COLUMNS if BITS == 8 else COLUMNS // 2  # bytes of a row in one iteration
