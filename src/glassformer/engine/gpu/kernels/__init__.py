@@ -14,6 +14,7 @@ only.
 """
 
 from glassformer.engine.gpu.kernels.attention import attention, attention_pattern, weighted_values
+from glassformer.engine.gpu.kernels.candidates import top_scores
 from glassformer.engine.gpu.kernels.elementwise import activate, add, copy, embed, norm
 from glassformer.engine.gpu.kernels.matmul import matmul
 from glassformer.engine.gpu.kernels.packed_matmul import pack
@@ -46,5 +47,6 @@ __all__ = [
     "norm",
     "pack",
     "rope_kv_store",
+    "top_scores",
     "weighted_values",
 ]

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from glassformer.engine.gpu.kernels.functions import overlap_options, prefetch, start_next_kernel, wait_for_inputs
 from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors, Scratch
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
@@ -163,6 +164,7 @@ def weighted_values(
             pattern, pool, out, rows, p.feed_of_token, lengths, table, pattern.stride(0), out.stride(0), table.stride(0),
             pool.stride(0), layer, heads, kv_heads, keys, HAS_ROWS=rows is not None, HEAD_SIZE=head_size,
             BLOCK=triton.next_power_of_2(head_size), KEYS=PAGE, PAGE=PAGE,
+            **overlap_options(pattern),
         )  # fmt: skip
 
 
@@ -184,7 +186,7 @@ def _arguments(
     constants = {
         "HAS_ROWS": rows is not None, "CAUSAL": causal and not cross, "WINDOW": window > 0 and not cross, "TREE": tree,
         "BIAS": distance_bias is not None, "HEAD_SIZE": head_size, "BLOCK": max(16, triton.next_power_of_2(head_size)),
-        "PAGE": PAGE, "enable_fp_fusion": False,
+        "PAGE": PAGE, "enable_fp_fusion": False, **overlap_options(queries),
     }  # fmt: skip
     return arguments, constants
 
@@ -215,6 +217,20 @@ def load_plane_rows(
     place = tl.arange(0, BLOCK)
     mask = in_range[:, None] & (place < HEAD_SIZE)[None, :]
     return tl.load(rows[:, None] + place[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def prefetch_plane(
+    pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    PAGE: tl.constexpr,
+):  # fmt: skip
+    """Bring a chunk's keys or values to the L2 cache."""
+    key = tl.minimum(chunk * CHUNK + tl.arange(0, CHUNK), end - 1)
+    page = tl.load(page_table + feed.to(tl.int64) * table_stride + key // PAGE)
+    rows = pool_ptr + page.to(tl.int64) * page_stride + (plane.to(tl.int64) * PAGE + key % PAGE) * HEAD_SIZE
+    STEP: tl.constexpr = 1024 // pool_ptr.dtype.element_ty.primitive_bitwidth  # elements of a line of 128 bytes
+    for start in tl.static_range(0, HEAD_SIZE, STEP):
+        prefetch(rows + start)
 
 
 @triton.jit
@@ -250,14 +266,24 @@ def step_attention_kernel(
     heads, kv_heads, partial_ptr, counters, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP)
     number, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
     position, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
+    kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
+    plane = layer * 2 * kv_heads + kv_head
+    if OVERLAP:
+        if (chunk >= first_chunk) & (chunk < end_chunk):
+            prefetch_plane(pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE)
+            prefetch_plane(
+                pool_ptr, page_table, feed, chunk, plane + kv_heads, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE
+            )  # fmt: skip
+    wait_for_inputs(OVERLAP)
     if (chunk >= first_chunk) & (chunk < end_chunk):
-        kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
         place = tl.arange(0, BLOCK)
         in_query = in_group[:, None] & (place < HEAD_SIZE)[None, :]
         queries = query_ptr + token.to(tl.int64) * query_stride + head[:, None] * HEAD_SIZE + place[None, :]
@@ -265,7 +291,6 @@ def step_attention_kernel(
         maximum = tl.full([QUERIES], NEVER, tl.float32)
         total = tl.zeros([QUERIES], tl.float32)
         values = tl.zeros([QUERIES, BLOCK], tl.float32)
-        plane = layer * 2 * kv_heads + kv_head
         for start in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, end), KEYS):
             key = start + tl.arange(0, KEYS)
             in_range = key < end
@@ -342,7 +367,10 @@ def prompt_attention_kernel(
     heads, kv_heads, first_tokens, token_counts, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     TOKENS: tl.constexpr, KEYS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP)
+    wait_for_inputs(OVERLAP)
     feed, head = tl.program_id(1), tl.program_id(2)
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys first
     count = tl.load(token_counts + feed)
@@ -390,8 +418,11 @@ def attention_pattern_kernel(
     heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TREE: tl.constexpr,
     BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Scores are computed twice: for their maximum and total, then as weights."""
+    start_next_kernel(OVERLAP)
+    wait_for_inputs(OVERLAP)
     number, group = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
@@ -436,7 +467,10 @@ def weighted_values_kernel(
     pattern_ptr, pool_ptr, out_ptr, rows, feed_of_token, lengths, page_table, pattern_stride, out_stride, table_stride,
     page_stride, layer, heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
     KEYS: tl.constexpr, PAGE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP)
+    wait_for_inputs(OVERLAP)
     number, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)

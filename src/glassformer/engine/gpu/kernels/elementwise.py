@@ -15,13 +15,15 @@ from torch import Tensor
 from glassformer.engine.gpu.kernels.functions import (
     ACTIVATIONS,
     NO_NORM,
-    NORM_TOKENS,
     NORM_WARPS,
     NORMS,
     activated,
-    input_rows_of,
-    load_inputs,
     mean_and_scale,
+    norm_width,
+    normed_columns,
+    overlap_options,
+    start_next_kernel,
+    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm, PassTensors
@@ -117,34 +119,34 @@ def _norm(x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | 
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
-    norm_kernel[triton.cdiv(tokens, NORM_TOKENS),](
-        x, norm and norm.weight, norm and norm.bias, out, input_rows, output_rows, tokens, x.shape[1], x.stride(0),
-        out.stride(0), norm.eps if norm else 0.0, NORM=NORMS[norm.kind if norm else None],
+    norm_kernel[tokens,](
+        x, norm and norm.weight, norm and norm.bias, out, input_rows, output_rows, x.shape[1], x.stride(0), out.stride(0),
+        norm.eps if norm else 0.0, NORM=NORMS[norm.kind if norm else None],
         HAS_NORM_BIAS=norm is not None and norm.bias is not None, HAS_INPUT_ROWS=input_rows is not None,
-        HAS_OUTPUT_ROWS=output_rows is not None, TOKENS=NORM_TOKENS, COLUMNS=256, num_warps=NORM_WARPS,
-        enable_fp_fusion=False,
+        HAS_OUTPUT_ROWS=output_rows is not None, WIDTH=norm_width(x.shape[1]), num_warps=NORM_WARPS, enable_fp_fusion=False,
+        **overlap_options(x),
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit
 def norm_kernel(
-    x_ptr, norm_weight, norm_bias, out_ptr, input_rows, output_rows, tokens, columns, x_stride, out_stride, eps,
-    NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
+    x_ptr, norm_weight, norm_bias, out_ptr, input_rows, output_rows, columns, x_stride, out_stride, eps, NORM: tl.constexpr,
+    HAS_NORM_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    live = token < tokens
-    x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
-    out_rows = input_rows_of(out_ptr, output_rows, token, live, out_stride, HAS_OUTPUT_ROWS)
-    mean = tl.zeros([TOKENS], tl.float32)
-    factor = mean
+    start_next_kernel(OVERLAP)
+    wait_for_inputs(OVERLAP)
+    token = tl.program_id(0)
+    row = tl.load(input_rows + token) if HAS_INPUT_ROWS else token
+    place = tl.load(output_rows + token) if HAS_OUTPUT_ROWS else token
+    x_row, out_row = x_ptr + row.to(tl.int64) * x_stride, out_ptr + place.to(tl.int64) * out_stride
+    mean, factor = 0.0, 0.0
     if NORM != NO_NORM:
-        mean, factor = mean_and_scale(x_rows, live, columns, eps, NORM, TOKENS)
-    for start in range(0, columns, COLUMNS):
-        column = start + tl.arange(0, COLUMNS)
-        x = load_inputs(x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, True)
-        mask = live[:, None] & (column < columns)[None, :]
-        tl.store(out_rows[:, None] + column[None, :], x.to(out_ptr.dtype.element_ty), mask=mask)
+        mean, factor = mean_and_scale(x_row, columns, eps, NORM, WIDTH)
+    for start in range(0, columns, WIDTH):
+        column = start + tl.arange(0, WIDTH)
+        x = normed_columns(x_row, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
+        tl.store(out_row + column, x.to(out_ptr.dtype.element_ty), mask=column < columns)
 
 
 def add(x: Tensor, other: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
@@ -167,6 +169,7 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
     elementwise_kernel[tokens, triton.cdiv(width, COLUMNS)](
         x, other, out, rows, width, x.stride(0), other.stride(0), out.stride(0), STEP=step, HAS_ROWS=rows is not None,
         ACTIVATION=ACTIVATIONS[activation], COLUMNS=COLUMNS, enable_fp_fusion=False,
+        **overlap_options(x),
     )  # fmt: skip
 
 
@@ -174,7 +177,10 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
 def elementwise_kernel(
     x_ptr, other_ptr, out_ptr, rows, width, x_stride, other_stride, out_stride, STEP: tl.constexpr, HAS_ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP)
+    wait_for_inputs(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     if HAS_ROWS:
         token = tl.load(rows + token).to(tl.int64)

@@ -1,7 +1,7 @@
 """Matrix products of tokens and weights, with a norm before and an epilogue after: epilogue(norm(x) · weightsᵀ + bias).
 
-One kernel serves step passes and prompt passes, in tiles of different sizes. A step pass of up to 16 tokens reads its inputs
-as they are and norms them on the way; for more, `prepare_inputs` norms and rounds them once for all tiles of rows.
+One kernel serves step passes and prompt passes, in tiles of different sizes. A single token's inputs are normed on the way;
+those of more are normed and rounded by `prepare_inputs`, once for all tiles of rows.
 
 A result is a sum over the columns in order, whatever the tile, so that it does not depend on the number of tokens.
 """
@@ -23,17 +23,23 @@ from glassformer.engine.gpu.kernels.functions import (
     GATE,
     GATE_STORED,
     NO_NORM,
-    NORM_TOKENS,
     NORM_WARPS,
     NORMS,
     finish_tile,
-    input_rows_of,
+    inputs_of,
     load_inputs,
     mean_and_scale,
+    norm_width,
+    overlap_options,
+    prefetch_rows,
+    start_next_kernel,
     tile_tokens_and_rows,
+    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.packed_matmul import packed_arguments, packed_constants, packed_matmul_kernel
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm
+
+SMALL_BATCH = 16  # tokens whose inputs are rounded by each tile for itself
 
 
 class Tile(NamedTuple):
@@ -68,7 +74,7 @@ def matmul(
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
-    if prompt or tokens > NORM_TOKENS:
+    if prompt or tokens > SMALL_BATCH or (norm is not None and tokens > 1):
         dtype = product_dtype(matrices[0])
         if norm is not None or input_rows is not None or x.dtype != dtype:
             x = prepare_inputs(x, norm, dtype, input_rows)
@@ -106,7 +112,7 @@ def tile_for(tokens: int, rows: int, matrix: DeviceMatrix, gated: bool, prompt: 
         return Tile(16, 32, 64, 4, 2)
     if prompt:
         return Tile(128, 64 if gated else 128, 64, 8, 3)
-    if tokens <= NORM_TOKENS:
+    if tokens <= SMALL_BATCH:
         return Tile(16, 16 if rows <= 4096 else 32, 256, 4, 4)
     return Tile(32, 64, 256, 4, 2) if packed else Tile(32, 64, 128, 4, 3)
 
@@ -118,7 +124,8 @@ def _launch(
     gated = epilogue == GATE.value
     rows = matrix.rows // 2 if gated else matrix.rows
     tile = tile_for(tokens, rows, matrix, gated, prompt)
-    assert norm is None or (tile.tokens, tile.warps) == (NORM_TOKENS, NORM_WARPS)
+    single = tokens == 1 and not prompt
+    assert norm is None or (single and tile.warps == NORM_WARPS)
     residual = out if residual is None else residual
     arguments = (
         x, matrix.data, matrix.bias, norm and norm.weight, norm and norm.bias, residual, out, input_rows, output_rows,
@@ -129,7 +136,8 @@ def _launch(
         "EPILOGUE": epilogue, "ACTIVATION": ACTIVATIONS[activation], "HAS_BIAS": matrix.bias is not None,
         "HAS_INPUT_ROWS": input_rows is not None, "HAS_OUTPUT_ROWS": output_rows is not None,
         "MASKED": matrix.columns % tile.columns != 0, "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns,
-        "num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False,
+        "SINGLE": single, "NORM_WIDTH": norm_width(matrix.columns), "num_warps": tile.warps, "num_stages": tile.stages,
+        "enable_fp_fusion": False, **overlap_options(x),
     }  # fmt: skip
     grid = (triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),)
     if matrix.scales is None:
@@ -144,25 +152,33 @@ def matmul_kernel(
     columns, x_stride, residual_stride, out_stride, eps, scale, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
     EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr,
     HAS_OUTPUT_ROWS: tl.constexpr, MASKED: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    SINGLE: tl.constexpr, NORM_WIDTH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
-    x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
-    mean = tl.zeros([TOKENS], tl.float32)
-    factor = mean
-    if NORM != NO_NORM:
-        mean, factor = mean_and_scale(x_rows, live, columns, eps, NORM, TOKENS)
-    dtype = weights_ptr.dtype.element_ty
     gate_row = tl.minimum(row, rows - 1)
     gate_rows = weights_ptr + gate_row.to(tl.int64) * columns
     weight_rows = gate_rows
     if EPILOGUE == GATE:
         weight_rows = weights_ptr + (gate_row + rows).to(tl.int64) * columns
+    dtype = weights_ptr.dtype.element_ty
+    if OVERLAP:
+        prefetch_rows(weight_rows, columns, dtype.primitive_bitwidth // 8)
+        if EPILOGUE == GATE:
+            prefetch_rows(gate_rows, columns, dtype.primitive_bitwidth // 8)
+    wait_for_inputs(OVERLAP)
+    x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
+    mean, factor = 0.0, 0.0
+    if NORM != NO_NORM:
+        mean, factor = mean_and_scale(x_rows, columns, eps, NORM, NORM_WIDTH)
     sums = tl.zeros([TOKENS, ROWS], tl.float32)
     gates = sums
     for start in range(0, columns, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
-        x = load_inputs(x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, MASKED)
+        x = load_inputs(
+            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, MASKED
+        )
         x = x.to(dtype)
         if EPILOGUE == GATE:
             gates = tl.dot(x, load_weights(gate_rows, column, columns, MASKED), gates, input_precision="ieee")

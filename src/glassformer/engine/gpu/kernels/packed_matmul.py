@@ -25,10 +25,13 @@ from glassformer.engine.gpu.kernels.functions import (
     GATE,
     NO_NORM,
     finish_tile,
-    input_rows_of,
+    inputs_of,
     load_inputs,
     mean_and_scale,
+    prefetch_rows,
+    start_next_kernel,
     tile_tokens_and_rows,
+    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 
@@ -163,32 +166,40 @@ def packed_matmul_kernel(
     HAS_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, MASKED: tl.constexpr,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
     ZERO: tl.constexpr, HAS_MINIMUM: tl.constexpr,
+    SINGLE: tl.constexpr, NORM_WIDTH: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """`matmul_kernel` for packed weights, which are expanded to bfloat16 a tile at a time."""
+    start_next_kernel(OVERLAP)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
-    x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
-    mean = tl.zeros([TOKENS], tl.float32)
-    factor = mean
-    if NORM != NO_NORM:
-        mean, factor = mean_and_scale(x_rows, live, columns, eps, NORM, TOKENS)
-    weight_row = tl.minimum(row, rows - 1).to(tl.int64)
-    gate_row = weight_row
+    gate_row = tl.minimum(row, rows - 1).to(tl.int64)
+    weight_row = gate_row
     if EPILOGUE == GATE:
         weight_row += rows
+    if OVERLAP:
+        prefetch_rows(weights_ptr + weight_row * row_bytes, row_bytes, 1)
+        if EPILOGUE == GATE:
+            prefetch_rows(weights_ptr + gate_row * row_bytes, row_bytes, 1)
+    wait_for_inputs(OVERLAP)
+    x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
+    mean, factor = 0.0, 0.0
+    if NORM != NO_NORM:
+        mean, factor = mean_and_scale(x_rows, columns, eps, NORM, NORM_WIDTH)
     sums = tl.zeros([TOKENS, ROWS], tl.float32)
     gates = sums
     PLACES: tl.constexpr = COLUMNS if BITS == 8 else COLUMNS // 2  # bytes of a row in one iteration
     for start in range(0, row_bytes, PLACES):
         place = start + tl.arange(0, PLACES)
         column = place if BITS == 8 else place // 32 * 64 + place % 32
-        x = load_inputs(x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, MASKED)
+        x = load_inputs(
+            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, MASKED
+        )
         x = x.to(tl.bfloat16)
         x_above = x
         if BITS < 8:
             column += 32
             x_above = load_inputs(
-                x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, MASKED
+                x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, MASKED
             ).to(tl.bfloat16)  # fmt: skip
         if EPILOGUE == GATE:
             gates = add_products(
