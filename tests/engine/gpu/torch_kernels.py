@@ -200,3 +200,12 @@ def activate(x: Tensor, activation: str, out: Tensor, *, rows: Tensor | None = N
 def copy(x: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
     places = _places(rows, x)
     out[places] = x[places]
+
+
+def top_scores(scores: Tensor, values: Tensor, ids: Tensor, sums: Tensor) -> None:
+    best = scores.sort(dim=1, descending=True, stable=True)  # of equal scores, the lowest ids
+    values[:], ids[:] = best.values[:, : values.shape[1]], best.indices[:, : ids.shape[1]]
+    depths = scores - best.values[:, :1]
+    weights = depths.exp()
+    sums[:, 0], sums[:, 1] = weights.sum(1), (weights * depths.clamp(min=-200)).sum(1)
+    sums[:, 2] = (scores > -torch.inf).sum(1)

@@ -8,7 +8,7 @@ captured as CUDA graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,14 +23,13 @@ from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.device import device_errors, gpu
-from glassformer.engine.gpu.graphs import Replays, padded_size, power_of_two
+from glassformer.engine.gpu.graphs import SIZES, Replay, Replays, padded_size, power_of_two
 from glassformer.engine.gpu.kernels import CHUNK, PAGE, Scratch
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageFormat, PageList
 from glassformer.engine.gpu.passes import (
     ChunkResult,
     DevicePass,
     GpuScores,
-    Numbers,
     PassLayout,
     PassValues,
     ScoreBatch,
@@ -39,6 +38,7 @@ from glassformer.engine.gpu.passes import (
     new_buffers,
     page_count,
     rounded_up,
+    to_host,
     tree_tensors,
     with_device_shift,
 )  # fmt: skip
@@ -48,7 +48,8 @@ from glassformer.engine.lowering import Lowering
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program import Program, TokenScope
 from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, changes_pattern, stack_sites, stops, watched_sites
-from glassformer.engine.protocol import GPU_CACHES, Description, Feed, Want
+from glassformer.engine.protocol import GPU_CACHES, Description, Feed, Row, Want
+from glassformer.errors import check_context
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, axes
 
@@ -58,7 +59,9 @@ PROMPT_TOKENS = 64  # a chunk of so many goes through the kernels for prompts
 PROMPT_CHUNK = 2048  # tokens of one feed in a pass; a feed is cut at multiples of it
 MAX_PROMPT_TOKENS = 8192  # of a prompt pass, so that a pass needs little memory
 MAX_STEP_TOKENS = 1024  # of a step pass
+MAX_GREEDY_STEPS = 256  # that are queued at once
 MAX_PROGRAMS = 32  # that are kept
+NO_ID = -1  # in place of the best token where scores are not numbers
 
 
 class PreparedProgram:
@@ -72,6 +75,10 @@ class PreparedProgram:
         self.ropes = [
             (torch.from_numpy(rope.frequencies(size)).to(weights.device), rope.scale) for rope, size in program.ropes
         ]
+
+    @property
+    def depends_on_length(self) -> bool:
+        return any(rope.depends_on_length for rope, _ in self.program.ropes)
 
     def set_length(self, keys: int) -> None:
         """Some kinds of RoPE depend on how many positions there are."""
@@ -124,6 +131,7 @@ class GpuExecutor(PagedRows[GpuRow]):
                 else None
             )
         self._replays = Replays(self.device)
+        self._greedy_ids = torch.empty(MAX_GREEDY_STEPS, SIZES[-1], dtype=torch.int32, device=self.device)
 
     def _page_format(self, stack: str, layers: int) -> PageFormat:
         """What a page holds of a stack's tokens; an encoder's heads may differ from its decoder's."""
@@ -224,8 +232,9 @@ class GpuExecutor(PagedRows[GpuRow]):
         if size is None:
             values = self._run_eagerly(prepared, chunks, sources, counts, pool, prompt)
         else:
-            values = self._replay(prepared, chunks, sources, pool, size)
-        batch = ScoreBatch(torch.empty(0, 0) if program.scores is None else values.buffers[program.scores])
+            values = self._replay(prepared, chunks, sources, size)
+        scores = torch.empty(0, 0) if program.scores is None else values.buffers[program.scores]
+        batch = ScoreBatch(scores, self._kernels)
         results, first = [], 0
         for chunk, source, count in zip(chunks, sources, counts, strict=True):
             reads = chunk.feed.watch.reads if chunk.feed.watch is not None else frozenset()
@@ -245,7 +254,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         tokens, scored = sum(chunk.count for chunk in chunks), sum(counts)
         keys, source_keys = _most_keys(chunks)
         layout = PassLayout(tokens, len(chunks), page_count(keys), scored, page_count(source_keys))
-        numbers = np.zeros(layout.size, np.int32)
+        numbers = np.empty(layout.size, np.int32)
         fill(numbers, layout, chunks, sources)
         device_pass = self._device_pass(
             prepared, chunks, layout, torch.from_numpy(numbers).to(self.device), pool, rounded_up(keys, CHUNK),
@@ -271,31 +280,113 @@ class GpuExecutor(PagedRows[GpuRow]):
         )  # fmt: skip
 
     def _replay(
-        self,
-        prepared: PreparedProgram,
-        chunks: Sequence[FeedChunk],
-        sources: Sequence[PageList | None],
-        pool: KvPool,
-        size: int,
+        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None], size: int
     ) -> PassValues:
         """A pass of one token a row, captured once for all of this size."""
-        keys, source_keys = _most_keys(chunks)
+        program = prepared.program
+        kept = {program.scores, *(location.buffer for location in program.sites.values())}
+
+        def read_later(buffers: list[Tensor], numbers: Mapping[str, Tensor]) -> list[Tensor | None]:
+            return [buffer if at in kept else None for at, buffer in enumerate(buffers)]
+
+        replay = self._captured(prepared, chunks, sources, size, *_most_keys(chunks), finish=read_later)
+        buffers = [torch.empty(0) if buffer is None else buffer[: len(chunks)].clone() for buffer in replay()]
+        return PassValues(program, chunks, buffers)
+
+    def _captured(
+        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None], size: int,
+        keys: int, source_keys: int, finish: Callable[[list[Tensor], Mapping[str, Tensor]], list[Tensor | None]],
+        greedy: bool = False,
+    ) -> Replay:  # fmt: skip
+        """A pass of one token a row, padded to a size; `finish` takes its buffers and numbers, and returns what is read."""
         max_keys = power_of_two(keys, CHUNK)
         max_source = power_of_two(source_keys, CHUNK) if source_keys else 0
         layout = PassLayout(size, size, page_count(max_keys), size, page_count(max_source))
-        program = prepared.program
 
-        def run(numbers: Tensor) -> list[Tensor]:
-            device_pass = self._device_pass(prepared, (), layout, numbers, pool, max_keys, max_source, prompt=False)
+        def run(numbers: Tensor) -> list[Tensor | None]:
+            device_pass = self._device_pass(prepared, (), layout, numbers, self._pool, max_keys, max_source, prompt=False)
             prepared.run(device_pass)
-            return device_pass.buffers
+            return finish(device_pass.buffers, layout.views(numbers))
 
-        key = (prepared, size, max_keys, max_source)
-        write = partial(_fill_again, layout=layout, chunks=chunks, sources=sources)
-        static = self._replays.get(key, self._pool.tensor.data_ptr(), layout, write, run)
-        kept = {program.scores, *(location.buffer for location in program.sites.values())}
-        buffers = [buffer[: len(chunks)].clone() if at in kept else buffer for at, buffer in enumerate(static)]
-        return PassValues(program, chunks, buffers)
+        write = partial(fill, layout=layout, chunks=chunks, sources=sources)
+        key = (prepared, size, max_keys, max_source, greedy)
+        return self._replays.prepare(key, self._pool.tensor.data_ptr(), layout, write, run)
+
+    # Greedy decoding --------------------------------------------------------------------------------------------
+
+    @checks.locked
+    @torch.inference_mode()
+    def decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """Feed each row its token, then `count - 1` times the best token that followed: the best ids, (rows, count).
+
+        All of them but each row's last are in the rows' caches then, after `tokens`; -1 from where a row's scores are not
+        numbers. No step waits for the host.
+        """
+        fed = [self._open_row(row) for row in rows]
+        checks.check_fed_once(fed)
+        self._checks.check_ids(tokens)
+        lengths = [row.length for row in fed]
+        check_context(max(lengths, default=0) + count, self.context, "prompt")
+        best = np.full((len(fed), count), NO_ID, np.int32)
+        if not best.size:
+            return best
+        try:
+            with device_errors("these steps"):
+                feeds = [Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)]
+                self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
+                for row in fed:
+                    row.pages.reserve(row.length, row.length + count)
+                for first in range(0, len(fed), SIZES[-1]):
+                    group = slice(first, first + SIZES[-1])
+                    best[group] = self._decode_group(fed[group], tokens[group], count)
+        except BaseException:
+            for row, length in zip(fed, lengths, strict=True):
+                row.length = length
+            raise
+        return best
+
+    def _decode_group(self, rows: Sequence[GpuRow], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """The best ids of as many rows as one captured pass has."""
+        prepared = self._program("", frozenset(), frozenset())
+        size, sources = padded_size(len(rows)), [row.source_pages for row in rows]
+        assert size is not None
+        best = np.empty((len(rows), count), np.int32)
+        for done in range(0, count, step := 1 if prepared.depends_on_length else MAX_GREEDY_STEPS):
+            steps = min(step, count - done)
+            chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
+            keys, source_keys = _most_keys(chunks)
+            prepared.set_length(keys)
+            replay = self._captured(
+                prepared, chunks, sources, size, keys + steps - 1, source_keys, finish=partial(self._advance, prepared),
+                greedy=True,
+            )  # fmt: skip
+            for _ in range(steps):
+                replay()
+            best[:, done : done + steps] = to_host(self._greedy_ids[:steps, : len(rows)]).T
+            tokens = np.maximum(best[:, done + steps - 1], 0).tolist()
+            for row in rows:
+                row.length += steps
+        best[np.maximum.accumulate(best == NO_ID, axis=1)] = NO_ID
+        return best
+
+    def _advance(
+        self, prepared: PreparedProgram, buffers: list[Tensor], numbers: Mapping[str, Tensor]
+    ) -> list[Tensor | None]:
+        """Make each row's best token its next one, on the device."""
+        assert prepared.program.scores is not None
+        scores = buffers[prepared.program.scores]
+        values, sums = (torch.empty(len(scores), width, device=self.device) for width in (1, 3))
+        ids = torch.empty(len(scores), 1, dtype=torch.int32, device=self.device)
+        self._kernels.top_scores(scores, values, ids, sums)
+        not_numbers = sums[:, 0].isnan() | (sums[:, 2] == 0)
+        best = ids[:, 0].masked_fill(not_numbers, NO_ID)
+        self._greedy_ids[:, : len(scores)].index_copy_(0, numbers["step"].long(), best[None])
+        numbers["ids"].copy_(best.clamp(min=0))
+        for name in ("positions", "slots", "starts", "ends", "step"):
+            numbers[name] += 1
+        return []
+
+    # Results ----------------------------------------------------------------------------------------------------
 
     def _scores(self, feed: Feed, result: ChunkResult, encoder_sites: dict[str, Tensor], start: int) -> GpuScores:
         """One feed's scores, changed and recorded if its watch asks for the site `scores`."""
@@ -307,7 +398,7 @@ class GpuExecutor(PagedRows[GpuRow]):
             scores = with_device_shift(change, self.device).apply(
                 result.scores[None], axes("scores"), start + columns.start
             )[0]
-            result = ChunkResult(ScoreBatch(scores), 0, len(scores), sites)
+            result = ChunkResult(ScoreBatch(scores, self._kernels), 0, len(scores), sites)
         if "scores" in watch.reads:
             sites = {**sites, "scores": result.scores[None]}
         return GpuScores(result.batch, result.first, result.count, {**encoder_sites, **sites})
@@ -339,15 +430,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         device_pass.value(site, chunk)[...] = torch.from_numpy(states).to(self.device)
         prepared.run(device_pass, begin)
         assert prepared.program.scores is not None
-        scores: npt.NDArray[np.float32] = device_pass.buffers[prepared.program.scores].cpu().numpy()
-        return scores
-
-
-def _fill_again(
-    numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]
-) -> None:
-    numbers.fill(0)
-    fill(numbers, layout, chunks, sources)
+        return to_host(device_pass.buffers[prepared.program.scores])
 
 
 def _is_decode_step(program: Program, chunks: Sequence[FeedChunk], counts: Sequence[int]) -> bool:
@@ -413,7 +496,7 @@ def _joined(parts: Sequence[ChunkResult]) -> ChunkResult:
         return parts[0]
     scores = torch.cat([part.scores for part in parts])
     sites = {site: _joined_site([part.sites[site] for part in parts], site) for site in parts[0].sites}
-    return ChunkResult(ScoreBatch(scores), 0, len(scores), sites)
+    return ChunkResult(ScoreBatch(scores, parts[0].batch.kernels), 0, len(scores), sites)
 
 
 def _joined_site(parts: Sequence[Any], site: str) -> Any:

@@ -50,8 +50,8 @@ class PassNumbers:
 class Replay:
     """A pass that can be run again and again over numbers at a fixed address."""
 
-    def __init__(self, numbers: PassNumbers, run: Callable[[Tensor], list[Tensor]], pool: Any) -> None:
-        """`run`: the pass over the device's numbers; it returns the buffers that are read afterwards."""
+    def __init__(self, numbers: PassNumbers, run: Callable[[Tensor], list[Tensor | None]], pool: Any) -> None:
+        """`run`: the pass over the device's numbers; it returns the buffers that are read afterwards, None for others."""
         self.numbers = numbers
         self._run = run
         self._graph: Any = None
@@ -65,7 +65,7 @@ class Replay:
             with torch.cuda.graph(self._graph, pool=pool):
                 self._outputs = run(numbers.device)
 
-    def __call__(self) -> list[Tensor]:
+    def __call__(self) -> list[Tensor | None]:
         """Run it; what it returns holds until the next replay of any."""
         if self._graph is None:
             return self._run(self.numbers.device)
@@ -82,28 +82,25 @@ class Replays:
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._place = 0  # where the KV cache lay when they were captured
 
-    def get(
-        self,
-        key: Any,
-        place: int,
-        layout: PassLayout,
-        fill: Callable[[Numbers], None],
-        run: Callable[[Tensor], list[Tensor]],
-    ) -> list[Tensor]:
-        """Run a pass: `fill` writes its numbers, `run` launches it where it is not captured yet."""
+    def prepare(
+        self, key: Any, place: int, layout: PassLayout, write: Callable[[Numbers], None],
+        run: Callable[[Tensor], list[Tensor | None]],
+    ) -> Replay:  # fmt: skip
+        """A pass that can be replayed: `write` says what its numbers are, `run` launches it where it is not captured yet."""
         if place != self._place:
             self._replays.clear()
             self._place = place
         replay = self._replays.pop(key, None)
         numbers = PassNumbers(layout, self._device) if replay is None else replay.numbers
-        fill(numbers.ready())
+        write(numbers.ready())
         numbers.send()
         if replay is None:
             replay = Replay(numbers, run, self._pool)
+            numbers.send()  # a pass may change its numbers
             if len(self._replays) >= MAX_GRAPHS:
                 del self._replays[next(iter(self._replays))]
         self._replays[key] = replay
-        return replay()
+        return replay
 
 
 def power_of_two(number: int, least: int) -> int:

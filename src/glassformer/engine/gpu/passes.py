@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.candidates import Candidates
+from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
 from glassformer.engine.gpu.kernels import PAGE, PassTensors, Scratch
 from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
@@ -27,6 +27,7 @@ from glassformer.sites import Change, axes
 
 Numbers = npt.NDArray[np.int32]
 Part = TypeVar("Part", Numbers, Tensor)
+MOST_CANDIDATES = 64  # that are found on the device
 SHARED_ROWS = 256  # at most so many scores are copied to the host at once, for all feeds of a pass
 
 
@@ -45,7 +46,7 @@ class PassLayout:
         by_token = dict.fromkeys(("ids", "positions", "slots", "feed_of_token"), (self.tokens,))
         by_feed = dict.fromkeys(("starts", "ends", "first_tokens", "token_counts", "source_lengths"), (self.feeds,))
         tables = {"page_table": (self.feeds, self.pages), "source_page_table": (self.feeds, self.source_pages)}
-        return {**by_token, **by_feed, **tables, "scored": (self.scored,)}
+        return {**by_token, **by_feed, **tables, "scored": (self.scored,), "step": (1,)}
 
     @cached_property
     def size(self) -> int:
@@ -64,13 +65,15 @@ class PassLayout:
         """The numbers on the device, and those of the scored tokens."""
         views = self.views(numbers)
         scored = views.pop("scored")
+        del views["step"]
         if not self.source_pages:
             del views["source_lengths"], views["source_page_table"]
         return PassTensors(**views), scored
 
 
 def fill(numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]) -> None:
-    """Write the numbers of a pass over zeros; a layout with room for more feeds is padded with feeds of one token."""
+    """Write the numbers of a pass; a layout with room for more feeds is padded with feeds of one token."""
+    numbers.fill(0)
     views = layout.views(numbers)
     views["page_table"].fill(PADDING_PAGE)
     views["source_page_table"].fill(PADDING_PAGE)
@@ -193,41 +196,55 @@ def changed_source(chunk: FeedChunk) -> PageList | None:
     return changed
 
 
+def to_host(values: Tensor) -> npt.NDArray[Any]:
+    """A tensor's values in memory of the host; from a GPU into pinned memory, which is several times as fast."""
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
+    host.copy_(values, non_blocking=True)
+    if values.is_cuda:
+        torch.cuda.current_stream(values.device).synchronize()
+    return host.numpy()
+
+
 class ScoreBatch:
     """The scores of all feeds of a pass on the device; what goes to the host goes there once for all of them."""
 
-    def __init__(self, scores: Tensor) -> None:
+    def __init__(self, scores: Tensor, kernels: Any) -> None:
         self.scores = scores  # (scored positions, vocabulary)
+        self.kernels = kernels
         self._top: dict[int, tuple[Any, Any, Any]] = {}
 
     @cached_property
     def _host(self) -> npt.NDArray[np.float32]:
-        host: npt.NDArray[np.float32] = self.scores.cpu().numpy()
-        return host
+        return to_host(self.scores)
 
     def host(self, row: int) -> npt.NDArray[np.float32]:
         shared = len(self.scores) <= SHARED_ROWS
-        scores: npt.NDArray[np.float32] = self._host[row] if shared else self.scores[row].cpu().numpy()
+        scores: npt.NDArray[np.float32] = self._host[row] if shared else to_host(self.scores[row])
         return scores
 
     def top(self, k: int, row: int) -> Candidates:
+        """A row's best candidates: few are found on the device, for all rows at once, when first asked for."""
+        if not 0 < k <= min(MOST_CANDIDATES, self.scores.shape[1]):
+            return top(self.host(row), k)
         if len(self.scores) > SHARED_ROWS:
-            return Candidates(*(part[0] for part in _top(self.scores[row : row + 1], k)))
+            return Candidates(*(part[0] for part in self._candidates(self.scores[row : row + 1], k)))
         if k not in self._top:
-            self._top[k] = _top(self.scores, k)
+            self._top[k] = self._candidates(self.scores, k)
         return Candidates(*(part[row] for part in self._top[k]))
 
-
-def _top(scores: Tensor, k: int) -> tuple[Any, Any, Any]:
-    """The best ids of each row, their scores and probabilities; of equal scores, the first ones."""
-    bits = (scores + 0.0).view(torch.int32)  # -0 is 0; as whole numbers, negative floats run backwards
-    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32
-    ids = torch.arange(scores.shape[1] - 1, -1, -1, device=scores.device)
-    best = scores.shape[1] - 1 - ((order | ids).topk(min(k, scores.shape[1]), dim=1).values & 0xFFFFFFFF)
-    leading = scores.gather(1, best)
-    totals = (scores - leading[:, :1]).exp().sum(1, keepdim=True, dtype=torch.float64)
-    probabilities = ((leading - leading[:, :1]).exp() / totals).float()
-    return best.cpu().numpy(), leading.cpu().numpy(), probabilities.cpu().numpy()
+    def _candidates(self, scores: Tensor, k: int) -> tuple[Any, Any, Any]:
+        """The best ids of each row, their scores and probabilities; of equal scores, the first ones."""
+        rows, device = len(scores), scores.device
+        out = torch.empty(rows, 2 * k + 3, device=device)  # in one piece, for one copy to the host
+        ids = torch.empty(rows, k, dtype=torch.int32, device=device)
+        sums = torch.empty(rows, 3, device=device)
+        values = torch.empty(rows, k, device=device)
+        self.kernels.top_scores(scores, values, ids, sums)
+        torch.cat((values, ids.view(torch.float32), sums), dim=1, out=out)
+        host = to_host(out)
+        leading = host[:, :k]
+        probabilities = np.exp(leading - leading[:, :1]) / host[:, 2 * k, None]
+        return np.ascontiguousarray(host[:, k : 2 * k]).view(np.int32).astype(np.int64), leading, probabilities
 
 
 class GpuScores:
