@@ -18,7 +18,7 @@ from glassformer.candidates import top
 from glassformer.engine.gpu import executor as engine
 from glassformer.engine.gpu import kernels, kv_pool
 from glassformer.engine.gpu.executor import GpuExecutor
-from glassformer.engine.gpu.graphs import padded_size, power_of_two
+from glassformer.engine.gpu.graphs import padded_prompt, padded_size, power_of_two
 from glassformer.engine.gpu.passes import ScoreBatch
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError
@@ -229,7 +229,7 @@ class TestReplays:
         assert not replays
         for count in (1, 3, 4, 5):
             executor.run([Feed(row, [7]) for row in rows[:count]])
-        assert [key[1:4] for key in replays] == [(1, 256, 0), (4, 256, 0), (8, 256, 0)]
+        assert [(shape.tokens, shape.max_keys) for _, shape in replays] == [(1, 256), (4, 256), (8, 256)]
 
     def test_the_least_recently_used_is_dropped(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("glassformer.engine.gpu.graphs.MAX_GRAPHS", 2)
@@ -237,7 +237,7 @@ class TestReplays:
         rows = [executor.open() for _ in range(4)]
         for count in (1, 2, 1, 4):
             executor.run([Feed(row, [7]) for row in rows[:count]])
-        assert [key[1] for key in executor._replays._replays] == [1, 4]
+        assert [shape.tokens for _, shape in executor._replays._replays] == [1, 4]
 
     def test_a_pool_that_grows_drops_them(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kv_pool, "FIRST_PAGES", 3)
@@ -255,6 +255,34 @@ class TestReplays:
     @pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 4), (33, 48), (100, 128), (256, 256), (257, None)])
     def test_padded_sizes(self, rows: int, size: int | None) -> None:
         assert padded_size(rows) == size
+
+    @pytest.mark.parametrize("want", [Want.LAST, Want.NONE])
+    def test_a_prompt_is_captured_when_it_comes_again(self, want: Want, tiny: Tiny) -> None:
+        """Padded; and what is read of it is the same."""
+        subject = tiny("gemma3_text")
+        executor, ((prompt,), _) = subject.gpu(), subject.rows((77,))
+        watch = subject.watch("blocks.0.residual", "blocks.2.attention.value")
+        results = []
+        for _ in range(3):
+            row = executor.open()
+            (scores,) = executor.run([Feed(row, prompt, want, watch=watch)])
+            (after,) = executor.run([Feed(row, [5])])
+            results.append((scores, after.host()))
+        prompts = [shape for _, shape in executor._replays._replays if shape.prompt]
+        assert [(shape.tokens, shape.feeds, shape.scored) for shape in prompts] == [(128, 2, int(want is Want.LAST))]
+        (eager, after_eager), *captured = results
+        for scores, after in captured:
+            assert np.allclose(after, after_eager, atol=1e-5)
+            assert all(torch.allclose(scores.sites[site], eager.sites[site], atol=1e-5) for site in eager.sites)
+            assert scores.sites["blocks.0.residual"].shape[1] == 77
+            if want is Want.LAST:
+                assert np.allclose(scores.host(), eager.host(), atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("tokens", "padded"), [(64, 64), (65, 128), (512, 512), (513, 640), (1024, 1024), (1025, 1280), (2048, 2048)]
+    )
+    def test_padded_prompts(self, tokens: int, padded: int) -> None:
+        assert padded_prompt(tokens) == padded
 
     @pytest.mark.parametrize(("keys", "rounded"), [(1, 256), (256, 256), (257, 512), (4096, 4096), (4097, 8192)])
     def test_powers_of_two(self, keys: int, rounded: int) -> None:

@@ -23,7 +23,7 @@ from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.device import device_errors, gpu
-from glassformer.engine.gpu.graphs import SIZES, Replay, Replays, padded_size, power_of_two
+from glassformer.engine.gpu.graphs import SIZES, CapturedShape, Replay, Replays, padded_prompt, padded_size
 from glassformer.engine.gpu.kernels import CHUNK, PAGE, Scratch
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageFormat, PageList
 from glassformer.engine.gpu.passes import (
@@ -228,11 +228,11 @@ class GpuExecutor(PagedRows[GpuRow]):
         counts = [chunk.scored() for chunk in chunks]
         decoder = program.scores is not None  # an encoder writes what is changed later
         sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
-        size = padded_size(len(chunks)) if _is_decode_step(program, chunks, counts) else None
-        if size is None:
+        shape = self._captured_shape(prepared, chunks, counts, prompt)
+        if shape is None:
             values = self._run_eagerly(prepared, chunks, sources, counts, pool, prompt)
         else:
-            values = self._replay(prepared, chunks, sources, size)
+            values = self._replay(shape, prepared, chunks, sources)
         scores = torch.empty(0, 0) if program.scores is None else values.buffers[program.scores]
         batch = ScoreBatch(scores, self._kernels)
         results, first = [], 0
@@ -276,41 +276,65 @@ class GpuExecutor(PagedRows[GpuRow]):
         return DevicePass(
             prepared.program, chunks, buffers, self._kernels, tensors, scored, pool.tensor,
             self._pool.tensor, self._scratch, prepared.ropes, max_keys, max_source,
-            max((chunk.count for chunk in chunks), default=1), prompt,
+            max((chunk.count for chunk in chunks), default=layout.tokens), prompt,
         )  # fmt: skip
 
+    def _captured_shape(
+        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], counts: Sequence[int], prompt: bool
+    ) -> CapturedShape | None:
+        """What a pass is captured as, if it is: one token of each row, or one row's prompt that came before."""
+        program = prepared.program
+        if program.scores is None or stops(program) or chunks[0].feed.parents is not None:
+            return None
+        if prompt:
+            if len(chunks) > 1 or counts[0] > 1:
+                return None
+            shape = CapturedShape.of(padded_prompt(chunks[0].count), 2, counts[0], *_most_keys(chunks), prompt=True)
+            return shape if self._replays.is_worthwhile((prepared, shape)) else None
+        size = padded_size(len(chunks))
+        if size is None or not all(chunk.count == count == 1 for chunk, count in zip(chunks, counts, strict=True)):
+            return None
+        return CapturedShape.of(size, size, size, *_most_keys(chunks))
+
     def _replay(
-        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None], size: int
+        self,
+        shape: CapturedShape,
+        prepared: PreparedProgram,
+        chunks: Sequence[FeedChunk],
+        sources: Sequence[PageList | None],
     ) -> PassValues:
-        """A pass of one token a row, captured once for all of this size."""
+        """A pass that is captured once for all of its shape."""
         program = prepared.program
         kept = {program.scores, *(location.buffer for location in program.sites.values())}
+        tokens, scored = sum(chunk.count for chunk in chunks), sum(chunk.scored() for chunk in chunks)
 
         def read_later(buffers: list[Tensor], numbers: Mapping[str, Tensor]) -> list[Tensor | None]:
             return [buffer if at in kept else None for at, buffer in enumerate(buffers)]
 
-        replay = self._captured(prepared, chunks, sources, size, *_most_keys(chunks), finish=read_later)
-        buffers = [torch.empty(0) if buffer is None else buffer[: len(chunks)].clone() for buffer in replay()]
+        static = self._captured(shape, prepared, chunks, sources, finish=read_later)()
+        buffers = [
+            torch.empty(0) if buffer is None else buffer[: scored if at == program.scores else tokens].clone()
+            for at, buffer in enumerate(static)
+        ]
         return PassValues(program, chunks, buffers)
 
     def _captured(
-        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None], size: int,
-        keys: int, source_keys: int, finish: Callable[[list[Tensor], Mapping[str, Tensor]], list[Tensor | None]],
-        greedy: bool = False,
+        self, shape: CapturedShape, prepared: PreparedProgram, chunks: Sequence[FeedChunk],
+        sources: Sequence[PageList | None],
+        finish: Callable[[list[Tensor], Mapping[str, Tensor]], list[Tensor | None]],
     ) -> Replay:  # fmt: skip
-        """A pass of one token a row, padded to a size; `finish` takes its buffers and numbers, and returns what is read."""
-        max_keys = power_of_two(keys, CHUNK)
-        max_source = power_of_two(source_keys, CHUNK) if source_keys else 0
-        layout = PassLayout(size, size, page_count(max_keys), size, page_count(max_source))
+        """A captured pass with the numbers of these chunks; `finish`: what is read later, from its buffers and numbers."""
+        layout = shape.layout
 
         def run(numbers: Tensor) -> list[Tensor | None]:
-            device_pass = self._device_pass(prepared, (), layout, numbers, self._pool, max_keys, max_source, prompt=False)
+            device_pass = self._device_pass(
+                prepared, (), layout, numbers, self._pool, shape.max_keys, shape.max_source, shape.prompt
+            )
             prepared.run(device_pass)
             return finish(device_pass.buffers, layout.views(numbers))
 
         write = partial(fill, layout=layout, chunks=chunks, sources=sources)
-        key = (prepared, size, max_keys, max_source, greedy)
-        return self._replays.prepare(key, self._pool.tensor.data_ptr(), layout, write, run)
+        return self._replays.prepare((prepared, shape), self._pool.tensor.data_ptr(), layout, write, run)
 
     # Greedy decoding --------------------------------------------------------------------------------------------
 
@@ -356,10 +380,8 @@ class GpuExecutor(PagedRows[GpuRow]):
             chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
             keys, source_keys = _most_keys(chunks)
             prepared.set_length(keys)
-            replay = self._captured(
-                prepared, chunks, sources, size, keys + steps - 1, source_keys, finish=partial(self._advance, prepared),
-                greedy=True,
-            )  # fmt: skip
+            shape = CapturedShape.of(size, size, size, keys + steps - 1, source_keys, greedy=True)
+            replay = self._captured(shape, prepared, chunks, sources, finish=partial(self._advance, prepared))
             for _ in range(steps):
                 replay()
             best[:, done : done + steps] = to_host(self._greedy_ids[:steps, : len(rows)]).T
@@ -431,17 +453,6 @@ class GpuExecutor(PagedRows[GpuRow]):
         prepared.run(device_pass, begin)
         assert prepared.program.scores is not None
         return to_host(device_pass.buffers[prepared.program.scores])
-
-
-def _is_decode_step(program: Program, chunks: Sequence[FeedChunk], counts: Sequence[int]) -> bool:
-    """Whether a pass is one token of each row, all of them scored, and nothing is changed on the way."""
-    return (
-        program.scores is not None
-        and not program.changed_sites
-        and not program.pattern_changes
-        and all(chunk.count == 1 and chunk.feed.parents is None for chunk in chunks)
-        and all(counts)
-    )
 
 
 def _most_keys(chunks: Iterable[FeedChunk]) -> tuple[int, int]:

@@ -72,7 +72,7 @@ class PassLayout:
 
 
 def fill(numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]) -> None:
-    """Write the numbers of a pass; a layout with room for more feeds is padded with feeds of one token."""
+    """Write the numbers of a pass. Where a layout has room for more, it is padded: with feeds of a token, or one of the rest."""
     numbers.fill(0)
     views = layout.views(numbers)
     views["page_table"].fill(PADDING_PAGE)
@@ -97,11 +97,15 @@ def fill(numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sour
             views["source_lengths"][at] = len(chunk.row.source)
         token += chunk.count
         scored += count
-    padding = np.arange(len(chunks), layout.feeds)
-    for name in ("feed_of_token", "first_tokens", "scored"):
-        views[name][views[name].size - padding.size :] = padding
-    for name in ("ends", "token_counts", "source_lengths"):
-        views[name][len(chunks) :] = 1
+    if layout.feeds > len(chunks):
+        padding = np.arange(token, layout.tokens)
+        feeds = np.arange(len(chunks), layout.feeds)
+        each = 1 if len(feeds) == len(padding) else len(padding)
+        views["feed_of_token"][token:] = np.repeat(feeds, each)[: len(padding)]
+        views["first_tokens"][len(chunks) :] = token + each * np.arange(len(feeds))
+        views["token_counts"][len(chunks) :] = each
+        views["ends"][len(chunks) :] = views["source_lengths"][len(chunks) :] = 1
+        views["scored"][scored:] = padding[: layout.scored - scored]
 
 
 def tree_tensors(chunks: Sequence[FeedChunk], tensors: PassTensors, device: torch.device) -> PassTensors:
