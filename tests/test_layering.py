@@ -27,6 +27,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "blueprints": set(),
     "engine.protocol": set(),
     "engine.checks": {"engine.protocol"},
+    "engine.program": {"blueprints"},
+    "engine.lowering": {"blueprints", "engine.program"},
     "decoding": {"engine.protocol"},
     "opened": {*MODELS, "decoding"},
     "quantize": {*MODELS, "opened"},
@@ -46,8 +48,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 }
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
-    "engine.protocol", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading", "observe.compare",
-    "observe.verification", "runtime", "tasks", "cli.app",
+    "engine.protocol", "engine.lowering", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading",
+    "observe.compare", "observe.verification", "runtime", "tasks", "cli.app",
 )  # fmt: skip
 
 

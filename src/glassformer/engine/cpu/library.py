@@ -1,7 +1,7 @@
 """The native library's C interface, through ctypes. `native/glass.h` says what each field means.
 
 An `Engine` is one thread pool on one level of instructions. What is checked here is that a program's whole numbers fit their
-C types, where ctypes would cut them off; otherwise `lowering` and `executor` make programs and passes of valid numbers only.
+C types, where ctypes would cut them off; otherwise `native_steps` and `executor` make only valid numbers.
 """
 
 from __future__ import annotations
@@ -47,31 +47,6 @@ class KvDtype(IntEnum):
     """What cached keys and values are stored in."""
 
     F32, F16, BF16, Q8 = range(4)
-
-
-class NormKind(IntEnum):
-    NO_NORM, RMS_NORM, LAYER_NORM = range(3)
-
-
-class Activation(IntEnum):
-    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU = range(6)
-
-
-class Epilogue(IntEnum):
-    """What a matmul is fused with."""
-
-    NONE, ADD, ACTIVATE, GATE = range(4)
-
-
-class StepKind(IntEnum):
-    EMBED, NORM, MATMUL, ROPE, KV_STORE, ROPE_KV_STORE = range(6)
-    ATTENTION, ATTENTION_PATTERN, WEIGHTED_VALUES, ADD, ACTIVATE, COPY = range(6, 12)
-
-
-class TokenScope(IntEnum):
-    """Which tokens a step computes; gathered: those that are scored, written without gaps."""
-
-    ALL, SCORED, GATHERED = range(3)
 
 
 def int32(value: int, name: str) -> int:

@@ -22,9 +22,11 @@ from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.cpu.kv_pages import CpuRow, PageFormat, PageTable, page_addresses
 from glassformer.engine.cpu.library import Engine, KvDtype, NativeFeed, NativePass, NativeRope
-from glassformer.engine.cpu.lowering import Lowering, PatternChange, Program, required_matrices
+from glassformer.engine.cpu.native_steps import native_steps
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
+from glassformer.engine.lowering import Lowering, required_matrices
+from glassformer.engine.program import PatternChange, Program
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, Change, axes
@@ -56,8 +58,8 @@ class NativeModel:
         self._engine = engine or Engine()
         self._lock = ForkSafeLock()  # passes reuse buffers, so one runs at a time
         self._weights = NativeWeights(tensors, {weight.name: weight.shape for weight in blueprint.weights}, self._engine)
-        for names, shape, transposed in required_matrices(blueprint):
-            self._weights.require(names, shape, transposed)
+        for matrix in required_matrices(blueprint):
+            self._weights.require(matrix.names, matrix.shape, matrix.transposed)
         self._files = WeightFiles(self._weights.prepare())
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
         self._format = self._page_format("", blueprint.blocks)
@@ -74,8 +76,8 @@ class NativeModel:
         key = (stack, _stack_sites(reads, stack), _stack_sites(changes, stack))
         prepared = self._programs.pop(key, None)
         if prepared is None:
-            program = Lowering(self.blueprint, self._weights, *key, self.config).lower()
-            prepared = PreparedProgram(program, self._kv_dtype, ACTIVATION_PARTS[self._activations])
+            program = Lowering(self.blueprint, *key, self.config).lower()
+            prepared = PreparedProgram(program, self._weights, self._kv_dtype, ACTIVATION_PARTS[self._activations])
             if len(self._programs) >= MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = prepared
@@ -126,7 +128,7 @@ class FeedChunk:
 class PreparedProgram:
     """A program and the memory that its passes use, which each pass reuses."""
 
-    def __init__(self, program: Program, kv_dtype: KvDtype, activation_parts: int) -> None:
+    def __init__(self, program: Program, weights: NativeWeights, kv_dtype: KvDtype, activation_parts: int) -> None:
         self.program = program
         self.rope_tables = (NativeRope * max(1, len(program.ropes)))()
         self._tables: list[Floats] = [np.empty(0, np.float32) for _ in program.ropes]
@@ -138,7 +140,7 @@ class PreparedProgram:
         self._has_dynamic_rope = any(rope.depends_on_length for rope, _ in program.ropes)
         self._capacity = (0, 0)  # tokens, and scores
         self.native = NativePass(
-            steps=program.native, rope_tables=self.rope_tables, buffers=self._addresses.ctypes.data,
+            steps=native_steps(program, weights), rope_tables=self.rope_tables, buffers=self._addresses.ctypes.data,
             widths=self.widths.ctypes.data, rope_count=len(program.ropes), kv_dtype=kv_dtype,
             activation_parts=activation_parts,
         )  # fmt: skip

@@ -24,9 +24,9 @@ from glassformer.checkpoint import StoredTensor
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.cpu.kv_pages import CpuRow, PageFormat, PageTable
 from glassformer.engine.cpu.library import Engine, FileKind, KvDtype, NativeMatrix, packed_kind, packed_size
-from glassformer.engine.cpu.lowering import Lowering, required_matrices
 from glassformer.engine.cpu.passes import EnginePass, FeedChunk, PreparedProgram
 from glassformer.engine.cpu.weights import ALIGNMENT, NativeWeights
+from glassformer.engine.lowering import Lowering, required_matrices
 from glassformer.engine.protocol import Feed
 from glassformer.errors import ExecutorError
 
@@ -81,8 +81,9 @@ class SyntheticWeights(NativeWeights):
 
     def __init__(self, model: Blueprint, engine: Engine) -> None:
         super().__init__({}, {}, engine)
-        kinds = {names: TABLE_KIND if "embed" in names[0] else LAYER_KIND for names, _, _ in required_matrices(model)}
-        sizes = {names: packed_size(kinds[names], *shape) for names, shape, _ in required_matrices(model)}
+        matrices = required_matrices(model)
+        kinds = {matrix.names: TABLE_KIND if "embed" in matrix.names[0] else LAYER_KIND for matrix in matrices}
+        sizes = {matrix.names: packed_size(kinds[matrix.names], *matrix.shape) for matrix in matrices}
         self.size = sum(sizes.values())
         room = sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes.values()) + ALIGNMENT
         self._memory = np.full(room, FILL, np.uint8)
@@ -108,8 +109,8 @@ class SyntheticDecoder:
         config = read_config(dict(shapes))
         model = blueprint(config)
         self._weights = SyntheticWeights(model, Engine(threads=1))
-        program = Lowering(model, self._weights, "", frozenset(), frozenset(), config).lower()
-        self._prepared = PreparedProgram(program, KvDtype.F16, activation_parts=2)
+        program = Lowering(model, "", frozenset(), frozenset(), config).lower()
+        self._prepared = PreparedProgram(program, self._weights, KvDtype.F16, activation_parts=2)
         heads, size = config.num_key_value_heads, config.head_dim
         row = CpuRow(PageTable(PageFormat(config.num_hidden_layers, heads, size, KvDtype.F16)))
         row.pages.reserve(0, CONTEXT + 1)

@@ -14,7 +14,7 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +73,7 @@ class NativeWeights:
         self._cached: list[MappedFile] = []  # files of the cache
         self._arrays: list[npt.NDArray[np.float32]] = []  # arrays whose addresses native code has
         self._vectors: dict[tuple[str, float], int] = {}
-        self._derived: dict[str, int] = {}
+        self._derived: dict[Hashable, int] = {}
         for name in expected:
             if name in self._tensors or name not in OPTIONAL_ZEROS:
                 self.stored(name)
@@ -207,7 +207,7 @@ class NativeWeights:
             return np.zeros(math.prod(self._shapes[name]), np.float32)
         return self.stored(name).to_float32().reshape(-1)
 
-    def derived(self, key: str, make: Callable[[], npt.NDArray[np.float32]]) -> int:
+    def derived(self, key: Hashable, make: Callable[[], npt.NDArray[np.float32]]) -> int:
         """The address of numbers that are made of the weights or the config: once for all layers and programs."""
         if key not in self._derived:
             self._derived[key] = self.keep(make())

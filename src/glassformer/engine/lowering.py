@@ -1,35 +1,37 @@
-"""A blueprint to a native program: which ops are fused, in which buffer each result lies, and where sites are.
+"""A blueprint to a program: which ops are fused, in which buffer each result lies, and where sites are.
 
 Ops are fused where nobody watches in between: norm and matmuls of one input; head norms, RoPE and the store to the KV cache;
 a matmul and the activation, gate or sum that follows it. A site that is read or changed is simply not fused away, so that
-every site can be had from the engine itself, and the numbers stay the same bit for bit.
+every site can be had from an engine itself, and the numbers stay the same bit for bit.
 
 Results lie in buffers, (tokens, width) each, which are reused when nothing needs them any more; those of watched sites are
-not. A program is made once for each set of sites, and kept.
+not. A program is made once for each set of sites, and kept. It is for every engine: needs neither torch nor ctypes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from glassformer.blueprints import Blueprint, Op, Rope, Weight
-from glassformer.blueprints.positions import Floats, distance_biases, sinusoidal_positions
-from glassformer.engine.cpu.library import (
-    NO_ROPE,
+from glassformer.engine.program import (
     Activation,
+    BufferShape,
+    DistanceBias,
     Epilogue,
-    MatrixKind,
-    NativeMatrix,
-    NativeNorm,
-    NativeStep,
+    MatrixRef,
     NormKind,
+    NormRef,
+    PatternChange,
+    Program,
+    SinusoidTable,
+    SiteLocation,
+    Step,
     StepKind,
+    Table,
     TokenScope,
 )  # fmt: skip
-from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.errors import ExecutorError
 
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -43,17 +45,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
 MATMUL_OPS = ("heads", "linear", "gate", "scores")
 
 
-@dataclass(frozen=True)
-class BufferShape:
-    """The columns that a token has in a buffer; `per_key`: so many for each key of the pass, as in an attention pattern."""
-
-    columns: int
-    per_key: bool = False
-
-    def width(self, keys: int) -> int:
-        return self.columns * keys if self.per_key else self.columns
-
-
 @dataclass
 class Allocation:
     """What still needs a buffer of a program that is being written."""
@@ -65,46 +56,6 @@ class Allocation:
     @property
     def free(self) -> bool:
         return not (self.results or self.reserved or self.pinned)
-
-
-@dataclass(frozen=True)
-class SiteLocation:
-    """Where a site's value lies: some columns of a buffer, which may be heads, or a whole attention pattern."""
-
-    buffer: int
-    column: int = 0
-    width: int = 0
-    heads: int | None = None
-    pattern: bool = False
-
-
-class PatternChange(NamedTuple):
-    """A changed pattern, the buffer of the heads that follow from it, and that of everybody's heads."""
-
-    site: str
-    changed_heads: int
-    heads: int
-
-
-@dataclass
-class Program:
-    steps: list[NativeStep] = field(default_factory=list)
-    buffers: list[BufferShape] = field(default_factory=list)
-    sites: dict[str, SiteLocation] = field(default_factory=dict)
-    changed_sites: dict[int, list[str]] = field(default_factory=dict)  # before a step: the sites that are changed there
-    pattern_changes: dict[int, list[PatternChange]] = field(default_factory=dict)  # the same, for attention patterns
-    ropes: list[tuple[Rope, int]] = field(default_factory=list)  # with the size of a head
-    scores: int | None = None  # the buffer of the scores
-
-    def __post_init__(self) -> None:
-        self._native: Any = None
-
-    @property
-    def native(self) -> Any:
-        """The steps as one array for the engine."""
-        if self._native is None:
-            self._native = (NativeStep * len(self.steps))(*self.steps)
-        return self._native
 
 
 @dataclass
@@ -123,11 +74,9 @@ class Lowering:
     """Writes the program of one stack: the model, or one of the two stacks of an encoder-decoder."""
 
     def __init__(
-        self, blueprint: Blueprint, weights: NativeWeights, stack: str, reads: frozenset[str], changes: frozenset[str],
-        config: Any,
-    ) -> None:  # fmt: skip
+        self, blueprint: Blueprint, stack: str, reads: frozenset[str], changes: frozenset[str], config: Any
+    ) -> None:
         self.ops = blueprint.ops
-        self.weights = weights
         self.stack = stack
         self.config = config
         self.changes = changes
@@ -173,21 +122,12 @@ class Lowering:
                 heads, size = _head_shape(self.ops[key.heads].shape)
                 width = heads * size
                 buffer = self._matmul(key.input, [key.matmul, value.matmul], 2 * width, None)
-                shape = {"layer": op.block, "kv_heads": heads, "head_size": size, "cross_attention": 1}
+                shape = {"layer": op.block, "kv_heads": heads, "head_size": size, "cross_attention": True}
                 self._emit(StepKind.KV_STORE, input=buffer, key_offset=0, value_offset=width, **shape)
                 self._free(buffer)
 
-    def _emit(self, kind: StepKind, **fields: Any) -> NativeStep:
-        step = NativeStep(kind=kind, scale=1.0, rope=NO_ROPE)
-        for name, value in fields.items():
-            if name == "matrices":
-                step.matrix_count = len(value)
-                for number, matrix in enumerate(value):
-                    step.matrices[number] = matrix
-            else:
-                setattr(step, name, value)
-        self.program.steps.append(step)
-        return step
+    def _emit(self, kind: StepKind, **fields: Any) -> None:
+        self.program.steps.append(Step(kind, **fields))
 
     # Buffers ----------------------------------------------------------------------------------------------------
 
@@ -256,28 +196,27 @@ class Lowering:
     # Ops --------------------------------------------------------------------------------------------------------
 
     def _lower_embed(self, number: int, op: Op) -> None:
-        tables, first, last = [self._matrix(op)], 0, number
+        tables: list[Table] = [_matrix(op)]
+        first, last = 0, number
         while self.ops[last].site not in self.watched and len(self.consumers.get(last, [])) == 1 and len(tables) < 3:
             consumer = self.ops[self.consumers[last][0]]
             if consumer.kind != "position":
                 break
             how = consumer.options["how"]
             if how == "sinusoid":
-                shape = self.config.max_position_embeddings, self._width(op)
-                address = self.weights.derived("sinusoid", partial(sinusoidal_positions, *shape))
-                tables.append(NativeMatrix(address, None, MatrixKind.F32, *shape))
+                tables.append(SinusoidTable((self.config.max_position_embeddings, self._width(op))))
             elif how in ("learned", "segments"):
-                tables.append(self._matrix(consumer))
+                tables.append(_matrix(consumer))
                 first = consumer.options["first"] if how == "learned" else first
             last = self.consumers[last][0]
             self._fused.add(last)
         buffer = self._allocate(self._width(op))
-        self._emit(StepKind.EMBED, output=buffer, matrices=tables, position_offset=first, scale=op.options["scale"])
+        self._emit(StepKind.EMBED, output=buffer, matrices=tuple(tables), position_offset=first, scale=op.options["scale"])
         self._set_result(last, buffer)
 
     def _lower_position(self, number: int, op: Op) -> None:
         if op.options["how"] != "buckets":
-            raise ExecutorError(f"the CPU engine cannot add positions of the kind {op.options['how']!r} here.")
+            raise ExecutorError(f"native engines cannot add positions of the kind {op.options['how']!r} here.")
 
     def _lower_norm(self, number: int, op: Op) -> None:
         if len(op.shape) == 4:
@@ -288,16 +227,8 @@ class Lowering:
             return
         source = self._buffer_of[op.inputs[0]]
         buffer = self._allocate(self._width(op))
-        self._emit(StepKind.NORM, input=source, output=buffer, norm=self._norm(op))
+        self._emit(StepKind.NORM, input=source, output=buffer, norm=_norm(op))
         self._set_result(number, buffer)
-
-    def _norm(self, op: Op | None) -> NativeNorm:
-        if op is None:
-            return NativeNorm(None, None, 0.0, NormKind.NO_NORM)
-        weight, *bias = (weight.name for weight in op.weights)
-        kind = NormKind.LAYER_NORM if op.options["how"] == "layer" else NormKind.RMS_NORM
-        address = self.weights.vector(weight, plus=op.options["offset"])
-        return NativeNorm(address, self.weights.vector(bias[0]) if bias else None, op.options["eps"], kind)
 
     def _lower_heads(self, number: int, op: Op) -> None:
         """Nothing yet: done by the attention that reads them."""
@@ -344,7 +275,7 @@ class Lowering:
 
     def _lower_gate(self, number: int, op: Op) -> None:
         half = len(op.weights) // 2
-        matrices = [self._matrix(op, op.weights[at : at + half]) for at in (0, half)]
+        matrices = tuple(_matrix(op, op.weights[at : at + half]) for at in (0, half))
         norm, source = self._matmul_input(op.inputs[0])
         buffer = self._allocate(self._width(op))
         how = ACTIVATIONS[op.options["how"]]
@@ -363,7 +294,7 @@ class Lowering:
         buffer = self._allocate(self._width(op))
         scale = op.options.get("scale", 1.0)
         self._emit(
-            StepKind.MATMUL, input=source, output=buffer, norm=norm, matrices=[self._matrix(op)], scale=scale,
+            StepKind.MATMUL, input=source, output=buffer, norm=norm, matrices=(_matrix(op),), scale=scale,
             scope=TokenScope.GATHERED,
         )  # fmt: skip
         self._allocations[buffer].pinned = True
@@ -374,14 +305,14 @@ class Lowering:
         heads, size = _head_shape(self.ops[query.heads].shape)
         kv_heads, _ = _head_shape(self.ops[key.heads].shape)
         options, cross = op.options, bool(op.options["cross"])
-        shape = {"layer": op.block, "heads": heads, "kv_heads": kv_heads, "head_size": size, "cross_attention": int(cross)}
-        mask = {"causal": int(options["causal"]), "window": options["window"] or 0, "scale": options["scale"]}
+        shape = {"layer": op.block, "heads": heads, "kv_heads": kv_heads, "head_size": size, "cross_attention": cross}
+        mask = {"causal": bool(options["causal"]), "window": options["window"] or 0, "scale": options["scale"]}
         if cross:
             buffer = self._matmul(query.input, [query.matmul], heads * size, None)
             self._expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
         else:
             buffer = self._project_qkv(query, key, value, shape)
-        bias = self._distance_bias(op, heads) if len(op.inputs) > 3 else {}
+        bias = {"distance_bias": self._distance_bias(op)} if len(op.inputs) > 3 else {}
         joined = self._allocate(heads * size)
         pattern, outputs = (
             next((site for site in op.inner_sites if site.endswith(end)), None) for end in (".pattern", ".heads")
@@ -407,13 +338,13 @@ class Lowering:
         offsets = {"query_offset": 0, "key_offset": heads * size, "value_offset": (heads + kv_heads) * size}
         matmuls = list(dict.fromkeys((query.matmul, key.matmul, value.matmul)))
         buffer = self._matmul(query.input, matmuls, (heads + 2 * kv_heads) * size, None)
-        rope = NO_ROPE
+        rope = None
         if query.rope is not None:
             table = (query.rope, size)
             if table not in self.program.ropes:
                 self.program.ropes.append(table)
             rope = self.program.ropes.index(table)
-        norms = {"query_norm": self._norm(query.norm), "key_norm": self._norm(key.norm)}
+        norms = {"query_norm": query.norm and _norm(query.norm), "key_norm": key.norm and _norm(key.norm)}
         fields = {"input": buffer, **shape, **offsets, **norms, "rope": rope}
         sites = {
             query.site: SiteLocation(buffer, 0, heads * size, heads),
@@ -428,17 +359,13 @@ class Lowering:
             self._emit(StepKind.KV_STORE, **fields)
         return buffer
 
-    def _distance_bias(self, op: Op, heads: int) -> dict[str, Any]:
+    def _distance_bias(self, op: Op) -> DistanceBias:
         """A bias for each head and distance; all blocks of a stack share it."""
-        name, furthest = self.ops[op.inputs[3]].weights[0].name, self.config.relative_attention_max_distance
-
-        def biases() -> Floats:
-            return distance_biases(self.weights.stored(name).to_float32(), furthest, bidirectional=not op.options["causal"])
-
-        return {"distance_bias": self.weights.derived(name, biases), "max_distance": furthest}
+        table = self.ops[op.inputs[3]].weights[0].name
+        return DistanceBias(table, self.config.relative_attention_max_distance, bidirectional=not op.options["causal"])
 
     def _lower_pool(self, number: int, op: Op) -> None:
-        raise ExecutorError("the CPU engine has no heads that pool.")
+        raise ExecutorError("native engines have no heads that pool.")
 
     # Matmuls ----------------------------------------------------------------------------------------------------
 
@@ -460,7 +387,7 @@ class Lowering:
     ) -> int:
         """Matmuls of one input, side by side in one buffer; `result`: the op whose result that is."""
         norm, buffer = self._matmul_input(source)
-        matrices = [self._matrix(self.ops[matmul]) for matmul in matmuls]
+        matrices = tuple(_matrix(self.ops[matmul]) for matmul in matmuls)
         output = self._allocate(width) if into is None else into
         self._emit(StepKind.MATMUL, input=buffer, output=output, norm=norm, matrices=matrices, **fields)
         if result is not None:
@@ -468,31 +395,33 @@ class Lowering:
             self._set_result(result, output)
         return output
 
-    def _matmul_input(self, number: int) -> tuple[NativeNorm, int]:
+    def _matmul_input(self, number: int) -> tuple[NormRef | None, int]:
         """The norm before a matmul, if there is a deferred one, and the buffer of its input."""
         if (norm := self._deferred_norms.get(number)) is not None:
-            return self._norm(norm), self._buffer_of[norm.inputs[0]]
-        return self._norm(None), self._buffer_of[number]
-
-    def _matrix(self, op: Op, weights: Sequence[Weight] | None = None) -> NativeMatrix:
-        names, biases, shape = _matrix_parts(op, op.weights if weights is None else weights)
-        matrix = self.weights.matrix(names, shape)
-        matrix.bias = self.weights.vector(*biases) if biases else None
-        return matrix
+            return _norm(norm), self._buffer_of[norm.inputs[0]]
+        return None, self._buffer_of[number]
 
 
-def _matrix_parts(op: Op, weights: Sequence[Weight]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, int]]:
-    """The names of a matmul's matrix, of its biases, and its shape: (outputs, inputs)."""
+def _norm(op: Op) -> NormRef:
+    weight, *bias = (weight.name for weight in op.weights)
+    kind = NormKind.LAYER_NORM if op.options["how"] == "layer" else NormKind.RMS_NORM
+    return NormRef(kind, weight, bias[0] if bias else None, op.options["offset"], op.options["eps"])
+
+
+def _matrix(op: Op, weights: Sequence[Weight] | None = None) -> MatrixRef:
+    """The matrix of an op, or of a part of its weights."""
+    weights = op.weights if weights is None else weights
     matrices = [weight for weight in weights if len(weight.shape) == 2 and not weight.name.endswith("bias")]
-    biases = [weight.name for weight in weights if weight not in matrices]
+    biases = tuple(weight.name for weight in weights if weight not in matrices)
     rows, columns = matrices[0].shape
-    if op.options.get("columns"):
+    transposed = bool(op.options.get("columns"))
+    if transposed:
         rows, columns = columns, rows
-    return tuple(weight.name for weight in matrices), tuple(biases), (rows * len(matrices), columns)
+    return MatrixRef(tuple(weight.name for weight in matrices), (rows * len(matrices), columns), biases, transposed)
 
 
-def required_matrices(blueprint: Blueprint) -> list[tuple[tuple[str, ...], tuple[int, int], bool]]:
-    """All matrices that a blueprint's matmuls and tables need: names, shape, and whether they are transposed."""
+def required_matrices(blueprint: Blueprint) -> list[MatrixRef]:
+    """All matrices that a blueprint's matmuls and tables need, without their biases."""
     required = []
     for op in blueprint.ops:
         if op.kind == "gate":
@@ -502,9 +431,7 @@ def required_matrices(blueprint: Blueprint) -> list[tuple[tuple[str, ...], tuple
             groups = [op.weights] if op.weights else []
         else:
             continue
-        for weights in groups:
-            names, _, shape = _matrix_parts(op, weights)
-            required.append((names, shape, bool(op.options.get("columns"))))
+        required += [_matrix(op, weights)._replace(biases=()) for weights in groups]
     return list(dict.fromkeys(required))
 
 

@@ -1,0 +1,51 @@
+"""A program's steps as native code reads them: names of weights become addresses."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from glassformer.engine.cpu.library import NO_ROPE, MatrixKind, NativeMatrix, NativeNorm, NativeStep
+from glassformer.engine.cpu.weights import NativeWeights
+from glassformer.engine.program import NormRef, Program, SinusoidTable, Step, Table
+
+NUMBERS = [step.name for step in fields(Step) if step.name in NativeStep.numbers and step.name != "rope"]
+
+
+def native_steps(program: Program, weights: NativeWeights) -> Any:
+    """All steps of a program, as one array."""
+    steps = (NativeStep * len(program.steps))()
+    for step, native in zip(program.steps, steps, strict=True):
+        _fill(native, step, weights)
+    return steps
+
+
+def _fill(native: NativeStep, step: Step, weights: NativeWeights) -> None:
+    """Write a step over one that is all zeros, so that only what differs needs to be written."""
+    for name in NUMBERS:
+        if value := getattr(step, name):
+            setattr(native, name, value)
+    native.scale = step.scale
+    native.rope = NO_ROPE if step.rope is None else step.rope
+    native.matrix_count = len(step.matrices)
+    for number, table in enumerate(step.matrices):
+        native.matrices[number] = _matrix(table, weights)
+    for name in ("norm", "query_norm", "key_norm"):
+        if (norm := getattr(step, name)) is not None:
+            setattr(native, name, _norm(norm, weights))
+    if (bias := step.distance_bias) is not None:
+        native.max_distance = bias.max_distance
+        native.distance_bias = weights.derived(bias, lambda: bias.values(weights.stored(bias.table).to_float32()))
+
+
+def _matrix(table: Table, weights: NativeWeights) -> NativeMatrix:
+    if isinstance(table, SinusoidTable):
+        return NativeMatrix(weights.derived(table, table.values), None, MatrixKind.F32, *table.shape)
+    matrix = weights.matrix(table.names, table.shape)
+    matrix.bias = weights.vector(*table.biases) if table.biases else None
+    return matrix
+
+
+def _norm(norm: NormRef, weights: NativeWeights) -> NativeNorm:
+    bias = weights.vector(norm.bias) if norm.bias else None
+    return NativeNorm(weights.vector(norm.weight, plus=norm.offset), bias, norm.eps, norm.kind)
