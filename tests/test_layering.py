@@ -29,6 +29,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "engine.checks": {"engine.protocol"},
     "engine.program": {"blueprints"},
     "engine.lowering": {"blueprints", "engine.program"},
+    "engine.paged_rows": {"engine.protocol", "engine.checks"},
+    "engine.program_pass": {"engine.protocol", "engine.checks", "engine.program", "engine.paged_rows"},
     "decoding": {"engine.protocol"},
     "opened": {*MODELS, "decoding"},
     "quantize": {*MODELS, "opened"},

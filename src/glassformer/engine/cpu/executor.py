@@ -18,14 +18,15 @@ from glassformer.engine.cpu.library import PAGE
 from glassformer.engine.cpu.passes import (
     KV_DTYPES,
     EnginePass,
-    FeedChunk,
     Floats,
     NativeModel,
     PassResult,
     default_kv_dtype,
     with_numpy_shift,
 )  # fmt: skip
-from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, Row, Want
+from glassformer.engine.paged_rows import PagedRows
+from glassformer.engine.program_pass import FeedChunk, changes_pattern, watched_sites
+from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes
 
@@ -49,41 +50,13 @@ class CpuScores:
         return top(self.host(index), k)
 
 
-class CpuExecutor(NativeModel):
+class CpuExecutor(NativeModel, PagedRows[CpuRow]):
     """An `Executor` over a blueprint and stored tensors."""
 
-    # Rows -------------------------------------------------------------------------------------------------------
+    _row_type = CpuRow
 
-    def open(self, source: Sequence[int] | None = None) -> CpuRow:
-        ids = self._checks.source(source)
-        return CpuRow(PageTable(self._format), PageTable(self._format) if ids else None, source=ids)
-
-    @checks.locked
-    def fork(self, row: Row, length: int | None = None) -> CpuRow:
-        parent = self._open_row(row)
-        return parent.fork(parent.length if length is None else max(0, min(length, parent.length)))
-
-    @checks.locked
-    def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
-        targets = [self._open_row(row) for row in rows]
-        forks = [targets[parent].fork(targets[parent].length) for parent in parents]
-        for row, fork in zip(targets, forks, strict=True):
-            row.release()
-            row.pages, row.source_pages = fork.pages, fork.source_pages
-            row.length, row.source, row.encoded = fork.length, fork.source, fork.encoded
-
-    @checks.locked
-    def rewind(self, row: Row, length: int) -> int:
-        cached = self._open_row(row)
-        cached.length = max(0, min(cached.length, length))
-        cached.pages.truncate(cached.length)
-        return cached.length
-
-    @checks.locked
-    def close(self, row: Row) -> None:
-        closing = self._open_row(row)
-        closing.open = False
-        closing.release()
+    def _new_pages(self) -> PageTable:
+        return PageTable(self._format)
 
     @checks.locked
     def unembed(self, states: Floats) -> Floats:
@@ -118,11 +91,6 @@ class CpuExecutor(NativeModel):
         token_bytes = self._format.bytes // PAGE
         return Description("cpu", "cpu", self._weight_kind, self._engine.threads, token_bytes, notes, options)
 
-    def _open_row(self, row: Row) -> CpuRow:
-        if not isinstance(row, CpuRow) or not row.open:
-            raise ExecutorError(checks.ROW_NOT_OPEN)
-        return row
-
     # Passes -----------------------------------------------------------------------------------------------------
 
     @checks.locked
@@ -135,7 +103,7 @@ class CpuExecutor(NativeModel):
         encoder_sites = self._encode(
             [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
         )
-        reads, changes = _watched_sites(feeds)
+        reads, changes = watched_sites(feeds)
         prepared = self._program("", reads, changes)
         whole_feeds = [FeedChunk(number, feed, rows[number], 0, len(feed.ids)) for number, feed in enumerate(feeds)]
         for chunk in whole_feeds:
@@ -157,7 +125,7 @@ class CpuExecutor(NativeModel):
         sites: dict[int, dict[str, Any]] = {}
         for feed, row in unread:
             assert row.source_pages is not None
-            prepared = self._program(ENCODER, *_watched_sites([feed]))
+            prepared = self._program(ENCODER, *watched_sites([feed]))
             length = len(row.source)
             page_format = self._page_format(ENCODER, self.blueprint.encoder_blocks)
             encoder_row = CpuRow(PageTable(page_format), row.source_pages, source=row.source)
@@ -168,16 +136,6 @@ class CpuExecutor(NativeModel):
             encoder_row.pages.truncate(0)
             row.encoded = True
         return sites
-
-
-def _watched_sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]]:
-    """The sites that any of the feeds reads, and those that any changes, but for the scores, which `_scores` sees to."""
-    watches = [feed.watch for feed in feeds if feed.watch is not None]
-    if not watches:
-        return frozenset(), frozenset()
-    reads = frozenset().union(*(watch.reads for watch in watches))
-    changes = frozenset().union(*(watch.changes for watch in watches))
-    return reads - {"scores"}, changes - {"scores"}
 
 
 def _split_passes(feeds: Sequence[FeedChunk]) -> list[list[FeedChunk]]:
@@ -191,16 +149,11 @@ def _split_passes(feeds: Sequence[FeedChunk]) -> list[list[FeedChunk]]:
             if room <= 0:
                 passes.append([])
                 room = MAX_TOKENS
-            count = feed.count if _is_indivisible(feed.feed) else min(feed.count - offset, room, limit)
+            count = feed.count if changes_pattern(feed.feed) else min(feed.count - offset, room, limit)
             passes[-1].append(FeedChunk(feed.number, feed.feed, feed.row, offset, count))
             offset += count
             room -= count * (MAX_TOKENS // limit)
     return passes
-
-
-def _is_indivisible(feed: Feed) -> bool:
-    """Whether a feed cannot be cut: a changed pattern may look ahead."""
-    return feed.watch is not None and any(site.endswith(".attention.pattern") for site in feed.watch.changes)
 
 
 def _concatenated(parts: Sequence[PassResult]) -> PassResult:

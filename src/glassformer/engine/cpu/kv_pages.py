@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.cpu.library import PAGE, KvDtype
+from glassformer.engine.paged_rows import PagedRow
 
 BYTES = {KvDtype.F32: 4, KvDtype.F16: 2, KvDtype.BF16: 2, KvDtype.Q8: 1}
 DTYPES = {KvDtype.F32: np.float32, KvDtype.F16: np.float16, KvDtype.BF16: np.uint16, KvDtype.Q8: np.int8}
@@ -135,23 +136,8 @@ def _store(values: Floats, into: Any, scales: Any) -> None:
         into[...] = values
 
 
-@dataclass(eq=False, slots=True)
-class CpuRow:
-    pages: PageTable
-    source_pages: PageTable | None = None
-    length: int = 0
-    open: bool = True
-    source: tuple[int, ...] = ()  # token ids for the encoder
-    encoded: bool = False
-
-    def fork(self, length: int) -> CpuRow:
-        source = self.source_pages.share(len(self.source)) if self.source_pages else None
-        return CpuRow(self.pages.share(length), source, length, True, self.source, self.encoded)
-
-    def release(self) -> None:
-        self.pages.truncate(0)
-        if self.source_pages:
-            self.source_pages.truncate(0)
+class CpuRow(PagedRow[PageTable]):
+    __slots__ = ()
 
 
 def page_addresses(pages: PageTable | None) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,20 @@ from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
-from glassformer.engine.cpu.kv_pages import CpuRow, PageFormat, PageTable, page_addresses
+from glassformer.engine.cpu.kv_pages import PageFormat, PageTable, page_addresses
 from glassformer.engine.cpu.library import Engine, KvDtype, NativeFeed, NativePass, NativeRope
 from glassformer.engine.cpu.native_steps import native_steps
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
-from glassformer.engine.program import PatternChange, Program
-from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
+from glassformer.engine.program import Program
+from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, ProgramPass, TreeMask, stack_sites, stops
+from glassformer.engine.protocol import ACTIVATIONS, CACHES
 from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.sites import ENCODER, Change, axes
+from glassformer.sites import Change, axes
 
 Floats = npt.NDArray[np.float32]
 PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads
-TreeMask = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]  # with the position of each token
-SOURCE_SITES = (".cross.key", ".cross.value")  # sites that are in the cached keys and values of a row's source
 MAX_PROGRAMS = 32  # that are kept; each has the memory of its largest pass
 KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))
 ACTIVATION_PARTS = dict(zip(ACTIVATIONS, (2, 1), strict=True))  # of each input: eight bits, and six more below them
@@ -73,7 +72,7 @@ class NativeModel:
 
     def _program(self, stack: str, reads: frozenset[str], changes: frozenset[str]) -> PreparedProgram:
         """The program of a stack for these sites; the least recently used are dropped."""
-        key = (stack, _stack_sites(reads, stack), _stack_sites(changes, stack))
+        key = (stack, stack_sites(reads, stack), stack_sites(changes, stack))
         prepared = self._programs.pop(key, None)
         if prepared is None:
             program = Lowering(self.blueprint, *key, self.config).lower()
@@ -92,37 +91,12 @@ class NativeModel:
         engine_pass = EnginePass(prepared, chunks, keys)
         program, begin = prepared.program, 0
         with self._files.checked():
-            for step in sorted({*program.changed_sites, *program.pattern_changes}):
+            for step in stops(program):
                 self._engine.run(engine_pass.steps(begin, step))
+                engine_pass.apply_changes_before(step)
                 begin = step
-                for change in program.pattern_changes.get(step, ()):
-                    engine_pass.replace_changed_heads(change)
-                for site in program.changed_sites.get(step, ()):
-                    engine_pass.apply_changes(site)
             self._engine.run(engine_pass.steps(begin, len(program.steps)))
         return engine_pass.results()
-
-
-@dataclass(slots=True)
-class FeedChunk:
-    """The tokens of a feed that go through one pass."""
-
-    number: int  # of the feed
-    feed: Feed
-    row: CpuRow
-    offset: int  # tokens of the feed in earlier passes
-    count: int
-    first: int = 0  # its first token's number in the pass
-    token_types: Sequence[int] | None = None
-
-    @property
-    def start(self) -> int:
-        return self.row.length
-
-    def scored(self) -> int:
-        """How many of its tokens are scored: always the last ones."""
-        columns = checks.scored_columns(self.feed)
-        return max(0, min(columns.stop, self.offset + self.count) - max(columns.start, self.offset))
 
 
 class PreparedProgram:
@@ -176,14 +150,15 @@ class PreparedProgram:
         return self._buffers[number][: rows * width].reshape(rows, width)
 
 
-class EnginePass:
+class EnginePass(ProgramPass):
     """A pass prepared for the engine, and its results read back."""
 
     def __init__(self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], keys: int) -> None:
         self.prepared = prepared
+        self.program = prepared.program
         self.chunks = chunks
         self.tokens = sum(chunk.count for chunk in chunks)
-        self.trees = [_tree_mask(chunk) if chunk.feed.parents is not None else None for chunk in chunks]
+        self.trees = [chunk.tree_mask() if chunk.feed.parents is not None else None for chunk in chunks]
         self.scored_counts = [chunk.scored() for chunk in chunks]
         ids, positions, scored = self._arrays = (array("i"), array("i"), array("i"))
         for chunk, tree, count in zip(chunks, self.trees, self.scored_counts, strict=True):
@@ -214,34 +189,11 @@ class EnginePass:
         self.prepared.native.begin_step, self.prepared.native.end_step = begin, end
         return self.prepared.native
 
-    def value(self, site: str, chunk: FeedChunk) -> Floats:
-        """A view of one chunk's value of a site, with the site's own axes."""
-        location = self.prepared.program.sites[site]
-        rows = self.prepared.buffer(location.buffer, self.tokens)[chunk.first : chunk.first + chunk.count]
-        if not location.pattern:
-            rows = rows[:, location.column : location.column + location.width]
-        if location.heads is None:
-            return rows[None]
-        heads = rows.reshape(chunk.count, location.heads, -1).swapaxes(0, 1)[None]
-        keys = len(chunk.row.source) if ".cross." in site else chunk.start + len(chunk.feed.ids)
-        return heads[..., :keys] if location.pattern else heads
+    def buffer(self, number: int) -> Floats:
+        return self.prepared.buffer(number, self.tokens)
 
-    def _changes_at(self, site: str) -> list[tuple[FeedChunk, Change]]:
-        """The chunks whose watch changes a site, and how."""
-        watches = ((chunk, chunk.feed.watch) for chunk in self.chunks)
-        return [(chunk, watch.changes[site]) for chunk, watch in watches if watch is not None and site in watch.changes]
-
-    def replace_changed_heads(self, change: PatternChange) -> None:
-        """Heads from a changed pattern, for the chunks that change it; all others keep what attention computed."""
-        changed, heads = (self.prepared.buffer(number, self.tokens) for number in (change.changed_heads, change.heads))
-        for chunk, _ in self._changes_at(change.site):
-            tokens = slice(chunk.first, chunk.first + chunk.count)
-            heads[tokens] = changed[tokens]
-
-    def apply_changes(self, site: str) -> None:
-        for chunk, change in self._changes_at(site):
-            value = self.value(site, chunk)
-            value[...] = with_numpy_shift(change).apply(value, axes(site), chunk.start + chunk.offset)
+    def own_shift(self, change: Change) -> Change:
+        return with_numpy_shift(change)
 
     def results(self) -> list[PassResult]:
         program = self.prepared.program
@@ -272,24 +224,6 @@ def default_kv_dtype(weight_kind: str) -> KvDtype:
     return KvDtype.F32 if weight_kind in ("F32", "F64") else KvDtype.F16
 
 
-def _stack_sites(sites: frozenset[str], stack: str) -> frozenset[str]:
-    """The sites that are in a stack's program."""
-    return frozenset(site for site in sites if site.startswith(ENCODER) == bool(stack) and not site.endswith(SOURCE_SITES))
-
-
-def _tree_mask(chunk: FeedChunk) -> TreeMask:
-    """Which of a tree's tokens each one sees, and the position of each."""
-    parents = chunk.feed.parents or ()
-    mask = np.zeros((len(parents), len(parents)), np.uint8)
-    positions = np.zeros(len(parents), np.int32)
-    for number, parent in enumerate(parents):
-        if parent >= 0:
-            mask[number] = mask[parent]
-        mask[number, number] = 1
-        positions[number] = chunk.start if parent < 0 else positions[parent] + 1
-    return mask, positions
-
-
 def _source_value(source: PageTable, site: str, length: int) -> Floats:
     """The keys or values of a source, as cross-attention reads them."""
     keys, values = source.read(int(site.split(".")[1]), length)
@@ -298,10 +232,8 @@ def _source_value(source: PageTable, site: str, length: int) -> Floats:
 
 def _changed_source(chunk: FeedChunk) -> PageTable | None:
     """The keys and values of a row's source for this pass: a changed copy of them if the feed's watch changes them."""
-    source, watch = chunk.row.source_pages, chunk.feed.watch
-    changes = (
-        {} if watch is None else {site: change for site, change in watch.changes.items() if site.endswith(SOURCE_SITES)}
-    )
+    source: PageTable | None = chunk.row.source_pages
+    changes = chunk.source_changes()
     if source is None or not changes:
         return source
     length = len(chunk.row.source)

@@ -15,7 +15,8 @@ from glassformer.checkpoint import StoredTensor
 from glassformer.engine.checks import locked
 from glassformer.engine.cpu.kv_pages import CpuRow, PageTable
 from glassformer.engine.cpu.library import Engine
-from glassformer.engine.cpu.passes import FeedChunk, Floats, NativeModel
+from glassformer.engine.cpu.passes import Floats, NativeModel
+from glassformer.engine.program_pass import FeedChunk
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import InputError, check_context
 from glassformer.sites import Watch

@@ -24,9 +24,10 @@ from glassformer.checkpoint import StoredTensor
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.cpu.kv_pages import CpuRow, PageFormat, PageTable
 from glassformer.engine.cpu.library import Engine, FileKind, KvDtype, NativeMatrix, packed_kind, packed_size
-from glassformer.engine.cpu.passes import EnginePass, FeedChunk, PreparedProgram
+from glassformer.engine.cpu.passes import EnginePass, PreparedProgram
 from glassformer.engine.cpu.weights import ALIGNMENT, NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
+from glassformer.engine.program_pass import FeedChunk
 from glassformer.engine.protocol import Feed
 from glassformer.errors import ExecutorError
 

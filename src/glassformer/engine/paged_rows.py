@@ -1,0 +1,99 @@
+"""Rows whose keys and values lie in pages: how they are opened, forked, selected, rewound and closed. For every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from glassformer.engine import checks
+from glassformer.engine.protocol import Row
+from glassformer.errors import ExecutorError
+from glassformer.fork_safe_lock import ForkSafeLock
+
+
+class Pages(Protocol):
+    """The pages of one row, in order."""
+
+    def share(self, length: int) -> Self:
+        """The pages of another row with the same first so many tokens."""
+
+    def truncate(self, length: int) -> None:
+        """Release the pages after so many tokens."""
+
+
+PagesType = TypeVar("PagesType", bound=Pages)
+
+
+@dataclass(eq=False, slots=True)
+class PagedRow(Generic[PagesType]):
+    pages: PagesType
+    source_pages: PagesType | None = None
+    length: int = 0
+    open: bool = True
+    source: tuple[int, ...] = ()  # token ids for the encoder
+    encoded: bool = False
+
+    def fork(self, length: int) -> Self:
+        source = self.source_pages.share(len(self.source)) if self.source_pages is not None else None
+        return type(self)(self.pages.share(length), source, length, True, self.source, self.encoded)
+
+    def take_over(self, other: Self) -> None:
+        """Hold what another row holds, which is not used any more."""
+        self.release()
+        self.pages, self.source_pages = other.pages, other.source_pages
+        self.length, self.source, self.encoded = other.length, other.source, other.encoded
+
+    def release(self) -> None:
+        self.pages.truncate(0)
+        if self.source_pages is not None:
+            self.source_pages.truncate(0)
+
+
+RowType = TypeVar("RowType", bound=PagedRow[Any])
+
+
+class PagedRows(Generic[RowType]):
+    """The part of an executor that is about rows."""
+
+    _row_type: type[RowType]
+    _checks: checks.InputChecks
+    _lock: ForkSafeLock
+
+    def _new_pages(self) -> Any:
+        """Pages of a row without tokens."""
+        raise NotImplementedError
+
+    def open(self, source: Sequence[int] | None = None) -> RowType:
+        ids = self._checks.source(source)
+        return self._row_type(self._new_pages(), self._new_pages() if ids else None, source=ids)
+
+    @checks.locked
+    def fork(self, row: Row, length: int | None = None) -> RowType:
+        parent = self._open_row(row)
+        return parent.fork(parent.length if length is None else max(0, min(length, parent.length)))
+
+    @checks.locked
+    def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
+        targets = [self._open_row(row) for row in rows]
+        forks = [targets[parent].fork(targets[parent].length) for parent in parents]
+        for row, fork in zip(targets, forks, strict=True):
+            row.take_over(fork)
+
+    @checks.locked
+    def rewind(self, row: Row, length: int) -> int:
+        cached = self._open_row(row)
+        cached.length = max(0, min(cached.length, length))
+        cached.pages.truncate(cached.length)
+        return cached.length
+
+    @checks.locked
+    def close(self, row: Row) -> None:
+        closing = self._open_row(row)
+        closing.open = False
+        closing.release()
+
+    def _open_row(self, row: Row) -> RowType:
+        if not isinstance(row, self._row_type) or not row.open:
+            raise ExecutorError(checks.ROW_NOT_OPEN)
+        return row

@@ -1,0 +1,139 @@
+"""A pass of a program over some tokens of some rows: which tokens they are, and the values at its sites. For every engine.
+
+Values are numpy arrays or tensors: what is done to them here is written the same for both.
+
+Shapes: buffers (tokens, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.engine import checks
+from glassformer.engine.paged_rows import PagedRow
+from glassformer.engine.program import PatternChange, Program
+from glassformer.engine.protocol import Feed
+from glassformer.sites import ENCODER, Change, axes
+
+SOURCE_SITES = (".cross.key", ".cross.value")  # sites that are in the cached keys and values of a row's source
+TreeMask = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]  # with the position of each token
+
+
+@dataclass(slots=True)
+class FeedChunk:
+    """The tokens of a feed that go through one pass."""
+
+    number: int  # of the feed
+    feed: Feed
+    row: PagedRow[Any]
+    offset: int  # tokens of the feed in earlier passes
+    count: int
+    first: int = 0  # its first token's number in the pass
+    token_types: Sequence[int] | None = None
+
+    @property
+    def start(self) -> int:
+        return self.row.length
+
+    def scored(self) -> int:
+        """How many of its tokens are scored: always the last ones."""
+        columns = checks.scored_columns(self.feed)
+        return max(0, min(columns.stop, self.offset + self.count) - max(columns.start, self.offset))
+
+    def tree_mask(self) -> TreeMask:
+        """Which of a tree's tokens each one sees, and the position of each."""
+        parents = self.feed.parents or ()
+        mask = np.zeros((len(parents), len(parents)), np.uint8)
+        positions = np.zeros(len(parents), np.int32)
+        for number, parent in enumerate(parents):
+            if parent >= 0:
+                mask[number] = mask[parent]
+            mask[number, number] = 1
+            positions[number] = self.start if parent < 0 else positions[parent] + 1
+        return mask, positions
+
+    def source_changes(self) -> dict[str, Change]:
+        """How the feed's watch changes the keys and values of the row's source, by site."""
+        watch = self.feed.watch
+        return {} if watch is None else {site: watch.changes[site] for site in watch.changes if site.endswith(SOURCE_SITES)}
+
+
+def watched_sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]]:
+    """The sites that any of the feeds reads, and those that any changes, but for the scores, which come after the pass."""
+    watches = [feed.watch for feed in feeds if feed.watch is not None]
+    if not watches:
+        return frozenset(), frozenset()
+    reads = frozenset().union(*(watch.reads for watch in watches))
+    changes = frozenset().union(*(watch.changes for watch in watches))
+    return reads - {"scores"}, changes - {"scores"}
+
+
+def stack_sites(sites: frozenset[str], stack: str) -> frozenset[str]:
+    """The sites that are in a stack's program."""
+    return frozenset(site for site in sites if site.startswith(ENCODER) == bool(stack) and not site.endswith(SOURCE_SITES))
+
+
+def changes_pattern(feed: Feed) -> bool:
+    """Whether a feed changes an attention pattern, which may then look ahead: so such a feed cannot be cut."""
+    return feed.watch is not None and any(site.endswith(".attention.pattern") for site in feed.watch.changes)
+
+
+class ProgramPass:
+    """One pass: its chunks, in the order of their tokens, and the values at its sites."""
+
+    program: Program
+    chunks: Sequence[FeedChunk]
+
+    def buffer(self, number: int) -> Any:
+        """A buffer's values for all tokens of the pass."""
+        raise NotImplementedError
+
+    def own_shift(self, change: Change) -> Change:
+        """A change whose shift may have been another library's array, with one of this pass's own."""
+        raise NotImplementedError
+
+    def value(self, site: str, chunk: FeedChunk) -> Any:
+        """A view of one chunk's value of a site, with the site's own axes."""
+        location = self.program.sites[site]
+        rows = self.buffer(location.buffer)[chunk.first : chunk.first + chunk.count]
+        if not location.pattern:
+            rows = rows[:, location.column : location.column + location.width]
+        if location.heads is None:
+            return rows[None]
+        heads = rows.reshape(chunk.count, location.heads, -1).swapaxes(0, 1)[None]
+        keys = len(chunk.row.source) if ".cross." in site else chunk.start + len(chunk.feed.ids)
+        return heads[..., :keys] if location.pattern else heads
+
+    def changes_at(self, site: str) -> list[tuple[FeedChunk, Change]]:
+        """The chunks whose watch changes a site, and how."""
+        watches = ((chunk, chunk.feed.watch) for chunk in self.chunks)
+        return [(chunk, watch.changes[site]) for chunk, watch in watches if watch is not None and site in watch.changes]
+
+    def replace_changed_heads(self, change: PatternChange) -> None:
+        """Heads from a changed pattern, for the chunks that change it; all others keep what attention computed."""
+        changed, heads = self.buffer(change.changed_heads), self.buffer(change.heads)
+        for chunk, _ in self.changes_at(change.site):
+            tokens = slice(chunk.first, chunk.first + chunk.count)
+            heads[tokens] = changed[tokens]
+
+    def apply_changes(self, site: str) -> None:
+        for chunk, change in self.changes_at(site):
+            value = self.value(site, chunk)
+            value[...] = self.own_shift(change).apply(value, axes(site), chunk.start + chunk.offset)
+
+    def apply_changes_before(self, step: int) -> None:
+        """All changes that come before a step."""
+        for change in self.program.pattern_changes.get(step, ()):
+            self.replace_changed_heads(change)
+        for site in self.program.changed_sites.get(step, ()):
+            self.apply_changes(site)
+
+
+def stops(program: Program) -> list[int]:
+    """The steps before which something is changed, in order."""
+    return sorted({*program.changed_sites, *program.pattern_changes})
