@@ -1,14 +1,16 @@
 """The kernels of the GPU engine, in Triton, and the functions that launch them.
 
 A launcher writes into tensors that it is given, never synchronises, and allocates only what a CUDA graph can replay. Buffers
-are (tokens, width) in float32 with contiguous rows; products are computed in the dtype of their weights and summed in float32.
+are (tokens, width) in float32 with contiguous rows; products are computed in the dtype of their weights and summed in
+float32.
 
 A token's results do not depend on the other tokens of a pass, bit for bit: every sum runs in an order that is fixed by the
 shapes of the model, and where tiles differ with the number of tokens, what they sum does not. Step passes and prompt passes
 (`prompt=True`: large tiles) may differ from each other in rounding.
 
 `rows` arguments are int32 tensors of token numbers: `input_rows` says which rows of the input are read, `output_rows` where
-their results are written; None: all, in order. A step for scored tokens only has both; gathered scores have `input_rows` only.
+their results are written; None: all, in order. A step for scored tokens only has both; gathered scores have `input_rows`
+only.
 """
 
 from glassformer.engine.gpu.kernels.attention import attention, attention_pattern, weighted_values

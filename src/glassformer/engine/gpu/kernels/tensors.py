@@ -53,7 +53,9 @@ class PassTensors:
     types: Tensor | None = None  # (tokens): token types; None: all zero
     source_lengths: Tensor | None = None  # (feeds): keys of cross-attention
     source_page_table: Tensor | None = None  # (feeds, pages)
-    tree_mask: Tensor | None = None  # (tokens, width) uint8: which of its feed's tokens, from `starts` on, a token sees; a feed
+    tree_mask: Tensor | None = (
+        None  # (tokens, width) uint8: which of its feed's tokens, from `starts` on, a token sees; a feed
+    )
     #                                  that is no tree has ones up to and with itself. None: no feed of the pass is a tree
     tree_positions: Tensor | None = None  # (feeds, width): the positions of the feed's tokens, from `starts` on
 

@@ -1,0 +1,456 @@
+"""Attention of queries over paged keys and values: for steps, for prompts, and its weights for a watcher.
+
+Step passes: one program for each token, key/value head and chunk of 256 keys, so that few queries keep the whole device
+busy; the queries that share a key/value head share its keys. Who finishes a token's last chunk merges them all, in order.
+Prompt passes: one program for each head and block of a feed's tokens, over all of its keys (flash attention: Dao et al.,
+https://arxiv.org/abs/2205.14135).
+
+Shapes: queries (tokens, width), heads side by side from a column on; the pool of pages is (pages, layers, 2, kv_heads, PAGE,
+head_size): keys, then values. A tile is (queries, keys).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors, Scratch
+
+QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
+NEVER = tl.constexpr(float("-inf"))
+UNSPECIALIZED = ("layer", "key_count", "tree_width", "window", "max_distance")  # one kernel for all values of these
+
+
+def attention(
+    p: PassTensors,
+    queries: Tensor,
+    pool: Tensor,
+    out: Tensor,
+    *,
+    layer: int,
+    heads: int,
+    kv_heads: int,
+    head_size: int,
+    scale: float,
+    causal: bool,
+    max_keys: int,
+    scratch: Scratch,
+    window: int = 0,
+    distance_bias: Tensor | None = None,
+    max_distance: int = 0,
+    cross: bool = False,
+    query_offset: int = 0,
+    rows: Tensor | None = None,
+    prompt: bool = False,
+    max_tokens: int = 0,
+) -> None:
+    """The heads' weighted values, (tokens, heads · head_size).
+
+    `max_keys`: no feed has more keys; only what is launched depends on it. `window`: how many keys a query sees at most,
+    itself included; 0: all. `distance_bias`: (heads, 2 · max_distance + 1), added to the scores by the distance from query
+    to key. `rows`: of these tokens only. `prompt`: blocks of tokens, at most `max_tokens` a feed; without trees and `rows`.
+    """
+    shape: dict[str, Any] = {"head_size": head_size, "heads": heads, "kv_heads": kv_heads}
+    masks: dict[str, Any] = {
+        "causal": causal,
+        "window": window,
+        "distance_bias": distance_bias,
+        "max_distance": max_distance,
+        "cross": cross,
+    }
+    arguments, constants = _arguments(p, queries, pool, out, rows, layer, scale, query_offset, **shape, **masks)
+    if prompt:
+        assert rows is None
+        assert p.tree_mask is None
+        tile = prompt_tile(head_size, pool.dtype)
+        prompt_attention_kernel[triton.cdiv(max_tokens, tile.tokens), p.starts.shape[0], heads](
+            *arguments, p.first_tokens, p.token_counts, **constants, TOKENS=tile.tokens, KEYS=tile.keys,
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+        return
+    tokens = queries.shape[0] if rows is None else rows.shape[0]
+    chunks, blocks = triton.cdiv(max_keys, CHUNK), triton.cdiv(heads // kv_heads, QUERIES)
+    if tokens == 0:
+        return
+    partial = torch.empty(tokens * kv_heads * blocks * chunks * QUERIES, head_size + 2, device=queries.device)
+    assert tokens * kv_heads * blocks <= len(scratch.counters)
+    tile = step_tile(head_size, pool.dtype)
+    step_attention_kernel[tokens, kv_heads * blocks, chunks](
+        *arguments, partial, scratch.counters, **constants, QUERIES=QUERIES, KEYS=tile.keys, CHUNK=CHUNK,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+class AttentionTile(NamedTuple):
+    """How much of a multiprocessor a program takes."""
+
+    tokens: int  # of a block of a prompt pass
+    keys: int  # of one iteration
+    warps: int
+    stages: int  # iterations whose keys are loaded ahead
+
+
+def step_tile(head_size: int, dtype: torch.dtype) -> AttentionTile:
+    """Decides the order in which a chunk's weights are summed: by the shape of the model alone."""
+    return AttentionTile(1, 64 if head_size > 128 or dtype == torch.float32 else 128, 4, 2)
+
+
+def prompt_tile(head_size: int, dtype: torch.dtype) -> AttentionTile:
+    return AttentionTile(64, 64, 4, 2)
+
+
+def attention_pattern(
+    p: PassTensors,
+    queries: Tensor,
+    pool: Tensor,
+    out: Tensor,
+    *,
+    layer: int,
+    heads: int,
+    kv_heads: int,
+    head_size: int,
+    scale: float,
+    causal: bool,
+    keys: int,
+    window: int = 0,
+    distance_bias: Tensor | None = None,
+    max_distance: int = 0,
+    cross: bool = False,
+    query_offset: int = 0,
+    rows: Tensor | None = None,
+) -> None:
+    """The attention weights of each token, (tokens, heads · keys); zero for keys that it does not see."""
+    shape: dict[str, Any] = {"head_size": head_size, "heads": heads, "kv_heads": kv_heads}
+    masks: dict[str, Any] = {
+        "causal": causal,
+        "window": window,
+        "distance_bias": distance_bias,
+        "max_distance": max_distance,
+        "cross": cross,
+    }
+    arguments, constants = _arguments(p, queries, pool, out, rows, layer, scale, query_offset, **shape, **masks)
+    tokens = queries.shape[0] if rows is None else rows.shape[0]
+    if tokens:
+        grid = (tokens, kv_heads * triton.cdiv(heads // kv_heads, QUERIES))
+        attention_pattern_kernel[grid](*arguments, keys, **constants, QUERIES=QUERIES, KEYS=PAGE)
+
+
+def weighted_values(
+    p: PassTensors,
+    pattern: Tensor,
+    pool: Tensor,
+    out: Tensor,
+    *,
+    layer: int,
+    heads: int,
+    kv_heads: int,
+    head_size: int,
+    keys: int,
+    cross: bool = False,
+    rows: Tensor | None = None,
+) -> None:
+    """Heads from attention weights, (tokens, heads · keys), that somebody changed."""
+    tokens = pattern.shape[0] if rows is None else rows.shape[0]
+    table = p.source_page_table if cross else p.page_table
+    lengths = p.source_lengths if cross else p.ends
+    assert table is not None
+    if tokens:
+        weighted_values_kernel[tokens, heads](
+            pattern, pool, out, rows, p.feed_of_token, lengths, table, pattern.stride(0), out.stride(0), table.stride(0),
+            pool.stride(0), layer, heads, kv_heads, keys, HAS_ROWS=rows is not None, HEAD_SIZE=head_size,
+            BLOCK=triton.next_power_of_2(head_size), KEYS=PAGE, PAGE=PAGE,
+        )  # fmt: skip
+
+
+def _arguments(
+    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, rows: Tensor | None, layer: int, scale: float,
+    query_offset: int, *, heads: int, kv_heads: int, head_size: int, causal: bool, window: int, distance_bias: Tensor | None,
+    max_distance: int, cross: bool,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+    """What all kernels that score keys are launched with."""
+    table, ends = (p.source_page_table, p.source_lengths) if cross else (p.page_table, p.ends)
+    assert table is not None
+    tree = p.tree_mask is not None and not cross
+    width = p.tree_mask.shape[1] if p.tree_mask is not None else 0
+    arguments = (
+        queries[:, query_offset:], pool, out, rows, p.positions, p.slots, p.feed_of_token, p.starts, ends, table,
+        p.tree_mask, p.tree_positions, distance_bias, queries.stride(0), out.stride(0), table.stride(0), pool.stride(0),
+        width, layer, scale, window, max_distance, heads, kv_heads,
+    )  # fmt: skip
+    constants = {
+        "HAS_ROWS": rows is not None, "CAUSAL": causal and not cross, "WINDOW": window > 0 and not cross, "TREE": tree,
+        "BIAS": distance_bias is not None, "HEAD_SIZE": head_size, "BLOCK": max(16, triton.next_power_of_2(head_size)),
+        "PAGE": PAGE, "enable_fp_fusion": False,
+    }  # fmt: skip
+    return arguments, constants
+
+
+@triton.jit
+def key_range(
+    token, feed, positions, slots, starts, ends, window, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TREE: tl.constexpr
+):  # fmt: skip
+    """The position of a token, and the keys [first, end) of its row that it may see."""
+    position = tl.load(positions + token)
+    end = tl.load(slots + token) + 1 if CAUSAL else tl.load(ends + feed)
+    first = position * 0
+    if WINDOW:
+        first = tl.maximum(position + 1 - window, 0)
+        if TREE:
+            first = tl.minimum(first, tl.load(starts + feed))
+    return position, first, end
+
+
+@triton.jit
+def load_plane_rows(
+    pool_ptr, page_table, feed, key, in_range, plane, table_stride, page_stride, HEAD_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    """Keys or values of some slots of a feed's row, (keys, head_size); zero outside."""
+    page = tl.load(page_table + feed.to(tl.int64) * table_stride + key // PAGE, mask=in_range, other=0)
+    rows = pool_ptr + page.to(tl.int64) * page_stride + (plane.to(tl.int64) * PAGE + key % PAGE) * HEAD_SIZE
+    place = tl.arange(0, BLOCK)
+    mask = in_range[:, None] & (place < HEAD_SIZE)[None, :]
+    return tl.load(rows[:, None] + place[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def masked_scores(
+    query, keys, key, head, token, feed, position, first, end, scale, starts, tree_mask, tree_positions, distance_bias,
+    tree_width, window, max_distance, in_query, WINDOW: tl.constexpr, TREE: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """Scores of (queries, keys): scaled, biased, and minus infinity where a key is not seen.
+
+    `token`, `position`, `first` and `end` are one token's, or each query's: (queries, 1).
+    """
+    scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    if BIAS:
+        away = tl.minimum(tl.maximum(key[None, :] - position, -max_distance), max_distance) + max_distance
+        biases = distance_bias + head * (2 * max_distance + 1)
+        scores += tl.load(biases + away, mask=in_query & (away >= 0), other=0.0)
+    seen = (key[None, :] >= first) & (key[None, :] < end)
+    if TREE:
+        node = key[None, :] - tl.load(starts + feed)
+        in_tree = (node >= 0) & (node < tree_width)
+        visible = tl.load(tree_mask + token.to(tl.int64) * tree_width + node, mask=in_tree, other=1) != 0
+        if WINDOW:
+            node_position = tl.load(tree_positions + feed.to(tl.int64) * tree_width + node, mask=in_tree, other=0)
+            visible = visible & ((node < 0) | (position - node_position < window))
+        seen = seen & visible
+    return tl.where(seen, scores, NEVER)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def step_attention_kernel(
+    query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
+    distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
+    heads, kv_heads, partial_ptr, counters, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    number, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    token = tl.load(rows + number) if HAS_ROWS else number
+    feed = tl.load(feed_of_token + token)
+    position, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
+    first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
+    if (chunk >= first_chunk) & (chunk < end_chunk):
+        kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
+        place = tl.arange(0, BLOCK)
+        in_query = in_group[:, None] & (place < HEAD_SIZE)[None, :]
+        queries = query_ptr + token.to(tl.int64) * query_stride + head[:, None] * HEAD_SIZE + place[None, :]
+        query = tl.load(queries, mask=in_query, other=0.0).to(pool_ptr.dtype.element_ty)
+        maximum = tl.full([QUERIES], NEVER, tl.float32)
+        total = tl.zeros([QUERIES], tl.float32)
+        values = tl.zeros([QUERIES, BLOCK], tl.float32)
+        plane = layer * 2 * kv_heads + kv_head
+        for start in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, end), KEYS):
+            key = start + tl.arange(0, KEYS)
+            in_range = key < end
+            keys = load_plane_rows(
+                pool_ptr, page_table, feed, key, in_range, plane, table_stride, page_stride, HEAD_SIZE, BLOCK, PAGE
+            )  # fmt: skip
+            tile = load_plane_rows(
+                pool_ptr, page_table, feed, key, in_range, plane + kv_heads, table_stride, page_stride, HEAD_SIZE, BLOCK,
+                PAGE
+            )  # fmt: skip
+            scores = masked_scores(
+                query, keys, key, head[:, None], token, feed, position, first, end, scale, starts, tree_mask, tree_positions,
+                distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
+            )  # fmt: skip
+            maximum, total, values = add_keys(scores, tile, maximum, total, values)
+        out = out_ptr + token.to(tl.int64) * out_stride + head[:, None] * HEAD_SIZE + place[None, :]
+        if end_chunk - first_chunk == 1:
+            tl.store(out, values / total[:, None], mask=in_query)
+        else:
+            chunks = tl.num_programs(2)
+            block = number.to(tl.int64) * tl.num_programs(1) + group
+            query_row = block * chunks * QUERIES + tl.arange(0, QUERIES)  # of chunk 0
+            own = partial_ptr + (query_row + chunk * QUERIES)[:, None] * (HEAD_SIZE + 2)
+            tl.store(own + place[None, :], values, mask=in_query)
+            tl.store(own + HEAD_SIZE, maximum[:, None], mask=in_group[:, None])
+            tl.store(own + HEAD_SIZE + 1, total[:, None], mask=in_group[:, None])
+            tl.debug_barrier()  # all of this program's stores, before the counter says that they are done
+            done = tl.atomic_add(counters + block, 1, sem="acq_rel")
+            if done == end_chunk - first_chunk - 1:
+                tl.debug_barrier()
+                maximum = tl.full([QUERIES], NEVER, tl.float32)
+                total = tl.zeros([QUERIES], tl.float32)
+                values = tl.zeros([QUERIES, BLOCK], tl.float32)
+                for other in range(first_chunk, end_chunk):
+                    row = partial_ptr + (query_row + other * QUERIES) * (HEAD_SIZE + 2)
+                    other_maximum = tl.load(row + HEAD_SIZE, mask=in_group, other=0.0, cache_modifier=".cg")
+                    other_total = tl.load(row + HEAD_SIZE + 1, mask=in_group, other=1.0, cache_modifier=".cg")
+                    other_values = tl.load(row[:, None] + place[None, :], mask=in_query, other=0.0, cache_modifier=".cg")
+                    highest = tl.maximum(maximum, other_maximum)
+                    shift = tl.where(highest == NEVER, 0.0, highest)
+                    kept, weight = tl.exp(maximum - shift), tl.exp(other_maximum - shift)
+                    total = total * kept + other_total * weight
+                    values = values * kept[:, None] + other_values * weight[:, None]
+                    maximum = highest
+                tl.store(out, values / total[:, None], mask=in_query)
+                tl.store(counters + block, 0)
+
+
+@triton.jit
+def group_heads(group, heads, kv_heads, QUERIES: tl.constexpr):
+    """The key/value head of a program, and the query heads that it computes."""
+    share = heads // kv_heads
+    kv_head, block = group % kv_heads, group // kv_heads
+    number = block * QUERIES + tl.arange(0, QUERIES)
+    return kv_head, kv_head * share + number, number < share
+
+
+@triton.jit
+def add_keys(scores, tile, maximum, total, values):
+    """One more tile of keys of an online softmax."""
+    highest = tl.maximum(maximum, tl.max(scores, axis=1))
+    shift = tl.where(highest == NEVER, 0.0, highest)
+    weights = tl.exp(scores - shift[:, None])
+    kept = tl.exp(maximum - shift)
+    total = total * kept + tl.sum(weights, axis=1)
+    values = tl.dot(weights.to(tile.dtype), tile, values * kept[:, None], input_precision="ieee")
+    return highest, total, values
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def prompt_attention_kernel(
+    query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
+    distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
+    heads, kv_heads, first_tokens, token_counts, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
+    TOKENS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    feed, head = tl.program_id(1), tl.program_id(2)
+    block = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys first
+    count = tl.load(token_counts + feed)
+    if block * TOKENS < count:
+        number = block * TOKENS + tl.arange(0, TOKENS)
+        live = number < count
+        token = tl.load(first_tokens + feed) + tl.where(live, number, 0)
+        position, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
+        end = tl.where(live, end + tl.zeros([TOKENS], tl.int32), 0)
+        first = tl.where(live, first, 2147483647)
+        place = tl.arange(0, BLOCK)
+        in_query = live[:, None] & (place < HEAD_SIZE)[None, :]
+        queries = query_ptr + token.to(tl.int64)[:, None] * query_stride + head * HEAD_SIZE + place[None, :]
+        query = tl.load(queries, mask=in_query, other=0.0).to(pool_ptr.dtype.element_ty)
+        maximum = tl.full([TOKENS], NEVER, tl.float32)
+        total = tl.zeros([TOKENS], tl.float32)
+        values = tl.zeros([TOKENS, BLOCK], tl.float32)
+        kv_head = head // (heads // kv_heads)
+        plane = layer * 2 * kv_heads + kv_head
+        last = tl.max(end, axis=0)
+        for start in range(tl.min(first, axis=0) // KEYS * KEYS, last, KEYS):
+            key = start + tl.arange(0, KEYS)
+            in_range = key < last
+            keys = load_plane_rows(
+                pool_ptr, page_table, feed, key, in_range, plane, table_stride, page_stride, HEAD_SIZE, BLOCK, PAGE
+            )  # fmt: skip
+            tile = load_plane_rows(
+                pool_ptr, page_table, feed, key, in_range, plane + kv_heads, table_stride, page_stride, HEAD_SIZE, BLOCK,
+                PAGE
+            )  # fmt: skip
+            scores = masked_scores(
+                query, keys, key, head, token[:, None], feed, position[:, None], first[:, None], end[:, None], scale, starts,
+                tree_mask, tree_positions, distance_bias, tree_width, window, max_distance, live[:, None], WINDOW, TREE,
+                BIAS,
+            )  # fmt: skip
+            maximum, total, values = add_keys(scores, tile, maximum, total, values)
+        out = out_ptr + token.to(tl.int64)[:, None] * out_stride + head * HEAD_SIZE + place[None, :]
+        tl.store(out, values / total[:, None], mask=in_query)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def attention_pattern_kernel(
+    query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
+    distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
+    heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TREE: tl.constexpr,
+    BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr, QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+):  # fmt: skip
+    """Scores are computed twice: for their maximum and total, then as weights."""
+    number, group = tl.program_id(0), tl.program_id(1)
+    token = tl.load(rows + number) if HAS_ROWS else number
+    feed = tl.load(feed_of_token + token)
+    position, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
+    kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
+    place = tl.arange(0, BLOCK)
+    in_query = in_group[:, None] & (place < HEAD_SIZE)[None, :]
+    queries = query_ptr + token.to(tl.int64) * query_stride + head[:, None] * HEAD_SIZE + place[None, :]
+    query = tl.load(queries, mask=in_query, other=0.0).to(pool_ptr.dtype.element_ty)
+    maximum = tl.full([QUERIES], NEVER, tl.float32)
+    total = tl.zeros([QUERIES], tl.float32)
+    plane = layer * 2 * kv_heads + kv_head
+    for start in range(0, end, KEYS):
+        key = start + tl.arange(0, KEYS)
+        keys = load_plane_rows(
+            pool_ptr, page_table, feed, key, key < end, plane, table_stride, page_stride, HEAD_SIZE, BLOCK, PAGE
+        )  # fmt: skip
+        scores = masked_scores(
+            query, keys, key, head[:, None], token, feed, position, first, end, scale, starts, tree_mask, tree_positions,
+            distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
+        )  # fmt: skip
+        highest = tl.maximum(maximum, tl.max(scores, axis=1))
+        shift = tl.where(highest == NEVER, 0.0, highest)
+        total = total * tl.exp(maximum - shift) + tl.sum(tl.exp(scores - shift[:, None]), axis=1)
+        maximum = highest
+    out = out_ptr + token.to(tl.int64) * out_stride + head.to(tl.int64) * key_count
+    for start in range(0, key_count, KEYS):
+        key = start + tl.arange(0, KEYS)
+        keys = load_plane_rows(
+            pool_ptr, page_table, feed, key, key < end, plane, table_stride, page_stride, HEAD_SIZE, BLOCK, PAGE
+        )  # fmt: skip
+        scores = masked_scores(
+            query, keys, key, head[:, None], token, feed, position, first, end, scale, starts, tree_mask, tree_positions,
+            distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
+        )  # fmt: skip
+        weights = tl.exp(scores - maximum[:, None]) / total[:, None]
+        tl.store(out[:, None] + key[None, :], weights, mask=in_group[:, None] & (key < key_count)[None, :])
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def weighted_values_kernel(
+    pattern_ptr, pool_ptr, out_ptr, rows, feed_of_token, lengths, page_table, pattern_stride, out_stride, table_stride,
+    page_stride, layer, heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    KEYS: tl.constexpr, PAGE: tl.constexpr,
+):  # fmt: skip
+    number, head = tl.program_id(0), tl.program_id(1)
+    token = tl.load(rows + number) if HAS_ROWS else number
+    feed = tl.load(feed_of_token + token)
+    end = tl.minimum(tl.load(lengths + feed), key_count)
+    plane = (layer * 2 + 1) * kv_heads + head // (heads // kv_heads)
+    weights = pattern_ptr + token.to(tl.int64) * pattern_stride + head.to(tl.int64) * key_count
+    values = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, end, KEYS):
+        key = start + tl.arange(0, KEYS)
+        tile = load_plane_rows(
+            pool_ptr, page_table, feed, key, key < end, plane, table_stride, page_stride, HEAD_SIZE, BLOCK, PAGE
+        )  # fmt: skip
+        weight = tl.load(weights + key, mask=key < end, other=0.0)
+        values += tl.sum(weight[:, None] * tile.to(tl.float32), axis=0)
+    place = tl.arange(0, BLOCK)
+    out = out_ptr + token.to(tl.int64) * out_stride + head * HEAD_SIZE + place
+    tl.store(out, values, mask=place < HEAD_SIZE)

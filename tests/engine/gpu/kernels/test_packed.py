@@ -1,0 +1,80 @@
+"""Packed weights against the checkpoint's own decoding of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.quantization import quantize_rows
+from glassformer.engine.gpu.kernels import DeviceMatrix, embed, matmul, pack
+from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
+from tests.engine.gpu.kernels.cases import Cache, assert_written_within, pass_over, poisoned, relative_error
+
+
+def packed(kind: str, rows: int, columns: int) -> tuple[DeviceMatrix, Tensor]:
+    """A random matrix of a kind, and what it is in float64."""
+    draw = np.random.default_rng(rows)
+    raw = quantize_rows(draw.standard_normal((rows, columns)).astype(np.float32), kind)
+    values = dequantize(np.frombuffer(raw, np.uint8), kind, (rows, columns), "here")
+    return pack(kind, raw, rows, columns), torch.from_numpy(values).double()
+
+
+def widths(kind: str) -> tuple[int, ...]:
+    return (256, 768) if PACKED_KINDS[kind].block == 256 else (32, 96, 320)
+
+
+KINDS_AND_WIDTHS = [(kind, width) for kind in PACKED_KINDS for width in widths(kind)]
+
+
+@pytest.mark.parametrize(("kind", "columns"), KINDS_AND_WIDTHS)
+@pytest.mark.parametrize(("tokens", "prompt"), [(1, False), (17, False), (65, True)])
+def test_products_with_packed_weights(kind: str, columns: int, tokens: int, prompt: bool) -> None:
+    torch.manual_seed(1)
+    matrix, values = packed(kind, 21, columns)
+    x, bias = torch.randn(tokens, columns).bfloat16().float(), torch.randn(21)
+    out, whole = poisoned(tokens, 21)
+    matmul(x, [replace(matrix, bias=bias)], out, prompt=prompt)
+    assert_written_within(out, whole)
+    assert relative_error(out, x.double() @ values.T + bias) < 4e-3
+    assert relative_error(out, x.double() @ values.bfloat16().double().T + bias) < (1e-6 if kind[2:] != "_K" else 3e-3)
+
+
+@pytest.mark.parametrize("kind", PACKED_KINDS)
+def test_a_gate_and_a_residual_of_packed_weights(kind: str) -> None:
+    matrix, values = packed(kind, 40, 256)
+    x, residual = torch.randn(3, 256).bfloat16().float(), torch.randn(3, 40)
+    sums = x.double() @ values.T
+    out, whole = poisoned(3, 20)
+    matmul(x, [matrix], out, epilogue="gate", activation="silu")
+    assert_written_within(out, whole)
+    assert relative_error(out, torch.nn.functional.silu(sums[:, :20]) * sums[:, 20:]) < 1e-2
+    out, whole = poisoned(3, 40)
+    matmul(x, [matrix], out, epilogue="add", residual=residual)
+    assert_written_within(out, whole)
+    assert relative_error(out, sums + residual) < 4e-3
+
+
+@pytest.mark.parametrize("kind", PACKED_KINDS)
+def test_a_token_alone_equals_the_token_in_a_batch(kind: str) -> None:
+    matrix, _ = packed(kind, 20, 768)
+    x = torch.randn(40, 768)
+    together, alone = poisoned(40, 20)[0], poisoned(1, 20)[0]
+    matmul(x, [matrix], together)
+    matmul(x[33:34], [matrix], alone)
+    assert torch.equal(alone[0], together[33])
+
+
+@pytest.mark.parametrize(("kind", "columns"), KINDS_AND_WIDTHS)
+def test_embeddings_from_a_packed_table(kind: str, columns: int) -> None:
+    table, values = packed(kind, 21, columns)
+    p = pass_over(Cache([4]), [3])
+    p.ids = torch.tensor([20, 0, 7], dtype=torch.int32)
+    out, whole = poisoned(3, columns)
+    embed(p, [table], out, scale=2.0)
+    assert_written_within(out, whole)
+    assert relative_error(out, 2 * values[[20, 0, 7]]) < (1e-6 if kind[2:] != "_K" else 1e-3)
