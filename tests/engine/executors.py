@@ -17,6 +17,7 @@ from glassformer.blueprints import Blueprint
 from glassformer.compat import auto
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.cpu.library import Engine
+from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Executor, Feed, Want
 from glassformer.observe.verification import verify_all
@@ -25,9 +26,10 @@ from glassformer.quantize import requantize
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.sites import Watch
 from glassformer.views.verification import Verdict
+from tests.engine.gpu import torch_kernels
 from tests.parity import reference
 
-EXECUTORS = ("plain", "cpu")
+EXECUTORS = ("plain", "cpu", "gpu")
 LENGTHS = (1, 9, 4, 20)  # of prompts
 
 
@@ -64,7 +66,7 @@ class Subject:
         return found
 
     def executor(self) -> Any:
-        return self.plain() if self.name == "plain" else self.cpu()
+        return {"plain": self.plain, "cpu": self.cpu, "gpu": self.gpu}[self.name]()
 
     def plain(self) -> PlainExecutor:
         return PlainExecutor(self.model)
@@ -75,6 +77,11 @@ class Subject:
         engine = Engine(level, threads)
         tensors = self.opened.tensors
         return CpuExecutor(self.config, self.blueprint, tensors, cache=cache, activations=activations, engine=engine)
+
+    def gpu(self, cache: str | None = "f32", kernels: Any = torch_kernels) -> GpuExecutor:
+        """The GPU engine on the CPU; with `kernels` written in PyTorch, or the real ones under Triton's interpreter."""
+        device = torch.device("cpu")
+        return GpuExecutor(self.config, self.blueprint, self.opened.tensors, cache=cache, device=device, kernels=kernels)
 
     def rows(self, lengths: Sequence[int] = LENGTHS, seed: int = 1) -> tuple[list[list[int]], list[list[int]] | None]:
         """Prompts of random ids of several lengths, and sources for them where the model has an encoder."""

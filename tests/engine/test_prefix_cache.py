@@ -13,10 +13,8 @@ import pytest
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor, Feed, Scores, Want
 from glassformer.errors import ExecutorError, InputError
-from glassformer.runtime.model import load
 from glassformer.sites import Change, Watch
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
-from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -142,8 +140,7 @@ class Counting:
 
 
 def counting(tmp_path: Path, family: str, which: str) -> tuple[PrefixCache, Counting]:
-    reference.write(tmp_path, family)
-    spy: Any = Counting(load(tmp_path, executor=which).executor)  # type: ignore[arg-type]
+    spy: Any = Counting(write_checkpoint(tmp_path, family).with_executor(which).executor())
     return PrefixCache(spy), spy
 
 

@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from glassformer.decoding import GenerationConfig, Policy, Recipe
 from glassformer.decoding.loop import loop
 from glassformer.engine.cpu.executor import CpuExecutor
+from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.errors import ExecutorError, InputError, SiteError
 from glassformer.sites import Change, Watch
@@ -62,13 +63,21 @@ def counted(subject: Subject) -> Iterator[list[int]]:
     """Over how many rows the encoder was run, call by call."""
     calls: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        encode = CpuExecutor._encode
-        patch.setattr(
-            CpuExecutor, "_encode", lambda self, fresh: (calls.extend([len(fresh)] if fresh else []), encode(self, fresh))[1]
-        )
+        for executor in (CpuExecutor, GpuExecutor):
+            patch.setattr(executor, "_encode", _counting(executor._encode, calls))
         hook = subject.model.base_model.encoder.register_forward_hook(lambda _, inputs, __: calls.append(len(inputs[0])))
         yield calls
         hook.remove()
+
+
+def _counting(encode: Any, calls: list[int]) -> Any:
+    """An executor's `_encode` that notes over how many rows it was run."""
+
+    def encoding(self: Any, unread: Sequence[Any]) -> Any:
+        calls.extend([len(unread)] if unread else [])
+        return encode(self, unread)
+
+    return encoding
 
 
 class TestRows:

@@ -30,6 +30,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be changed there"),
 ]
 
+MAPPING_EXECUTORS = ("plain", "cpu")  # those that read weights from mapped files while they run
 CUT_SHORT = "was cut short while it was in use: .* bytes are left. Fetch it again, and load the model again"
 CHANGED = "was changed while it was in use, so this is no longer the model that was loaded. Load it again"
 UNREADABLE = "some of it could not be read: it was cut short while it was in use, or its disk has failed"
@@ -69,7 +70,7 @@ def safetensors(tmp_path: Path, name: str) -> tuple[Any, Path]:
 
 
 @pytest.mark.parametrize("what", SPOILED)
-@pytest.mark.parametrize("name", EXECUTORS)
+@pytest.mark.parametrize("name", MAPPING_EXECUTORS)
 class TestChangedFile:
     def test_before_the_first_token(self, name: str, what: str, tmp_path: Path) -> None:
         executor, path = safetensors(tmp_path, name)
@@ -139,6 +140,13 @@ def test_a_file_that_is_replaced_or_removed_stays_as_it_was(name: str, tmp_path:
     assert np.array_equal(scores(executor), wanted)
 
 
+def test_weights_on_a_device_need_no_file(tmp_path: Path) -> None:
+    executor, path = safetensors(tmp_path, "gpu")
+    wanted = scores(executor)
+    overwrite(path)
+    assert np.array_equal(scores(executor), wanted)
+
+
 class TestTiles:
     def test_truncated_tiles(self, tmp_path: Path, home: Path) -> None:
         executor = packed_model(tmp_path / "x.gguf", "Q4_0").cpu()
@@ -155,7 +163,7 @@ class TestTiles:
         assert np.array_equal(scores(executor), wanted)
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("executor", MAPPING_EXECUTORS)
 def test_what_a_loaded_model_says(executor: str, tmp_path: Path) -> None:
     from tests.observe import models
 

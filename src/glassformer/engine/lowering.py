@@ -291,13 +291,12 @@ class Lowering:
 
     def _lower_scores(self, number: int, op: Op) -> None:
         norm, source = self._matmul_input(op.inputs[0])
-        buffer = self._allocate(self._width(op))
+        buffer = self._add_buffer(BufferShape(self._width(op)), Allocation(pinned=True))  # its own: it has fewer rows
         scale = op.options.get("scale", 1.0)
         self._emit(
             StepKind.MATMUL, input=source, output=buffer, norm=norm, matrices=(_matrix(op),), scale=scale,
             scope=TokenScope.GATHERED,
         )  # fmt: skip
-        self._allocations[buffer].pinned = True
         self.program.scores = buffer
 
     def _lower_attend(self, number: int, op: Op) -> None:

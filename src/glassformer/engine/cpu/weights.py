@@ -25,7 +25,6 @@ import numpy.typing as npt
 from glassformer.atomic_files import atomic_file, remove_abandoned
 from glassformer.checkpoint.content_digest import FOOTER, checksum, content_digest, is_intact
 from glassformer.checkpoint.gguf_kinds import block_size
-from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.locate import home
 from glassformer.checkpoint.stored_tensors import (
     PLAIN_KINDS,
@@ -37,13 +36,13 @@ from glassformer.checkpoint.stored_tensors import (
     Transposed,
 )  # fmt: skip
 from glassformer.engine.cpu.library import Engine, FileKind, MatrixKind, NativeMatrix, packed_kind, packed_size
+from glassformer.engine.named_weights import NamedWeights, check_size
 from glassformer.errors import CheckpointError
 
 note = logging.getLogger("glassformer").warning
 VERSION = 3  # of the tiles' layout
 ALIGNMENT = 64  # bytes
 DAY = 86_400  # seconds
-OPTIONAL_ZEROS = ("final_logits_bias",)  # zeros where a file lacks them
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,11 @@ class ConvertedMatrix:
     key: str  # what it is converted from, for the cache's hash
 
 
-class NativeWeights:
-    """The weights of one model by name: first all matrices are declared (`require`), then each is used (`matrix`, `vector`).
-
-    `expected` has the shapes that follow from the config: native code reads so many numbers without a check, so a tensor of
-    another shape is refused here, before anything is read.
-    """
+class NativeWeights(NamedWeights):
+    """The weights in memory: first all matrices are declared (`require`), then each is used (`matrix`, `vector`)."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], engine: Engine) -> None:
-        self._tensors = resolve_names(tensors, tuple(expected))
-        self._shapes = expected
+        super().__init__(tensors, expected)
         self._engine = engine
         self._converted: dict[tuple[str, ...], ConvertedMatrix] = {}
         self._required: set[tuple[str, ...]] = set()
@@ -74,24 +68,6 @@ class NativeWeights:
         self._arrays: list[npt.NDArray[np.float32]] = []  # arrays whose addresses native code has
         self._vectors: dict[tuple[str, float], int] = {}
         self._derived: dict[Hashable, int] = {}
-        for name in expected:
-            if name in self._tensors or name not in OPTIONAL_ZEROS:
-                self.stored(name)
-
-    def stored(self, name: str) -> StoredTensor:
-        tensor, shape = self._tensors.get(name), self._shapes[name]
-        if tensor is None:
-            raise CheckpointError(f"the weights lack {name}. Is this the config of these weights?")
-        if tensor.shape != shape:
-            raise CheckpointError(
-                f"{tensor.file.path}: tensor {tensor.name!r} has shape {tensor.shape}, but the config makes {name!r} "
-                f"{shape}. Is this the config of these weights?"
-            )
-        return tensor
-
-    @property
-    def kinds(self) -> set[str]:
-        return {tensor.kind for tensor in self._tensors.values()}
 
     # Matrices ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +80,7 @@ class NativeWeights:
 
     def _plan(self, parts: Sequence[StoredTensor], shape: tuple[int, int], transposed: bool) -> ConvertedMatrix | None:
         for part in parts:
-            _check_size(part)
+            check_size(part)
         tensor, (rows, width) = parts[0], shape
         order = tensor.layout.rows(rows).astype(np.int32) if isinstance(tensor.layout, InterleavedPairs) else None
         needs_transpose = transposed and not isinstance(tensor.layout, Transposed)
@@ -199,13 +175,8 @@ class NativeWeights:
         """The address of a small tensor in float32, or of several after one another; `plus`: an offset."""
         key = (" ".join(names), plus)
         if key not in self._vectors:
-            self._vectors[key] = self.keep(np.concatenate([self._float_vector(name) for name in names]) + np.float32(plus))
+            self._vectors[key] = self.keep(self.floats(*names, plus=plus))
         return self._vectors[key]
-
-    def _float_vector(self, name: str) -> npt.NDArray[np.float32]:
-        if name in OPTIONAL_ZEROS and name not in self._tensors:
-            return np.zeros(math.prod(self._shapes[name]), np.float32)
-        return self.stored(name).to_float32().reshape(-1)
 
     def derived(self, key: Hashable, make: Callable[[], npt.NDArray[np.float32]]) -> int:
         """The address of numbers that are made of the weights or the config: once for all layers and programs."""
@@ -217,17 +188,6 @@ class NativeWeights:
         """The address of an array, which lives as long as the weights."""
         self._arrays.append(np.ascontiguousarray(values, np.float32))
         return int(self._arrays[-1].ctypes.data)
-
-
-def _check_size(tensor: StoredTensor) -> None:
-    """Refuse a tensor whose bytes do not match its kind and shape: native code relies on them."""
-    elements, size = (1, PLAIN_KINDS[tensor.kind]) if tensor.kind in PLAIN_KINDS else block_size(tensor.kind)
-    if tensor.elements % elements or tensor.size != tensor.elements // elements * size:
-        raise CheckpointError(
-            f"{tensor.file.path}: tensor {tensor.name!r} has {tensor.size} bytes, "
-            f"which do not make {tensor.kind} of shape {tensor.shape}. "
-            "Fetch the file again."
-        )
 
 
 def _rounded(values: npt.NDArray[np.float32], kind: MatrixKind) -> npt.NDArray[np.uint16]:

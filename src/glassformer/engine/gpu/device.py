@@ -1,0 +1,85 @@
+"""Which GPU the engine runs on, whether it can, and what its failures mean. Imports torch only where it is asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glassformer.errors import ExecutorError
+
+if TYPE_CHECKING:
+    import torch
+
+OLDEST = (8, 0)  # compute capability: Ampere, which multiplies bfloat16
+INSTALL = "Install it: pip install 'glassformer[gpu]'."
+
+
+def has_driver() -> bool:
+    """Whether there is an NVIDIA driver at all: known in microseconds, without torch."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("SYSTEMROOT", "C:/Windows"), "System32", "nvcuda.dll").exists()
+    return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
+
+
+def unusable_reason() -> str | None:
+    """Why the GPU engine cannot run here, in one sentence; None if it can."""
+    if not has_driver():
+        return "the GPU engine needs an NVIDIA GPU, and there is no NVIDIA driver here. Use executor='cpu'."
+    import torch
+
+    if torch.version.cuda is None:
+        return "the GPU engine needs a PyTorch with CUDA, and this one is built without. Install torch from pytorch.org."
+    if not torch.cuda.is_available():
+        return "the GPU engine needs an NVIDIA GPU, and PyTorch finds none. Check nvidia-smi and CUDA_VISIBLE_DEVICES."
+    capability = torch.cuda.get_device_capability()
+    if capability < OLDEST:
+        return (
+            f"the GPU engine needs compute capability {_dotted(OLDEST)} or newer, and {torch.cuda.get_device_name()} has "
+            f"{_dotted(capability)}. Use executor='plain'."
+        )
+    if find_spec("triton") is None:
+        return f"the GPU engine needs Triton, which is not installed. {INSTALL}"
+    return None
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def gpu() -> torch.device:
+    """The GPU to run on; an error that says why if there is none."""
+    if (reason := unusable_reason()) is not None:
+        raise ExecutorError(reason)
+    import torch
+
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be allocated, those that torch holds unused included."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+@contextmanager
+def device_errors(what: str) -> Iterator[None]:
+    """Around work on the device: its failures as errors that a person can read."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ExecutorError(
+            f"the GPU lacks memory for {what}. Close other programs that use it, or use smaller weights or fewer rows."
+        ) from error
+    except RuntimeError as error:
+        if isinstance(error, ExecutorError) or "CUDA error" not in str(error):
+            raise
+        raise ExecutorError(f"the GPU failed at {what}: {str(error).splitlines()[0]}. Load the model again.") from error

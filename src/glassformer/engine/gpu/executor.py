@@ -1,0 +1,427 @@
+"""The GPU executor: a blueprint's fused steps as Triton kernels, over weights and a paged KV cache on the device.
+
+Passes are of two kinds. A prompt pass has chunks of at least 64 tokens, with kernels for many; a step pass has everything
+else. Which of them a token goes through depends on its own feed alone, and both compute a token's numbers in an order that
+does not depend on the others: so what a row gets does not depend on what runs beside it. Steps of one token a row are
+captured as CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from glassformer.blueprints import Blueprint, Config
+from glassformer.checkpoint import StoredTensor
+from glassformer.checkpoint.stored_tensors import main_kind
+from glassformer.engine import checks
+from glassformer.engine.gpu import kernels
+from glassformer.engine.gpu.device import device_errors, gpu
+from glassformer.engine.gpu.graphs import Replays, padded_size, power_of_two
+from glassformer.engine.gpu.kernels import CHUNK, PAGE, Scratch
+from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageFormat, PageList
+from glassformer.engine.gpu.passes import (
+    ChunkResult,
+    DevicePass,
+    GpuScores,
+    Numbers,
+    PassLayout,
+    PassValues,
+    ScoreBatch,
+    changed_source,
+    fill,
+    new_buffers,
+    page_count,
+    rounded_up,
+    tree_tensors,
+    with_device_shift,
+)  # fmt: skip
+from glassformer.engine.gpu.steps import bind_steps
+from glassformer.engine.gpu.weights import DeviceWeights
+from glassformer.engine.lowering import Lowering
+from glassformer.engine.paged_rows import PagedRows
+from glassformer.engine.program import Program, TokenScope
+from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, changes_pattern, stack_sites, stops, watched_sites
+from glassformer.engine.protocol import Description, Feed, Want
+from glassformer.fork_safe_lock import ForkSafeLock
+from glassformer.sites import ENCODER, axes
+
+CACHES: Mapping[str, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+CACHE_OF_KIND = {"F32": "f32", "F64": "f32", "BF16": "bf16"}  # by default; f16 for all others
+PROMPT_TOKENS = 64  # a chunk of so many goes through the kernels for prompts
+PROMPT_CHUNK = 2048  # tokens of one feed in a pass; a feed is cut at multiples of it
+MAX_PROMPT_TOKENS = 8192  # of a prompt pass, so that a pass needs little memory
+MAX_STEP_TOKENS = 1024  # of a step pass
+MAX_PROGRAMS = 32  # that are kept
+
+
+class PreparedProgram:
+    """A program bound to weights on the device."""
+
+    def __init__(self, program: Program, weights: DeviceWeights) -> None:
+        self.program = program
+        self.launches = bind_steps(program, weights)
+        self._stops = frozenset(stops(program))
+        self.scoped = [step.scope is not TokenScope.ALL for step in program.steps]
+        self.ropes = [
+            (torch.from_numpy(rope.frequencies(size)).to(weights.device), rope.scale) for rope, size in program.ropes
+        ]
+
+    def set_length(self, keys: int) -> None:
+        """Some kinds of RoPE depend on how many positions there are."""
+        for (rope, size), (frequencies, _) in zip(self.program.ropes, self.ropes, strict=True):
+            if rope.depends_on_length:
+                frequencies.copy_(torch.from_numpy(rope.frequencies(size, keys)))
+
+    def run(self, device_pass: DevicePass, begin: int = 0, end: int | None = None) -> None:
+        """The steps from one to another, and the changes before each of them."""
+        unscored = device_pass.scored is not None and not len(device_pass.scored)
+        for number in range(begin, len(self.launches) if end is None else end):
+            if number in self._stops and number > begin:
+                device_pass.apply_changes_before(number)
+            if not (unscored and self.scoped[number]):
+                self.launches[number](device_pass)
+        if len(self.launches) in self._stops:
+            device_pass.apply_changes_before(len(self.launches))
+
+
+class GpuExecutor(PagedRows[GpuRow]):
+    """An `Executor` over a blueprint and stored tensors, on a GPU."""
+
+    _row_type = GpuRow
+
+    def __init__(
+        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
+        device: torch.device | None = None, kernels: Any = kernels,
+    ) -> None:  # fmt: skip
+        self.config = config
+        self.blueprint = blueprint
+        self.context: int = config.context
+        self.device = gpu() if device is None else device
+        self._kernels = kernels
+        self._checks = checks.InputChecks(config.context, config.vocab_size, blueprint.blocks, blueprint.encoder_blocks)
+        self._lock = ForkSafeLock()
+        self._weight_kind = main_kind(tensors.values())
+        self._default_cache = CACHE_OF_KIND.get(self._weight_kind, "f16")
+        self._cache = cache or self._default_cache
+        expected = {weight.name: weight.shape for weight in blueprint.weights}
+        self._weights = DeviceWeights(tensors, expected, self.device)
+        self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
+        with device_errors("the weights"):
+            for stack in ("", ENCODER) if blueprint.encoder_blocks else ("",):
+                self._program(stack, frozenset(), frozenset())
+            self._scratch = Scratch(self.device)
+            self._pool = KvPool(self._page_format("", blueprint.blocks), self.device)
+            self._encoder_pool = (
+                KvPool(self._page_format(ENCODER, blueprint.encoder_blocks), self.device)
+                if blueprint.encoder_blocks
+                else None
+            )
+        self._replays = Replays(self.device)
+
+    def _page_format(self, stack: str, layers: int) -> PageFormat:
+        """What a page holds of a stack's tokens; an encoder's heads may differ from its decoder's."""
+        ops = self.blueprint.ops
+        attention = next(op for op in ops if op.kind == "attend" and op.stack == stack)
+        key = ops[attention.inputs[1]].shape
+        return PageFormat(layers, int(key[1]), int(key[3]), CACHES[self._cache])
+
+    def _new_pages(self) -> PageList:
+        return PageList(self._pool)
+
+    def _program(self, stack: str, reads: frozenset[str], changes: frozenset[str]) -> PreparedProgram:
+        """The program of a stack for these sites; the least recently used are dropped."""
+        key = (stack, stack_sites(reads, stack), stack_sites(changes, stack))
+        prepared = self._programs.pop(key, None)
+        if prepared is None:
+            prepared = PreparedProgram(Lowering(self.blueprint, *key, self.config).lower(), self._weights)
+            if len(self._programs) >= MAX_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+        self._programs[key] = prepared
+        return prepared
+
+    def describe(self) -> Description:
+        on_gpu = self.device.type == "cuda"
+        card = torch.cuda.get_device_name(self.device) if on_gpu else "Triton's interpreter"
+        options = {} if self._cache == self._default_cache else {"cache": self._cache}
+        notes = (card, f"keys and values in {self._cache}")
+        token_bytes = self._pool.format.bytes // PAGE
+        return Description("gpu", str(self.device), self._weight_kind, 1, token_bytes, notes, options)
+
+    # Passes -----------------------------------------------------------------------------------------------------
+
+    @checks.locked
+    @torch.inference_mode()
+    def run(self, feeds: Sequence[Feed]) -> list[GpuScores]:
+        rows = [self._open_row(feed.row) for feed in feeds]
+        feeds = [self._checks.feed(feed, row.length) for feed, row in zip(feeds, rows, strict=True)]
+        checks.check_fed_once(rows)
+        if not feeds:
+            return []
+        with device_errors("this pass"):
+            encoder_sites = self._encode(
+                [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
+            )
+            prepared = self._program("", *watched_sites(feeds))
+            whole = [FeedChunk(number, feed, rows[number], 0, len(feed.ids)) for number, feed in enumerate(feeds)]
+            for chunk in whole:
+                chunk.row.pages.reserve(chunk.start, chunk.start + chunk.count)
+            results = self._run_chunks(prepared, whole, self._pool)
+        for chunk in whole:
+            chunk.row.length += chunk.count
+        return [
+            self._scores(feed, _joined(parts), encoder_sites.get(id(row), {}), row.length - len(feed.ids))
+            for feed, row, parts in zip(feeds, rows, results, strict=True)
+        ]
+
+    def _encode(self, unread: Sequence[tuple[Feed, GpuRow]]) -> dict[int, dict[str, Tensor]]:
+        """Encode the sources of rows that run for the first time; the sites that their watches read there, by row."""
+        if not unread:
+            return {}
+        assert self._encoder_pool is not None
+        prepared = self._program(ENCODER, *watched_sites([feed for feed, _ in unread]))
+        chunks = []
+        for number, (feed, row) in enumerate(unread):
+            assert row.source_pages is not None
+            encoder_row = GpuRow(PageList(self._encoder_pool), row.source_pages, source=row.source)
+            for pages in (encoder_row.pages, row.source_pages):
+                pages.reserve(0, len(row.source))
+            encoder_feed = Feed(encoder_row, row.source, Want.NONE, watch=feed.watch)
+            chunks.append(FeedChunk(number, encoder_feed, encoder_row, 0, len(row.source)))
+        results = self._run_chunks(prepared, chunks, self._encoder_pool)
+        for chunk, (_, row) in zip(chunks, unread, strict=True):
+            chunk.row.pages.truncate(0)
+            row.encoded = True
+        return {id(row): _joined(parts).sites for (_, row), parts in zip(unread, results, strict=True)}
+
+    def _run_chunks(self, prepared: PreparedProgram, whole: Sequence[FeedChunk], pool: KvPool) -> list[list[ChunkResult]]:
+        """All passes over whole feeds: the results of each feed's chunks, in order."""
+        prepared.set_length(max(chunk.start + chunk.count for chunk in whole))
+        results: list[list[ChunkResult]] = [[] for _ in whole]
+        for prompt, chunks in _split_passes(whole, divisible=prepared.program.scores is not None):
+            for chunk, result in zip(chunks, self._run_pass(prepared, chunks, pool, prompt), strict=True):
+                results[chunk.number].append(result)
+        return results
+
+    def _run_pass(
+        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], pool: KvPool, prompt: bool
+    ) -> list[ChunkResult]:
+        first = 0
+        for chunk in chunks:
+            chunk.first = first
+            first += chunk.count
+        program = prepared.program
+        counts = [chunk.scored() for chunk in chunks]
+        decoder = program.scores is not None  # an encoder writes what is changed later
+        sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
+        size = padded_size(len(chunks)) if _is_decode_step(program, chunks, counts) else None
+        if size is None:
+            values = self._run_eagerly(prepared, chunks, sources, counts, pool, prompt)
+        else:
+            values = self._replay(prepared, chunks, sources, pool, size)
+        batch = ScoreBatch(torch.empty(0, 0) if program.scores is None else values.buffers[program.scores])
+        results, first = [], 0
+        for chunk, source, count in zip(chunks, sources, counts, strict=True):
+            reads = chunk.feed.watch.reads if chunk.feed.watch is not None else frozenset()
+            sites = {site: values.value(site, chunk) for site in program.sites if site in reads}
+            if source is not None and decoder:
+                of_source = (site for site in reads if site.endswith(SOURCE_SITES))
+                sites |= {site: _source_value(source, site, len(chunk.row.source)) for site in of_source}
+            results.append(ChunkResult(batch, first, count, sites))
+            first += count
+        return results
+
+    def _run_eagerly(
+        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None],
+        counts: Sequence[int], pool: KvPool, prompt: bool,
+    ) -> PassValues:  # fmt: skip
+        """A pass with launches of its own."""
+        tokens, scored = sum(chunk.count for chunk in chunks), sum(counts)
+        keys, source_keys = _most_keys(chunks)
+        layout = PassLayout(tokens, len(chunks), page_count(keys), scored, page_count(source_keys))
+        numbers = np.zeros(layout.size, np.int32)
+        fill(numbers, layout, chunks, sources)
+        device_pass = self._device_pass(
+            prepared, chunks, layout, torch.from_numpy(numbers).to(self.device), pool, rounded_up(keys, CHUNK),
+            rounded_up(source_keys, CHUNK), prompt,
+        )  # fmt: skip
+        if chunks[0].feed.parents is not None:
+            device_pass.tensors = tree_tensors(chunks, device_pass.tensors, self.device)
+        prepared.run(device_pass)
+        return device_pass
+
+    def _device_pass(
+        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], layout: PassLayout, numbers: Tensor, pool: KvPool,
+        max_keys: int, max_source: int, prompt: bool,
+    ) -> DevicePass:  # fmt: skip
+        tensors, numbers_scored = layout.tensors(numbers)
+        scored = None if layout.scored == layout.tokens else numbers_scored
+        pattern_keys = max(max_keys, max_source)
+        buffers = new_buffers(prepared.program, layout.tokens, layout.scored, pattern_keys, self.device)
+        return DevicePass(
+            prepared.program, chunks, buffers, self._kernels, tensors, scored, pool.tensor,
+            self._pool.tensor, self._scratch, prepared.ropes, max_keys, max_source,
+            max((chunk.count for chunk in chunks), default=1), prompt,
+        )  # fmt: skip
+
+    def _replay(
+        self,
+        prepared: PreparedProgram,
+        chunks: Sequence[FeedChunk],
+        sources: Sequence[PageList | None],
+        pool: KvPool,
+        size: int,
+    ) -> PassValues:
+        """A pass of one token a row, captured once for all of this size."""
+        keys, source_keys = _most_keys(chunks)
+        max_keys = power_of_two(keys, CHUNK)
+        max_source = power_of_two(source_keys, CHUNK) if source_keys else 0
+        layout = PassLayout(size, size, page_count(max_keys), size, page_count(max_source))
+        program = prepared.program
+
+        def run(numbers: Tensor) -> list[Tensor]:
+            device_pass = self._device_pass(prepared, (), layout, numbers, pool, max_keys, max_source, prompt=False)
+            prepared.run(device_pass)
+            return device_pass.buffers
+
+        key = (prepared, size, max_keys, max_source)
+        write = partial(_fill_again, layout=layout, chunks=chunks, sources=sources)
+        static = self._replays.get(key, self._pool.tensor.data_ptr(), layout, write, run)
+        kept = {program.scores, *(location.buffer for location in program.sites.values())}
+        buffers = [buffer[: len(chunks)].clone() if at in kept else buffer for at, buffer in enumerate(static)]
+        return PassValues(program, chunks, buffers)
+
+    def _scores(self, feed: Feed, result: ChunkResult, encoder_sites: dict[str, Tensor], start: int) -> GpuScores:
+        """One feed's scores, changed and recorded if its watch asks for the site `scores`."""
+        watch = feed.watch
+        if watch is None:
+            return GpuScores(result.batch, result.first, result.count, {})
+        sites, columns = result.sites, checks.scored_columns(feed)
+        if (change := watch.changes.get("scores")) is not None and columns:
+            scores = with_device_shift(change, self.device).apply(
+                result.scores[None], axes("scores"), start + columns.start
+            )[0]
+            result = ChunkResult(ScoreBatch(scores), 0, len(scores), sites)
+        if "scores" in watch.reads:
+            sites = {**sites, "scores": result.scores[None]}
+        return GpuScores(result.batch, result.first, result.count, {**encoder_sites, **sites})
+
+    @checks.locked
+    @torch.inference_mode()
+    def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Runs the program that can change the last residual from there on, over dummy tokens with these states."""
+        site = f"blocks.{self.blueprint.blocks - 1}.residual"
+        prepared = self._program("", frozenset(), frozenset({site}))
+        (begin,) = (step for step, sites in prepared.program.changed_sites.items() if site in sites)
+        states = checks.residual_states(states, self.config.hidden_size)
+        scores = [np.empty((0, self.config.vocab_size), np.float32)]
+        with device_errors("these states"):
+            scores += [
+                self._unembed(prepared, begin, site, states[at : at + MAX_STEP_TOKENS])
+                for at in range(0, len(states), MAX_STEP_TOKENS)
+            ]
+        return np.concatenate(scores)
+
+    def _unembed(
+        self, prepared: PreparedProgram, begin: int, site: str, states: npt.NDArray[np.float32]
+    ) -> npt.NDArray[np.float32]:
+        row = GpuRow(self._new_pages())
+        chunk = FeedChunk(0, Feed(row, [0] * len(states), Want.ALL), row, 0, len(states))
+        layout = PassLayout(len(states), 1, 1, len(states))
+        numbers = torch.zeros(layout.size, dtype=torch.int32, device=self.device)
+        device_pass = self._device_pass(prepared, [chunk], layout, numbers, self._pool, CHUNK, 0, prompt=False)
+        device_pass.value(site, chunk)[...] = torch.from_numpy(states).to(self.device)
+        prepared.run(device_pass, begin)
+        assert prepared.program.scores is not None
+        scores: npt.NDArray[np.float32] = device_pass.buffers[prepared.program.scores].cpu().numpy()
+        return scores
+
+
+def _fill_again(
+    numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]
+) -> None:
+    numbers.fill(0)
+    fill(numbers, layout, chunks, sources)
+
+
+def _is_decode_step(program: Program, chunks: Sequence[FeedChunk], counts: Sequence[int]) -> bool:
+    """Whether a pass is one token of each row, all of them scored, and nothing is changed on the way."""
+    return (
+        program.scores is not None
+        and not program.changed_sites
+        and not program.pattern_changes
+        and all(chunk.count == 1 and chunk.feed.parents is None for chunk in chunks)
+        and all(counts)
+    )
+
+
+def _most_keys(chunks: Iterable[FeedChunk]) -> tuple[int, int]:
+    """The keys of the longest row after its feed, and those of the longest source."""
+    return (
+        max(chunk.start + len(chunk.feed.ids) for chunk in chunks),
+        max(len(chunk.row.source) for chunk in chunks),
+    )
+
+
+def _split_passes(whole: Sequence[FeedChunk], divisible: bool) -> Iterator[tuple[bool, list[FeedChunk]]]:
+    """Whole feeds cut into chunks, by pass, and whether it is a prompt pass. A feed is cut by its own length alone."""
+    rounds: list[list[FeedChunk]] = []  # the first chunks of prompts, then the second ones, and so on
+    single: list[FeedChunk] = []
+    short: list[FeedChunk] = []
+    trees: list[FeedChunk] = []
+    for feed in whole:
+        if feed.feed.parents is not None:
+            trees.append(feed)
+            continue
+        step = PROMPT_CHUNK if divisible and not changes_pattern(feed.feed) else feed.count
+        for number, offset in enumerate(range(0, feed.count, step)):
+            chunk = FeedChunk(feed.number, feed.feed, feed.row, offset, min(step, feed.count - offset))
+            if chunk.count < PROMPT_TOKENS:
+                (single if chunk.count == 1 else short).append(chunk)
+                continue
+            rounds += [[]] if number == len(rounds) else []
+            rounds[number].append(chunk)
+    for prompts in rounds:
+        yield from ((True, chunks) for chunks in _batches(prompts, MAX_PROMPT_TOKENS))
+    for chunks in (single, short, trees):
+        yield from ((False, batch) for batch in _batches(chunks, MAX_STEP_TOKENS))
+
+
+def _batches(chunks: Sequence[FeedChunk], limit: int) -> Iterator[list[FeedChunk]]:
+    """Chunks by pass, so that no pass has more tokens, unless one chunk alone has."""
+    batch: list[FeedChunk] = []
+    tokens = 0
+    for chunk in chunks:
+        if batch and tokens + chunk.count > limit:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(chunk)
+        tokens += chunk.count
+    if batch:
+        yield batch
+
+
+def _joined(parts: Sequence[ChunkResult]) -> ChunkResult:
+    """The results of one feed's chunks as one."""
+    if len(parts) == 1:
+        return parts[0]
+    scores = torch.cat([part.scores for part in parts])
+    sites = {site: _joined_site([part.sites[site] for part in parts], site) for site in parts[0].sites}
+    return ChunkResult(ScoreBatch(scores), 0, len(scores), sites)
+
+
+def _joined_site(parts: Sequence[Any], site: str) -> Any:
+    """One site's values of all chunks; those of the source are the same in each."""
+    return torch.cat(list(parts), axes(site).index("length")) if "length" in axes(site) else parts[-1]
+
+
+def _source_value(source: PageList, site: str, length: int) -> Tensor:
+    """The keys or values of a source, as cross-attention reads them."""
+    keys, values = source.read(int(site.split(".")[1]), length)
+    return (keys if site.endswith(".key") else values)[None]

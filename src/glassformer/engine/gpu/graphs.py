@@ -1,0 +1,111 @@
+"""Passes of one token a row, captured once and replayed: CUDA graphs, for so many rows and keys each.
+
+A graph has its numbers (ids, positions, pages) at fixed addresses, filled by one copy before each replay; rows are padded to
+the next size that is captured, and what padding computes goes nowhere. Without CUDA a replay runs the same pass again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.engine.gpu.passes import Numbers, PassLayout
+
+SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows
+MAX_GRAPHS = 96  # that are kept; each has the memory of its scores and of the sites that it is read at
+
+
+def padded_size(rows: int) -> int | None:
+    """The next size that is captured; None: too many rows."""
+    return next((size for size in SIZES if size >= rows), None)
+
+
+class PassNumbers:
+    """The numbers of a pass at a fixed address of the device, and where they are written on the host."""
+
+    def __init__(self, layout: PassLayout, device: torch.device) -> None:
+        self.layout = layout
+        on_gpu = device.type == "cuda"
+        self._host = torch.zeros(layout.size, dtype=torch.int32, pin_memory=on_gpu)
+        self.host: Numbers = self._host.numpy()
+        self.device = torch.zeros(layout.size, dtype=torch.int32, device=device)
+        self._copied: Any = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+
+    def ready(self) -> Numbers:
+        """The host's numbers, to be written: the copy of the last ones has ended."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self.host
+
+    def send(self) -> None:
+        self.device.copy_(self._host, non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
+class Replay:
+    """A pass that can be run again and again over numbers at a fixed address."""
+
+    def __init__(self, numbers: PassNumbers, run: Callable[[Tensor], list[Tensor]], pool: Any) -> None:
+        """`run`: the pass over the device's numbers; it returns the buffers that are read afterwards."""
+        self.numbers = numbers
+        self._run = run
+        self._graph: Any = None
+        if numbers.device.is_cuda:
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                run(numbers.device)  # compiles the kernels
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, pool=pool):
+                self._outputs = run(numbers.device)
+
+    def __call__(self) -> list[Tensor]:
+        """Run it; what it returns holds until the next replay of any."""
+        if self._graph is None:
+            return self._run(self.numbers.device)
+        self._graph.replay()
+        return self._outputs
+
+
+class Replays:
+    """The captured passes of one executor, by what they are for; the least recently used are dropped."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._replays: dict[Any, Replay] = {}
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
+        self._place = 0  # where the KV cache lay when they were captured
+
+    def get(
+        self,
+        key: Any,
+        place: int,
+        layout: PassLayout,
+        fill: Callable[[Numbers], None],
+        run: Callable[[Tensor], list[Tensor]],
+    ) -> list[Tensor]:
+        """Run a pass: `fill` writes its numbers, `run` launches it where it is not captured yet."""
+        if place != self._place:
+            self._replays.clear()
+            self._place = place
+        replay = self._replays.pop(key, None)
+        numbers = PassNumbers(layout, self._device) if replay is None else replay.numbers
+        fill(numbers.ready())
+        numbers.send()
+        if replay is None:
+            replay = Replay(numbers, run, self._pool)
+            if len(self._replays) >= MAX_GRAPHS:
+                del self._replays[next(iter(self._replays))]
+        self._replays[key] = replay
+        return replay()
+
+
+def power_of_two(number: int, least: int) -> int:
+    """The least power of two from `number` and `least` on."""
+    return max(least, 1 << max(0, int(np.ceil(np.log2(max(number, 1))))))

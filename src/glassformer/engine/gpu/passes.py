@@ -1,0 +1,263 @@
+"""Passes of the GPU engine: the numbers of some tokens of some rows, laid out in one piece for one copy to the device.
+
+Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from glassformer.candidates import Candidates
+from glassformer.engine import checks
+from glassformer.engine.gpu.kernels import PAGE, PassTensors, Scratch
+from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
+from glassformer.engine.program import Program
+from glassformer.engine.program_pass import FeedChunk, ProgramPass
+from glassformer.errors import ExecutorError
+from glassformer.sites import Change, axes
+
+Numbers = npt.NDArray[np.int32]
+Part = TypeVar("Part", Numbers, Tensor)
+SHARED_ROWS = 256  # at most so many scores are copied to the host at once, for all feeds of a pass
+
+
+@dataclass(frozen=True)
+class PassLayout:
+    """How many numbers a pass has of each sort; they lie one after the other."""
+
+    tokens: int
+    feeds: int
+    pages: int  # of the longest row
+    scored: int
+    source_pages: int = 0  # of the longest source; 0: no sources
+
+    @cached_property
+    def _fields(self) -> dict[str, tuple[int, ...]]:
+        by_token = dict.fromkeys(("ids", "positions", "slots", "feed_of_token"), (self.tokens,))
+        by_feed = dict.fromkeys(("starts", "ends", "first_tokens", "token_counts", "source_lengths"), (self.feeds,))
+        tables = {"page_table": (self.feeds, self.pages), "source_page_table": (self.feeds, self.source_pages)}
+        return {**by_token, **by_feed, **tables, "scored": (self.scored,)}
+
+    @cached_property
+    def size(self) -> int:
+        return sum(math.prod(shape) for shape in self._fields.values())
+
+    def views(self, numbers: Part) -> dict[str, Part]:
+        """The parts of an array or a tensor of `size` numbers."""
+        parts, at = {}, 0
+        for name, shape in self._fields.items():
+            size = math.prod(shape)
+            parts[name] = numbers[at : at + size].reshape(shape)
+            at += size
+        return parts
+
+    def tensors(self, numbers: Tensor) -> tuple[PassTensors, Tensor]:
+        """The numbers on the device, and those of the scored tokens."""
+        views = self.views(numbers)
+        scored = views.pop("scored")
+        if not self.source_pages:
+            del views["source_lengths"], views["source_page_table"]
+        return PassTensors(**views), scored
+
+
+def fill(numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]) -> None:
+    """Write the numbers of a pass over zeros; a layout with room for more feeds is padded with feeds of one token."""
+    views = layout.views(numbers)
+    views["page_table"].fill(PADDING_PAGE)
+    views["source_page_table"].fill(PADDING_PAGE)
+    token = scored = 0
+    for at, (chunk, source) in enumerate(zip(chunks, sources, strict=True)):
+        begin, end = chunk.offset, chunk.offset + chunk.count
+        tokens = slice(token, token + chunk.count)
+        views["ids"][tokens] = chunk.feed.ids[begin:end]
+        views["slots"][tokens] = views["positions"][tokens] = range(chunk.start + begin, chunk.start + end)
+        views["feed_of_token"][tokens] = at
+        count = chunk.scored()
+        views["scored"][scored : scored + count] = range(token + chunk.count - count, token + chunk.count)
+        pages = chunk.row.pages.pages
+        views["page_table"][at, : len(pages)] = pages
+        views["starts"][at] = chunk.start
+        views["ends"][at] = chunk.start + len(chunk.feed.ids)
+        views["first_tokens"][at] = token
+        views["token_counts"][at] = chunk.count
+        if source is not None:
+            views["source_page_table"][at, : len(source.pages)] = source.pages
+            views["source_lengths"][at] = len(chunk.row.source)
+        token += chunk.count
+        scored += count
+    padding = np.arange(len(chunks), layout.feeds)
+    for name in ("feed_of_token", "first_tokens", "scored"):
+        views[name][views[name].size - padding.size :] = padding
+    for name in ("ends", "token_counts", "source_lengths"):
+        views[name][len(chunks) :] = 1
+
+
+def tree_tensors(chunks: Sequence[FeedChunk], tensors: PassTensors, device: torch.device) -> PassTensors:
+    """The same numbers for a pass of trees: who sees whom, and where each token stands."""
+    trees = [chunk.tree_mask() for chunk in chunks]
+    tokens, width = sum(len(mask) for mask, _ in trees), max(len(mask) for mask, _ in trees)
+    masks, by_feed = np.zeros((tokens, width), np.uint8), np.zeros((len(trees), width), np.int32)
+    positions, token = np.empty(tokens, np.int32), 0
+    for at, (mask, depths) in enumerate(trees):
+        rows = slice(token, token + len(mask))
+        masks[rows, : len(mask)], positions[rows], by_feed[at, : len(mask)] = mask, depths, depths
+        token += len(mask)
+    on_device = (torch.from_numpy(numbers).to(device) for numbers in (positions, masks, by_feed))
+    names = ("positions", "tree_mask", "tree_positions")
+    return replace(tensors, **dict(zip(names, on_device, strict=True)))
+
+
+@dataclass
+class PassValues(ProgramPass):
+    """The values of a pass on the device."""
+
+    program: Program
+    chunks: Sequence[FeedChunk]
+    buffers: list[Tensor]
+
+    def buffer(self, number: int) -> Tensor:
+        return self.buffers[number]
+
+    def own_shift(self, change: Change) -> Change:
+        return with_device_shift(change, self.buffers[0].device)
+
+
+@dataclass
+class DevicePass(PassValues):
+    """A pass on the device, as the steps of its program see it."""
+
+    kernels: Any  # the launchers of `engine/gpu/kernels`, or what stands in for them
+    tensors: PassTensors
+    scored: Tensor | None  # the numbers of the scored tokens; None: all are scored
+    pool: Tensor
+    source_pool: Tensor
+    scratch: Scratch
+    ropes: Sequence[tuple[Tensor, float]]  # frequencies, and what cosines and sines are multiplied by
+    max_keys: int  # no row has more, at its end
+    max_source: int
+    max_tokens: int  # no feed has more in this pass
+    prompt: bool  # many tokens of each feed: with the kernels for them
+
+    @property
+    def pattern_keys(self) -> int:
+        """The columns of a head in a pattern's buffer."""
+        return max(self.max_keys, self.max_source)
+
+
+def with_device_shift(change: Change, device: torch.device) -> Change:
+    """A change whose shift may have been another library's array."""
+    shift = change.shift
+    return change if shift is None else replace(change, shift=torch.as_tensor(shift, dtype=torch.float32, device=device))
+
+
+def new_buffers(program: Program, tokens: int, scored: int, keys: int, device: torch.device) -> list[Tensor]:
+    return [
+        torch.empty(scored if number == program.scores else tokens, shape.width(keys), device=device)
+        for number, shape in enumerate(program.buffers)
+    ]
+
+
+def rounded_up(number: int, step: int) -> int:
+    return -(-number // step) * step
+
+
+def page_count(tokens: int) -> int:
+    return -(-tokens // PAGE)
+
+
+def changed_source(chunk: FeedChunk) -> PageList | None:
+    """The keys and values of a row's source for this pass: a changed copy of them if the feed's watch changes them."""
+    source: PageList | None = chunk.row.source_pages
+    changes = chunk.source_changes()
+    if source is None or not changes:
+        return source
+    length = len(chunk.row.source)
+    changed = source.share(length)
+    changed.reserve(0, length)  # copies what it shares
+    for site, change in changes.items():
+        layer = int(site.split(".")[1])
+        keys_values = list(changed.read(layer, length))
+        at = 0 if site.endswith(".key") else 1
+        own = with_device_shift(change, keys_values[at].device)
+        keys_values[at] = own.apply(keys_values[at][None], axes(site), 0)[0]
+        changed.write(layer, *keys_values)
+    return changed
+
+
+class ScoreBatch:
+    """The scores of all feeds of a pass on the device; what goes to the host goes there once for all of them."""
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores  # (scored positions, vocabulary)
+        self._top: dict[int, tuple[Any, Any, Any]] = {}
+
+    @cached_property
+    def _host(self) -> npt.NDArray[np.float32]:
+        host: npt.NDArray[np.float32] = self.scores.cpu().numpy()
+        return host
+
+    def host(self, row: int) -> npt.NDArray[np.float32]:
+        shared = len(self.scores) <= SHARED_ROWS
+        scores: npt.NDArray[np.float32] = self._host[row] if shared else self.scores[row].cpu().numpy()
+        return scores
+
+    def top(self, k: int, row: int) -> Candidates:
+        if len(self.scores) > SHARED_ROWS:
+            return Candidates(*(part[0] for part in _top(self.scores[row : row + 1], k)))
+        if k not in self._top:
+            self._top[k] = _top(self.scores, k)
+        return Candidates(*(part[row] for part in self._top[k]))
+
+
+def _top(scores: Tensor, k: int) -> tuple[Any, Any, Any]:
+    """The best ids of each row, their scores and probabilities; of equal scores, the first ones."""
+    bits = (scores + 0.0).view(torch.int32)  # -0 is 0; as whole numbers, negative floats run backwards
+    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32
+    ids = torch.arange(scores.shape[1] - 1, -1, -1, device=scores.device)
+    best = scores.shape[1] - 1 - ((order | ids).topk(min(k, scores.shape[1]), dim=1).values & 0xFFFFFFFF)
+    leading = scores.gather(1, best)
+    totals = (scores - leading[:, :1]).exp().sum(1, keepdim=True, dtype=torch.float64)
+    probabilities = ((leading - leading[:, :1]).exp() / totals).float()
+    return best.cpu().numpy(), leading.cpu().numpy(), probabilities.cpu().numpy()
+
+
+class GpuScores:
+    """One feed's part of a pass's scores."""
+
+    def __init__(self, batch: ScoreBatch, first: int, count: int, sites: Mapping[str, Any]) -> None:
+        self._batch, self._first, self._count = batch, first, count
+        self.sites = sites
+
+    def _row(self, index: int) -> int:
+        if not self._count:
+            raise ExecutorError(checks.NOT_SCORED)
+        return self._first + range(self._count)[index]
+
+    def host(self, index: int = -1) -> npt.NDArray[np.float32]:
+        return self._batch.host(self._row(index))
+
+    def top(self, k: int, index: int = -1) -> Candidates:
+        return self._batch.top(k, self._row(index))
+
+
+@dataclass(frozen=True)
+class ChunkResult:
+    """A chunk's scores, as rows of a pass's, and the sites that its watch reads."""
+
+    batch: ScoreBatch
+    first: int
+    count: int
+    sites: dict[str, Tensor]
+
+    @property
+    def scores(self) -> Tensor:
+        return self.batch.scores[self.first : self.first + self.count]

@@ -1,0 +1,143 @@
+"""Stored tensors on the device: floats in their own dtype, packed kinds packed; one matrix where a step reads several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.checkpoint.gguf_kinds import block_size
+from glassformer.checkpoint.stored_tensors import Bytes, Floats, InterleavedPairs, StoredTensor, Transposed
+from glassformer.engine.gpu.kernels import DeviceMatrix, DeviceNorm, float_matrix, pack
+from glassformer.engine.named_weights import NamedWeights, check_size
+from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRef, SinusoidTable, Table
+
+DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+PACKED_KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
+NORMS = {NormKind.RMS_NORM: "rms", NormKind.LAYER_NORM: "layer"}
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    """A matrix as it comes from the file: rows of floats, or of packed bytes."""
+
+    kind: str
+    rows: Tensor | Bytes
+    shape: tuple[int, int]
+
+
+class DeviceWeights(NamedWeights):
+    """The weights of one model on the device; each is copied there once, when first asked for."""
+
+    def __init__(
+        self, tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], device: torch.device
+    ) -> None:
+        super().__init__(tensors, expected)
+        self.device = device
+        self._matrices: dict[tuple[Table, ...], list[DeviceMatrix]] = {}
+        self._norms: dict[NormRef, DeviceNorm] = {}
+        self._distance_biases: dict[DistanceBias, Tensor] = {}
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the matrices take."""
+        tensors = {
+            id(part): part.nbytes
+            for matrices in self._matrices.values()
+            for matrix in matrices
+            for part in (matrix.data, matrix.scales, matrix.minimums, matrix.high_bits)
+            if part is not None
+        }
+        return sum(tensors.values())
+
+    def matrices(self, tables: tuple[Table, ...], gated: bool = False) -> list[DeviceMatrix]:
+        """The matrices of one step; neighbours of one kind are one. `gated`: two halves, which both are or neither."""
+        if len(tables) == 1 and isinstance(tables[0], MatrixRef) and tables[0].biases:  # a tied table may have a bias
+            (data,) = self.matrices((tables[0]._replace(biases=()),))
+            return [replace(data, bias=self._bias(tables))]
+        if tables not in self._matrices:
+            parts = [self._part(table) for table in tables]
+            groups = [list(group) for _, group in groupby(range(len(parts)), lambda at: parts[at].kind)]
+            self._matrices[tables] = [
+                replace(self._joined([parts[at] for at in group]), bias=self._bias([tables[at] for at in group]))
+                for group in groups
+            ]
+        return self._matrices[tables]
+
+    def table(self, table: Table) -> DeviceMatrix:
+        """A table of an embedding."""
+        return self.matrices((table,))[0]
+
+    def _joined(self, parts: Sequence[MatrixPart]) -> DeviceMatrix:
+        """Matrices of one input and kind as one, on the device."""
+        rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1]
+        if parts[0].kind in DTYPES:
+            weights = torch.empty(rows, columns, dtype=DTYPES[parts[0].kind], device=self.device)
+            torch.cat([torch.as_tensor(part.rows).to(self.device) for part in parts], out=weights)
+            return float_matrix(weights)
+        packed = np.concatenate([np.asarray(part.rows) for part in parts])
+        return pack(parts[0].kind, packed.reshape(-1), rows, columns, self.device)
+
+    def _part(self, table: Table) -> MatrixPart:
+        if isinstance(table, SinusoidTable):
+            return MatrixPart("F32", torch.from_numpy(table.values()), table.shape)
+        tensors = [self.stored(name) for name in table.names]
+        for tensor in tensors:
+            check_size(tensor)
+        stored, (rows, columns) = tensors[0], table.shape
+        needs_transpose = table.transposed and not isinstance(stored.layout, Transposed)
+        if (
+            len(tensors) == 1
+            and stored.kind in PACKED_KINDS
+            and not needs_transpose
+            and columns % block_size(stored.kind)[0] == 0
+        ):
+            packed = stored.bytes.reshape(rows, -1)
+            order = stored.layout.rows(rows) if isinstance(stored.layout, InterleavedPairs) else slice(None)
+            return MatrixPart(stored.kind, packed[order], table.shape)
+        kinds = {tensor.kind for tensor in tensors}
+        kind = stored.kind if len(kinds) == 1 and stored.kind in DTYPES else "F32"
+        values = [_float_rows(tensor, DTYPES[kind]) for tensor in tensors]
+        return MatrixPart(kind, torch.cat([value.T if table.transposed else value for value in values]), table.shape)
+
+    def _bias(self, tables: Sequence[Table]) -> Tensor | None:
+        """The biases of some matrices side by side; zeros where one of them has none."""
+        if not any(isinstance(table, MatrixRef) and table.biases for table in tables):
+            return None
+        biases = [
+            self.floats(*table.biases)
+            if isinstance(table, MatrixRef) and table.biases
+            else np.zeros(table.shape[0], np.float32)
+            for table in tables
+        ]
+        return self._to_device(np.concatenate(biases))
+
+    def norm(self, norm: NormRef | None) -> DeviceNorm | None:
+        if norm is None:
+            return None
+        if norm not in self._norms:
+            weight = self._to_device(self.floats(norm.weight, plus=norm.offset))
+            bias = self._to_device(self.floats(norm.bias)) if norm.bias else None
+            self._norms[norm] = DeviceNorm(NORMS[norm.kind], weight, bias, norm.eps)
+        return self._norms[norm]
+
+    def distance_bias(self, bias: DistanceBias | None) -> Tensor | None:
+        if bias is None:
+            return None
+        if bias not in self._distance_biases:
+            self._distance_biases[bias] = self._to_device(bias.values(self.stored(bias.table).to_float32()))
+        return self._distance_biases[bias]
+
+    def _to_device(self, values: Floats) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+
+
+def _float_rows(tensor: StoredTensor, dtype: torch.dtype) -> Tensor:
+    """A tensor's values on the host, as the family has them, without a copy where they lie so in the file."""
+    if tensor.layout is None and DTYPES.get(tensor.kind) == dtype and tensor.bytes.flags.writeable:
+        return torch.from_numpy(tensor.bytes).view(dtype).reshape(tensor.shape)
+    return torch.from_numpy(tensor.to_float32()).to(dtype)

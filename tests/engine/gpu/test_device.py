@@ -1,0 +1,80 @@
+"""Whether there is a GPU that the engine can run on, and what is said if not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.engine.gpu import device
+from glassformer.errors import ExecutorError
+from tests.engine.executors import Subject
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A machine with a card, as far as the checks can tell."""
+
+    def present(driver: bool = True, cuda: str | None = "13.0", found: bool = True, capability: tuple[int, int] = (9, 0),
+                triton: bool = True) -> None:  # fmt: skip
+        monkeypatch.setattr(device, "has_driver", lambda: driver)
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: found)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+        monkeypatch.setattr(device, "find_spec", lambda name: object() if triton else None)
+
+    return present
+
+
+@pytest.mark.parametrize(
+    ("lacking", "message"),
+    [
+        ({"driver": False}, "needs an NVIDIA GPU, and there is no NVIDIA driver here. Use executor='cpu'."),
+        ({"cuda": None}, "needs a PyTorch with CUDA, and this one is built without. Install torch from pytorch.org."),
+        ({"found": False}, "needs an NVIDIA GPU, and PyTorch finds none. Check nvidia-smi and CUDA_VISIBLE_DEVICES."),
+        ({"capability": (7, 5)}, "needs compute capability 8.0 or newer, and Tesla T4 has 7.5. Use executor='plain'."),
+        ({"triton": False}, "needs Triton, which is not installed. Install it: pip install 'glassformer[gpu]'."),
+    ],
+)
+def test_what_is_lacking_is_named(lacking: dict[str, Any], message: str, card: Callable[..., None]) -> None:
+    card(**lacking)
+    assert device.unusable_reason() == f"the GPU engine {message}"
+    with pytest.raises(ExecutorError, match="^the GPU engine needs"):
+        device.gpu()
+
+
+def test_a_card_that_can_run(card: Callable[..., None]) -> None:
+    card()
+    assert device.unusable_reason() is None
+    assert device.gpu() == torch.device("cuda", 1)
+
+
+def test_an_executor_without_a_card_is_an_error(tiny: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.engine.gpu.executor import GpuExecutor
+
+    monkeypatch.setattr(device, "has_driver", lambda: False)
+    subject = tiny("llama")
+    with pytest.raises(ExecutorError, match="there is no NVIDIA driver here"):
+        GpuExecutor(subject.config, subject.blueprint, subject.opened.tensors)
+
+
+class TestFailures:
+    def test_out_of_memory(self) -> None:
+        message = "the GPU lacks memory for the weights. Close other programs"
+        with pytest.raises(ExecutorError, match=message), device.device_errors("the weights"):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    def test_a_card_that_fails(self) -> None:
+        message = "the GPU failed at this pass: CUDA error: unspecified launch failure. Load"
+        with pytest.raises(ExecutorError, match=message), device.device_errors("this pass"):
+            raise RuntimeError("CUDA error: unspecified launch failure\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    def test_other_errors_stay_what_they_are(self) -> None:
+        for error in (RuntimeError("shapes do not fit"), ExecutorError("CUDA error in a message of ours"), KeyError("x")):
+            with pytest.raises(type(error)) as caught, device.device_errors("this pass"):
+                raise error
+            assert caught.value is error

@@ -1,0 +1,298 @@
+"""The GPU executor: at every site what the plain one computes, bit for bit the same in any company, and passes cut right.
+
+Most of it runs with kernels written in PyTorch; what is promised bit for bit runs with the real ones, under Triton's
+interpreter.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.candidates import top
+from glassformer.engine.gpu import executor as engine
+from glassformer.engine.gpu import kernels, kv_pool
+from glassformer.engine.gpu.executor import GpuExecutor
+from glassformer.engine.gpu.graphs import padded_size, power_of_two
+from glassformer.engine.gpu.passes import ScoreBatch
+from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import ExecutorError
+from glassformer.sites import Change, all_sites
+from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
+from tests.parity import reference
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Tiny = Callable[..., Subject]
+FAMILIES = (*reference.DECODERS, *reference.PAIRS)
+ESSENTIAL = ("llama", "qwen3", "gemma3_text", "gpt2", "t5")
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject]:
+    """Models of one block, for the interpreter."""
+
+    def made(family: str) -> Subject:
+        layers = {"t5": {"num_layers": 1, "num_decoder_layers": 1}, "gpt2": {"n_layer": 1}}
+        return write_checkpoint(
+            tmp_path_factory.mktemp(family), family, **layers.get(family, {"num_hidden_layers": 1}), vocab_size=140
+        )
+
+    return made
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("family", FAMILIES)
+    def test_every_site_equals_the_plain_executor_s(self, family: str, tiny: Tiny) -> None:
+        """Single tokens, short chunks and a prompt pass."""
+        verdict = tiny(family).verdict(tiny(family).gpu(), (1, 9, 66 if family != "bart" else 50))
+        assert verdict.agrees(1e-5), verdict.worst
+
+    @pytest.mark.parametrize("family", [pytest.param(name, marks=pytest.mark.sweep) for name in ESSENTIAL[1:]] + ["llama"])
+    def test_the_kernels_equal_the_plain_executor_at_every_site(
+        self, family: str, shallow: Callable[[str], Subject]
+    ) -> None:
+        subject = shallow(family)
+        verdict = subject.verdict(subject.gpu(kernels=kernels), (2, 1))
+        assert verdict.agrees(1e-5), verdict.worst
+
+    @pytest.mark.parametrize("cache", ["f32", "f16", "bf16"])
+    def test_cache_dtypes(self, cache: str, tiny: Tiny) -> None:
+        subject = tiny("qwen3")
+        executor = subject.gpu(cache=cache)
+        assert subject.verdict(executor, (5, 1)).agrees(1e-5 if cache == "f32" else 2e-2)
+        assert executor._pool.tensor.dtype == engine.CACHES[cache]
+        assert executor.describe().options == ({} if cache == "f32" else {"cache": cache})
+
+    def test_unembed_gives_the_scores_of_the_last_residual(self, tiny: Tiny) -> None:
+        subject = tiny("gemma3_text")
+        executor = subject.gpu()
+        watch = subject.watch("blocks.2.residual")
+        (scores,) = executor.run([Feed(executor.open(), [4, 8, 15], Want.ALL, watch=watch)])
+        states = scores.sites["blocks.2.residual"][0].numpy()
+        expected = np.stack([scores.host(at) for at in range(3)])
+        assert np.allclose(executor.unembed(states), expected, atol=1e-5)
+        assert executor.unembed(states[:0]).shape == (0, subject.config.vocab_size)
+
+    def test_top_takes_the_first_of_equal_scores(self) -> None:
+        draw = np.random.default_rng(4)
+        scores = draw.integers(-3, 3, (5, 700)).astype(np.float32) / 2
+        scores[scores == 0] = draw.choice([0.0, -0.0], int((scores == 0).sum()))
+        scores[2] = -np.inf
+        scores[2, 5] = 1.5
+        batch = ScoreBatch(torch.from_numpy(scores))
+        for row in range(5):
+            for k in (1, 4, 1000):
+                best, expected = batch.top(k, row), top(scores[row], k)
+                assert best.ids.tolist() == expected.ids.tolist()
+                assert np.array_equal(best.scores, expected.scores)
+                assert np.allclose(best.probabilities, expected.probabilities, atol=1e-7)
+
+    def test_scores_of_many_positions_come_to_the_host_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        scores = np.random.default_rng(1).standard_normal((3, 50)).astype(np.float32)
+        shared = ScoreBatch(torch.from_numpy(scores))
+        monkeypatch.setattr("glassformer.engine.gpu.passes.SHARED_ROWS", 2)
+        single = ScoreBatch(torch.from_numpy(scores))
+        assert np.array_equal(single.host(1), scores[1])
+        assert single.top(3, 1).ids.tolist() == shared.top(3, 1).ids.tolist() == top(scores[1], 3).ids.tolist()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_reading_one_site_gives_what_reading_all_gives(family: str, tiny: Tiny) -> None:
+    subject = tiny(family)
+    executor, (prompts, sources) = subject.gpu(), subject.rows((9, 2))
+
+    def read(*patterns: str) -> list[Any]:
+        rows = open_all(executor, prompts, sources)
+        feeds = [Feed(row, ids, watch=subject.watch(*patterns)) for row, ids in zip(rows, prompts, strict=True)]
+        return [scores.sites for scores in executor.run(feeds)]
+
+    everything = read("*")
+    for site in all_sites(subject.blueprint.blocks, subject.blueprint.encoder_blocks)[:: 3 if family != "llama" else 1]:
+        for sites, expected in zip(read(site), everything, strict=True):
+            assert set(sites) == {site}
+            assert torch.allclose(sites[site], expected[site], atol=1e-5), site
+
+
+def life(executor: GpuExecutor, prompts: Sequence[Sequence[int]], watch: Any = None) -> list[Any]:
+    """The scores of rows that are prompted, and grown by a token and by a chunk."""
+    rows = [executor.open() for _ in prompts]
+    fed = (prompts, [[7]] * len(rows), [[5, 9]] * len(rows))
+    passes = [
+        executor.run([Feed(row, ids, watch=watch) for row, ids in zip(rows, part, strict=True)]) for part in fed
+    ]  # fmt: skip
+    return [np.stack([scores.host() for scores in of_row]) for of_row in zip(*passes, strict=True)]
+
+
+class TestBitExactness:
+    """With the real kernels."""
+
+    def test_a_row_alone_equals_the_row_in_a_batch(self, shallow: Callable[[str], Subject]) -> None:
+        executor = shallow("qwen3").gpu(cache="bf16", kernels=kernels)
+        prompts = [[4, 8, 15], [16], [23]]
+        together = life(executor, prompts)
+        for prompt, expected in zip(prompts, together, strict=True):
+            assert np.array_equal(life(executor, [prompt])[0], expected)
+
+    def test_watching_changes_no_bit(self, shallow: Callable[[str], Subject]) -> None:
+        subject = shallow("llama")
+        executor = subject.gpu(kernels=kernels)
+        prompts = [[4, 8, 15], [16]]
+        unwatched = life(executor, prompts)
+        for scores, expected in zip(life(executor, prompts, subject.watch("*")), unwatched, strict=True):
+            assert np.array_equal(scores, expected)
+
+    @pytest.mark.sweep
+    @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3_text"])
+    def test_prompts_beside_steps(self, family: str, shallow: Callable[[str], Subject]) -> None:
+        subject = shallow(family)
+        executor = subject.gpu(kernels=kernels)
+        prompts, _ = subject.rows((70, 3, 64, 1))
+        together = life(executor, prompts)
+        for number in range(3):
+            assert np.array_equal(life(executor, prompts[number : number + 1])[0], together[number])
+        watched = life(executor, prompts[:2], subject.watch("blocks.0.residual"))
+        assert all(np.array_equal(scores, together[number]) for number, scores in enumerate(watched))
+
+
+class TestPasses:
+    def test_long_prompts_are_cut_at_multiples_of_a_chunk(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By their own lengths; what is left over may be a short chunk or a single token."""
+        subject = tiny("qwen3")
+        executor = subject.gpu()
+        lengths = (200, 64, 63, 1, 129, 97)
+        prompts, _ = subject.rows(lengths)
+        whole = scores_of(executor, [executor.open() for _ in prompts], prompts)
+        monkeypatch.setattr(engine, "PROMPT_CHUNK", 64)
+        monkeypatch.setattr(engine, "MAX_PROMPT_TOKENS", 128)
+        passes = record_passes(executor, monkeypatch)
+        watch = subject.watch("blocks.1.residual", "blocks.0.attention.key", "scores")
+        rows = [executor.open() for _ in prompts]
+        results = executor.run([Feed(row, ids, Want.ALL, watch=watch) for row, ids in zip(rows, prompts, strict=True)])
+        for scores, expected, ids in zip(results, whole, prompts, strict=True):
+            assert np.allclose(scores.sites["scores"][0].numpy(), expected, atol=1e-4)
+            assert scores.sites["blocks.1.residual"].shape[1] == scores.sites["blocks.0.attention.key"].shape[2] == len(ids)
+        assert passes == [
+            (True, [(0, 0, 64), (1, 0, 64)]), (True, [(4, 0, 64), (5, 0, 64)]), (True, [(0, 64, 64), (4, 64, 64)]),
+            (True, [(0, 128, 64)]), (False, [(3, 0, 1), (4, 128, 1)]),
+            (False, [(0, 192, 8), (2, 0, 63), (5, 64, 33)]),
+        ]  # fmt: skip
+
+    def test_trees_go_alone_and_changed_patterns_whole(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        subject = tiny("llama")
+        executor = subject.gpu()
+        monkeypatch.setattr(engine, "PROMPT_CHUNK", 64)
+        passes = record_passes(executor, monkeypatch)
+        watch = subject.watch(changes={"blocks.0.attention.pattern": Change(scale=0.5)})
+        tree = Feed(executor.open(), [5] * 70, parents=list(range(-1, 69)))
+        executor.run([tree, Feed(executor.open(), [3] * 70, watch=watch), Feed(executor.open(), [9])])
+        assert passes == [(True, [(1, 0, 70)]), (False, [(2, 0, 1)]), (False, [(0, 0, 70)])]
+
+    def test_an_unscored_prompt_computes_no_scores(self, tiny: Tiny) -> None:
+        subject = tiny("llama")
+        executor = subject.gpu()
+        row = executor.open()
+        (scores,) = executor.run([Feed(row, [4] * 70, Want.NONE)])
+        with pytest.raises(ExecutorError, match="Want.NONE"):
+            scores.top(1)
+        (after,) = executor.run([Feed(row, [5])])
+        (expected,) = executor.run([Feed(executor.open(), [*[4] * 70, 5])])
+        assert np.allclose(after.host(), expected.host(), atol=1e-5)
+
+
+def record_passes(executor: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the passes from now on are made of: (prompt, [(feed, offset, count), …]) each."""
+    passes: list[Any] = []
+    run = executor._run_pass
+
+    def recording(prepared: Any, chunks: Any, pool: Any, prompt: bool) -> Any:
+        passes.append((prompt, [(chunk.number, chunk.offset, chunk.count) for chunk in chunks]))
+        return run(prepared, chunks, pool, prompt)
+
+    monkeypatch.setattr(executor, "_run_pass", recording)
+    return passes
+
+
+class TestReplays:
+    def test_one_for_each_padded_size_and_length(self, tiny: Tiny) -> None:
+        executor = tiny("qwen3").gpu()
+        rows = [executor.open() for _ in range(5)]
+        executor.run([Feed(row, [3, 4]) for row in rows])
+        replays = executor._replays._replays
+        assert not replays
+        for count in (1, 3, 4, 5):
+            executor.run([Feed(row, [7]) for row in rows[:count]])
+        assert [key[1:] for key in replays] == [(1, 256, 0), (4, 256, 0), (8, 256, 0)]
+
+    def test_the_least_recently_used_is_dropped(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("glassformer.engine.gpu.graphs.MAX_GRAPHS", 2)
+        executor = tiny("qwen3").gpu()
+        rows = [executor.open() for _ in range(4)]
+        for count in (1, 2, 1, 4):
+            executor.run([Feed(row, [7]) for row in rows[:count]])
+        assert [key[1] for key in executor._replays._replays] == [1, 4]
+
+    def test_a_pool_that_grows_drops_them(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kv_pool, "FIRST_PAGES", 3)
+        subject = tiny("qwen3")
+        executor = subject.gpu()
+        rows = [executor.open() for _ in range(2)]
+        executor.run([Feed(row, [7]) for row in rows])
+        (before,) = executor._replays._replays.values()
+        rows += [executor.open() for _ in range(3)]
+        results = executor.run([Feed(row, [8]) for row in rows])
+        assert before not in executor._replays._replays.values()
+        (expected,) = executor.run([Feed(executor.open(), [7, 8])])
+        assert np.allclose(results[1].host(), expected.host(), atol=1e-5)
+
+    @pytest.mark.parametrize(("rows", "size"), [(1, 1), (3, 4), (33, 48), (100, 128), (256, 256), (257, None)])
+    def test_padded_sizes(self, rows: int, size: int | None) -> None:
+        assert padded_size(rows) == size
+
+    @pytest.mark.parametrize(("keys", "rounded"), [(1, 256), (256, 256), (257, 512), (4096, 4096), (4097, 8192)])
+    def test_powers_of_two(self, keys: int, rounded: int) -> None:
+        assert power_of_two(keys, 256) == rounded
+
+
+class TestPages:
+    def test_rows_give_their_pages_back(self, tiny: Tiny) -> None:
+        executor = tiny("t5").gpu()
+        rows = [executor.open([5, 6]), executor.open([7] * 70)]
+        executor.run([Feed(row, [2, 3]) for row in rows])
+        assert executor._pool.used == 5
+        fork = executor.fork(rows[1])
+        executor.run([Feed(fork, [4])])
+        assert executor._pool.used == 6  # the fork's own last page; the source's are shared
+        for row in (*rows, fork):
+            executor.close(row)
+        assert executor._pool.used == executor._encoder_pool.used == 0  # type: ignore[union-attr]
+
+    def test_rows_that_are_dropped_give_theirs_back_too(self, tiny: Tiny) -> None:
+        executor = tiny("llama").gpu()
+        row = executor.open()
+        executor.run([Feed(row, [4] * 70)])
+        assert executor._pool.used == 2
+        del row
+        gc.collect()
+        assert executor._pool.used == 0
+
+    def test_a_pass_without_memory_leaves_rows_as_they_were(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        executor = tiny("llama").gpu()
+        row = executor.open()
+        executor.run([Feed(row, [4, 5])])
+
+        def fail(*arguments: Any, **named: Any) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "new_buffers", fail)
+            with pytest.raises(ExecutorError, match="the GPU lacks memory for this pass. Close other programs"):
+                executor.run([Feed(row, [6])])
+        assert row.length == 2
+        (after,), (expected,) = executor.run([Feed(row, [6])]), executor.run([Feed(executor.open(), [4, 5, 6])])
+        assert np.allclose(after.host(), expected.host(), atol=1e-5)

@@ -1,0 +1,202 @@
+"""The GPU engine's kernels written out in PyTorch, token by token: what tests of its rows, passes and pages run with.
+
+Triton's interpreter takes a second for what this takes a millisecond for. The launchers have the same arguments as those in
+`engine/gpu/kernels`, which have tests of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from glassformer.engine.gpu.kernels import PAGE, DeviceMatrix, DeviceNorm, PassTensors
+
+ACTIVATIONS: dict[str, Any] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "tanh": torch.tanh,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+}
+
+
+def embed(
+    p: PassTensors, tables: Sequence[DeviceMatrix], out: Tensor, *, position_offset: int = 0, scale: float = 1.0
+) -> None:
+    out[:] = tables[0].data[p.ids].float() * scale
+    for table, rows in zip(tables[1:], (p.positions + position_offset, torch.zeros_like(p.positions)), strict=False):
+        out += table.data[rows].float()
+
+
+def _normed(x: Tensor, norm: DeviceNorm | None) -> Tensor:
+    if norm is None:
+        return x
+    x = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
+    x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * norm.weight
+    return x if norm.bias is None else x + norm.bias
+
+
+def norm(x: Tensor, norm: DeviceNorm, out: Tensor, *, rows: Tensor | None = None) -> None:
+    places = _places(rows, x)
+    out[places] = _normed(x[places], norm)
+
+
+def _places(rows: Tensor | None, x: Tensor) -> Any:
+    return slice(0, len(x)) if rows is None else rows.long()
+
+
+def matmul(
+    x: Tensor, matrices: Sequence[DeviceMatrix], out: Tensor, *, norm: DeviceNorm | None = None, epilogue: str = "none",
+    activation: str | None = None, residual: Tensor | None = None, scale: float = 1.0, input_rows: Tensor | None = None,
+    output_rows: Tensor | None = None, prompt: bool = False,
+) -> None:  # fmt: skip
+    inputs = _normed(x[_places(input_rows, x)], norm)
+    results = [inputs.to(matrix.data.dtype) @ matrix.data.T for matrix in matrices]
+    results = [
+        result.float() + (0 if matrix.bias is None else matrix.bias)
+        for result, matrix in zip(results, matrices, strict=True)
+    ]
+    sums = torch.cat(results, dim=1)
+    if epilogue == "gate":
+        gates, values = sums.chunk(2, dim=1)
+        sums = ACTIVATIONS[activation or "silu"](gates) * values
+    sums = sums * scale
+    if epilogue == "activate":
+        sums = ACTIVATIONS[activation or "silu"](sums)
+    places = slice(0, len(sums)) if output_rows is None else output_rows.long()
+    if residual is not None:
+        sums = residual[places] + sums
+    out[places] = sums
+
+
+def rope_kv_store(
+    p: PassTensors, qkv: Tensor, pool: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
+    query_offset: int = 0, key_offset: int = 0, value_offset: int = 0, query_norm: DeviceNorm | None = None,
+    key_norm: DeviceNorm | None = None, frequencies: Tensor | None = None, rope_scale: float = 1.0, rotate: bool = True,
+    store: bool = True, cross: bool = False,
+) -> None:  # fmt: skip
+    def part(offset: int, count: int) -> Tensor:
+        return qkv[:, offset : offset + count * head_size].view(len(qkv), count, head_size)
+
+    keys, values = part(key_offset, kv_heads), part(value_offset, kv_heads)
+    if rotate:
+        for x, head_norm in ((part(query_offset, heads), query_norm), (keys, key_norm)):
+            x[:] = _rotated(_normed(x, head_norm), p.positions, frequencies, rope_scale)
+    if store:
+        table = p.source_page_table if cross else p.page_table
+        assert table is not None
+        for token, slot in enumerate(p.slots.tolist()):
+            page = int(table[int(p.feed_of_token[token]), slot // PAGE])
+            pool[page, layer, 0, :, slot % PAGE] = keys[token].to(pool.dtype)
+            pool[page, layer, 1, :, slot % PAGE] = values[token].to(pool.dtype)
+
+
+def _rotated(x: Tensor, positions: Tensor, frequencies: Tensor | None, scale: float) -> Tensor:
+    if frequencies is None:
+        return x
+    angles = (positions[:, None].float() * frequencies)[:, None]
+    cosine, sine = angles.cos() * scale, angles.sin() * scale
+    low, high = x.chunk(2, dim=-1)
+    return torch.cat((low * cosine - high * sine, high * cosine + low * sine), dim=-1)
+
+
+def _plane(pool: Tensor, p: PassTensors, feed: int, layer: int, cross: bool) -> tuple[Tensor, Tensor]:
+    """A row's keys and values, (kv_heads, keys, head_size) each."""
+    table, ends = (p.source_page_table, p.source_lengths) if cross else (p.page_table, p.ends)
+    assert table is not None
+    assert ends is not None
+    end = int(ends[feed])
+    pages = pool[table[feed, : -(-end // PAGE)].long(), layer].float()  # (pages, 2, kv_heads, PAGE, head_size)
+    keys, values = pages.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :end]
+    return keys, values
+
+
+def _attention_weights(
+    p: PassTensors, token: int, query: Tensor, keys: Tensor, *, scale: float, causal: bool, window: int,
+    distance_bias: Tensor | None, max_distance: int, cross: bool,
+) -> Tensor:  # fmt: skip
+    """Of one token's heads, (heads, keys)."""
+    feed, position, slot = (int(numbers[token]) for numbers in (p.feed_of_token, p.positions, p.slots))
+    places = torch.arange(keys.shape[1])
+    scores = (query[:, None] @ keys.repeat_interleave(len(query) // len(keys), 0).transpose(1, 2))[:, 0] * scale
+    seen = torch.ones_like(places, dtype=torch.bool)
+    if not cross:
+        stands = places.clone()
+        start = int(p.starts[feed])
+        if p.tree_mask is not None:
+            assert p.tree_positions is not None
+            inside = places >= start
+            stands[inside] = p.tree_positions[feed, places[inside] - start].long()
+            seen[inside] = p.tree_mask[token, places[inside] - start] != 0
+        if causal:
+            seen &= places <= slot
+        if window:
+            seen &= position - stands < window
+    if distance_bias is not None:
+        away = (places - position).clamp(-max_distance, max_distance) + max_distance
+        scores = scores + distance_bias[:, away]
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1)
+
+
+def attention(
+    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
+    scale: float, causal: bool, max_keys: int, scratch: Any, window: int = 0, distance_bias: Tensor | None = None,
+    max_distance: int = 0, cross: bool = False, query_offset: int = 0, rows: Tensor | None = None, prompt: bool = False,
+    max_tokens: int = 0,
+) -> None:  # fmt: skip
+    for token in range(len(queries)) if rows is None else rows.tolist():
+        keys, values = _plane(pool, p, int(p.feed_of_token[token]), layer, cross)
+        assert keys.shape[1] <= max_keys
+        query = queries[token, query_offset : query_offset + heads * head_size].view(heads, head_size)
+        weights = _attention_weights(
+            p, token, query, keys, scale=scale, causal=causal, window=window, distance_bias=distance_bias,
+            max_distance=max_distance, cross=cross,
+        )  # fmt: skip
+        out[token] = _mixed(weights, values).flatten()
+
+
+def _mixed(weights: Tensor, values: Tensor) -> Tensor:
+    """Each head's weighted values, (heads, head_size)."""
+    return (weights[:, None] @ values.repeat_interleave(len(weights) // len(values), 0))[:, 0]
+
+
+def attention_pattern(
+    p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
+    keys: int, cross: bool = False, query_offset: int = 0, **masks: Any,
+) -> None:  # fmt: skip
+    out.zero_()
+    for token in range(len(queries)):
+        row_keys, _ = _plane(pool, p, int(p.feed_of_token[token]), layer, cross)
+        query = queries[token, query_offset : query_offset + heads * head_size].view(heads, head_size)
+        weights = _attention_weights(p, token, query, row_keys, cross=cross, **masks)
+        out[token].view(heads, keys)[:, : weights.shape[1]] = weights
+
+
+def weighted_values(
+    p: PassTensors, pattern: Tensor, pool: Tensor, out: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
+    keys: int, cross: bool = False,
+) -> None:  # fmt: skip
+    for token in range(len(pattern)):
+        _, values = _plane(pool, p, int(p.feed_of_token[token]), layer, cross)
+        weights = pattern[token].view(heads, keys)[:, : values.shape[1]]
+        out[token] = _mixed(weights, values).flatten()
+
+
+def add(x: Tensor, other: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
+    places = _places(rows, x)
+    out[places] = other[places] + x[places]
+
+
+def activate(x: Tensor, activation: str, out: Tensor, *, rows: Tensor | None = None) -> None:
+    places = _places(rows, x)
+    out[places] = ACTIVATIONS[activation](x[places])
+
+
+def copy(x: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
+    places = _places(rows, x)
+    out[places] = x[places]
