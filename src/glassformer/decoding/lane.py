@@ -43,7 +43,7 @@ class Lane:
         """The policy's choice by the scores that the lane's feeds gave; the last step tells the outcome."""
         with self.locating_nan():
             step = self.policy.feed(*(row.host(position) for row in scores))
-        return step if step.finish is None else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps)))
+        return self._with_outcome(step)
 
     @contextmanager
     def locating_nan(self) -> Iterator[None]:
@@ -52,6 +52,23 @@ class Lane:
             yield
         except NotNumbers as error:
             raise NotNumbers(f"{error} {self._first_nan()}") from None
+
+    @property
+    def can_decode_ahead(self) -> bool:
+        """Whether an executor may choose its next tokens."""
+        return self.policy.takes_best and len(self.feeds) == 1 and len(self.feeds[0].ids) == 1
+
+    def accept(self, token: int) -> Step:
+        """Take a token that the executor has chosen."""
+        return self._with_outcome(self.policy.accept(token))
+
+    def return_to(self, length: int, token: int) -> None:
+        """Drop what its row holds beyond this length, and feed this token in the next pass."""
+        self.executor.rewind(self.feeds[0].row, length)
+        self.feed_next(token)
+
+    def _with_outcome(self, step: Step) -> Step:
+        return step if step.finish is None else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps)))
 
     def feed_next(self, token: int) -> None:
         """Feed this token in the next pass."""

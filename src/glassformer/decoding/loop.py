@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import Executor, Scores
+from glassformer.engine.protocol import NOT_NUMBERS, Executor, GreedyDecoder, Scores, greedy_decoder
+
+MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
 
 
 def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
@@ -38,6 +41,9 @@ class Loop:
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
         self._scores: dict[int, list[Scores]] = {}  # of the last pass, where no token was chosen by them yet
+        self._ahead: dict[int, ChosenAhead] = {}
+        self._ahead_count = 1  # tokens that the executor chooses next
+        self._unchosen: list[int] = []  # texts that get a token before the next pass
 
     @property
     def policies(self) -> list[Policy]:
@@ -60,7 +66,7 @@ class Loop:
 
     def remove(self, policy: Policy) -> None:
         """Take a text out before its end, and give its rows' memory back."""
-        for entries in (self._policies, self._waiting, self._scores):
+        for entries in (self._policies, self._waiting, self._scores, self._ahead):
             entries.pop(id(policy), None)
         if (lane := self._lanes.pop(id(policy), None)) is not None:
             lane.close()
@@ -69,38 +75,84 @@ class Loop:
             self.admit(orphans)  # the first of them reads the prompt now
 
     def step(self) -> Iterator[tuple[Policy, Step]]:
-        """One pass: (policy, step) for each text in it. A text that ends leaves, as does one whose choice raises.
+        """One token for each text: (policy, step). A text that ends leaves, as does one whose choice raises.
 
         Where somebody stops in the middle of it, or a choice raises, the next call goes on with the same pass.
         """
-        if not self._scores:
+        if not self._unchosen:
             self._run()
-        for key, policy in list(self._policies.items()):
-            if (scores := self._scores.pop(key, None)) is None:  # it joined or left since the pass began
+        while self._unchosen:
+            key = self._unchosen.pop(0)
+            if (policy := self._policies.get(key)) is None:  # it left since the pass began
                 continue
             try:
-                step = self._lanes[key].choose(scores)
+                step = self._choose(key)
             except BaseException:
                 self.remove(policy)
                 raise
             if step.finish:
                 self.remove(policy)
-            else:
-                self._lanes[key].feed_next(step.id)
             yield policy, step
 
     def close(self) -> None:
         """Take all texts out."""
         close_all(self._lanes.values())
-        self._policies, self._lanes, self._waiting, self._scores = {}, {}, {}, {}
+        self._policies, self._lanes, self._waiting, self._scores, self._ahead = {}, {}, {}, {}, {}
+        self._unchosen = []
+
+    def _choose(self, key: int) -> Step:
+        """A text's next token: the one that the executor chose, or the policy's choice by the scores."""
+        lane = self._lanes[key]
+        if (ahead := self._ahead.get(key)) is not None:
+            token = ahead.ids.pop(0)
+            if token != NOT_NUMBERS:
+                ahead.length += 1
+                if not ahead.ids:
+                    del self._ahead[key]
+                lane.feed_next(token)
+                return lane.accept(token)
+            del self._ahead[key]
+            lane.return_to(ahead.length, lane.feeds[0].ids[0])
+            (self._scores[key],) = run_lanes(self.executor, [lane])  # to say what is wrong with them
+        step = lane.choose(self._scores.pop(key))
+        if not step.finish:
+            lane.feed_next(step.id)
+        return step
 
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
-        self._scores = dict(zip(self._lanes, run_lanes(self.executor, list(self._lanes.values())), strict=True))
+        idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
+        decode = greedy_decoder(self.executor)
+        if decode is not None and idle and all(lane.can_decode_ahead for lane in idle.values()):
+            self._decode_ahead(decode, idle)
+        else:
+            self._scores.update(zip(idle, run_lanes(self.executor, list(idle.values())), strict=True))
         for key, first in self._waiting.items():
             self._lanes[key] = self._lanes[first].fork(self._policies[key])
             self._scores[key] = self._scores[first]
         self._waiting = {}
+        self._unchosen = list(self._policies)
+
+    def _decode_ahead(self, decode: GreedyDecoder, lanes: dict[int, Lane]) -> None:
+        """Let the executor choose the next tokens of these lanes: few at first, so that a text begins at once.
+
+        Where others are ahead already, so many that all run out of them together, and go on in one batch.
+        """
+        feeds = [lane.feeds[0] for lane in lanes.values()]
+        count = min(lane.policy.room - lane.policy.history.step for lane in lanes.values())
+        count = min(count, max((len(ahead.ids) for ahead in self._ahead.values()), default=self._ahead_count))
+        self._ahead_count = min(2 * self._ahead_count, MAX_AHEAD)
+        lengths = [feed.row.length for feed in feeds]
+        ids = decode([feed.row for feed in feeds], [feed.ids[0] for feed in feeds], count)
+        self._ahead.update(zip(lanes, map(ChosenAhead, ids.tolist(), lengths), strict=True))
+
+
+@dataclass
+class ChosenAhead:
+    """Tokens of a text that the executor has chosen, and that its policy has not seen yet."""
+
+    ids: list[int]
+    length: int  # of the row, before the token that the first of them follows
 
 
 def shared_prompts(policies: Sequence[Policy]) -> list[list[Policy]]:

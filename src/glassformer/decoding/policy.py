@@ -129,6 +129,11 @@ class Policy:
         return self.prompt, *(None if ids is None else tuple(ids) for ids in (self.source, self.negative))
 
     @property
+    def takes_best(self) -> bool:
+        """Whether it takes the best token whatever came before, and shows nothing of why: anybody may find that one."""
+        return not (self.recipe.rules or self.settings.do_sample or self.history.guide or self.look is not NOTHING)
+
+    @property
     def chosen(self) -> list[int]:
         return self.history.chosen
 

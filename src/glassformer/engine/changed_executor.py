@@ -20,6 +20,10 @@ class ChangedExecutor(WrappedExecutor):
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
         return self.executor.run([replace(feed, watch=self._with_changes(feed.watch)) for feed in feeds])
 
+    @property
+    def decode_greedily(self) -> None:
+        """Every pass is changed, so that none can be left to the executor."""
+
     def _with_changes(self, watch: Watch | None) -> Watch:
         """Where a feed's watch changes the same site, that change wins."""
         return Watch(changes=self.changes) if watch is None else Watch(watch.reads, {**self.changes, **watch.changes})

@@ -13,7 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.checks import ROW_NOT_OPEN, locked
-from glassformer.engine.protocol import Description, Executor, Feed, Row, Scores, Want, common_prefix
+from glassformer.engine.protocol import (
+    Description,
+    Executor,
+    Feed,
+    GreedyDecoder,
+    Row,
+    Scores,
+    Want,
+    common_prefix,
+    greedy_decoder,
+)  # fmt: skip
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
 
@@ -63,6 +73,24 @@ class PrefixCache:
             row.ids.extend(feed.ids)
             row.reusable = reusable and _is_reusable(feed)
         return scores
+
+    @property
+    def decode_greedily(self) -> GreedyDecoder | None:
+        return None if greedy_decoder(self.executor) is None else self._decode_greedily
+
+    @locked
+    def _decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        decode = greedy_decoder(self.executor)
+        assert decode is not None
+        cached = [self._open_row(row) for row in rows]
+        before = [row.reusable for row in cached]
+        for row in cached:
+            row.reusable = False
+        ids = decode([self._inner(row) for row in cached], tokens, count)
+        for row, reusable, token, best in zip(cached, before, tokens, ids.tolist(), strict=True):
+            row.ids.extend((token, *best[:-1]))
+            row.reusable = reusable
+        return ids
 
     def cached_length(self, ids: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""

@@ -109,6 +109,26 @@ class Executor(Protocol):
         """What this executor is, for people and receipts."""
 
 
+class GreedyDecoder(Protocol):
+    """What an executor may offer beside: to choose the best token itself, many times, so that no step waits for a driver."""
+
+    def __call__(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """Feed each row its token and then, `count - 1` times, the best token that followed: the best ids, (rows, count).
+
+        All but the last of them are in the row's cache then. NOT_NUMBERS stands for each from the first whose scores are not
+        all numbers.
+        """
+
+
+NOT_NUMBERS = -1
+
+
+def greedy_decoder(executor: Executor) -> GreedyDecoder | None:
+    """An executor's `decode_greedily`, if it has it."""
+    decoder: GreedyDecoder | None = getattr(executor, "decode_greedily", None)
+    return decoder
+
+
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     """The length of two sequences' common prefix.
 

@@ -665,7 +665,17 @@ template <int S> void kv_store_as(const KvPlane& plane, int slot, const float* k
         by_key = inverse_scale(key, plane.head_size, const_cast<float*>(page.key_scales) + slot % PAGE);
         by_value = inverse_scale(value, plane.head_size, const_cast<float*>(page.value_scales) + slot % PAGE);
     }
-    for (int i = 0; i < plane.head_size; ++i) {
+    int i = 0;
+#ifdef HAS_STORE_F16
+    if constexpr (S == KV_F16)
+        for (; i + W <= plane.head_size; i += W) {
+            uint16_t column[W];
+            store_f16(load(key + i), column);
+            store_f16(load(value + i), values + i);
+            UNROLLED for (int n = 0; n < W; ++n) keys[size_t(i + n) * PAGE] = column[n];
+        }
+#endif
+    for (; i < plane.head_size; ++i) {
         KvElement<S>::put(key[i], by_key, keys + size_t(i) * PAGE);
         KvElement<S>::put(value[i], by_value, values + i);
     }
@@ -999,6 +1009,6 @@ SoftmaxSums softmax_sums(const float* scores, int64_t count) {
 namespace glass {
 extern const Kernels JOIN(kernels_, LEVEL);
 const Kernels JOIN(kernels_, LEVEL) = {
-    TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values, merge,
-    softmax_sums};
+    TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values,
+    merge, softmax_sums};
 }  // namespace glass

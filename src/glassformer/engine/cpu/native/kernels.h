@@ -64,7 +64,7 @@ struct Kernels {
     SoftmaxSums (*softmax_sums)(const float* scores, int64_t count);
 };
 
-constexpr int QUERIES = 24;      // at most, in one call of attention
+constexpr int QUERIES = 48;      // at most, in one call of attention
 constexpr int SPLIT_TOKENS = 8;  // whose split_bf16 lie together
 
 // The tables of the levels that are compiled in.

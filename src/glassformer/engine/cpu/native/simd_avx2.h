@@ -50,6 +50,11 @@ inline float reduce_max(F a) {
 inline __m128i eight_words(const uint16_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 inline __m128i eight_bytes(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
 inline F load_f16(const uint16_t* p) { return _mm256_cvtph_ps(eight_words(p)); }
+#define HAS_STORE_F16
+inline void store_f16(F x, uint16_t* p) {  // what is out of range becomes the largest; of two operands, NaN is kept in the second
+    x = _mm256_min_ps(set(65504.0f), _mm256_max_ps(set(-65504.0f), x));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
 inline F load_bf16(const uint16_t* p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight_words(p)), 16));
 }

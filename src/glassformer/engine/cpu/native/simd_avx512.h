@@ -48,6 +48,11 @@ inline float reduce_max(F a) {
 inline __m256i words(const uint16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline __m128i bytes(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
 inline F load_f16(const uint16_t* p) { return _mm512_cvtph_ps(words(p)); }
+#define HAS_STORE_F16
+inline void store_f16(F x, uint16_t* p) {  // what is out of range becomes the largest; of two operands, NaN is kept in the second
+    x = _mm512_min_ps(set(65504.0f), _mm512_max_ps(set(-65504.0f), x));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
 inline F load_bf16(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words(p)), 16));
 }

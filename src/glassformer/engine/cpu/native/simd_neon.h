@@ -33,6 +33,11 @@ inline float reduce_add(F a) { return vaddvq_f32(a); }
 inline float reduce_max(F a) { return vmaxnmvq_f32(a); }
 
 inline F load_f16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+#define HAS_STORE_F16
+inline void store_f16(F x, uint16_t* p) {  // what is out of range becomes the largest; NaN stays NaN
+    x = vminq_f32(vmaxq_f32(x, set(-65504.0f)), set(65504.0f));
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(x)));
+}
 inline F load_bf16(const uint16_t* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
 inline void load_two_bf16(const uint16_t* p, F* two) {
     const uint16x8_t eight = vld1q_u16(p);
