@@ -48,7 +48,7 @@ from glassformer.engine.lowering import Lowering
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program import Program, TokenScope
 from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, changes_pattern, stack_sites, stops, watched_sites
-from glassformer.engine.protocol import GPU_CACHES, Description, Feed, Row, Want
+from glassformer.engine.protocol import GPU_CACHES, NOT_NUMBERS, Description, Feed, Row, Want
 from glassformer.errors import check_context
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, axes
@@ -61,7 +61,6 @@ MAX_PROMPT_TOKENS = 8192  # of a prompt pass, so that a pass needs little memory
 MAX_STEP_TOKENS = 1024  # of a step pass
 MAX_GREEDY_STEPS = 256  # that are queued at once
 MAX_PROGRAMS = 32  # that are kept
-NO_ID = -1  # in place of the best token where scores are not numbers
 
 
 class PreparedProgram:
@@ -343,15 +342,15 @@ class GpuExecutor(PagedRows[GpuRow]):
     def decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
         """Feed each row its token, then `count - 1` times the best token that followed: the best ids, (rows, count).
 
-        All of them but each row's last are in the rows' caches then, after `tokens`; -1 from where a row's scores are not
-        numbers. No step waits for the host.
+        All of them but each row's last are in the rows' caches then, after `tokens`; NOT_NUMBERS from where a row's scores
+        are none. No step waits for the host.
         """
         fed = [self._open_row(row) for row in rows]
         checks.check_fed_once(fed)
         self._checks.check_ids(tokens)
         lengths = [row.length for row in fed]
         check_context(max(lengths, default=0) + count, self.context, "prompt")
-        best = np.full((len(fed), count), NO_ID, np.int32)
+        best = np.full((len(fed), count), NOT_NUMBERS, np.int32)
         if not best.size:
             return best
         try:
@@ -388,7 +387,7 @@ class GpuExecutor(PagedRows[GpuRow]):
             tokens = np.maximum(best[:, done + steps - 1], 0).tolist()
             for row in rows:
                 row.length += steps
-        best[np.maximum.accumulate(best == NO_ID, axis=1)] = NO_ID
+        best[np.maximum.accumulate(best == NOT_NUMBERS, axis=1)] = NOT_NUMBERS
         return best
 
     def _advance(
@@ -401,7 +400,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         ids = torch.empty(len(scores), 1, dtype=torch.int32, device=self.device)
         self._kernels.top_scores(scores, values, ids, sums)
         not_numbers = sums[:, 0].isnan() | (sums[:, 2] == 0)
-        best = ids[:, 0].masked_fill(not_numbers, NO_ID)
+        best = ids[:, 0].masked_fill(not_numbers, NOT_NUMBERS)
         self._greedy_ids[:, : len(scores)].index_copy_(0, numbers["step"].long(), best[None])
         numbers["ids"].copy_(best.clamp(min=0))
         for name in ("positions", "slots", "starts", "ends", "step"):

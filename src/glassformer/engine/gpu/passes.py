@@ -72,7 +72,7 @@ class PassLayout:
 
 
 def fill(numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]) -> None:
-    """Write the numbers of a pass. Where a layout has room for more, it is padded: with feeds of a token, or one of the rest."""
+    """Write the numbers of a pass. A layout with room for more is padded: with feeds of a token, or with one feed."""
     numbers.fill(0)
     views = layout.views(numbers)
     views["page_table"].fill(PADDING_PAGE)
