@@ -1,0 +1,172 @@
+"""Decoding at batch 1 with the persistent kernel: the packed weights, the exchange buffers and the launches.
+
+Shapes: pool (pages, layers, 2, kv_heads, PAGE, head_size); scores (steps, vocabulary); residuals (steps, layers, 2, hidden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from glassformer.engine.gpu.persistent.compiler import compiled
+from glassformer.engine.gpu.persistent.driver import CooperativeKernel
+from glassformer.engine.gpu.persistent.launch import KernelError, Launch
+from glassformer.engine.gpu.persistent.schedule import PAGE, DecoderShape, Schedule, misfit
+from glassformer.errors import ExecutorError, InputError, NotNumbers
+
+THREADS = 288
+STATUS = 4  # numbers before the ids in the results
+CLOCKS_PER_SECOND = 2_000_000_000  # at most; the time-out need not be exact
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    """A model's tensors on the device. Norms, biases and the rotation in float32, the others in bfloat16."""
+
+    matrices: Callable[[str, int], list[Tensor]]  # by name and layer: qkv: [q, k, v], output, gate_up: [gate, up], down, head
+    embedding: Tensor  # (vocabulary, hidden)
+    norms: Tensor  # (2 * layers + 1, hidden): before attention and before the MLP of each layer, and the last
+    rotation: Tensor  # (positions, 2, head_size / 2): cosines and sines
+    head_norms: Tensor | None = None  # (layers, 2, head_size): of queries and keys
+    qkv_bias: Tensor | None = None  # (layers, qkv rows)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a launch computed: ids[i] is the best id after step i."""
+
+    ids: list[int]
+    scores: Tensor | None
+    residuals: Tensor | None
+
+
+class PersistentDecoder:
+    """One model's weights as streams, and the kernel that was compiled for its shape."""
+
+    def __init__(
+        self,
+        shape: DecoderShape,
+        weights: DecoderWeights,
+        *,
+        most_steps: int = 4096,
+        timeout: float = 2.0,
+        flight: int = 2,
+        chunk_pages: int = 1,
+    ) -> None:
+        self.shape, self.timeout, self._most_steps = shape, timeout, most_steps
+        self._device = weights.embedding.device
+        properties = torch.cuda.get_device_properties(self._device)
+        shared_bytes: int = properties.shared_memory_per_block_optin
+        if properties.major < 9:
+            raise ExecutorError(f"the persistent kernel needs a GPU of compute capability 9.0 or later; {properties.name} is older.")
+        if reason := misfit(shape, properties.multi_processor_count, shared_bytes):
+            raise ExecutorError(f"the persistent kernel does not fit this model: {reason}")
+        self.schedule = Schedule(shape, properties.multi_processor_count, shared_bytes, chunk_pages)
+        with torch.cuda.device(self._device):
+            cubin = compiled(self.schedule.definitions(flight), f"sm_{properties.major}{properties.minor}")
+            self.kernel = CooperativeKernel(cubin, "decode", THREADS, shared_bytes)
+            resident = self.kernel.blocks_per_multiprocessor() * properties.multi_processor_count
+        if resident < self.schedule.blocks:
+            raise ExecutorError(
+                f"the persistent kernel needs {self.schedule.blocks} blocks at once, and this GPU has room for {resident}."
+            )
+        self._weights = weights
+        self._stream = self._pack(weights)
+        self._exchange = torch.zeros(self.schedule.exchange_words, 2, dtype=torch.int32, device=self._device)
+        self._results = torch.zeros(STATUS + most_steps, dtype=torch.int32, device=self._device)
+        self._tag = 0
+
+    @property
+    def stream_bytes(self) -> int:
+        """Bytes of weights that a token reads."""
+        return int(self.schedule.units.sum()) * self._stream.shape[1] * 2
+
+    def _pack(self, weights: DecoderWeights) -> Tensor:
+        stream = torch.zeros(self.schedule.stream_shape, dtype=torch.bfloat16, device=self._device)
+        for name, layer in self.schedule.matrices_in_order():
+            places = torch.from_numpy(self.schedule.places(name, layer)).to(self._device)
+            self.schedule.pack(name, weights.matrices(name, layer), stream, places)
+        return stream
+
+    def decode(
+        self,
+        ids: Sequence[int],
+        start: int,
+        steps: int,
+        pool: Tensor,
+        page_table: Tensor,
+        *,
+        stop_ids: Sequence[int] = (),
+        scores_from: int | None = None,
+        watch_residuals: bool = False,
+        absent_block: int = -1,
+    ) -> Decoded:
+        """Run up to `steps` tokens after `start` tokens in the cache: first the ids, then the best of each step.
+
+        The page table (int32) has the pages of all tokens up to start + steps. With `scores_from`, scores of that step and the
+        later ones are returned. The launch ends early after a stop id. `absent_block` makes the kernel time out, for tests.
+        """
+        self._check(ids, start, steps, pool, page_table)
+        tags = steps * (self.shape.layers + 1)
+        if self._tag + tags >= 1 << 32:
+            self._forget_exchange()
+        given = torch.tensor([*ids, *stop_ids], dtype=torch.int32).to(self._device)
+        scores = residuals = None
+        if scores_from is not None:
+            scores = torch.empty(steps - scores_from, self.shape.vocabulary, dtype=torch.float32, device=self._device)
+        if watch_residuals:
+            residuals = torch.empty(steps, self.shape.layers, 2, self.shape.hidden, dtype=torch.float32, device=self._device)
+        weights = self._weights
+        launch = Launch(
+            stream=self._stream.data_ptr(), stream_stride=self.schedule.stream_units * self._stream.shape[1] * 2,
+            embedding=weights.embedding.data_ptr(), norms=weights.norms.data_ptr(), head_norms=_address(weights.head_norms),
+            qkv_bias=_address(weights.qkv_bias), rotation=weights.rotation.data_ptr(), pool=pool.data_ptr(),
+            page_table=page_table.data_ptr(), exchange=self._exchange.data_ptr(), given_ids=given.data_ptr(),
+            stop_ids=given.data_ptr() + 4 * len(ids), chosen_ids=self._results.data_ptr() + 4 * STATUS, scores=_address(scores),
+            residuals=_address(residuals), status=self._results.data_ptr(), patience=int(self.timeout * CLOCKS_PER_SECOND),
+            start=start, steps=steps, given=len(ids), stops=len(stop_ids), scores_from=scores_from or 0, tag=self._tag,
+            absent_block=absent_block,
+        )  # fmt: skip
+        with torch.cuda.device(self._device):
+            self._results[:STATUS].zero_()
+            self.kernel.launch(self.schedule.blocks, launch, torch.cuda.current_stream().cuda_stream)
+        self._tag += tags
+        results = self._results[: STATUS + steps].tolist()
+        self._raise_error(results)
+        done = results[1]
+        return Decoded(results[STATUS : STATUS + done], scores, residuals)
+
+    def _check(self, ids: Sequence[int], start: int, steps: int, pool: Tensor, page_table: Tensor) -> None:
+        shape = self.shape
+        assert pool.is_contiguous() and pool.dtype == torch.bfloat16
+        assert tuple(pool.shape[1:]) == (shape.layers, 2, shape.kv_heads, PAGE, shape.head_size)
+        assert page_table.dtype == torch.int32 and len(page_table) * PAGE >= start + steps
+        assert 0 < len(ids) <= steps <= self._most_steps
+        if start + steps > len(self._weights.rotation):
+            raise InputError(f"{start + steps} tokens are more than the {len(self._weights.rotation)} positions of this model.")
+        if not all(0 <= number < shape.vocabulary for number in ids):
+            raise InputError(f"a token id is outside of the vocabulary of {shape.vocabulary}.")
+
+    def _raise_error(self, results: list[int]) -> None:
+        error, steps, block = results[:3]
+        if error == KernelError.NONE:
+            return
+        self._forget_exchange()
+        if error == KernelError.NOT_NUMBERS:
+            raise NotNumbers(f"the scores of step {steps} are no numbers: the weights or the KV cache are damaged.")
+        raise ExecutorError(
+            f"the persistent kernel gave up after {self.timeout:g} seconds without progress (block {block}, step {steps}): "
+            "another program may hold the GPU. Try again, or use another executor."
+        )
+
+    def _forget_exchange(self) -> None:
+        """No word of an earlier launch may look like one of the next."""
+        self._exchange.zero_()
+        self._tag = 0
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
