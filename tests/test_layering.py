@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "families": {"blueprints", "layers"},
     "engine": TORCH,
     "engine.cpu": {"checkpoint", "blueprints", "engine"},
+    "engine.gpu": {"checkpoint", "blueprints", "engine"},
     "views": {"page"},
     "observe": {"views", "page", "engine.protocol", "decoding", *MODELS},
     "compat": {"opened", "decoding", "engine", *MODELS, *TORCH},

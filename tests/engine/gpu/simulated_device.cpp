@@ -4,6 +4,7 @@
 // switch to another fiber, so that each order of the threads that a seed makes is a test of the exchange. Memory is
 // sequentially consistent; what the device's fences are for is not tested.
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -34,8 +35,9 @@ namespace fibers {
 constexpr size_t STACK = 64 << 10;
 
 struct Collective {  // a barrier of `size` fibers that carries one value of each
-    int size = 0, arrived = 0;
-    uint64_t round = 0;
+    size_t size = 0;
+    int round = 0;
+    std::vector<int> waiting;
     uint32_t values[2][32];
 };
 
@@ -48,16 +50,18 @@ struct BlockState {
 };
 
 struct Fiber {
-    ucontext_t context;
+    jmp_buf context;
+    ucontext_t first;  // enters the fiber once; later switches are jumps, which need no system call
     std::unique_ptr<char[]> stack;
-    int block, thread;
-    bool done = false;
+    int number, block, thread;
+    bool begun = false;
 };
 
 std::vector<Fiber> fibers;
 std::vector<BlockState> blocks;
+std::vector<int> runnable;
 Fiber *current;
-ucontext_t scheduler;
+jmp_buf scheduler;
 uint64_t generator, clock_ticks;
 
 uint64_t random() {
@@ -65,19 +69,30 @@ uint64_t random() {
     return generator;
 }
 
-void yield() {
+void suspend() {
+    if (!_setjmp(current->context)) _longjmp(scheduler, 1);
+}
+
+void yield() {  // to be picked again at any time
     clock_ticks++;
-    swapcontext(&current->context, &scheduler);
+    runnable.push_back(current->number);
+    suspend();
 }
 
 BlockState &block() { return blocks[current->block]; }
 
 const uint32_t *meet(Collective &collective, int place, uint32_t value) {
-    uint64_t round = collective.round;
-    if (place < 32) collective.values[round % 2][place] = value;
-    if (++collective.arrived == collective.size) collective.arrived = 0, collective.round++;
-    while (collective.round == round) yield();
-    return collective.values[round % 2];
+    uint32_t *values = collective.values[collective.round];
+    if (place < 32) values[place] = value;
+    if (collective.waiting.size() + 1 < collective.size) {
+        collective.waiting.push_back(current->number);
+        suspend();
+    } else {
+        runnable.insert(runnable.end(), collective.waiting.begin(), collective.waiting.end());
+        collective.waiting.clear();
+        collective.round ^= 1;
+    }
+    return values;
 }
 
 }  // namespace fibers
@@ -170,8 +185,15 @@ static const Launch *simulated_launch;
 
 static void run_fiber() {
     decode(*simulated_launch);
-    fibers::current->done = true;
-    swapcontext(&fibers::current->context, &fibers::scheduler);
+    _longjmp(fibers::scheduler, 1);
+}
+
+static void resume(fibers::Fiber &fiber) {
+    fibers::current = &fiber;
+    if (_setjmp(fibers::scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.context, 1);
+    fiber.begun = true;
+    setcontext(&fiber.first);
 }
 
 // Runs a launch to its end; 0, or 1 if it was not over after `limit` switches.
@@ -180,38 +202,27 @@ extern "C" int simulate(const Launch *launch, uint64_t seed, uint64_t limit) {
     simulated_launch = launch, generator = seed * 2 + 1, clock_ticks = 0;
     blocks = std::vector<BlockState>(BLOCKS);
     std::vector<Fiber>(BLOCKS * (THREADS + 32)).swap(fibers::fibers);
+    runnable.clear();
     for (auto &state : blocks) {
-        state.memory.assign(SHARED_BYTES + 128, (char)0xff);
+        state.memory.assign(SHARED_BYTES, (char)0xff);
         state.consumers.size = THREADS, state.all.size = THREADS + 32;
         for (auto &warp : state.warps) warp.size = 32;
     }
-    std::vector<int> alive;
-    for (size_t i = 0; i < fibers::fibers.size(); i++) {
-        Fiber &fiber = fibers::fibers[i];
-        fiber.block = (int)i / (THREADS + 32), fiber.thread = (int)i % (THREADS + 32);
+    for (auto &fiber : fibers::fibers) {
+        fiber.number = (int)(&fiber - fibers::fibers.data());
+        fiber.block = fiber.number / (THREADS + 32), fiber.thread = fiber.number % (THREADS + 32);
         fiber.stack = std::make_unique<char[]>(STACK);
-        getcontext(&fiber.context);
-        fiber.context.uc_stack = {fiber.stack.get(), 0, STACK};
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, run_fiber, 0);
-        alive.push_back((int)i);
+        getcontext(&fiber.first);
+        fiber.first.uc_stack = {fiber.stack.get(), 0, STACK};
+        makecontext(&fiber.first, run_fiber, 0);
+        runnable.push_back(fiber.number);
     }
-    // Whole warps take turns, in an order that changes; within one, the lanes in order.
-    for (uint64_t switches = 0; !alive.empty();) {
-        size_t at = fibers::random() % alive.size(), end = std::min(alive.size(), at + 1 + fibers::random() % 64);
-        bool ended = false;
-        for (; at < end; at++, switches++) {
-            current = &fibers::fibers[alive[at]];
-            swapcontext(&scheduler, &current->context);
-            ended |= current->done;
-        }
-        if (ended) {
-            std::vector<int> left;
-            for (int i : alive)
-                if (!fibers::fibers[i].done) left.push_back(i);
-            alive.swap(left);
-        }
+    for (uint64_t switches = 0; !runnable.empty(); switches++) {
         if (switches > limit) return 1;
+        std::swap(runnable[fibers::random() % runnable.size()], runnable.back());
+        int number = runnable.back();
+        runnable.pop_back();
+        resume(fibers::fibers[number]);
     }
     return 0;
 }

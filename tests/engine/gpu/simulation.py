@@ -59,13 +59,15 @@ class SimulatedDecoder:
         watched: bool = True,
         absent_block: int = -1,
         seed: int = 1,
+        patience: int = 20_000_000,
     ) -> None:
         shape = self.model.shape
         self.status, self.chosen = np.zeros(4, np.int32), np.full(steps, -1, np.int32)
         self.scores = np.full((steps, shape.vocabulary), np.nan, np.float32)
         self.residuals = np.full((steps, shape.layers, 2, shape.hidden), np.nan, np.float32)
         arrays = {
-            "stream": self.stream, "embedding": self.embedding, "norms": self.model.norms, "head_norms": self.model.head_norms,
+            "stream": self.stream, "embedding": self.embedding, "norms": self.model.norms,
+            "head_norms": self.model.head_norms,
             "qkv_bias": self.model.qkv_bias, "rotation": self.rotation, "pool": self.pool, "page_table": self.page_table,
             "exchange": self.words, "given_ids": np.array(ids, np.int32), "stop_ids": np.array(stop_ids, np.int32),
             "chosen_ids": self.chosen, "status": self.status,
@@ -74,7 +76,7 @@ class SimulatedDecoder:
             arrays |= {"scores": self.scores, "residuals": self.residuals}
         launch = Launch(
             **{name: array.ctypes.data for name, array in arrays.items()}, stream_stride=self.schedule.stream_units * 4096,
-            patience=20_000_000, start=start, steps=steps, given=len(ids), stops=len(stop_ids), tag=self.tag,
+            patience=patience, start=start, steps=steps, given=len(ids), stops=len(stop_ids), tag=self.tag,
             absent_block=absent_block,
         )  # fmt: skip
         if self.library.simulate(ctypes.byref(launch), ctypes.c_uint64(seed), ctypes.c_uint64(400_000_000)):

@@ -23,7 +23,11 @@ LIBRARY_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc
 def compiled(definitions: Mapping[str, str], architecture: str) -> bytes:
     """The cubin of kernel.cu with these constants for an architecture such as "sm_90": kept, or compiled now."""
     source, nvrtc = SOURCE.read_text("utf-8"), _nvrtc()
-    options = ["-std=c++17", f"--gpu-architecture={architecture}", *(f"-D{name}={value}" for name, value in definitions.items())]
+    options = [
+        "-std=c++17",
+        f"--gpu-architecture={architecture}",
+        *(f"-D{name}={value}" for name, value in definitions.items()),
+    ]
     key = hashlib.sha256("\0".join([source, _version(nvrtc), *options]).encode()).hexdigest()[:16]
     path = _cache_folder() / f"persistent-{key}.cubin"
     if not os.environ.get("GLASS_REBUILD"):
@@ -64,7 +68,9 @@ def _compile(nvrtc: ctypes.CDLL, source: str, options: list[str]) -> bytes:
     try:
         encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if result := nvrtc.nvrtcCompileProgram(program, len(options), encoded):
-            error = ExecutorError(f"the GPU engine's persistent kernel could not be compiled ({_error_text(nvrtc, result)}).")
+            error = ExecutorError(
+                f"the GPU engine's persistent kernel could not be compiled ({_error_text(nvrtc, result)})."
+            )
             error.add_note(_read(nvrtc, program, "ProgramLog").decode("utf-8", "replace").rstrip("\0"))
             raise error
         return _read(nvrtc, program, "CUBIN")

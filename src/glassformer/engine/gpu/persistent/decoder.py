@@ -26,7 +26,9 @@ CLOCKS_PER_SECOND = 2_000_000_000  # at most; the time-out need not be exact
 class DecoderWeights:
     """A model's tensors on the device. Norms, biases and the rotation in float32, the others in bfloat16."""
 
-    matrices: Callable[[str, int], list[Tensor]]  # by name and layer: qkv: [q, k, v], output, gate_up: [gate, up], down, head
+    matrices: Callable[
+        [str, int], list[Tensor]
+    ]  # by name and layer: qkv: [q, k, v], output, gate_up: [gate, up], down, head
     embedding: Tensor  # (vocabulary, hidden)
     norms: Tensor  # (2 * layers + 1, hidden): before attention and before the MLP of each layer, and the last
     rotation: Tensor  # (positions, 2, head_size / 2): cosines and sines
@@ -59,9 +61,11 @@ class PersistentDecoder:
         self.shape, self.timeout, self._most_steps = shape, timeout, most_steps
         self._device = weights.embedding.device
         properties = torch.cuda.get_device_properties(self._device)
-        shared_bytes: int = properties.shared_memory_per_block_optin
+        shared_bytes: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
         if properties.major < 9:
-            raise ExecutorError(f"the persistent kernel needs a GPU of compute capability 9.0 or later; {properties.name} is older.")
+            raise ExecutorError(
+                f"the persistent kernel needs a GPU of compute capability 9.0 or later; {properties.name} is older."
+            )
         if reason := misfit(shape, properties.multi_processor_count, shared_bytes):
             raise ExecutorError(f"the persistent kernel does not fit this model: {reason}")
         self.schedule = Schedule(shape, properties.multi_processor_count, shared_bytes, chunk_pages)
@@ -106,8 +110,8 @@ class PersistentDecoder:
     ) -> Decoded:
         """Run up to `steps` tokens after `start` tokens in the cache: first the ids, then the best of each step.
 
-        The page table (int32) has the pages of all tokens up to start + steps. With `scores_from`, scores of that step and the
-        later ones are returned. The launch ends early after a stop id. `absent_block` makes the kernel time out, for tests.
+        The page table (int32) has the pages of all tokens up to start + steps. With `scores_from`, scores of that step and
+        the later ones are returned. The launch ends early after a stop id. `absent_block` makes the kernel time out.
         """
         self._check(ids, start, steps, pool, page_table)
         tags = steps * (self.shape.layers + 1)
@@ -125,9 +129,10 @@ class PersistentDecoder:
             embedding=weights.embedding.data_ptr(), norms=weights.norms.data_ptr(), head_norms=_address(weights.head_norms),
             qkv_bias=_address(weights.qkv_bias), rotation=weights.rotation.data_ptr(), pool=pool.data_ptr(),
             page_table=page_table.data_ptr(), exchange=self._exchange.data_ptr(), given_ids=given.data_ptr(),
-            stop_ids=given.data_ptr() + 4 * len(ids), chosen_ids=self._results.data_ptr() + 4 * STATUS, scores=_address(scores),
-            residuals=_address(residuals), status=self._results.data_ptr(), patience=int(self.timeout * CLOCKS_PER_SECOND),
-            start=start, steps=steps, given=len(ids), stops=len(stop_ids), scores_from=scores_from or 0, tag=self._tag,
+            stop_ids=given.data_ptr() + 4 * len(ids), chosen_ids=self._results.data_ptr() + 4 * STATUS,
+            scores=_address(scores), residuals=_address(residuals), status=self._results.data_ptr(),
+            patience=int(self.timeout * CLOCKS_PER_SECOND), start=start,
+            steps=steps, given=len(ids), stops=len(stop_ids), scores_from=scores_from or 0, tag=self._tag,
             absent_block=absent_block,
         )  # fmt: skip
         with torch.cuda.device(self._device):
@@ -141,12 +146,16 @@ class PersistentDecoder:
 
     def _check(self, ids: Sequence[int], start: int, steps: int, pool: Tensor, page_table: Tensor) -> None:
         shape = self.shape
-        assert pool.is_contiguous() and pool.dtype == torch.bfloat16
+        assert pool.is_contiguous()
+        assert pool.dtype == torch.bfloat16
         assert tuple(pool.shape[1:]) == (shape.layers, 2, shape.kv_heads, PAGE, shape.head_size)
-        assert page_table.dtype == torch.int32 and len(page_table) * PAGE >= start + steps
+        assert page_table.dtype == torch.int32
+        assert len(page_table) * PAGE >= start + steps
         assert 0 < len(ids) <= steps <= self._most_steps
         if start + steps > len(self._weights.rotation):
-            raise InputError(f"{start + steps} tokens are more than the {len(self._weights.rotation)} positions of this model.")
+            raise InputError(
+                f"{start + steps} tokens are more than the {len(self._weights.rotation)} positions of this model."
+            )
         if not all(0 <= number < shape.vocabulary for number in ids):
             raise InputError(f"a token id is outside of the vocabulary of {shape.vocabulary}.")
 

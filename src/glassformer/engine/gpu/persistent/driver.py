@@ -40,7 +40,13 @@ class CooperativeKernel:
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(parameter))
         grid, block = (blocks, 1, 1), (self._threads, 1, 1)
         self._call(
-            "cuLaunchCooperativeKernel", self._function, *grid, *block, self._shared_bytes, ctypes.c_void_p(stream), parameters
+            "cuLaunchCooperativeKernel",
+            self._function,
+            *grid,
+            *block,
+            self._shared_bytes,
+            ctypes.c_void_p(stream),
+            parameters,
         )
 
     def _call(self, name: str, *arguments: object) -> None:

@@ -70,7 +70,9 @@ def misfit(shape: DecoderShape, multiprocessors: int, shared_bytes: int) -> str 
             return f"the {name} size of {size} is no multiple of 8, and activations are exchanged in pairs of pairs."
     for name, columns in (("hidden", shape.hidden), ("inner", shape.inner), ("attention", shape.attended)):
         if columns > WARPS * WIDEST:
-            return f"the {name} size of {columns} is more than the {WARPS * WIDEST} values that eight warps hold in registers."
+            return (
+                f"the {name} size of {columns} is more than the {WARPS * WIDEST} values that eight warps hold in registers."
+            )
     if shape.hidden > WARPS // 2 * WIDEST:
         return f"the hidden size of {shape.hidden} is more than {WARPS // 2 * WIDEST}: a gate and its up row need one group."
     schedule = Schedule(shape, multiprocessors, shared_bytes)
