@@ -7,10 +7,12 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
@@ -38,7 +40,7 @@ struct Collective {  // a barrier of `size` fibers that carries one value of eac
     size_t size = 0;
     int round = 0;
     std::vector<int> waiting;
-    uint32_t values[2][32];
+    uint32_t values[2][32][6];
 };
 
 struct Copy { char *target; const char *source; uint32_t bytes; uint64_t *barrier; };
@@ -81,9 +83,11 @@ void yield() {  // to be picked again at any time
 
 BlockState &block() { return blocks[current->block]; }
 
-const uint32_t *meet(Collective &collective, int place, uint32_t value) {
-    uint32_t *values = collective.values[collective.round];
-    if (place < 32) values[place] = value;
+typedef const uint32_t (*Values)[6];
+
+Values meet(Collective &collective, int place, std::initializer_list<uint32_t> own) {
+    auto values = collective.values[collective.round];
+    std::copy(own.begin(), own.end(), values[place]);
     if (collective.waiting.size() + 1 < collective.size) {
         collective.waiting.push_back(current->number);
         suspend();
@@ -142,11 +146,11 @@ inline void bulk_copy(void *target, const void *source, unsigned bytes, unsigned
     fibers::block().copies.push_back({(char *)target, (const char *)source, bytes, (uint64_t *)barrier});
     memset(target, 0xff, bytes);  // whoever reads before it has landed reads no numbers
 }
-inline void consumers_sync() { fibers::meet(fibers::block().consumers, 32, 0); }
-inline void block_sync() { fibers::meet(fibers::block().all, 32, 0); }
+inline void consumers_sync() { fibers::meet(fibers::block().consumers, 0, {}); }
+inline void block_sync() { fibers::meet(fibers::block().all, 0, {}); }
 inline uint32_t from_lane(uint32_t value, int lane_mask) {
     int lane = fibers::current->thread % 32;
-    return fibers::meet(fibers::block().warps[fibers::current->thread / 32], lane, value)[lane ^ lane_mask];
+    return fibers::meet(fibers::block().warps[fibers::current->thread / 32], lane, {value})[lane ^ lane_mask][0];
 }
 inline void warp_sync() { from_lane(0, 0); }
 inline void fence() {}
@@ -178,6 +182,19 @@ inline unsigned bfloat16_bits(float value) {
 inline unsigned bfloat16_pair(float low, float high) { return bfloat16_bits(low) | bfloat16_bits(high) << 16; }
 inline float rsqrtf(float value) { return 1.f / sqrtf(value); }
 inline float __expf(float value) { return expf(value); }
+
+inline float half_of(unsigned pair, int half) { return bits_float(half ? pair & 0xffff0000u : pair << 16); }
+inline void multiply_tiles(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    int lane = fibers::current->thread % 32;
+    auto of = fibers::meet(fibers::block().warps[fibers::current->thread / 32], lane, {a0, a1, a2, a3, b0, b1});
+    for (int i = 0; i < 4; i++) {
+        int lower = i / 2, column = lane % 4 * 2 + i % 2;
+        for (int k = 0; k < 16; k++) {
+            const uint32_t *a = of[lane / 4 * 4 + k % 8 / 2], *b = of[column * 4 + k % 8 / 2];
+            sums[i] += half_of(a[lower + k / 8 * 2], k % 2) * half_of(b[4 + k / 8], k % 2);
+        }
+    }
+}
 
 #include "kernel.cu"
 

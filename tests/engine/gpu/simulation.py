@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from glassformer.engine.cpu.build import find_compiler
 from glassformer.engine.gpu.persistent import schedule as schedules
 from glassformer.engine.gpu.persistent.launch import Launch
-from glassformer.engine.gpu.persistent.schedule import PAGE, Schedule
+from glassformer.engine.gpu.persistent.schedule import PAGE, UNIT, Schedule
 from tests.engine.gpu.reference import RandomModel, rotation_table, to_bfloat16
 
 SOURCE = Path(__file__).with_name("simulated_device.cpp")
 KERNEL = Path(schedules.__file__).parent
 
 
-def compile_simulation(schedule: Schedule, folder: Path, flight: int = 2) -> ctypes.CDLL:
+def compile_simulation(schedule: Schedule, folder: Path, flight: int | None = None) -> ctypes.CDLL:
     target = folder / "simulation.so"
     definitions = [f"-D{name}={value}" for name, value in schedule.definitions(flight).items()]
     flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", f"-I{KERNEL}"]
@@ -75,7 +75,7 @@ class SimulatedDecoder:
         if watched:
             arrays |= {"scores": self.scores, "residuals": self.residuals}
         launch = Launch(
-            **{name: array.ctypes.data for name, array in arrays.items()}, stream_stride=self.schedule.stream_units * 4096,
+            **{name: array.ctypes.data for name, array in arrays.items()}, stream_stride=self.schedule.stream_units * UNIT * 2,
             patience=patience, start=start, steps=steps, given=len(ids), stops=len(stop_ids), tag=self.tag,
             absent_block=absent_block,
         )  # fmt: skip

@@ -21,15 +21,16 @@ class Case:
     shape: DecoderShape
     multiprocessors: int
     chunk_pages: int = 1
-    flight: int = 2
+    direct_chunks: int = 4
+    flight: int | None = None
 
 
 CASES = {
     "head norms and biases": Case(DecoderShape(2, 256, 4, 2, 64, 512, 300, 1e-6, True, True), 6),
-    "padded columns, wide heads": Case(DecoderShape(2, 328, 2, 2, 128, 520, 203, 1e-5), 5, flight=3),
-    "rows in segments": Case(DecoderShape(1, 2048, 4, 1, 64, 4096, 200, 1e-6), 4, chunk_pages=2),
-    "gates in bundles": Case(DecoderShape(1, 4096, 3, 1, 64, 64, 150, 1e-6, True), 5),
-    "eight segments": Case(DecoderShape(1, 256, 2, 1, 64, 8192, 150, 1e-6), 3),
+    "padded columns, wide heads": Case(DecoderShape(2, 328, 2, 2, 128, 520, 203, 1e-5), 5, flight=3, direct_chunks=1),
+    "few rows in a group": Case(DecoderShape(1, 2048, 4, 1, 64, 4096, 200, 1e-6), 4, chunk_pages=2),
+    "gates in bundles": Case(DecoderShape(1, 4096, 3, 1, 64, 64, 150, 1e-6, True), 5, direct_chunks=2),
+    "single rows": Case(DecoderShape(1, 256, 2, 1, 64, 10_240, 150, 1e-6), 3),
 }
 Make = Callable[[str], SimulatedDecoder]
 
@@ -42,7 +43,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         case = CASES[name]
         if name not in libraries:
             assert misfit(case.shape, case.multiprocessors, 200_000) is None
-            schedule = Schedule(case.shape, case.multiprocessors, 200_000, case.chunk_pages)
+            schedule = Schedule(case.shape, case.multiprocessors, 200_000, case.chunk_pages, case.direct_chunks)
             libraries[name] = schedule, compile_simulation(schedule, tmp_path_factory.mktemp("simulation"), case.flight)
         return SimulatedDecoder(RandomModel(case.shape), *libraries[name])
 

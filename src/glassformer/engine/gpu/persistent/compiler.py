@@ -25,6 +25,7 @@ def compiled(definitions: Mapping[str, str], architecture: str) -> bytes:
     source, nvrtc = SOURCE.read_text("utf-8"), _nvrtc()
     options = [
         "-std=c++17",
+        "-default-device",
         f"--gpu-architecture={architecture}",
         *(f"-D{name}={value}" for name, value in definitions.items()),
     ]

@@ -55,8 +55,10 @@ class PersistentDecoder:
         *,
         most_steps: int = 4096,
         timeout: float = 2.0,
-        flight: int = 2,
+        flight: int | None = None,
         chunk_pages: int = 1,
+        direct_chunks: int = 4,
+        extra_definitions: dict[str, str] | None = None,
     ) -> None:
         self.shape, self.timeout, self._most_steps = shape, timeout, most_steps
         self._device = weights.embedding.device
@@ -68,9 +70,12 @@ class PersistentDecoder:
             )
         if reason := misfit(shape, properties.multi_processor_count, shared_bytes):
             raise ExecutorError(f"the persistent kernel does not fit this model: {reason}")
-        self.schedule = Schedule(shape, properties.multi_processor_count, shared_bytes, chunk_pages)
+        self.schedule = Schedule(shape, properties.multi_processor_count, shared_bytes, chunk_pages, direct_chunks)
         with torch.cuda.device(self._device):
-            cubin = compiled(self.schedule.definitions(flight), f"sm_{properties.major}{properties.minor}")
+            cubin = compiled(
+                {**self.schedule.definitions(flight), **(extra_definitions or {})},
+                f"sm_{properties.major}{properties.minor}",
+            )
             self.kernel = CooperativeKernel(cubin, "decode", THREADS, shared_bytes)
             resident = self.kernel.blocks_per_multiprocessor() * properties.multi_processor_count
         if resident < self.schedule.blocks:

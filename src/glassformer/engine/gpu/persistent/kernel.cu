@@ -4,11 +4,13 @@
 // multiprocessor) owns some rows of every matrix; at load they are packed into one contiguous piece per block, in the order of
 // use. One producer thread per block copies that piece into a ring of slots in shared memory with bulk copies, across the borders
 // of matrices, layers and tokens: it waits for free slots only, never for activations. Only FLIGHT copies are under way at a
-// time, because exchanged words wait in the same queues of the L2 cache. The pages of the KV cache travel through the same ring.
+// time while activations are exchanged, because exchanged words wait in the same queues of the L2 cache. The pages of the KV cache travel through the same ring.
 //
-// The unit of the stream is a group: what the eight consumer warps multiply at once, one segment of WIDTH columns per warp. A row
-// of a matrix is SEGMENTS segments, so a group holds 8 / SEGMENTS rows. A slot holds one group, or one page of keys or values. It
-// is copied in two halves, each with its own barrier, for the warps 0-3 and 4-7.
+// The unit of the stream is a group: some rows of a matrix, of which each of the eight consumer warps multiplies an eighth of the
+// columns with tensor cores. A slot holds one group, or one page of keys or values. It is copied in two halves, each with its
+// own barrier, for the warps 0-3 and 4-7. The tensor cores multiply eight rows of weights at a time (a pass, of one or more
+// groups) with sixteen rows of inputs, of which two are used: inputs in float32 are split into two bfloat16, which the first
+// and the ninth row hold, and the two products are added.
 //
 // The exchange. What one block computes and others need travels as words of eight bytes, value and tag, each written by one
 // store and polled by those who need it. The tag is the number of the layer, counted on through tokens and launches. There
@@ -23,8 +25,9 @@
 //     attended    -> output projection, + residual                               -> middle       (float32)
 //     middle      -> RMS norm, gate and up projections, SiLU                     -> gated        (bfloat16, two per word)
 //     gated       -> down projection, + middle                                   -> residual     (float32)
-// While the context is one chunk, attention writes `attended` itself. After the last layer each block scores its rows
-// of the head; the best score and id of each block are exchanged, and all blocks choose the same next id.
+// While the context is one chunk, attention writes `attended` itself; while it is at most DIRECT_CHUNKS, everybody merges the
+// chunks while gathering them for the output projection. After the last layer each block scores its rows of the head; the best
+// score and id of each block are exchanged, and all blocks choose the same next id.
 //
 // Attention. The blocks are divided among the KV heads: block b is member b / KV_HEADS of the head b % KV_HEADS. The context is
 // cut into chunks of CHUNK_PAGES pages; chunk c belongs to member (c + layer) % MEMBERS, so that short contexts load all blocks
@@ -52,6 +55,7 @@ constexpr int ATTENDED = HEADS * HEAD_SIZE;
 constexpr int KV_VALUES = KV_HEADS * HEAD_SIZE;
 constexpr int QKV_ROWS = ATTENDED + 2 * KV_VALUES;
 constexpr int SLICE = QUERY_VALUES / MERGERS;  // values that one member merges
+static_assert(DIRECT_CHUNKS <= 4, "gather_chunks merges two, three or four chunks");
 constexpr float LOWEST = -1e30f;
 
 enum Error { NONE = 0, TIMED_OUT = 1, NOT_NUMBERS = 2 };
@@ -59,27 +63,30 @@ enum Error { NONE = 0, TIMED_OUT = 1, NOT_NUMBERS = 2 };
 struct __align__(8) Word { u32 value, tag; };
 
 DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
+DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 
-// What a block multiplies of one matrix. BUNDLE groups stay together.
-template <int GROUP_COUNT, int SEGMENT_COUNT, int SEGMENT_WIDTH, int GROUPS_TOGETHER, int FIRST_TURN> struct Matrix {
-    static constexpr int SEGMENTS = SEGMENT_COUNT, WIDTH = SEGMENT_WIDTH, ROWS = WARPS / SEGMENTS, BUNDLE = GROUPS_TOGETHER;
-    static constexpr int BUNDLES = GROUP_COUNT / BUNDLE, EACH = BUNDLES / BLOCKS, REST = BUNDLES % BLOCKS, TURN = FIRST_TURN;
-    static constexpr int MOST = (EACH + (REST > 0)) * BUNDLE;  // groups of a block
-    static constexpr int BATCH = MOST <= 8 ? MOST : 4;         // groups whose sums are reduced together
-    static constexpr int HALF_BYTES = WARPS / 2 * WIDTH * 2;
-    static constexpr int COLUMNS = SEGMENTS * WIDTH;           // padded
+constexpr int COLUMN_BLOCK = 32;               // columns that four lanes read at once
+constexpr int ROUND_ROWS = 64;                 // rows whose products are summed over the warps at a time
+
+// What a block multiplies of one matrix. A group is stored as (column blocks, ROWS, COLUMN_BLOCK); BUNDLE groups stay together.
+template <int GROUP_COUNT, int GROUP_ROWS, int PADDED_COLUMNS, int GROUPS_TOGETHER, int FIRST_TURN> struct Matrix {
+    static constexpr int ROWS = GROUP_ROWS, COLUMNS = PADDED_COLUMNS, BUNDLE = GROUPS_TOGETHER, TURN = FIRST_TURN;
+    static constexpr int BUNDLES = GROUP_COUNT / BUNDLE, EACH = BUNDLES / BLOCKS, REST = BUNDLES % BLOCKS;
+    static constexpr int COLUMN_STEPS = COLUMNS / WARPS / COLUMN_BLOCK;  // of one warp
+    static constexpr int PASS_GROUPS = least(8 / ROWS, greatest(SLOTS / 2, 1));
+    static constexpr int ROUND_GROUPS = ROUND_ROWS / ROWS;
+    static constexpr int HALF_BYTES = ROWS * COLUMNS;
 };
-using Qkv = Matrix<QKV_GROUPS, QKV_SEGMENTS, QKV_WIDTH, 1, QKV_TURN>;
-using Output = Matrix<OUTPUT_GROUPS, OUTPUT_SEGMENTS, OUTPUT_WIDTH, 1, OUTPUT_TURN>;
-using GateUp = Matrix<GATE_UP_GROUPS, GATE_UP_SEGMENTS, GATE_UP_WIDTH, GATE_UP_BUNDLE, GATE_UP_TURN>;
-using Down = Matrix<DOWN_GROUPS, DOWN_SEGMENTS, DOWN_WIDTH, 1, DOWN_TURN>;
-using Head = Matrix<HEAD_GROUPS, HEAD_SEGMENTS, HEAD_WIDTH, 1, HEAD_TURN>;
+using Qkv = Matrix<QKV_GROUPS, QKV_GROUP_ROWS, QKV_COLUMNS, 1, QKV_TURN>;
+using Output = Matrix<OUTPUT_GROUPS, OUTPUT_GROUP_ROWS, OUTPUT_COLUMNS, 1, OUTPUT_TURN>;
+using GateUp = Matrix<GATE_UP_GROUPS, GATE_UP_GROUP_ROWS, GATE_UP_COLUMNS, GATE_UP_BUNDLE, GATE_UP_TURN>;
+using Down = Matrix<DOWN_GROUPS, DOWN_GROUP_ROWS, DOWN_COLUMNS, 1, DOWN_TURN>;
+using Head = Matrix<HEAD_GROUPS, HEAD_GROUP_ROWS, HEAD_COLUMNS, 1, HEAD_TURN>;
 
 constexpr int SLOT_BYTES = 2 * greatest(greatest(greatest(Qkv::HALF_BYTES, Output::HALF_BYTES), PAGE_BYTES / 2),
                                         greatest(greatest(GateUp::HALF_BYTES, Down::HALF_BYTES), Head::HALF_BYTES));
-constexpr int NORMED = greatest(greatest(Qkv::COLUMNS, GateUp::COLUMNS), Head::COLUMNS);
-constexpr int MOST_GROUPS = greatest(greatest(greatest(Qkv::MOST, Output::MOST), greatest(GateUp::MOST, Down::MOST)), Head::MOST);
-constexpr int SCRATCH = greatest(MOST_GROUPS * WARPS, WARPS * QUERY_VALUES);
+constexpr int NORMED = Qkv::COLUMNS;  // as of GateUp and Head
+constexpr int SCRATCH = greatest(2 * ROUND_ROWS * WARPS, WARPS * QUERY_VALUES);
 
 // Words of each exchange, one after the other in one allocation.
 constexpr int PARTIAL_WORDS = HEAD_SIZE + 2;  // of a query head: values, maximum, sum
@@ -118,13 +125,12 @@ struct Launch {                 // mirrored in decoder.py
 struct Shared {
     char ring[SLOTS][SLOT_BYTES];
     float residual[HIDDEN];
-    float normed[NORMED];               // residual * norm weight; the factor 1 / RMS is applied to the products
+    u16 normed[NORMED], normed_rest[NORMED];  // residual * norm weight; the factor 1 / RMS is applied to the products
     u16 attended[Output::COLUMNS];
     u16 gated[Down::COLUMNS];
-    float scratch[SCRATCH];             // products of (group, warp); in attention, values of (warp, query head)
+    float scratch[SCRATCH];             // products of (round % 2, row, warp); in attention, values of (warp, query head)
     float query[QUERY_VALUES];
-    u16 key[HEAD_SIZE], value[HEAD_SIZE];
-    float new_key[HEAD_SIZE], new_value[HEAD_SIZE];
+    u16 key[HEAD_SIZE], value[HEAD_SIZE];  // of the current token
     float maximum[WARPS][QUERIES], sum[WARPS][QUERIES];
     float merged[MEMBERS][SLICE + 2];
     float squares[WARPS];
@@ -202,6 +208,13 @@ DEVICE u32 bfloat16_pair(float low, float high) {
     u32 pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
+}
+// sums (16, 8) += inputs (16, 16) * weights (8, 16) transposed; lane l has of the inputs the rows l / 4 and l / 4 + 8, of the
+// weights the row l / 4, of the sums the columns l % 4 * 2 and the next.
+DEVICE void multiply_tiles(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 #endif
 
@@ -283,6 +296,8 @@ struct AttentionShare {
         current = active && (chunks - 1) % MEMBERS == chunk;
     }
     DEVICE int partials() const { return chunks < MEMBERS ? chunks : MEMBERS; }
+    DEVICE bool merged_by_all() const { return partials() > 1 && partials() <= DIRECT_CHUNKS; }
+    DEVICE bool merged_by_members() const { return partials() > 1 && partials() > DIRECT_CHUNKS; }
     // Calls visit(page) for this member's pages that hold tokens before `position`.
     template <class Visit> DEVICE void each_page(int position, Visit visit) const {
         if (!active) return;
@@ -304,7 +319,7 @@ struct Producer {
     u64 policy;
     int slot = 0, landing = 0;          // landing: the oldest half under way
     u32 parity = 1, landing_parity = 0;
-    int under_way = 0;
+    int under_way = 0, most_under_way = FLIGHT;
     bool stopped = false;
 
     DEVICE void await_oldest_copy() {
@@ -313,15 +328,29 @@ struct Producer {
         under_way--;
     }
 
+#ifdef HUNGRY_FLIGHT
+    DEVICE bool hungry() {  // the ring is more than half empty
+        int at = slot + HUNGRY_SLOTS;
+        bool wrapped = at >= SLOTS;
+        u32 passed;
+        asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(passed) : "r"(shared_address(&block.shared.empty[wrapped ? at - SLOTS : at])), "r"(parity ^ wrapped) : "memory");
+        return passed;
+    }
+#endif
+
     // Copy one slot's content in two halves.
     DEVICE void send(const char *source, int half_bytes) {
         Shared &shared = block.shared;
         if (stopped) return;
         stopped = !wait_for(block, &shared.empty[slot], parity);
         if (stopped) return;
+#ifdef HUNGRY_FLIGHT
+        most_under_way = most_under_way == HEAD_FLIGHT ? HEAD_FLIGHT : hungry() ? HUNGRY_FLIGHT : FLIGHT;
+#endif
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            if (under_way == FLIGHT) await_oldest_copy();
+            while (under_way >= most_under_way) await_oldest_copy();
             barrier_expect(&shared.full[slot][half], half_bytes);
             bulk_copy(shared.ring[slot] + half * half_bytes, source + half * half_bytes, half_bytes, &shared.full[slot][half], policy);
             under_way++;
@@ -359,7 +388,9 @@ struct Producer {
                 send_matrix<GateUp>(source, layer);
                 send_matrix<Down>(source, layer);
             }
+            most_under_way = HEAD_FLIGHT;  // nothing is exchanged meanwhile
             send_matrix<Head>(source, LAYERS);
+            most_under_way = FLIGHT;
         }
         while (under_way) await_oldest_copy();  // none may land after the block has ended
     }
@@ -378,14 +409,18 @@ struct Consumer : Block {
 
     // The ring -----------------------------------------------------------------------------------------------------------
 
-    DEVICE const char *await_slot() {
-        wait_for(*this, &shared.full[slot][warp / (WARPS / 2)], parity);
-        return shared.ring[slot];
+    DEVICE const char *slot_at(int ahead) { return shared.ring[slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS]; }
+    DEVICE const char *await_slot(int ahead = 0) {
+        int at = slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS;
+        wait_for(*this, &shared.full[at][warp / (WARPS / 2)], at < slot ? parity ^ 1 : parity);
+        return shared.ring[at];
     }
-    DEVICE void release_slot() {
+    DEVICE void release_slots(int count = 1) {
         warp_sync();
-        if (lane == 0) barrier_arrive(&shared.empty[slot]);
-        if (++slot == SLOTS) slot = 0, parity ^= 1;
+        for (int i = 0; i < count; i++) {
+            if (lane == 0) barrier_arrive(&shared.empty[slot]);
+            if (++slot == SLOTS) slot = 0, parity ^= 1;
+        }
     }
 
     // The exchange -------------------------------------------------------------------------------------------------------
@@ -441,7 +476,10 @@ struct Consumer : Block {
 
     DEVICE float keep_pair(int pair, float first, float second, float2 weights) {
         *(float2 *)(shared.residual + 2 * pair) = {first, second};
-        *(float2 *)(shared.normed + 2 * pair) = {first * weights.x, second * weights.y};
+        float x = first * weights.x, y = second * weights.y;
+        u32 rounded = bfloat16_pair(x, y);
+        *(u32 *)(shared.normed + 2 * pair) = rounded;
+        *(u32 *)(shared.normed_rest + 2 * pair) = bfloat16_pair(x - low(rounded), y - high(rounded));
         return fmaf(first, first, second * second);
     }
 
@@ -483,103 +521,105 @@ struct Consumer : Block {
 
     // Matrices -----------------------------------------------------------------------------------------------------------
 
-    // This warp's segment of the input, in registers.
-    template <class M> DEVICE void take(const float *input, float *x) {
-        const float *segment = input + warp % M::SEGMENTS * M::WIDTH + lane * 8;
-#pragma unroll
-        for (int i = 0; i < M::WIDTH / 256; i++) {
-            float4 a = *(const float4 *)(segment + i * 256), b = *(const float4 *)(segment + i * 256 + 4);
-            x[i * 8] = a.x, x[i * 8 + 1] = a.y, x[i * 8 + 2] = a.z, x[i * 8 + 3] = a.w;
-            x[i * 8 + 4] = b.x, x[i * 8 + 5] = b.y, x[i * 8 + 6] = b.z, x[i * 8 + 7] = b.w;
+    struct Fragment { uint4 value, rest; };  // eight columns of the input; only the lanes 0-3 have one
+
+    template <bool WITH_REST> DEVICE Fragment load_fragment(const u16 *input, const u16 *rest, int column) {
+        Fragment fragment = {};
+        if (lane < 4) {
+            fragment.value = *(const uint4 *)(input + column + lane * 8);
+            if (WITH_REST) fragment.rest = *(const uint4 *)(rest + column + lane * 8);
         }
-    }
-    template <class M> DEVICE void take(const u16 *input, float *x) {
-        const u16 *segment = input + warp % M::SEGMENTS * M::WIDTH + lane * 8;
-#pragma unroll
-        for (int i = 0; i < M::WIDTH / 256; i++) unpack(*(const uint4 *)(segment + i * 256), x + i * 8);
+        return fragment;
     }
 
-    template <int WIDTH> DEVICE float dot(const char *segment, const float *x) {
-        float even = 0, odd = 0;
+    // One pass: eight rows in PASS_GROUPS slots, or as many as there are. The lanes 0-3 return two rows' products each.
+    template <class M, class Fragments> DEVICE float2 multiply_pass(Fragments fragment, int groups) {
+        for (int i = 0; i < groups; i++) await_slot(i);
+        int row = lane / 4, group = row / M::ROWS;  // the rows of missing groups are multiplied and not used
+        const char *weights = slot_at(group < groups ? group : 0) + (warp * M::COLUMN_STEPS * M::ROWS + row % M::ROWS) * (COLUMN_BLOCK * 2) + lane % 4 * 16;
+        float sums[4][4] = {};
 #pragma unroll
-        for (int i = 0; i < WIDTH / 256; i++) {
-            uint4 weights = *(const uint4 *)(segment + (i * 32 + lane) * 16);
-            if (i % 2) odd = dot8(weights, x + i * 8, odd);
-            else even = dot8(weights, x + i * 8, even);
+        for (int i = 0; i < M::COLUMN_STEPS; i++) {
+            Fragment x = fragment(i);
+            uint4 w = *(const uint4 *)(weights + i * M::ROWS * (COLUMN_BLOCK * 2));
+            multiply_tiles(sums[i % 2 * 2], x.value.x, x.rest.x, x.value.y, x.rest.y, w.x, w.y);
+            multiply_tiles(sums[i % 2 * 2 + 1], x.value.z, x.rest.z, x.value.w, x.rest.w, w.z, w.w);
         }
-        return even + odd;
+        release_slots(groups);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[0][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
+        return {sums[0][0] + sums[0][2], sums[0][1] + sums[0][3]};
     }
 
-    // Multiply this block's groups with an input: scratch[group * 8 + warp] is the product of each warp's segment.
-    template <class M, class Input> DEVICE Share multiply(const Input *input, int layer) {
+    // Multiply this block's rows of a matrix with an input (and its rest, if float32 was split into two) and call
+    // finish(first row of the block's, number of rows, their products) once for every ROUND_ROWS rows at most.
+    template <class M, bool WITH_REST, class Finish> DEVICE void multiply(const u16 *input, const u16 *rest, int layer, Finish finish) {
+        constexpr bool IN_REGISTERS = M::COLUMN_STEPS * (WITH_REST ? 8 : 4) <= 64;
         Share share = share_of<M>(index, layer);
-        float x[M::WIDTH / 32];
-        take<M>(input, x);
-        for (int g = 0; g < share.count; g += M::BATCH) {
-            float sums[M::BATCH];
+        int columns = warp * M::COLUMN_STEPS * COLUMN_BLOCK;
+        Fragment kept[IN_REGISTERS ? M::COLUMN_STEPS : 1];
+        if (IN_REGISTERS)
 #pragma unroll
-            for (int i = 0; i < M::BATCH; i++) {
-                if (g + i >= share.count) break;
-                sums[i] = dot<M::WIDTH>(await_slot() + warp * M::WIDTH * 2, x);
-                release_slot();
+            for (int i = 0; i < M::COLUMN_STEPS; i++) kept[i] = load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK);
+        auto fragment = [&](int i) {
+            return IN_REGISTERS ? kept[i] : load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK);
+        };
+        float *products = shared.scratch;
+        for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
+            int end = least(share.count, first + M::ROUND_GROUPS);
+#pragma unroll 2
+            for (int g = first; g < end; g += M::PASS_GROUPS) {
+                int groups = least(M::PASS_GROUPS, end - g);
+                float2 two = multiply_pass<M>(fragment, groups);
+                int row = lane * 2;
+                if (row < groups * M::ROWS) products[((g - first) * M::ROWS + row) * WARPS + warp] = two.x;
+                if (row + 1 < groups * M::ROWS) products[((g - first) * M::ROWS + row + 1) * WARPS + warp] = two.y;
             }
-#pragma unroll
-            for (int i = 0; i < M::BATCH; i++) {
-                if (g + i >= share.count) break;
-                sums[i] = warp_sum(sums[i]);
-                if (lane == 0) shared.scratch[(g + i) * WARPS + warp] = sums[i];
-            }
+            consumers_sync();
+            finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
+            products = products == shared.scratch ? shared.scratch + ROUND_ROWS * WARPS : shared.scratch;
         }
-        consumers_sync();
-        return share;
     }
 
-    // The product of one row, numbered from the block's first.
-    template <class M> DEVICE float product(int row) {
-        float sum = shared.scratch[row * M::SEGMENTS];
-#pragma unroll
-        for (int s = 1; s < M::SEGMENTS; s++) sum += shared.scratch[row * M::SEGMENTS + s];
-        return sum;
+    DEVICE float product(const float *products, int row) {
+        float4 a = *(const float4 *)(products + row * WARPS), b = *(const float4 *)(products + row * WARPS + 4);
+        return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
     }
 
     DEVICE void project_qkv(int layer) {
-        Share share = multiply<Qkv>(shared.normed, layer);
-        for (int i = thread; i < share.count * Qkv::ROWS; i += THREADS) {
-            int row = share.first * Qkv::ROWS + i;
-            if (row >= QKV_ROWS) break;
+        multiply<Qkv, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
+            int row = first + thread;
+            if (thread >= rows || row >= QKV_ROWS) return;
             float bias = QKV_BIAS ? launch.qkv_bias[layer * QKV_ROWS + row] : 0.f;
-            put_at(QKV_AT + row, fmaf(product<Qkv>(i), scale, bias));
-        }
+            put_at(QKV_AT + row, fmaf(product(products, thread), scale, bias));
+        });
     }
 
     // A projection back to the residual, which is added; `site` is 0 after attention, 1 after the MLP.
     template <class M> DEVICE void project_back(const u16 *input, int layer, int site, int at) {
-        Share share = multiply<M>(input, layer);
-        for (int i = thread; i < share.count * M::ROWS; i += THREADS) {
-            int row = share.first * M::ROWS + i;
-            if (row >= HIDDEN) break;
-            float value = product<M>(i) + shared.residual[row];
+        multiply<M, false>(input, 0, layer, [&](int first, int rows, const float *products) {
+            int row = first + thread;
+            if (thread >= rows || row >= HIDDEN) return;
+            float value = product(products, thread) + shared.residual[row];
             put_at(at + row, value);
             if (launch.residuals) launch.residuals[((u64)(step * LAYERS + layer) * 2 + site) * HIDDEN + row] = value;
-        }
+        });
     }
 
     // A group holds as many rows of the gate as of the up projection.
-    DEVICE float gated_unit(int unit) {
+    DEVICE float gated_unit(const float *products, int unit) {
         constexpr int UNITS = GateUp::ROWS / 2;
         int gate_row = unit / UNITS * GateUp::ROWS + unit % UNITS;
-        float gate = product<GateUp>(gate_row) * scale, up = product<GateUp>(gate_row + UNITS) * scale;
+        float gate = product(products, gate_row) * scale, up = product(products, gate_row + UNITS) * scale;
         return gate / (1.f + __expf(-gate)) * up;
     }
 
     DEVICE void project_gate_up(int layer) {
-        Share share = multiply<GateUp>(shared.normed, layer);
-        constexpr int UNITS = GateUp::ROWS / 2;
-        for (int i = thread; i < share.count * UNITS / 2; i += THREADS) {
-            int unit = share.first * UNITS + 2 * i;
-            if (unit >= INNER) break;
-            put_at(GATED_AT + unit / 2, bfloat16_pair(gated_unit(2 * i), gated_unit(2 * i + 1)));
-        }
+        multiply<GateUp, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
+            int unit = first / 2 + 2 * thread;
+            if (4 * thread >= rows || unit >= INNER) return;
+            put_at(GATED_AT + unit / 2, bfloat16_pair(gated_unit(products, 2 * thread), gated_unit(products, 2 * thread + 1)));
+        });
     }
 
     // Attention ----------------------------------------------------------------------------------------------------------
@@ -587,8 +627,7 @@ struct Consumer : Block {
     static constexpr int KEY_LANES = HEAD_SIZE / 8;      // lanes that read one key, 16 bytes each
     static constexpr int KEYS_AT_ONCE = 32 / KEY_LANES;
     static constexpr int KEY_STEPS = PAGE / WARPS / KEYS_AT_ONCE;
-    static constexpr int HALF = HEAD_SIZE / 2;
-    static constexpr int TURNS = HALF / 32;              // pairs of values that a lane rotates
+    static constexpr int HALF = HEAD_SIZE / 2;           // RoPE turns value i with value i + HALF
 
     struct Softmax {                                     // of one warp's keys, over a lane's eight values
         float query[QUERIES][8], value[QUERIES][8], maximum[QUERIES], sum[QUERIES];
@@ -640,7 +679,7 @@ struct Consumer : Block {
             const char *segment = await_slot() + warp * (PAGE_BYTES / WARPS) + lane * 16;
 #pragma unroll
             for (int i = 0; i < KEY_STEPS; i++) use(i, *(const uint4 *)(segment + i * 512));
-            release_slot();
+            release_slots();
         };
         int first = warp * (PAGE / WARPS) + lane / KEY_LANES;
         attend<KEY_STEPS>(state, [&](int i) { return first + i * KEYS_AT_ONCE < tokens; }, read_slot, read_slot);
@@ -652,73 +691,71 @@ struct Consumer : Block {
                   [&](auto use) { use(0, *(const uint4 *)(shared.value + at)); });
     }
 
-    struct Rotation { float cosine[TURNS], sine[TURNS]; };
+    struct HeadPart { float2 first, second; };  // a lane's two values of each half of a head
 
-    DEVICE Rotation load_rotation(int position) {
-        Rotation rotation;
-        const float *table = launch.rotation + (u64)position * HEAD_SIZE;
-#pragma unroll
-        for (int i = 0; i < TURNS; i++) rotation.cosine[i] = table[i * 32 + lane], rotation.sine[i] = table[HALF + i * 32 + lane];
-        return rotation;
+    DEVICE HeadPart load_part(const float *head) {
+        if (2 * lane >= HALF) return {};
+        return {*(const float2 *)(head + 2 * lane), *(const float2 *)(head + HALF + 2 * lane)};
     }
 
-    struct HeadNorm { float first[TURNS], second[TURNS]; };
-
-    DEVICE HeadNorm load_head_norm(int number) {
-        HeadNorm norm;
-        const float *weights = launch.head_norms + number * HEAD_SIZE;
-#pragma unroll
-        for (int i = 0; i < TURNS; i++)
-            norm.first[i] = HEAD_NORMS ? weights[i * 32 + lane] : 1.f, norm.second[i] = HEAD_NORMS ? weights[HALF + i * 32 + lane] : 1.f;
-        return norm;
+    DEVICE HeadPart await_part(int at) {
+        HeadPart part = {};
+        if (2 * lane < HALF) {
+            const Word *words = launch.exchange + at + 2 * lane;
+            uint4 first, second;
+            Patience patience;
+            do first = get_two(words), second = get_two(words + HALF);
+            while ((first.y != tag || first.w != tag || second.y != tag || second.w != tag) && !gave_up(*this, patience));
+            part = {{bits_float(first.x), bits_float(first.z)}, {bits_float(second.x), bits_float(second.z)}};
+        }
+        warp_sync();
+        return part;
     }
 
-    // Norm and rotate one head, by one warp; store(i, value) for each value.
-    template <class Store> DEVICE void turn_head(const float *head, const HeadNorm &norm, const Rotation &rotation, Store store) {
-        float first[TURNS], second[TURNS], squares = 0;
-#pragma unroll
-        for (int i = 0; i < TURNS; i++) {
-            first[i] = head[i * 32 + lane], second[i] = head[HALF + i * 32 + lane];
-            squares += fmaf(first[i], first[i], second[i] * second[i]);
-        }
-        if (HEAD_NORMS) {
-            float factor = rsqrtf(warp_sum(squares) * (1.f / HEAD_SIZE) + EPSILON);
-#pragma unroll
-            for (int i = 0; i < TURNS; i++) first[i] *= factor * norm.first[i], second[i] *= factor * norm.second[i];
-        }
-#pragma unroll
-        for (int i = 0; i < TURNS; i++) {
-            store(i * 32 + lane, first[i] * rotation.cosine[i] - second[i] * rotation.sine[i]);
-            store(HALF + i * 32 + lane, second[i] * rotation.cosine[i] + first[i] * rotation.sine[i]);
-        }
+    DEVICE HeadPart normed_part(HeadPart x, const HeadPart &norm) {
+        if (!HEAD_NORMS) return x;
+        float squares = fmaf(x.first.x, x.first.x, x.first.y * x.first.y) + fmaf(x.second.x, x.second.x, x.second.y * x.second.y);
+        float factor = rsqrtf(warp_sum(squares) * (1.f / HEAD_SIZE) + EPSILON);
+        return {{x.first.x * (factor * norm.first.x), x.first.y * (factor * norm.first.y)},
+                {x.second.x * (factor * norm.second.x), x.second.y * (factor * norm.second.y)}};
     }
 
-    static DEVICE u16 bfloat16(float value) { return (u16)bfloat16_pair(value, 0.f); }
+    // `rotation` has the cosines in its first half, the sines in its second.
+    DEVICE HeadPart rotated_part(const HeadPart &x, const HeadPart &rotation) {
+        float2 cosine = rotation.first, sine = rotation.second;
+        return {{x.first.x * cosine.x - x.second.x * sine.x, x.first.y * cosine.y - x.second.y * sine.y},
+                {x.second.x * cosine.x + x.first.x * sine.x, x.second.y * cosine.y + x.first.y * sine.y}};
+    }
 
-    // This head's queries, and with `current` the current token's key and value, into shared memory.
+    DEVICE void store_part(float *head, const HeadPart &x, float factor) {
+        if (2 * lane >= HALF) return;
+        *(float2 *)(head + 2 * lane) = {x.first.x * factor, x.first.y * factor};
+        *(float2 *)(head + HALF + 2 * lane) = {x.second.x * factor, x.second.y * factor};
+    }
+
+    DEVICE void store_part(u16 *head, const HeadPart &x) {
+        if (2 * lane >= HALF) return;
+        *(u32 *)(head + 2 * lane) = bfloat16_pair(x.first.x, x.first.y);
+        *(u32 *)(head + HALF + 2 * lane) = bfloat16_pair(x.second.x, x.second.y);
+    }
+
+    // This head's queries, and if it is this member's the current token's key and value, into shared memory: a warp for each.
     DEVICE void gather_heads(const AttentionShare &share, int layer, int position) {
-        Rotation rotation = load_rotation(position);
-        HeadNorm query_norm = load_head_norm(2 * layer), key_norm = load_head_norm(2 * layer + 1);
-        const Word *words = launch.exchange + QKV_AT;
-        int pairs = share.current ? QUERY_VALUES / 2 + HEAD_SIZE : QUERY_VALUES / 2;
-        for (int i = thread; i < pairs; i += THREADS) {
-            int key = 2 * i - QUERY_VALUES, value = key - HEAD_SIZE;  // places in them, where not negative
-            int at = value >= 0 ? ATTENDED + KV_VALUES + share.head * HEAD_SIZE + value
-                     : key >= 0 ? ATTENDED + share.head * HEAD_SIZE + key
-                                : share.head * QUERY_VALUES + 2 * i;
-            float *target = value >= 0 ? shared.new_value + value : key >= 0 ? shared.new_key + key : shared.query + 2 * i;
-            uint4 two = await_two(words + at);
-            *(float2 *)target = {bits_float(two.x), bits_float(two.z)};
+        HeadPart rotation = load_part(launch.rotation + (u64)position * HEAD_SIZE), query_norm, key_norm;
+        if (HEAD_NORMS) {
+            query_norm = load_part(launch.head_norms + 2 * layer * HEAD_SIZE);
+            key_norm = load_part(launch.head_norms + (2 * layer + 1) * HEAD_SIZE);
         }
-        consumers_sync();
-        for (int head = warp; head < QUERIES + 2; head += WARPS) {
-            float *query = shared.query + head * HEAD_SIZE;
-            if (head < QUERIES) turn_head(query, query_norm, rotation, [&](int i, float value) { query[i] = value * QUERY_SCALE; });
-            else if (!share.current) break;
-            else if (head == QUERIES)
-                turn_head(shared.new_key, key_norm, rotation, [&](int i, float value) { shared.key[i] = bfloat16(value); });
-            else
-                for (int i = lane; i < HEAD_SIZE; i += 32) shared.value[i] = bfloat16(shared.new_value[i]);
+        for (int head = warp; head < (share.current ? QUERIES + 2 : QUERIES); head += WARPS) {
+            if (head < QUERIES) {
+                HeadPart query = await_part(QKV_AT + share.head * QUERY_VALUES + head * HEAD_SIZE);
+                store_part(shared.query + head * HEAD_SIZE, rotated_part(normed_part(query, query_norm), rotation), QUERY_SCALE);
+            } else if (head == QUERIES) {
+                HeadPart key = await_part(QKV_AT + ATTENDED + share.head * HEAD_SIZE);
+                store_part(shared.key, rotated_part(normed_part(key, key_norm), rotation));
+            } else {
+                store_part(shared.value, await_part(QKV_AT + ATTENDED + KV_VALUES + share.head * HEAD_SIZE));
+            }
         }
         consumers_sync();
     }
@@ -746,7 +783,7 @@ struct Consumer : Block {
         return PARTIAL_AT + ((head * MEMBERS + chunk) * QUERIES + query) * PARTIAL_WORDS;
     }
 
-    // Merge the warps, and write the values, or with more than one partial result what merge_chunks needs.
+    // Merge the warps, and write the values, or with more than one chunk what gather_chunks or merge_chunks needs.
     DEVICE void put_values(const AttentionShare &share) {
         for (int i = 2 * thread; i < QUERY_VALUES; i += 2 * THREADS) {
             int query = i / HEAD_SIZE, at = i % HEAD_SIZE;
@@ -765,6 +802,11 @@ struct Consumer : Block {
                 continue;
             }
             int words = partial_at(share.head, share.chunk, query);
+            if (share.merged_by_all()) {
+                put_at(words + at / 2, bfloat16_pair(first / sum, second / sum));
+                if (at == 0) put_at(words + HALF, maximum), put_at(words + HALF + 1, sum);
+                continue;
+            }
             put_at(words + at, first), put_at(words + at + 1, second);
             if (at == 0) put_at(words + HEAD_SIZE, maximum), put_at(words + HEAD_SIZE + 1, sum);
         }
@@ -801,6 +843,48 @@ struct Consumer : Block {
         put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(low / sum, high / sum));
     }
 
+    // Gather all heads' values of few chunks, and merge them in order on the way.
+    template <int CHUNKS> DEVICE void gather_chunks() {
+        for (int part = thread; part < ATTENDED / 4; part += THREADS) {  // four values
+            int head = part * 4 / HEAD_SIZE, at = part * 4 % HEAD_SIZE / 2;
+            uint4 values[CHUNKS], weights[CHUNKS];
+            Patience patience;
+            bool complete;
+            do {
+                complete = true;
+#pragma unroll
+                for (int c = 0; c < CHUNKS; c++) {
+                    const Word *words = launch.exchange + partial_at(head / QUERIES, c, head % QUERIES);
+                    values[c] = get_two(words + at), weights[c] = get_two(words + HALF);
+                }
+#pragma unroll
+                for (int c = 0; c < CHUNKS; c++)
+                    complete &= (values[c].y == tag) & (values[c].w == tag) & (weights[c].y == tag) & (weights[c].w == tag);
+            } while (!complete && !gave_up(*this, patience));
+            float maximum = LOWEST, sum = 0, x[4] = {};
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) maximum = fmaxf(maximum, bits_float(weights[c].x));
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                float weight = exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
+                sum += weight;
+                x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
+                x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
+            }
+            float factor = 1.f / sum;
+            uint2 rounded = {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
+            *(uint2 *)(shared.attended + 4 * part) = rounded;
+        }
+        consumers_sync();
+    }
+
+    DEVICE void gather_attended(const AttentionShare &share) {
+        if (!share.merged_by_all()) gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
+        else if (share.partials() == 2) gather_chunks<2>();
+        else if (share.partials() == 3) gather_chunks<3>();
+        else gather_chunks<4>();
+    }
+
     DEVICE void attention(int layer, int position) {
         AttentionShare share(index, layer, position);
         if (share.active) {
@@ -820,7 +904,8 @@ struct Consumer : Block {
             put_values(share);
             if (share.current) store_key_and_value(key_offset);
         }
-        if (share.partials() > 1 && share.member < MERGERS) merge_chunks(share);
+        if (share.merged_by_members() && share.member < MERGERS) merge_chunks(share);
+        gather_attended(share);
     }
 
     // The head -----------------------------------------------------------------------------------------------------------
@@ -839,17 +924,16 @@ struct Consumer : Block {
 
     // Score this block's rows; thread 0 writes the best one for all.
     DEVICE void score_rows() {
-        Share share = multiply<Head>(shared.normed, LAYERS);
         float *scores = launch.scores && step >= launch.scores_from ? launch.scores + (u64)(step - launch.scores_from) * VOCABULARY : 0;
         float best = bits_float(0xff800000u);
         int id = VOCABULARY;
-        for (int i = thread; i < share.count * Head::ROWS; i += THREADS) {
-            int row = share.first * Head::ROWS + i;
-            if (row >= VOCABULARY) break;
-            float score = product<Head>(i) * scale;
+        multiply<Head, true>(shared.normed, shared.normed_rest, LAYERS, [&](int first, int rows, const float *products) {
+            int row = first + thread;
+            if (thread >= rows || row >= VOCABULARY) return;
+            float score = product(products, thread) * scale;
             if (scores) scores[row] = score;
             keep_better(best, id, score, row);
-        }
+        });
         best_of_warp(best, id);
         if (lane == 0) shared.best_score[warp] = best, shared.best_id[warp] = id;
         consumers_sync();
@@ -885,7 +969,6 @@ struct Consumer : Block {
             tag++;
             project_qkv(layer);
             attention(layer, position);
-            gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
             project_back<Output>(shared.attended, layer, 0, MIDDLE_AT);
             gather_residual(MIDDLE_AT, 2 * layer + 1);
             project_gate_up(layer);
@@ -940,7 +1023,7 @@ DEVICE void prepare(const Block &block) {
         publish_barriers();
     }
     // The columns of padding, whose weights are zero, must be numbers.
-    for (int i = HIDDEN + block.thread; i < NORMED; i += THREADS + 32) shared.normed[i] = 0;
+    for (int i = HIDDEN + block.thread; i < NORMED; i += THREADS + 32) shared.normed[i] = shared.normed_rest[i] = 0;
     for (int i = ATTENDED + block.thread; i < Output::COLUMNS; i += THREADS + 32) shared.attended[i] = 0;
     for (int i = INNER + block.thread; i < Down::COLUMNS; i += THREADS + 32) shared.gated[i] = 0;
     block_sync();

@@ -1,9 +1,10 @@
 """What of the persistent kernel is data: which shapes fit, who multiplies which rows, and the stream of weights.
 
-Each matrix is cut into groups, which a block multiplies at once: a group is eight segments, one per warp, of `width`
-columns each, and a row is `segments` of them. The groups of each matrix are dealt to the blocks in runs, as evenly as they
-go; who gets one group more changes from matrix to matrix, so that all blocks' streams are about equally long. A block's
-stream is its groups in order of use: for each layer QKV, output, gate and up, down; the head last.
+Each matrix is cut into groups of some rows, of which each of a block's eight warps multiplies an eighth of the columns. The
+groups of each matrix are dealt to the blocks in runs, as evenly as they go; who gets one group more changes from matrix to
+matrix, so that all blocks' streams are about equally long. A block's stream is its groups in order of use: for each layer
+QKV, output, gate and up, down; the head last. A group is stored as (column blocks, rows, COLUMN_BLOCK), so that a warp reads
+consecutive bytes.
 
 This module needs neither torch nor CUDA. The arrays that are packed may be numpy's or torch's.
 """
@@ -20,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 WARPS = 8
-UNIT = 256  # columns that a warp reads at once, eight per lane; a group is a multiple of WARPS * UNIT values
+COLUMN_BLOCK = 32  # columns that four lanes read at once
+ROUND_ROWS = 64  # rows whose products are summed over the warps at a time
+UNIT = WARPS * COLUMN_BLOCK  # columns are padded to a multiple, which is also the unit in which streams are counted
 PAGE = 64  # tokens in a page of the KV cache
-WIDEST = 1792  # columns of a segment: a lane keeps 1/32 of them in registers
-USUAL_WIDTH = 1024
+USUAL_GROUP_BYTES = 16_384
+SMALL_LAYER_BYTES = 1 << 20  # of one block
 MOST_MEMBERS = 32  # blocks that share a KV head
 MOST_SLOTS = 16
 LAYER_MATRICES = ("qkv", "output", "gate_up", "down")
@@ -68,13 +71,6 @@ def misfit(shape: DecoderShape, multiprocessors: int, shared_bytes: int) -> str 
     for name, size in (("hidden", shape.hidden), ("inner", shape.inner)):
         if size % 8:
             return f"the {name} size of {size} is no multiple of 8, and activations are exchanged in pairs of pairs."
-    for name, columns in (("hidden", shape.hidden), ("inner", shape.inner), ("attention", shape.attended)):
-        if columns > WARPS * WIDEST:
-            return (
-                f"the {name} size of {columns} is more than the {WARPS * WIDEST} values that eight warps hold in registers."
-            )
-    if shape.hidden > WARPS // 2 * WIDEST:
-        return f"the hidden size of {shape.hidden} is more than {WARPS // 2 * WIDEST}: a gate and its up row need one group."
     schedule = Schedule(shape, multiprocessors, shared_bytes)
     if schedule.blocks < shape.kv_heads:
         return f"{shape.kv_heads} KV heads are more than the {schedule.blocks} blocks that the matrices' rows occupy."
@@ -92,16 +88,11 @@ class MatrixPlan:
     name: str
     rows: int
     columns: int
-    segments: int
-    width: int
+    rows_per_group: int
     bundle: int  # groups that stay together
     blocks: int
     turn: int = 0  # which block gets the first run, in the first layer
     paired: bool = False  # the rows are two matrices of rows / 2, side by side in each group
-
-    @property
-    def rows_per_group(self) -> int:
-        return WARPS // self.segments
 
     @property
     def groups(self) -> int:
@@ -120,11 +111,15 @@ class MatrixPlan:
 
     @property
     def padded_columns(self) -> int:
-        return self.segments * self.width
+        return -(-self.columns // UNIT) * UNIT
 
     @property
     def group_bytes(self) -> int:
-        return WARPS * self.width * 2
+        return self.rows_per_group * self.padded_columns * 2
+
+    @property
+    def units_per_group(self) -> int:
+        return self.rows_per_group * self.padded_columns // UNIT
 
     def share(self, turned_block: int) -> tuple[int, int]:
         """The first group and the number of groups of a block, counted from the one that gets the first run."""
@@ -133,23 +128,24 @@ class MatrixPlan:
 
 
 def plan_matrix(name: str, rows: int, columns: int, multiprocessors: int, paired: bool = False) -> MatrixPlan:
-    """Segments that waste the fewest columns, then such that all multiprocessors get a group, then the usual width."""
-    candidates = []
-    for segments in (1, 2, 4) if paired else (1, 2, 4, 8):
-        width = -(-columns // (segments * UNIT)) * UNIT
-        if width <= WIDEST:
-            bundle = 2 if paired and segments == 4 else 1  # two gated units make one word
-            plan = MatrixPlan(name, rows, columns, segments, width, bundle, 1, paired=paired)
-            idle = max(0, multiprocessors - plan.groups // bundle)
-            candidates.append(((plan.padded_columns, idle, width > USUAL_WIDTH, -width), plan))
-    return min(candidates, key=lambda candidate: candidate[0])[1]
+    """The most rows to a group of the usual size, but so few that all multiprocessors get a group."""
+    fewest = 2 if paired else 1
+    for rows_per_group in (8, 4, 2, 1):
+        bundle = 2 if paired and rows_per_group == 2 else 1  # two gated units make one word
+        plan = MatrixPlan(name, rows, columns, rows_per_group, bundle, 1, paired=paired)
+        fits = plan.group_bytes <= USUAL_GROUP_BYTES and plan.groups // bundle >= multiprocessors
+        if fits or rows_per_group == fewest:
+            break
+    return plan
 
 
 class Schedule:
     """A shape's division over the blocks of a card."""
 
-    def __init__(self, shape: DecoderShape, multiprocessors: int, shared_bytes: int, chunk_pages: int = 1) -> None:
-        self.shape, self.shared_bytes, self.chunk_pages = shape, shared_bytes, chunk_pages
+    def __init__(
+        self, shape: DecoderShape, multiprocessors: int, shared_bytes: int, chunk_pages: int = 1, direct_chunks: int = 4
+    ) -> None:
+        self.shape, self.shared_bytes, self.chunk_pages, self.direct_chunks = shape, shared_bytes, chunk_pages, direct_chunks
         sizes = {
             "qkv": (shape.qkv_rows, shape.hidden),
             "output": (shape.hidden, shape.attended),
@@ -206,10 +202,10 @@ class Schedule:
         """Slots of the ring: what the rest of kernel.cu's Shared leaves, which is counted here, rounded up."""
         shape, plans = self.shape, self.matrices
         queries, size = shape.query_heads_per_kv_head, shape.head_size
-        normed = max(plans[name].padded_columns for name in ("qkv", "gate_up", "head"))
-        scratch = max(WARPS * queries * size, *(plan.most * WARPS for plan in plans.values()))
+        normed = plans["qkv"].padded_columns
+        scratch = max(2 * ROUND_ROWS * WARPS, WARPS * queries * size)
         merged = self.members * (queries * size // self.mergers + 2)
-        floats = shape.hidden + normed + scratch + queries * size + 2 * size + 2 * WARPS * queries + merged + 4 * WARPS + 8
+        floats = shape.hidden + normed + scratch + queries * size + 2 * WARPS * queries + merged + 4 * WARPS + 8
         halves = plans["output"].padded_columns + plans["down"].padded_columns + 2 * size
         rest = 4 * floats + 2 * halves + 24 * MOST_SLOTS + 256
         return min(MOST_SLOTS, (self.shared_bytes - rest) // self.slot_bytes)
@@ -229,13 +225,13 @@ class Schedule:
         position, offsets = np.zeros(self.blocks, np.int64), {}
         for name, layer in self.matrices_in_order():
             offsets[name, layer] = position.copy()
-            units = self.matrices[name].width // UNIT
+            units = self.matrices[name].units_per_group
             position += [self.share(name, layer, block)[1] * units for block in range(self.blocks)]
         return offsets, position
 
     @property
     def units(self) -> NDArray[np.int64]:
-        """The length of each block's stream, in units of WARPS * UNIT values."""
+        """The length of each block's stream, in units of UNIT values."""
         return self._offsets[1]
 
     @property
@@ -245,11 +241,11 @@ class Schedule:
 
     @property
     def stream_shape(self) -> tuple[int, int]:
-        return self.blocks * self.stream_units, WARPS * UNIT
+        return self.blocks * self.stream_units, UNIT
 
     def places(self, name: str, layer: int) -> NDArray[np.int64]:
         """Where each unit of a matrix, in the order of its groups, lies in the stream of all blocks."""
-        plan, units = self.matrices[name], self.matrices[name].width // UNIT
+        plan, units = self.matrices[name], self.matrices[name].units_per_group
         places = np.empty((plan.groups, units), np.int64)
         for block in range(self.blocks):
             first, count = self.share(name, layer, block)
@@ -261,7 +257,7 @@ class Schedule:
         """Copy the matrix, or the parts that make it, into a stream of zeros. The parts of gate_up are the gate and the up
         projection; the others are put below each other."""
         plan = self.matrices[name]
-        groups = stream[places].reshape(plan.groups, plan.rows_per_group, plan.padded_columns)
+        groups = self._groups(plan, stream, places)
         if plan.paired:
             half = plan.rows_per_group // 2
             for part, matrix in enumerate(matrices):
@@ -272,12 +268,13 @@ class Schedule:
             for matrix in matrices:
                 rows[start : start + len(matrix), : plan.columns] = matrix
                 start += len(matrix)
-        stream[places] = groups.reshape(-1, WARPS * UNIT)
+        blocks = groups.reshape(plan.groups, plan.rows_per_group, -1, COLUMN_BLOCK)
+        stream[places] = blocks.swapaxes(1, 2).reshape(-1, UNIT)
 
     def unpack(self, name: str, lengths: list[int], stream: Any, places: Any) -> list[Any]:
         """The inverse of `pack`: the parts, which have these numbers of rows."""
         plan = self.matrices[name]
-        groups = stream[places].reshape(plan.groups, plan.rows_per_group, plan.padded_columns)
+        groups = self._groups(plan, stream, places)
         if plan.paired:
             half = plan.rows_per_group // 2
             parts = [groups[:, :half], groups[:, half:]]
@@ -288,7 +285,19 @@ class Schedule:
         rows, ends = groups.reshape(-1, plan.padded_columns), list(itertools.accumulate(lengths))
         return [rows[end - length : end, : plan.columns] for end, length in zip(ends, lengths, strict=True)]
 
-    def definitions(self, flight: int = 2) -> dict[str, str]:
+    @staticmethod
+    def _groups(plan: MatrixPlan, stream: Any, places: Any) -> Any:
+        """A copy of a matrix's groups, as (groups, rows of a group, columns)."""
+        blocks = stream[places].reshape(plan.groups, -1, plan.rows_per_group, COLUMN_BLOCK)
+        return blocks.swapaxes(1, 2).reshape(plan.groups, plan.rows_per_group, plan.padded_columns)
+
+    @property
+    def flight(self) -> int:
+        """Copies under way at a time: few where a layer takes about as long as its exchanges, more for large layers."""
+        layer_bytes = sum(plan.groups * plan.group_bytes for plan in self.matrices.values() if plan.name != "head")
+        return 2 if layer_bytes < SMALL_LAYER_BYTES * self.blocks else min(8, 2 * self.slots)
+
+    def definitions(self, flight: int | None = None) -> dict[str, str]:
         """The constants that kernel.cu is compiled with."""
         shape = self.shape
         values: dict[str, object] = {
@@ -296,10 +305,15 @@ class Schedule:
             "HEAD_SIZE": shape.head_size, "INNER": shape.inner, "VOCABULARY": shape.vocabulary,
             "EPSILON": f"{shape.epsilon!r}f", "HEAD_NORMS": int(shape.head_norms), "QKV_BIAS": int(shape.qkv_bias),
             "QUERY_SCALE": f"{shape.head_size**-0.5 / np.log(2):.9e}f", "BLOCKS": self.blocks, "LAYER_TURN": self.layer_turn,
-            "MEMBERS": self.members, "MERGERS": self.mergers, "CHUNK_PAGES": self.chunk_pages, "SLOTS": self.slots,
-            "FLIGHT": flight, "SHARED_BYTES": self.shared_bytes, "GATE_UP_BUNDLE": self.matrices["gate_up"].bundle,
+            "MEMBERS": self.members, "MERGERS": self.mergers, "CHUNK_PAGES": self.chunk_pages, "DIRECT_CHUNKS": self.direct_chunks, "SLOTS": self.slots,
+            "FLIGHT": flight or self.flight, "HEAD_FLIGHT": min(8, 2 * self.slots), "SHARED_BYTES": self.shared_bytes, "GATE_UP_BUNDLE": self.matrices["gate_up"].bundle,
         }  # fmt: skip
         for name, plan in self.matrices.items():
-            for field in ("groups", "segments", "width", "turn"):
-                values[f"{name}_{field}".upper()] = getattr(plan, field)
+            sizes = {
+                "GROUPS": plan.groups,
+                "GROUP_ROWS": plan.rows_per_group,
+                "COLUMNS": plan.padded_columns,
+                "TURN": plan.turn,
+            }
+            values |= {f"{name.upper()}_{field}": size for field, size in sizes.items()}
         return {name: str(value) for name, value in values.items()}
