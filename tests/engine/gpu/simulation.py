@@ -62,7 +62,7 @@ class SimulatedDecoder:
         patience: int = 20_000_000,
     ) -> None:
         shape = self.model.shape
-        self.status, self.chosen = np.zeros(4, np.int32), np.full(steps, -1, np.int32)
+        self.status, self.chosen = np.zeros(4, np.int32), np.full(steps, -2, np.int32)
         self.scores = np.full((steps, shape.vocabulary), np.nan, np.float32)
         self.residuals = np.full((steps, shape.layers, 2, shape.hidden), np.nan, np.float32)
         arrays = {
@@ -75,7 +75,8 @@ class SimulatedDecoder:
         if watched:
             arrays |= {"scores": self.scores, "residuals": self.residuals}
         launch = Launch(
-            **{name: array.ctypes.data for name, array in arrays.items()}, stream_stride=self.schedule.stream_units * UNIT * 2,
+            **{name: array.ctypes.data for name, array in arrays.items()},
+            stream_stride=self.schedule.stream_units * UNIT * 2,
             patience=patience, start=start, steps=steps, given=len(ids), stops=len(stop_ids), tag=self.tag,
             absent_block=absent_block,
         )  # fmt: skip

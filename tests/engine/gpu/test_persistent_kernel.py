@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from glassformer.engine.gpu.persistent.launch import KernelError, Launch
+from glassformer.engine.gpu.persistent.launch import NO_ID, KernelError, Launch
 from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule, misfit
-from tests.engine.gpu.reference import RandomModel, rounded
+from tests.engine.gpu.reference import RandomModel, rounded, to_bfloat16
 from tests.engine.gpu.simulation import SimulatedDecoder, compile_simulation
 
 
@@ -115,11 +115,15 @@ def test_when_a_block_is_missing_every_other_gives_up(make: Make, absent: int) -
     assert decoder.status[2] != absent
 
 
-def test_scores_that_are_no_numbers_end_the_launch(make: Make) -> None:
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_scores_that_are_no_numbers_end_the_launch(make: Make, number: float) -> None:
     decoder = make("head norms and biases")
-    decoder.embedding[5] = 0x7FC0
     decoder.run([5], 0, 3)
-    assert decoder.status[:2].tolist() == [KernelError.NOT_NUMBERS, 1]
+    second = decoder.chosen[1]
+    decoder.embedding[second] = to_bfloat16(np.float32(number))
+    decoder.run([5], 0, 6)
+    assert decoder.status[:2].tolist() == [KernelError.NONE, 3]
+    assert decoder.chosen.tolist() == [decoder.chosen[0], second, NO_ID, -2, -2, -2]
 
 
 def test_the_kernel_and_python_agree_on_sizes(make: Make) -> None:

@@ -15,7 +15,7 @@ from glassformer.engine.gpu.persistent.compiler import compiled
 from glassformer.engine.gpu.persistent.driver import CooperativeKernel
 from glassformer.engine.gpu.persistent.launch import KernelError, Launch
 from glassformer.engine.gpu.persistent.schedule import PAGE, DecoderShape, Schedule, misfit
-from glassformer.errors import ExecutorError, InputError, NotNumbers
+from glassformer.errors import ExecutorError, InputError
 
 THREADS = 288
 STATUS = 4  # numbers before the ids in the results
@@ -38,7 +38,7 @@ class DecoderWeights:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a launch computed: ids[i] is the best id after step i."""
+    """What a launch computed: ids[i] is the best id after step i, or NO_ID, the last, where scores are no numbers."""
 
     ids: list[int]
     scores: Tensor | None
@@ -106,7 +106,7 @@ class PersistentDecoder:
         start: int,
         steps: int,
         pool: Tensor,
-        page_table: Tensor,
+        pages: Sequence[int],
         *,
         stop_ids: Sequence[int] = (),
         scores_from: int | None = None,
@@ -115,14 +115,15 @@ class PersistentDecoder:
     ) -> Decoded:
         """Run up to `steps` tokens after `start` tokens in the cache: first the ids, then the best of each step.
 
-        The page table (int32) has the pages of all tokens up to start + steps. With `scores_from`, scores of that step and
-        the later ones are returned. The launch ends early after a stop id. `absent_block` makes the kernel time out.
+        `pages` are the sequence's pages of the pool, for all tokens up to start + steps. With `scores_from`, scores of that
+        step and the later ones are returned. The launch ends early after a stop id. An `absent_block` makes it time out.
         """
-        self._check(ids, start, steps, pool, page_table)
+        self._check(ids, start, steps, pool, pages)
         tags = steps * (self.shape.layers + 1)
         if self._tag + tags >= 1 << 32:
             self._forget_exchange()
-        given = torch.tensor([*ids, *stop_ids], dtype=torch.int32).to(self._device)
+        numbers = torch.tensor([*ids, *stop_ids, *pages], dtype=torch.int32).to(self._device)
+        ids_at, stop_ids_at, pages_at = (numbers.data_ptr() + 4 * at for at in (0, len(ids), len(ids) + len(stop_ids)))
         scores = residuals = None
         if scores_from is not None:
             scores = torch.empty(steps - scores_from, self.shape.vocabulary, dtype=torch.float32, device=self._device)
@@ -133,11 +134,11 @@ class PersistentDecoder:
             stream=self._stream.data_ptr(), stream_stride=self.schedule.stream_units * self._stream.shape[1] * 2,
             embedding=weights.embedding.data_ptr(), norms=weights.norms.data_ptr(), head_norms=_address(weights.head_norms),
             qkv_bias=_address(weights.qkv_bias), rotation=weights.rotation.data_ptr(), pool=pool.data_ptr(),
-            page_table=page_table.data_ptr(), exchange=self._exchange.data_ptr(), given_ids=given.data_ptr(),
-            stop_ids=given.data_ptr() + 4 * len(ids), chosen_ids=self._results.data_ptr() + 4 * STATUS,
+            page_table=pages_at, exchange=self._exchange.data_ptr(), given_ids=ids_at, stop_ids=stop_ids_at,
+            chosen_ids=self._results.data_ptr() + 4 * STATUS,
             scores=_address(scores), residuals=_address(residuals), status=self._results.data_ptr(),
-            patience=int(self.timeout * CLOCKS_PER_SECOND), start=start,
-            steps=steps, given=len(ids), stops=len(stop_ids), scores_from=scores_from or 0, tag=self._tag,
+            patience=int(self.timeout * CLOCKS_PER_SECOND), start=start, steps=steps,
+            given=len(ids), stops=len(stop_ids), scores_from=scores_from or 0, tag=self._tag,
             absent_block=absent_block,
         )  # fmt: skip
         with torch.cuda.device(self._device):
@@ -149,13 +150,12 @@ class PersistentDecoder:
         done = results[1]
         return Decoded(results[STATUS : STATUS + done], scores, residuals)
 
-    def _check(self, ids: Sequence[int], start: int, steps: int, pool: Tensor, page_table: Tensor) -> None:
+    def _check(self, ids: Sequence[int], start: int, steps: int, pool: Tensor, pages: Sequence[int]) -> None:
         shape = self.shape
         assert pool.is_contiguous()
         assert pool.dtype == torch.bfloat16
         assert tuple(pool.shape[1:]) == (shape.layers, 2, shape.kv_heads, PAGE, shape.head_size)
-        assert page_table.dtype == torch.int32
-        assert len(page_table) * PAGE >= start + steps
+        assert len(pages) * PAGE >= start + steps
         assert 0 < len(ids) <= steps <= self._most_steps
         if start + steps > len(self._weights.rotation):
             raise InputError(
@@ -169,8 +169,6 @@ class PersistentDecoder:
         if error == KernelError.NONE:
             return
         self._forget_exchange()
-        if error == KernelError.NOT_NUMBERS:
-            raise NotNumbers(f"the scores of step {steps} are no numbers: the weights or the KV cache are damaged.")
         raise ExecutorError(
             f"the persistent kernel gave up after {self.timeout:g} seconds without progress (block {block}, step {steps}): "
             "another program may hold the GPU. Try again, or use another executor."

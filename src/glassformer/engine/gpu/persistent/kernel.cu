@@ -57,8 +57,10 @@ constexpr int QKV_ROWS = ATTENDED + 2 * KV_VALUES;
 constexpr int SLICE = QUERY_VALUES / MERGERS;  // values that one member merges
 static_assert(DIRECT_CHUNKS <= 4, "gather_chunks merges two, three or four chunks");
 constexpr float LOWEST = -1e30f;
+constexpr int NO_ID = -1;  // the scores are no numbers
+#define INFINITE bits_float(0x7f800000u)
 
-enum Error { NONE = 0, TIMED_OUT = 1, NOT_NUMBERS = 2 };
+enum Error { NONE = 0, TIMED_OUT = 1 };
 
 struct __align__(8) Word { u32 value, tag; };
 
@@ -111,7 +113,7 @@ struct Launch {                 // mirrored in decoder.py
     Word *exchange;
     const int *given_ids;       // ids of the first `given` steps; later ones are chosen
     const int *stop_ids;
-    int *chosen_ids;            // (steps)
+    int *chosen_ids;            // (steps); NO_ID ends them where scores are no numbers
     float *scores;              // (steps - scores_from, VOCABULARY), or null
     float *residuals;           // (steps, LAYERS, 2, HIDDEN): after attention and after the MLP, or null
     int *status;                // error, steps done, block that gave up
@@ -925,14 +927,15 @@ struct Consumer : Block {
     // Score this block's rows; thread 0 writes the best one for all.
     DEVICE void score_rows() {
         float *scores = launch.scores && step >= launch.scores_from ? launch.scores + (u64)(step - launch.scores_from) * VOCABULARY : 0;
-        float best = bits_float(0xff800000u);
+        float best = -INFINITE;
         int id = VOCABULARY;
         multiply<Head, true>(shared.normed, shared.normed_rest, LAYERS, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= VOCABULARY) return;
             float score = product(products, thread) * scale;
             if (scores) scores[row] = score;
-            keep_better(best, id, score, row);
+            bool number = fabsf(score) < INFINITE;
+            keep_better(best, id, number ? score : INFINITE, number ? row : NO_ID);
         });
         best_of_warp(best, id);
         if (lane == 0) shared.best_score[warp] = best, shared.best_id[warp] = id;
@@ -946,7 +949,7 @@ struct Consumer : Block {
 
     DEVICE int choose() {
         if (warp == 0) {
-            float best = bits_float(0xff800000u);
+            float best = -INFINITE;
             int id = VOCABULARY;
             for (int b = lane; b < BLOCKS; b += 32) {
                 uint4 two = await_two(launch.exchange + BEST_AT + 2 * b);
@@ -981,11 +984,10 @@ struct Consumer : Block {
     // Whether to go on after a token: thread 0 decides for its block, and all blocks alike unless they gave up.
     DEVICE bool finish_token(int id) {
         if (thread == 0) {
-            bool valid = id >= 0 && id < VOCABULARY, more = step + 1 < launch.steps && valid && !shared.halted;
+            bool more = step + 1 < launch.steps && id != NO_ID && !shared.halted;
             if (index == 0 && !shared.halted) {
                 launch.chosen_ids[step] = id;
                 launch.status[1] = step + 1;
-                if (!valid) claim_status(launch.status, NOT_NUMBERS);
             }
             if (step + 1 >= launch.given)
                 for (int i = 0; i < launch.stops; i++) more &= launch.stop_ids[i] != id;

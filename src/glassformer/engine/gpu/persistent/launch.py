@@ -9,7 +9,9 @@ from enum import IntEnum
 class KernelError(IntEnum):
     NONE = 0
     TIMED_OUT = 1
-    NOT_NUMBERS = 2
+
+
+NO_ID = -1  # chosen where scores are no numbers
 
 
 class Launch(ctypes.Structure):

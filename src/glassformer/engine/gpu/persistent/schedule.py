@@ -305,8 +305,10 @@ class Schedule:
             "HEAD_SIZE": shape.head_size, "INNER": shape.inner, "VOCABULARY": shape.vocabulary,
             "EPSILON": f"{shape.epsilon!r}f", "HEAD_NORMS": int(shape.head_norms), "QKV_BIAS": int(shape.qkv_bias),
             "QUERY_SCALE": f"{shape.head_size**-0.5 / np.log(2):.9e}f", "BLOCKS": self.blocks, "LAYER_TURN": self.layer_turn,
-            "MEMBERS": self.members, "MERGERS": self.mergers, "CHUNK_PAGES": self.chunk_pages, "DIRECT_CHUNKS": self.direct_chunks, "SLOTS": self.slots,
-            "FLIGHT": flight or self.flight, "HEAD_FLIGHT": min(8, 2 * self.slots), "SHARED_BYTES": self.shared_bytes, "GATE_UP_BUNDLE": self.matrices["gate_up"].bundle,
+            "MEMBERS": self.members, "MERGERS": self.mergers, "CHUNK_PAGES": self.chunk_pages,
+            "DIRECT_CHUNKS": self.direct_chunks, "SLOTS": self.slots, "FLIGHT": flight or self.flight,
+            "HEAD_FLIGHT": min(8, 2 * self.slots), "SHARED_BYTES": self.shared_bytes,
+            "GATE_UP_BUNDLE": self.matrices["gate_up"].bundle,
         }  # fmt: skip
         for name, plan in self.matrices.items():
             sizes = {
