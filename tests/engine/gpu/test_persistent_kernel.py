@@ -25,12 +25,13 @@ class Case:
     flight: int | None = None
 
 
+PLAIN = "head norms and biases"
 CASES = {
-    "head norms and biases": Case(DecoderShape(2, 256, 4, 2, 64, 512, 300, 1e-6, True, True), 6),
-    "padded columns, wide heads": Case(DecoderShape(2, 328, 2, 2, 128, 520, 203, 1e-5), 5, flight=3, direct_chunks=1),
-    "few rows in a group": Case(DecoderShape(1, 2048, 4, 1, 64, 4096, 200, 1e-6), 4, chunk_pages=2),
-    "gates in bundles": Case(DecoderShape(1, 4096, 3, 1, 64, 64, 150, 1e-6, True), 5, direct_chunks=2),
-    "single rows": Case(DecoderShape(1, 256, 2, 1, 64, 10_240, 150, 1e-6), 3),
+    PLAIN: Case(DecoderShape(2, 256, 4, 2, 64, 128, 100, 1e-6, True, True), 6),
+    "padded columns, wide heads": Case(DecoderShape(2, 72, 2, 2, 128, 264, 83, 1e-5), 5, flight=3, direct_chunks=1),
+    "few rows in a group": Case(DecoderShape(1, 2048, 2, 1, 64, 64, 50, 1e-6), 4, chunk_pages=2),
+    "gates in bundles": Case(DecoderShape(1, 4096, 3, 1, 64, 64, 30, 1e-6, True), 5, direct_chunks=2),
+    "single rows": Case(DecoderShape(1, 64, 2, 1, 64, 8192, 50, 1e-6), 3),
 }
 Make = Callable[[str], SimulatedDecoder]
 
@@ -59,14 +60,13 @@ def random_cache(decoder: SimulatedDecoder, tokens: int) -> NDArray[np.float32]:
     return cache
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("start", [0, 63, 150])
+@pytest.mark.parametrize(("name", "start"), [(PLAIN, 0), (PLAIN, 150), *((name, 63) for name in CASES)])
 def test_scores_and_residuals_are_those_of_a_plain_forward_pass(make: Make, name: str, start: int) -> None:
     decoder = make(name)
     cache = random_cache(decoder, start)
-    decoder.run([5, 7], start, 3)
-    assert decoder.status[:2].tolist() == [KernelError.NONE, 3]
-    for step, token in enumerate([5, 7, decoder.chosen[1]]):
+    decoder.run([5, 7], start, 3 if name == PLAIN else 2)
+    assert decoder.status[:2].tolist() == [KernelError.NONE, len(decoder.chosen)]
+    for step, token in enumerate([5, 7, decoder.chosen[1]][: len(decoder.chosen)]):
         scores, residuals = decoder.model.forward(int(token), start + step, cache, decoder.rotation)
         assert np.linalg.norm(decoder.scores[step] - scores) < 4e-3 * np.linalg.norm(scores)
         assert np.linalg.norm(decoder.residuals[step] - residuals) < 4e-3 * np.linalg.norm(residuals)
@@ -74,7 +74,7 @@ def test_scores_and_residuals_are_those_of_a_plain_forward_pass(make: Make, name
 
 
 def test_numbers_are_equal_in_any_order_of_threads_watched_or_not(make: Make) -> None:
-    decoder = make("head norms and biases")
+    decoder = make(PLAIN)
     random_cache(decoder, 126)
     decoder.run([5], 126, 3)
     ids, scores, residuals = decoder.chosen, decoder.scores, decoder.residuals
@@ -87,7 +87,7 @@ def test_numbers_are_equal_in_any_order_of_threads_watched_or_not(make: Make) ->
 
 
 def test_one_launch_of_many_tokens_equals_many_launches(make: Make) -> None:
-    decoder = make("head norms and biases")
+    decoder = make(PLAIN)
     decoder.run([5], 0, 6)
     together = decoder.chosen.tolist()
     apart = []
@@ -98,10 +98,10 @@ def test_one_launch_of_many_tokens_equals_many_launches(make: Make) -> None:
 
 
 def test_a_stop_id_ends_the_launch(make: Make) -> None:
-    decoder = make("head norms and biases")
+    decoder = make(PLAIN)
     decoder.run([5], 0, 6)
     ids = decoder.chosen.tolist()
-    decoder.run([5], 0, 6, stop_ids=(299, ids[2]))
+    decoder.run([5], 0, 6, stop_ids=(99, ids[2]))
     assert decoder.status[:2].tolist() == [KernelError.NONE, ids.index(ids[2]) + 1]
     decoder.run([5], 0, 2)  # the exchange is in order
     assert decoder.chosen.tolist() == ids[:2]
@@ -109,7 +109,7 @@ def test_a_stop_id_ends_the_launch(make: Make) -> None:
 
 @pytest.mark.parametrize("absent", range(6))
 def test_when_a_block_is_missing_every_other_gives_up(make: Make, absent: int) -> None:
-    decoder = make("head norms and biases")
+    decoder = make(PLAIN)
     decoder.run([5], 60, 3, absent_block=absent, patience=300_000)
     assert decoder.status[:2].tolist() == [KernelError.TIMED_OUT, 0]
     assert decoder.status[2] != absent
@@ -117,7 +117,7 @@ def test_when_a_block_is_missing_every_other_gives_up(make: Make, absent: int) -
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_scores_that_are_no_numbers_end_the_launch(make: Make, number: float) -> None:
-    decoder = make("head norms and biases")
+    decoder = make(PLAIN)
     decoder.run([5], 0, 3)
     second = decoder.chosen[1]
     decoder.embedding[second] = to_bfloat16(np.float32(number))

@@ -50,7 +50,7 @@ def parts_of(shape: DecoderShape, name: str) -> list[int]:
     }[name]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(shapes(), st.integers(2, 40))
 def test_unpacking_the_stream_gives_every_matrix_back(shape: DecoderShape, multiprocessors: int) -> None:
     schedule, random = Schedule(shape, multiprocessors, SHARED_BYTES), np.random.default_rng(0)
@@ -85,7 +85,7 @@ def test_every_group_belongs_to_one_block_and_every_block_owns_a_part_of_every_m
         assert plan.padded_columns >= plan.columns
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(shapes(), st.integers(2, 40))
 def test_a_blocks_stream_is_its_groups_in_the_order_of_use_without_gaps(shape: DecoderShape, multiprocessors: int) -> None:
     schedule = Schedule(shape, multiprocessors, SHARED_BYTES)
