@@ -136,9 +136,8 @@ struct Shared {
     float maximum[WARPS][QUERIES], sum[WARPS][QUERIES];
     float merged[MEMBERS][SLICE + 2];
     float squares[WARPS];
-    float best_score[WARPS];
-    int best_id[WARPS];
-    int chosen;
+    float best_score[WARPS], chosen_score[WARPS];
+    int best_id[WARPS], chosen_id[WARPS];
     int more;                           // tokens follow
     volatile int halted;                // this block gave up, or is done
     u64 full[SLOTS][2], empty[SLOTS], token_begun;
@@ -947,21 +946,23 @@ struct Consumer : Block {
         put_at(BEST_AT + 2 * index, best), put_at(BEST_AT + 2 * index + 1, (u32)id);
     }
 
+    // The best of all blocks, the same for all threads.
     DEVICE int choose() {
-        if (warp == 0) {
-            float best = -INFINITE;
-            int id = VOCABULARY;
-            for (int b = lane; b < BLOCKS; b += 32) {
-                uint4 two = await_two(launch.exchange + BEST_AT + 2 * b);
-                keep_better(best, id, bits_float(two.x), (int)two.z);
-            }
-            fence();
-            warp_sync();
-            best_of_warp(best, id);
-            if (lane == 0) shared.chosen = id;
+        float best = -INFINITE;
+        int id = VOCABULARY;
+        for (int b = thread; b < BLOCKS; b += THREADS) {
+            uint4 two = await_two(launch.exchange + BEST_AT + 2 * b);
+            keep_better(best, id, bits_float(two.x), (int)two.z);
         }
+        fence();  // what the blocks stored before, before what follows
+        warp_sync();
+        best_of_warp(best, id);
+        if (lane == 0) shared.chosen_score[warp] = best, shared.chosen_id[warp] = id;
         consumers_sync();
-        return shared.chosen;
+        best = shared.chosen_score[0], id = shared.chosen_id[0];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) keep_better(best, id, shared.chosen_score[w], shared.chosen_id[w]);
+        return id;
     }
 
     // All ---------------------------------------------------------------------------------------------------------------

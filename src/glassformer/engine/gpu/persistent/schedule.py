@@ -205,7 +205,7 @@ class Schedule:
         normed = plans["qkv"].padded_columns
         scratch = max(2 * ROUND_ROWS * WARPS, WARPS * queries * size)
         merged = self.members * (queries * size // self.mergers + 2)
-        floats = shape.hidden + normed + scratch + queries * size + 2 * WARPS * queries + merged + 4 * WARPS + 8
+        floats = shape.hidden + normed + scratch + queries * size + 2 * WARPS * queries + merged + 5 * WARPS + 8
         halves = plans["output"].padded_columns + plans["down"].padded_columns + 2 * size
         rest = 4 * floats + 2 * halves + 24 * MOST_SLOTS + 256
         return min(MOST_SLOTS, (self.shared_bytes - rest) // self.slot_bytes)
