@@ -22,6 +22,7 @@ from triton.runtime import interpreter  # noqa: E402
 
 _patch_tensor = interpreter._patch_lang_tensor
 _cast = interpreter.InterpreterBuilder.cast_impl
+_call = interpreter.InterpretedFunction.__call__
 _launch = interpreter.GridExecutor.__call__
 
 
@@ -57,8 +58,16 @@ def _launch_silently(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _launch(self, *args, **kwargs)
 
 
+def _call_device_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The kernel around a function of ours has patched the language already, which takes a third of the time."""
+    if self.fn.__module__.startswith("triton."):
+        return _call(self, *args, **kwargs)
+    return self.rewrite()(*args, **kwargs)
+
+
 if interpreter._patch_lang_tensor.__module__ != __name__:
     interpreter._patch_lang_tensor = _patch_tensor_for_numpy
     interpreter.InterpreterBuilder.create_dot = _dot
     interpreter.InterpreterBuilder.cast_impl = _cast_to_nearest
     interpreter.GridExecutor.__call__ = _launch_silently
+    interpreter.InterpretedFunction.__call__ = _call_device_function

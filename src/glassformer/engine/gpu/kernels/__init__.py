@@ -25,7 +25,6 @@ from glassformer.engine.gpu.kernels.tensors import (
     DeviceMatrix,
     DeviceNorm,
     PassTensors,
-    Scratch,
     float_matrix,
 )  # fmt: skip
 
@@ -35,7 +34,6 @@ __all__ = [
     "DeviceMatrix",
     "DeviceNorm",
     "PassTensors",
-    "Scratch",
     "activate",
     "add",
     "attention",

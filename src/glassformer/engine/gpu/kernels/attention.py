@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from glassformer.engine.gpu.kernels.functions import overlap_options, prefetch, start_next_kernel, wait_for_inputs
-from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors, Scratch
+from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
 NEVER = tl.constexpr(float("-inf"))
@@ -39,7 +39,6 @@ def attention(
     scale: float,
     causal: bool,
     max_keys: int,
-    scratch: Scratch,
     window: int = 0,
     distance_bias: Tensor | None = None,
     max_distance: int = 0,
@@ -77,13 +76,15 @@ def attention(
     chunks, blocks = triton.cdiv(max_keys, CHUNK), triton.cdiv(heads // kv_heads, QUERIES)
     if tokens == 0:
         return
-    partial = torch.empty(tokens * kv_heads * blocks * chunks * QUERIES, head_size + 2, device=queries.device)
-    assert tokens * kv_heads * blocks <= len(scratch.counters)
+    partial_values = torch.empty(tokens * heads * chunks, head_size, device=queries.device)
+    partial_sums = torch.empty(tokens * heads * chunks, 2, device=queries.device)
     tile = step_tile(head_size, pool.dtype)
     step_attention_kernel[tokens, kv_heads * blocks, chunks](
-        *arguments, partial, scratch.counters, **constants, QUERIES=QUERIES, KEYS=tile.keys, CHUNK=CHUNK,
+        *arguments, partial_values, partial_sums, **constants, QUERIES=QUERIES, KEYS=tile.keys, CHUNK=CHUNK,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
+    if chunks > 1:
+        merge_chunks_kernel[tokens, heads](*arguments, partial_values, partial_sums, chunks, **constants, CHUNK=CHUNK)
 
 
 class AttentionTile(NamedTuple):
@@ -263,12 +264,12 @@ def masked_scores(
 def step_attention_kernel(
     query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
     distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
-    heads, kv_heads, partial_ptr, counters, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    heads, kv_heads, partial_values, partial_sums, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     number, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
@@ -276,7 +277,7 @@ def step_attention_kernel(
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
     kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
     plane = layer * 2 * kv_heads + kv_head
-    if OVERLAP:
+    if OVERLAP & 4:
         if (chunk >= first_chunk) & (chunk < end_chunk):
             prefetch_plane(pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE)
             prefetch_plane(
@@ -306,37 +307,54 @@ def step_attention_kernel(
                 distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
             )  # fmt: skip
             maximum, total, values = add_keys(scores, tile, maximum, total, values)
-        out = out_ptr + token.to(tl.int64) * out_stride + head[:, None] * HEAD_SIZE + place[None, :]
+        start_next_kernel(OVERLAP & 2)
         if end_chunk - first_chunk == 1:
+            out = out_ptr + token.to(tl.int64) * out_stride + head[:, None] * HEAD_SIZE + place[None, :]
             tl.store(out, values / total[:, None], mask=in_query)
         else:
-            chunks = tl.num_programs(2)
-            block = number.to(tl.int64) * tl.num_programs(1) + group
-            query_row = block * chunks * QUERIES + tl.arange(0, QUERIES)  # of chunk 0
-            own = partial_ptr + (query_row + chunk * QUERIES)[:, None] * (HEAD_SIZE + 2)
-            tl.store(own + place[None, :], values, mask=in_query)
-            tl.store(own + HEAD_SIZE, maximum[:, None], mask=in_group[:, None])
-            tl.store(own + HEAD_SIZE + 1, total[:, None], mask=in_group[:, None])
-            tl.debug_barrier()  # all of this program's stores, before the counter says that they are done
-            done = tl.atomic_add(counters + block, 1, sem="acq_rel")
-            if done == end_chunk - first_chunk - 1:
-                tl.debug_barrier()
-                maximum = tl.full([QUERIES], NEVER, tl.float32)
-                total = tl.zeros([QUERIES], tl.float32)
-                values = tl.zeros([QUERIES, BLOCK], tl.float32)
-                for other in range(first_chunk, end_chunk):
-                    row = partial_ptr + (query_row + other * QUERIES) * (HEAD_SIZE + 2)
-                    other_maximum = tl.load(row + HEAD_SIZE, mask=in_group, other=0.0, cache_modifier=".cg")
-                    other_total = tl.load(row + HEAD_SIZE + 1, mask=in_group, other=1.0, cache_modifier=".cg")
-                    other_values = tl.load(row[:, None] + place[None, :], mask=in_query, other=0.0, cache_modifier=".cg")
-                    highest = tl.maximum(maximum, other_maximum)
-                    shift = tl.where(highest == NEVER, 0.0, highest)
-                    kept, weight = tl.exp(maximum - shift), tl.exp(other_maximum - shift)
-                    total = total * kept + other_total * weight
-                    values = values * kept[:, None] + other_values * weight[:, None]
-                    maximum = highest
-                tl.store(out, values / total[:, None], mask=in_query)
-                tl.store(counters + block, 0)
+            part = (number.to(tl.int64) * heads + head) * tl.num_programs(2) + chunk
+            tl.store(partial_values + part[:, None] * HEAD_SIZE + place[None, :], values, mask=in_query)
+            tl.store(partial_sums + part * 2, maximum, mask=in_group)
+            tl.store(partial_sums + part * 2 + 1, total, mask=in_group)
+
+
+@triton.jit(do_not_specialize=(*UNSPECIALIZED, "chunks"))
+def merge_chunks_kernel(
+    query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
+    distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
+    heads, kv_heads, partial_values, partial_sums, chunks, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    PAGE: tl.constexpr, CHUNK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """One head of one token from the online softmaxes of its chunks, 16 at a time."""
+    start_next_kernel(OVERLAP & 1)
+    number, head = tl.program_id(0), tl.program_id(1)
+    token = tl.load(rows + number) if HAS_ROWS else number
+    feed = tl.load(feed_of_token + token)
+    _, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
+    first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
+    wait_for_inputs(OVERLAP)
+    if end_chunk - first_chunk > 1:
+        place = tl.arange(0, BLOCK)
+        highest = NEVER
+        total = 0.0
+        values = tl.zeros([BLOCK], tl.float32)
+        for start in range(first_chunk // 16 * 16, end_chunk, 16):
+            chunk = start + tl.arange(0, 16)
+            known = (chunk >= first_chunk) & (chunk < end_chunk)
+            part = (number.to(tl.int64) * heads + head) * chunks + chunk
+            maximums = tl.load(partial_sums + part * 2, mask=known, other=NEVER)
+            totals = tl.load(partial_sums + part * 2 + 1, mask=known, other=0.0)
+            mask = known[:, None] & (place < HEAD_SIZE)[None, :]
+            tile = tl.load(partial_values + part[:, None] * HEAD_SIZE + place[None, :], mask=mask, other=0.0)
+            before = highest
+            highest = tl.maximum(before, tl.max(maximums, axis=0))
+            shift = tl.where(highest == NEVER, 0.0, highest)
+            kept, weights = tl.exp(before - shift), tl.exp(maximums - shift)
+            total = total * kept + tl.sum(totals * weights, axis=0)
+            values = values * kept + tl.sum(tile * weights[:, None], axis=0)
+        out = out_ptr + token.to(tl.int64) * out_stride + head * HEAD_SIZE + place
+        tl.store(out, values / total, mask=place < HEAD_SIZE)
 
 
 @triton.jit
@@ -369,7 +387,7 @@ def prompt_attention_kernel(
     TOKENS: tl.constexpr, KEYS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     feed, head = tl.program_id(1), tl.program_id(2)
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys first
@@ -421,7 +439,7 @@ def attention_pattern_kernel(
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Scores are computed twice: for their maximum and total, then as weights."""
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     number, group = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
@@ -469,7 +487,7 @@ def weighted_values_kernel(
     KEYS: tl.constexpr, PAGE: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     number, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number

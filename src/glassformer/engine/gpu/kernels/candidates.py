@@ -57,7 +57,7 @@ def store_best(scores, ids, count, values_ptr, ids_ptr):
 def block_top_kernel(
     scores_ptr, values_ptr, ids_ptr, sums_ptr, vocabulary, stride, count, BLOCK: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     block, row = tl.program_id(0), tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
@@ -78,7 +78,7 @@ def merge_top_kernel(
     block_values, block_ids, block_sums, values_ptr, ids_ptr, sums_ptr, blocks, count, CANDIDATES: tl.constexpr,
     BLOCKS: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     row = tl.program_id(0)
     block = tl.arange(0, BLOCKS)

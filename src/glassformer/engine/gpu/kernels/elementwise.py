@@ -25,10 +25,11 @@ from glassformer.engine.gpu.kernels.functions import (
     start_next_kernel,
     wait_for_inputs,
 )  # fmt: skip
-from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
+from glassformer.engine.gpu.kernels.packed_matmul import BLOCK, PACKED_KINDS, expanded, load_blocks
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm, PassTensors
 
 COLUMNS = 1024  # of one program of an elementwise kernel
+BLOCKS = 16  # of 64 columns, of one program of an embedding
 COPY, ACTIVATE, ADD = (tl.constexpr(number) for number in range(3))
 
 
@@ -37,69 +38,52 @@ def embed(
 ) -> None:
     """Embeddings of tokens times `scale`, plus those of positions and of token types if there are two or three tables.
 
-    `position_offset`: the row that position 0 has in the table of positions. Numbers must be in their tables.
+    `position_offset`: the row that position 0 has in the table of positions. Numbers must be in their tables. This is the
+    first kernel of a pass, and does not overlap with what was before it.
     """
     for number, table in enumerate(tables):
         rows = (p.ids, p.positions, p.types)[number]
         kind = PACKED_KINDS.get(table.kind)
-        grid = (out.shape[0], triton.cdiv(table.columns, COLUMNS))
-        embed_kernel[grid](
-            rows, table.data, table.scales, table.minimums, table.high_bits, out, table.columns, table.data.shape[1],
-            out.stride(0), position_offset if number == 1 else 0, scale if number == 0 else 1.0, HAS_ROWS=rows is not None,
-            ADDED=number > 0, BITS=kind.bits if kind else 0, GROUP=kind.group if kind else 1, ZERO=kind.zero if kind else 0,
-            HAS_MINIMUM=table.minimums is not None, COLUMNS=COLUMNS, enable_fp_fusion=False,
+        blocks = triton.cdiv(table.columns, BLOCK)
+        embed_kernel[out.shape[0], triton.cdiv(blocks, BLOCKS)](
+            rows, table.data, table.scales, table.outer_scales, table.high_bits, out, table.columns, blocks, out.stride(0),
+            position_offset if number == 1 else 0, scale if number == 0 else 1.0, HAS_ROWS=rows is not None,
+            ADDED=number > 0, BITS=kind.bits if kind else 0, ZERO=kind.zero if kind else 0,
+            SCALES=kind.scales if kind else 0, BLOCKS=BLOCKS, enable_fp_fusion=False,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["row_offset"])
 def embed_kernel(
-    rows, table, scales, minimums, high_bits, out_ptr, columns, row_places, out_stride, row_offset, scale,
-    HAS_ROWS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr, COLUMNS: tl.constexpr,
+    rows, table, scales, outer_scales, high_bits, out_ptr, columns, blocks, out_stride, row_offset, scale,
+    HAS_ROWS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < columns
+    block = (tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
     row = tl.load(rows + token) + row_offset if HAS_ROWS else row_offset
-    values = table_values(
-        table, scales, minimums, high_bits, row, row_places, column, inside, BITS, GROUP, ZERO, HAS_MINIMUM
-    )  # fmt: skip
-    values *= scale
-    out = out_ptr + token * out_stride + column
-    if ADDED:
-        values = tl.load(out, mask=inside) + values
-    tl.store(out, values, mask=inside)
+    row = row.to(tl.int64) + tl.zeros([1, 1], tl.int64)
+    out_row = out_ptr + token * out_stride
+    column = block * 64 + tl.arange(0, 32)[None, :]
+    if BITS == 0:
+        below = tl.load(table + row * columns + column, mask=column < columns, other=0.0).to(tl.float32)
+        above = tl.load(table + row * columns + column + 32, mask=column + 32 < columns, other=0.0).to(tl.float32)
+    else:
+        codes_below, codes_above, word, outer = load_blocks(
+            table, scales, outer_scales, high_bits, row, block, block < blocks, blocks, BITS, SCALES, True
+        )  # fmt: skip
+        below = tl.reshape(expanded(codes_below, word, outer, False, SCALES, ZERO, BLOCKS, 1), [BLOCKS, 32])
+        above = tl.reshape(expanded(codes_above, word, outer, True, SCALES, ZERO, BLOCKS, 1), [BLOCKS, 32])
+    add_to_row(out_row, column, below * scale, columns, ADDED)
+    add_to_row(out_row, column + 32, above * scale, columns, ADDED)
 
 
 @triton.jit
-def table_values(
-    table, scales, minimums, high_bits, row, row_places, column, inside, BITS: tl.constexpr, GROUP: tl.constexpr,
-    ZERO: tl.constexpr, HAS_MINIMUM: tl.constexpr,
-):  # fmt: skip
-    """Some columns of a table's row in float32; packed_matmul.py says how codes lie."""
-    at = row.to(tl.int64) * row_places
-    if BITS == 0:
-        values = tl.load(table + at + column, mask=inside, other=0.0).to(tl.float32)
-    else:
-        if BITS == 8:
-            codes = tl.load(table + at + column, mask=inside, other=0).to(tl.int32)
-            group_at = row.to(tl.int64) * (row_places // GROUP)
-        else:
-            place, above = column // 64 * 32 + column % 32, column // 32 % 2
-            codes = tl.load(table + at + place, mask=inside, other=0).to(tl.int32) >> (4 * above) & 15
-            group_at = row.to(tl.int64) * (2 * row_places // GROUP)
-            if BITS > 4:
-                HIGH: tl.constexpr = BITS - 4
-                WIDTH: tl.constexpr = 8 * HIGH
-                upper_at = row.to(tl.int64) * (row_places // 32 * WIDTH) + place // 32 * WIDTH + place % WIDTH
-                upper = tl.load(high_bits + upper_at, mask=inside, other=0).to(tl.int32)
-                upper = upper >> (place % 32 // WIDTH * (2 * HIGH) + above * HIGH)
-                codes |= (upper & ((1 << HIGH) - 1)) << 4
-        group_at += column // GROUP
-        values = (codes - ZERO).to(tl.float32) * tl.load(scales + group_at, mask=inside, other=0.0).to(tl.float32)
-        if HAS_MINIMUM:
-            values += tl.load(minimums + group_at, mask=inside, other=0.0).to(tl.float32)
-    return values
+def add_to_row(out_row, column, values, columns, ADDED: tl.constexpr):
+    inside = column < columns
+    if ADDED:
+        values = tl.load(out_row + column, mask=inside, other=0.0) + values
+    tl.store(out_row + column, values, mask=inside)
 
 
 def norm(x: Tensor, norm: DeviceNorm, out: Tensor, *, rows: Tensor | None = None) -> None:
@@ -134,7 +118,7 @@ def norm_kernel(
     HAS_NORM_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, WIDTH: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     token = tl.program_id(0)
     row = tl.load(input_rows + token) if HAS_INPUT_ROWS else token
@@ -179,7 +163,7 @@ def elementwise_kernel(
     ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     if HAS_ROWS:

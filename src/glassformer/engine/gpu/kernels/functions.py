@@ -21,7 +21,7 @@ PLAIN, ADD, ACTIVATE, GATE, GATE_STORED = (tl.constexpr(number) for number in ra
 NORMS = {None: 0, "rms": 1, "layer": 2}
 ACTIVATIONS = {None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5}
 EPILOGUES = {"none": 0, "add": 1, "activate": 2, "gate": 3}
-NORM_WARPS = 4  # which, with the width, decide in which order squares are summed: the same in all kernels that norm
+NORM_WARPS = 8  # which, with the width, decide in which order squares are summed: the same in all kernels that norm
 NORM_WIDTH = 8192  # columns of a norm that are summed at once, at most
 
 
@@ -29,10 +29,13 @@ def norm_width(columns: int) -> int:
     return min(int(triton.next_power_of_2(columns)), NORM_WIDTH)
 
 
+OVERLAP_MODE = 1
+
+
 def overlap_options(tensor: Tensor) -> dict[str, Any]:
     """Launch options of a kernel that begins while the one before it ends (programmatic dependent launch)."""
-    overlap = tensor.is_cuda and _has_dependent_launch(tensor.device)
-    return {"OVERLAP": overlap, "launch_pdl": overlap}
+    overlap = OVERLAP_MODE if tensor.is_cuda and _has_dependent_launch(tensor.device) else 0
+    return {"OVERLAP": overlap, "launch_pdl": overlap > 0}
 
 
 @cache
@@ -157,19 +160,17 @@ def normed_columns(
 
 
 @triton.jit
-def load_inputs(
+def load_slices(
     x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
-    SINGLE: tl.constexpr, MASKED: tl.constexpr,
+    SINGLE: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of a tile's tokens; of a single one, normed; zero beyond the last column where `MASKED`."""
+    """Columns (slices, depth) of a tile's tokens, (slices, tokens, depth); of a single one, normed; zero beyond the last."""
     if SINGLE:
         x = normed_columns(x_rows, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
-        x = tl.where(live[:, None], x[None, :], 0.0)
+        x = tl.where(live[None, :, None], x[:, None, :], 0.0)
     else:
-        inside = live[:, None]
-        if MASKED:
-            inside = inside & (column < columns)[None, :]
-        x = tl.load(x_rows[:, None] + column[None, :], mask=inside, other=0.0)
+        inside = live[None, :, None] & (column < columns)[:, None, :]
+        x = tl.load(x_rows[None, :, None] + column[:, None, :], mask=inside, other=0.0)
     return x
 
 

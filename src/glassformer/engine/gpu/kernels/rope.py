@@ -75,7 +75,7 @@ def rope_kv_store_kernel(
     HALF: tl.constexpr, PAGE: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP)
+    start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     token, number = tl.program_id(0), tl.program_id(1) + first  # query heads, then key heads, then value heads
     row = qkv_ptr + token.to(tl.int64) * qkv_stride
