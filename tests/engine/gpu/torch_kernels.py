@@ -145,7 +145,7 @@ def _attention_weights(
 
 def attention(
     p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
-    scale: float, causal: bool, max_keys: int, scratch: Any, window: int = 0, distance_bias: Tensor | None = None,
+    scale: float, causal: bool, max_keys: int, window: int = 0, distance_bias: Tensor | None = None,
     max_distance: int = 0, cross: bool = False, query_offset: int = 0, rows: Tensor | None = None, prompt: bool = False,
     max_tokens: int = 0,
 ) -> None:  # fmt: skip

@@ -24,7 +24,7 @@ from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.device import device_errors, gpu
 from glassformer.engine.gpu.graphs import SIZES, CapturedShape, Replay, Replays, padded_prompt, padded_size
-from glassformer.engine.gpu.kernels import CHUNK, PAGE, Scratch
+from glassformer.engine.gpu.kernels import CHUNK, PAGE
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageFormat, PageList
 from glassformer.engine.gpu.passes import (
     ChunkResult,
@@ -122,7 +122,6 @@ class GpuExecutor(PagedRows[GpuRow]):
         with device_errors("the weights"):
             for stack in ("", ENCODER) if blueprint.encoder_blocks else ("",):
                 self._program(stack, frozenset(), frozenset())
-            self._scratch = Scratch(self.device)
             self._pool = KvPool(self._page_format("", blueprint.blocks), self.device)
             self._encoder_pool = (
                 KvPool(self._page_format(ENCODER, blueprint.encoder_blocks), self.device)
@@ -274,7 +273,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         buffers = new_buffers(prepared.program, layout.tokens, layout.scored, pattern_keys, self.device)
         return DevicePass(
             prepared.program, chunks, buffers, self._kernels, tensors, scored, pool.tensor,
-            self._pool.tensor, self._scratch, prepared.ropes, max_keys, max_source,
+            self._pool.tensor, prepared.ropes, max_keys, max_source,
             max((chunk.count for chunk in chunks), default=layout.tokens), prompt,
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
-from glassformer.engine.gpu.kernels import PAGE, PassTensors, Scratch
+from glassformer.engine.gpu.kernels import PAGE, PassTensors
 from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
 from glassformer.engine.program import Program
 from glassformer.engine.program_pass import FeedChunk, ProgramPass
@@ -147,7 +147,6 @@ class DevicePass(PassValues):
     scored: Tensor | None  # the numbers of the scored tokens; None: all are scored
     pool: Tensor
     source_pool: Tensor
-    scratch: Scratch
     ropes: Sequence[tuple[Tensor, float]]  # frequencies, and what cosines and sines are multiplied by
     max_keys: int  # no row has more, at its end
     max_source: int

@@ -94,7 +94,7 @@ def _bind_attention(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
             run.buffers[step.output], layer=step.layer, heads=step.heads, kv_heads=step.kv_heads, head_size=step.head_size,
             scale=step.scale, causal=step.causal, window=step.window, distance_bias=bias, max_distance=max_distance,
             cross=step.cross_attention, max_keys=run.max_source if step.cross_attention else run.max_keys,
-            scratch=run.scratch, rows=_rows(run, step.scope)[0], prompt=prompt_pass,
+            rows=_rows(run, step.scope)[0], prompt=prompt_pass,
             max_tokens=run.max_tokens if prompt_pass else 0,
         )  # fmt: skip
 
