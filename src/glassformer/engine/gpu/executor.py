@@ -42,6 +42,9 @@ from glassformer.engine.gpu.passes import (
     tree_tensors,
     with_device_shift,
 )  # fmt: skip
+from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
+from glassformer.engine.gpu.persistent.layout import DecoderLayout
+from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
 from glassformer.engine.gpu.steps import bind_steps
 from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.engine.lowering import Lowering
@@ -49,7 +52,7 @@ from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program import Program, TokenScope
 from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, changes_pattern, stack_sites, stops, watched_sites
 from glassformer.engine.protocol import GPU_CACHES, NOT_NUMBERS, Description, Feed, Row, Want
-from glassformer.errors import check_context
+from glassformer.errors import ExecutorError, check_context
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, axes
 
@@ -60,6 +63,8 @@ PROMPT_CHUNK = 2048  # tokens of one feed in a pass; a feed is cut at multiples 
 MAX_PROMPT_TOKENS = 8192  # of a prompt pass, so that a pass needs little memory
 MAX_STEP_TOKENS = 1024  # of a step pass
 MAX_GREEDY_STEPS = 256  # that are queued at once
+MIN_SINGLE_ROW_STEPS = 4  # for which the persistent kernel is made
+MAX_SINGLE_ROW_STEPS = 4096  # of one launch of it
 MAX_PROGRAMS = 32  # that are kept
 
 
@@ -129,7 +134,19 @@ class GpuExecutor(PagedRows[GpuRow]):
                 else None
             )
         self._replays = Replays(self.device)
+        self._decoder: PersistentDecoder | None = None
+        self._single_row, self._single_row_note = self._fitting_layout()
         self._greedy_ids = torch.empty(MAX_GREEDY_STEPS, SIZES[-1], dtype=torch.int32, device=self.device)
+
+    def _fitting_layout(self) -> tuple[DecoderLayout | None, str]:
+        """What the persistent kernel needs to know of the model, if it fits; and a note for people."""
+        if self.device.type != "cuda":
+            return None, "the persistent kernel needs a GPU."
+        try:
+            layout = fitting_layout(self.blueprint, self._weights, self.cache, Card.of(self.device))
+        except ExecutorError as error:
+            return None, str(error)
+        return layout, "a single row is decoded by the persistent kernel"
 
     def _page_format(self, stack: str, layers: int) -> PageFormat:
         """What a page holds of a stack's tokens; an encoder's heads may differ from its decoder's."""
@@ -156,7 +173,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         on_gpu = self.device.type == "cuda"
         card = torch.cuda.get_device_name(self.device) if on_gpu else "Triton's interpreter"
         options = {} if self.cache == self._default_cache else {"cache": self.cache}
-        notes = (card, f"keys and values in {self.cache}")
+        notes = (card, f"keys and values in {self.cache}", self._single_row_note)
         token_bytes = self._pool.format.bytes // PAGE
         return Description("gpu", str(self.device), self._weight_kind, 1, token_bytes, notes, options)
 
@@ -358,6 +375,9 @@ class GpuExecutor(PagedRows[GpuRow]):
                 self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
                 for row in fed:
                     row.pages.reserve(row.length, row.length + count)
+                if len(fed) == 1 and (decoder := self._single_row_decoder(count)) is not None:
+                    best[0] = self._decode_single_row(decoder, fed[0], tokens[0], count)
+                    return best
                 for first in range(0, len(fed), SIZES[-1]):
                     group = slice(first, first + SIZES[-1])
                     best[group] = self._decode_group(fed[group], tokens[group], count)
@@ -365,6 +385,27 @@ class GpuExecutor(PagedRows[GpuRow]):
             for row, length in zip(fed, lengths, strict=True):
                 row.length = length
             raise
+        return best
+
+    def _single_row_decoder(self, count: int) -> PersistentDecoder | None:
+        """The persistent kernel if it fits; it is made for the first row that is decoded for some tokens."""
+        if self._decoder is None and self._single_row is not None and count >= MIN_SINGLE_ROW_STEPS:
+            layout, self._single_row = self._single_row, None
+            try:
+                self._decoder = PersistentDecoder(layout.shape, decoder_weights(layout, self._weights, self.context))
+            except ExecutorError as error:
+                self._single_row_note = str(error)
+        return self._decoder
+
+    def _decode_single_row(self, decoder: PersistentDecoder, row: GpuRow, token: int, count: int) -> npt.NDArray[np.int32]:
+        best = np.full(count, NOT_NUMBERS, np.int32)
+        for done in range(0, count, MAX_SINGLE_ROW_STEPS):
+            steps = min(MAX_SINGLE_ROW_STEPS, count - done)
+            ids = decoder.decode([token], row.length, steps, self._pool.tensor, row.pages.pages).ids
+            best[done : done + len(ids)] = ids
+            row.length += steps
+            token = max(ids[-1], 0)
+        best[np.maximum.accumulate(best == NOT_NUMBERS)] = NOT_NUMBERS
         return best
 
     def _decode_group(self, rows: Sequence[GpuRow], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:

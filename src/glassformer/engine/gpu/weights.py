@@ -45,6 +45,7 @@ class DeviceWeights(NamedWeights):
         super().__init__(tensors, expected)
         self.device = device
         self._matrices: dict[tuple[Table, ...], list[DeviceMatrix]] = {}
+        self._rows: dict[str, Tensor] = {}
         self._norms: dict[NormRef, DeviceNorm] = {}
         self._distance_biases: dict[DistanceBias, Tensor] = {}
 
@@ -60,7 +61,21 @@ class DeviceWeights(NamedWeights):
                 replace(self._joined([parts[at] for at in group]), bias=self._bias([tables[at] for at in group]))
                 for group in groups
             ]
+            for matrix, group in zip(self._matrices[tables], groups, strict=True):
+                self._note_rows(matrix, [tables[at] for at in group])
         return self._matrices[tables]
+
+    def _note_rows(self, matrix: DeviceMatrix, tables: Sequence[Table]) -> None:
+        """Remember where the rows of each tensor lie in a matrix of floats."""
+        first = 0
+        for table in tables:
+            if isinstance(table, MatrixRef) and len(table.names) == 1 and not table.transposed and matrix.scales is None:
+                self._rows[table.names[0]] = matrix.data[first : first + table.shape[0]]
+            first += table.shape[0]
+
+    def rows(self, name: str) -> Tensor:
+        """A tensor of floats that a matrix was made of, as it lies in it."""
+        return self._rows[name]
 
     def table(self, table: Table) -> DeviceMatrix:
         """A table of an embedding."""
