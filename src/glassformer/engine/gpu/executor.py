@@ -8,7 +8,7 @@ captured as CUDA graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from glassformer.engine.gpu.passes import (
     ChunkResult,
     DevicePass,
     GpuScores,
+    PassInput,
     PassLayout,
     PassValues,
     ScoreBatch,
@@ -74,7 +75,7 @@ class PreparedProgram:
     def __init__(self, program: Program, weights: DeviceWeights) -> None:
         self.program = program
         self.launches = bind_steps(program, weights)
-        self._stops = frozenset(stops(program))
+        self.stops = frozenset(stops(program))
         self.scoped = [step.scope is not TokenScope.ALL for step in program.steps]
         self.ropes = [
             (torch.from_numpy(rope.frequencies(size)).to(weights.device), rope.scale) for rope, size in program.ropes
@@ -94,11 +95,11 @@ class PreparedProgram:
         """The steps from one to another, and the changes before each of them."""
         unscored = device_pass.scored is not None and not len(device_pass.scored)
         for number in range(begin, len(self.launches) if end is None else end):
-            if number in self._stops and number > begin:
+            if number in self.stops and number > begin:
                 device_pass.apply_changes_before(number)
             if not (unscored and self.scoped[number]):
                 self.launches[number](device_pass)
-        if len(self.launches) in self._stops:
+        if len(self.launches) in self.stops:
             device_pass.apply_changes_before(len(self.launches))
 
 
@@ -240,18 +241,15 @@ class GpuExecutor(PagedRows[GpuRow]):
             chunk.first = first
             first += chunk.count
         program = prepared.program
-        counts = [chunk.scored() for chunk in chunks]
         decoder = program.scores is not None  # an encoder writes what is changed later
         sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
-        shape = self._captured_shape(prepared, chunks, counts, prompt)
-        if shape is None:
-            values = self._run_eagerly(prepared, chunks, sources, counts, pool, prompt)
-        else:
-            values = self._replay(shape, prepared, chunks, sources)
+        fed = PassInput(chunks, [chunk.scored() for chunk in chunks], sources)
+        shape = self._captured_shape(prepared, fed, prompt)
+        values = self._run_eagerly(prepared, fed, pool, prompt) if shape is None else self._replay(shape, prepared, fed)
         scores = torch.empty(0, 0) if program.scores is None else values.buffers[program.scores]
         batch = ScoreBatch(scores, self._kernels)
         results, first = [], 0
-        for chunk, source, count in zip(chunks, sources, counts, strict=True):
+        for chunk, source, count in zip(chunks, sources, fed.counts, strict=True):
             reads = chunk.feed.watch.reads if chunk.feed.watch is not None else frozenset()
             sites = {site: values.value(site, chunk) for site in program.sites if site in reads}
             if source is not None and decoder:
@@ -261,22 +259,18 @@ class GpuExecutor(PagedRows[GpuRow]):
             first += count
         return results
 
-    def _run_eagerly(
-        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None],
-        counts: Sequence[int], pool: KvPool, prompt: bool,
-    ) -> PassValues:  # fmt: skip
+    def _run_eagerly(self, prepared: PreparedProgram, fed: PassInput, pool: KvPool, prompt: bool) -> PassValues:
         """A pass with launches of its own."""
-        tokens, scored = sum(chunk.count for chunk in chunks), sum(counts)
-        keys, source_keys = _most_keys(chunks)
-        layout = PassLayout(tokens, len(chunks), page_count(keys), scored, page_count(source_keys))
+        keys, source_keys = fed.most_keys
+        layout = PassLayout(fed.tokens, len(fed.chunks), page_count(keys), fed.scored, page_count(source_keys))
         numbers = np.empty(layout.size, np.int32)
-        fill(numbers, layout, chunks, sources)
+        fill(numbers, layout, fed)
         device_pass = self._device_pass(
-            prepared, chunks, layout, torch.from_numpy(numbers).to(self.device), pool, rounded_up(keys, CHUNK),
+            prepared, fed.chunks, layout, torch.from_numpy(numbers).to(self.device), pool, rounded_up(keys, CHUNK),
             rounded_up(source_keys, CHUNK), prompt,
         )  # fmt: skip
-        if chunks[0].feed.parents is not None:
-            device_pass.tensors = tree_tensors(chunks, device_pass.tensors, self.device)
+        if fed.chunks[0].feed.parents is not None:
+            device_pass.tensors = tree_tensors(fed.chunks, device_pass.tensors, self.device)
         prepared.run(device_pass)
         return device_pass
 
@@ -294,51 +288,41 @@ class GpuExecutor(PagedRows[GpuRow]):
             max((chunk.count for chunk in chunks), default=layout.tokens), prompt,
         )  # fmt: skip
 
-    def _captured_shape(
-        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], counts: Sequence[int], prompt: bool
-    ) -> CapturedShape | None:
+    def _captured_shape(self, prepared: PreparedProgram, fed: PassInput, prompt: bool) -> CapturedShape | None:
         """What a pass is captured as, if it is: one token of each row, or one row's prompt that came before."""
-        program = prepared.program
-        if program.scores is None or stops(program) or chunks[0].feed.parents is not None:
+        program, chunks = prepared.program, fed.chunks
+        if program.scores is None or prepared.stops or chunks[0].feed.parents is not None:
             return None
         if prompt:
-            if len(chunks) > 1 or counts[0] > 1:
+            if len(chunks) > 1 or fed.scored > 1:
                 return None
-            shape = CapturedShape.of(padded_prompt(chunks[0].count), 2, counts[0], *_most_keys(chunks), prompt=True)
+            shape = CapturedShape.of(padded_prompt(fed.tokens), 2, fed.scored, *fed.most_keys, prompt=True)
             return shape if self._replays.is_worthwhile((prepared, shape)) else None
         size = padded_size(len(chunks))
-        if size is None or not all(chunk.count == count == 1 for chunk, count in zip(chunks, counts, strict=True)):
+        if size is None or not fed.tokens == fed.scored == len(chunks):
             return None
-        return CapturedShape.of(size, size, size, *_most_keys(chunks))
+        return CapturedShape.of(size, size, size, *fed.most_keys)
 
-    def _replay(
-        self,
-        shape: CapturedShape,
-        prepared: PreparedProgram,
-        chunks: Sequence[FeedChunk],
-        sources: Sequence[PageList | None],
-    ) -> PassValues:
+    def _replay(self, shape: CapturedShape, prepared: PreparedProgram, fed: PassInput) -> PassValues:
         """A pass that is captured once for all of its shape."""
         program = prepared.program
         kept = {program.scores, *(location.buffer for location in program.sites.values())}
-        tokens, scored = sum(chunk.count for chunk in chunks), sum(chunk.scored() for chunk in chunks)
 
         def read_later(buffers: list[Tensor], numbers: Mapping[str, Tensor]) -> list[Tensor | None]:
             return [buffer if at in kept else None for at, buffer in enumerate(buffers)]
 
-        static = self._captured(shape, prepared, chunks, sources, finish=read_later)()
+        static = self._captured(shape, prepared, fed, read_later)()
         buffers = [
-            torch.empty(0) if buffer is None else buffer[: scored if at == program.scores else tokens].clone()
+            torch.empty(0) if buffer is None else buffer[: fed.scored if at == program.scores else fed.tokens].clone()
             for at, buffer in enumerate(static)
         ]
-        return PassValues(program, chunks, buffers)
+        return PassValues(program, fed.chunks, buffers)
 
     def _captured(
-        self, shape: CapturedShape, prepared: PreparedProgram, chunks: Sequence[FeedChunk],
-        sources: Sequence[PageList | None],
+        self, shape: CapturedShape, prepared: PreparedProgram, fed: PassInput,
         finish: Callable[[list[Tensor], Mapping[str, Tensor]], list[Tensor | None]],
     ) -> Replay:  # fmt: skip
-        """A captured pass with the numbers of these chunks; `finish`: what is read later, from its buffers and numbers."""
+        """A captured pass with the numbers of what is fed; `finish`: what is read later, from its buffers and numbers."""
         layout = shape.layout
 
         def run(numbers: Tensor) -> list[Tensor | None]:
@@ -348,7 +332,7 @@ class GpuExecutor(PagedRows[GpuRow]):
             prepared.run(device_pass)
             return finish(device_pass.buffers, layout.views(numbers))
 
-        write = partial(fill, layout=layout, chunks=chunks, sources=sources)
+        write = partial(fill, layout=layout, fed=fed)
         return self._replays.prepare((prepared, shape), self._pool.tensor.data_ptr(), layout, write, run)
 
     # Greedy decoding --------------------------------------------------------------------------------------------
@@ -417,10 +401,11 @@ class GpuExecutor(PagedRows[GpuRow]):
         for done in range(0, count, step := 1 if prepared.depends_on_length else MAX_GREEDY_STEPS):
             steps = min(step, count - done)
             chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
-            keys, source_keys = _most_keys(chunks)
+            fed = PassInput(chunks, [1] * len(chunks), sources)
+            keys, source_keys = fed.most_keys
             prepared.set_length(keys)
             shape = CapturedShape.of(size, size, size, keys + steps - 1, source_keys, greedy=True)
-            replay = self._captured(shape, prepared, chunks, sources, finish=partial(self._advance, prepared))
+            replay = self._captured(shape, prepared, fed, partial(self._advance, prepared))
             for _ in range(steps):
                 replay()
             best[:, done : done + steps] = to_host(self._greedy_ids[:steps, : len(rows)]).T
@@ -492,14 +477,6 @@ class GpuExecutor(PagedRows[GpuRow]):
         prepared.run(device_pass, begin)
         assert prepared.program.scores is not None
         return to_host(device_pass.buffers[prepared.program.scores])
-
-
-def _most_keys(chunks: Iterable[FeedChunk]) -> tuple[int, int]:
-    """The keys of the longest row after its feed, and those of the longest source."""
-    return (
-        max(chunk.start + len(chunk.feed.ids) for chunk in chunks),
-        max(len(chunk.row.source) for chunk in chunks),
-    )
 
 
 def _split_passes(whole: Sequence[FeedChunk], divisible: bool) -> Iterator[tuple[bool, list[FeedChunk]]]:

@@ -6,10 +6,11 @@ Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -71,41 +72,74 @@ class PassLayout:
         return PassTensors(**views), scored
 
 
-def fill(numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]) -> None:
+class PassInput(NamedTuple):
+    """What a pass is over."""
+
+    chunks: Sequence[FeedChunk]
+    counts: Sequence[int]  # how many tokens of each chunk are scored
+    sources: Sequence[PageList | None]  # the keys and values of each chunk's source
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.count for chunk in self.chunks)
+
+    @property
+    def scored(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def most_keys(self) -> tuple[int, int]:
+        """The keys of the longest row after its feed, and those of the longest source."""
+        return (
+            max(chunk.start + len(chunk.feed.ids) for chunk in self.chunks),
+            max(len(chunk.row.source) for chunk in self.chunks),
+        )
+
+
+def fill(numbers: Numbers, layout: PassLayout, fed: PassInput) -> None:
     """Write the numbers of a pass. A layout with room for more is padded: with feeds of a token, or with one feed."""
-    numbers.fill(0)
+    numbers.fill(PADDING_PAGE)
+    chunks = fed.chunks
     views = layout.views(numbers)
-    views["page_table"].fill(PADDING_PAGE)
-    views["source_page_table"].fill(PADDING_PAGE)
-    token = scored = 0
-    for at, (chunk, source) in enumerate(zip(chunks, sources, strict=True)):
-        begin, end = chunk.offset, chunk.offset + chunk.count
-        tokens = slice(token, token + chunk.count)
-        views["ids"][tokens] = chunk.feed.ids[begin:end]
-        views["slots"][tokens] = views["positions"][tokens] = range(chunk.start + begin, chunk.start + end)
-        views["feed_of_token"][tokens] = at
-        count = chunk.scored()
-        views["scored"][scored : scored + count] = range(token + chunk.count - count, token + chunk.count)
+    ids, slots, feed_of_token, scored, first_tokens = (array("i") for _ in range(5))
+    for at, (chunk, count) in enumerate(zip(chunks, fed.counts, strict=True)):
+        first, begin, end = len(ids), chunk.offset, chunk.offset + chunk.count
+        first_tokens.append(first)
+        ids.extend(chunk.feed.ids[begin:end])
+        slots.extend(range(chunk.start + begin, chunk.start + end))
+        feed_of_token.extend((at,) * chunk.count)
+        scored.extend(range(first + chunk.count - count, first + chunk.count))
         pages = chunk.row.pages.pages
         views["page_table"][at, : len(pages)] = pages
-        views["starts"][at] = chunk.start
-        views["ends"][at] = chunk.start + len(chunk.feed.ids)
-        views["first_tokens"][at] = token
-        views["token_counts"][at] = chunk.count
-        if source is not None:
-            views["source_page_table"][at, : len(source.pages)] = source.pages
-            views["source_lengths"][at] = len(chunk.row.source)
-        token += chunk.count
-        scored += count
-    if layout.feeds > len(chunks):
-        padding = np.arange(token, layout.tokens)
-        feeds = np.arange(len(chunks), layout.feeds)
-        each = 1 if len(feeds) == len(padding) else len(padding)
-        views["feed_of_token"][token:] = np.repeat(feeds, each)[: len(padding)]
-        views["first_tokens"][len(chunks) :] = token + each * np.arange(len(feeds))
-        views["token_counts"][len(chunks) :] = each
-        views["ends"][len(chunks) :] = views["source_lengths"][len(chunks) :] = 1
-        views["scored"][scored:] = padding[: layout.scored - scored]
+    by_token = {"ids": ids, "slots": slots, "positions": slots, "feed_of_token": feed_of_token}
+    by_feed = {
+        "starts": [chunk.start for chunk in chunks],
+        "ends": [chunk.start + len(chunk.feed.ids) for chunk in chunks],
+        "first_tokens": first_tokens,
+        "token_counts": [chunk.count for chunk in chunks],
+    }
+    for name, values in {**by_token, **by_feed, "scored": scored}.items():
+        views[name][: len(values)] = values
+    if layout.source_pages:
+        views["source_lengths"][: len(chunks)] = [len(chunk.row.source) for chunk in chunks]
+        for at, source in enumerate(fed.sources):
+            if source is not None:
+                views["source_page_table"][at, : len(source.pages)] = source.pages
+    _pad(views, len(ids), len(chunks), len(scored))
+
+
+def _pad(views: dict[str, Numbers], tokens: int, feeds: int, scored: int) -> None:
+    """Feeds after the first so many, with the rest of the tokens: one each, or all in one."""
+    padding = np.arange(tokens, len(views["ids"]))
+    rest = np.arange(feeds, len(views["starts"]))
+    if not rest.size:
+        return
+    each = 1 if rest.size == padding.size else padding.size
+    views["feed_of_token"][tokens:] = np.repeat(rest, each)
+    views["first_tokens"][feeds:] = tokens + each * np.arange(rest.size)
+    views["token_counts"][feeds:] = each
+    views["ends"][feeds:] = views["source_lengths"][feeds:] = 1
+    views["scored"][scored:] = padding[: len(views["scored"]) - scored]
 
 
 def tree_tensors(chunks: Sequence[FeedChunk], tensors: PassTensors, device: torch.device) -> PassTensors:
