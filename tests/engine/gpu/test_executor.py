@@ -39,7 +39,11 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject
     """Models of one block, for the interpreter."""
 
     def made(family: str) -> Subject:
-        layers = {"t5": {"num_layers": 1, "num_decoder_layers": 1}, "gpt2": {"n_layer": 1}}
+        layers: dict[str, dict[str, Any]] = {
+            "t5": {"num_layers": 1, "num_decoder_layers": 1},
+            "gpt2": {"n_layer": 1},
+            "gemma3_text": {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]},
+        }
         return write_checkpoint(
             tmp_path_factory.mktemp(family), family, **layers.get(family, {"num_hidden_layers": 1}), vocab_size=140
         )
