@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,8 @@ def test_a_text_begins_with_few_tokens_at_once() -> None:
     policy = Policy(recipe(max_new_tokens=120), [5, 6], context=200)
     written(oracle, [policy])
     counts = [count for _, count in oracle.bursts]
-    assert counts[:5] == [1, 2, 4, 8, 16]
+    assert counts[0] == 1
+    assert all(later <= 2 * count for count, later in pairwise(counts))
     assert max(counts) <= MAX_AHEAD
     assert sum(counts) == 119  # nothing is computed for nothing where only the length ends a text
 
