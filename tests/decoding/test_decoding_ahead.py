@@ -66,14 +66,22 @@ def test_texts_are_those_of_single_steps(changes: dict[str, Any]) -> None:
     assert bool(ahead.bursts) is (changes.get("max_new_tokens") != 1)
 
 
-def test_a_text_begins_with_few_tokens_at_once() -> None:
+def test_a_text_begins_with_few_tokens_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
     oracle = DecodingOracle(context=200)
     policy = Policy(recipe(max_new_tokens=120), [5, 6], context=200)
     written(oracle, [policy])
     counts = [count for _, count in oracle.bursts]
-    assert counts[:5] == [1, 2, 4, 8, 16]
-    assert max(counts) <= MAX_AHEAD
+    assert counts[:6] == [1, 2, 4, 8, 16, 32]
+    assert max(counts) == MAX_AHEAD
     assert sum(counts) == 119  # nothing is computed for nothing where only the length ends a text
+
+
+def test_a_slow_executor_chooses_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 0.0)
+    oracle = DecodingOracle()
+    written(oracle, [text(PROMPTS[0], max_new_tokens=6)])
+    assert oracle.bursts == [(1, 1)] * 5
 
 
 @effort(max_examples=40, deadline=None)
@@ -98,7 +106,8 @@ def test_texts_join_and_leave_while_others_are_ahead(lives: list[tuple[int, int,
         assert policy in removed or policy.chosen == whole
 
 
-def test_rows_that_joined_later_go_on_in_one_batch_with_the_others() -> None:
+def test_rows_that_joined_later_go_on_in_one_batch_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
     oracle = DecodingOracle()
     batch = Loop(oracle)
     batch.admit([text(PROMPTS[0], max_new_tokens=50)])

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from glassformer.decoding.policy import Policy, Step
 from glassformer.engine.protocol import NOT_NUMBERS, Executor, GreedyDecoder, Scores, greedy_decoder
 
 MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
+AHEAD_SECONDS = 0.02  # for all of them together: readers see tokens come, not heaps of them
 
 
 def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
@@ -141,9 +143,11 @@ class Loop:
         feeds = [lane.feeds[0] for lane in lanes.values()]
         count = min(lane.policy.room - lane.policy.history.step for lane in lanes.values())
         count = min(count, max((len(ahead.ids) for ahead in self._ahead.values()), default=self._ahead_count))
-        self._ahead_count = min(2 * self._ahead_count, MAX_AHEAD)
         lengths = [feed.row.length for feed in feeds]
+        began = time.perf_counter()
         ids = decode([feed.row for feed in feeds], [feed.ids[0] for feed in feeds], count)
+        in_time = int(AHEAD_SECONDS * count / max(time.perf_counter() - began, 1e-9))
+        self._ahead_count = max(1, min(2 * self._ahead_count, MAX_AHEAD, in_time))
         self._ahead.update(zip(lanes, map(ChosenAhead, ids.tolist(), lengths), strict=True))
 
 

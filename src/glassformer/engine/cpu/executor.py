@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from glassformer.candidates import Candidates, EntropyStats, top
 from glassformer.engine import checks
@@ -26,7 +27,7 @@ from glassformer.engine.cpu.passes import (
 )  # fmt: skip
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program_pass import FeedChunk, changes_pattern, watched_sites
-from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, Want
+from glassformer.engine.protocol import ACTIVATIONS, Description, Feed, GreedyDecoder, Row, Want
 from glassformer.errors import ExecutorError
 from glassformer.sites import ENCODER, Watch, axes
 
@@ -119,6 +120,36 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
             _scores(feed, _concatenated(parts), encoder_sites.get(id(row), {}), row.length - len(feed.ids))
             for feed, row, parts in zip(feeds, rows, results, strict=True)
         ]
+
+    @property
+    def decode_greedily(self) -> GreedyDecoder | None:
+        """As in the protocol; None where rotary frequencies follow a row's length, so that each pass has its own."""
+        return None if self._program("", frozenset(), frozenset()).has_dynamic_rope else self._decode_greedily
+
+    @checks.locked
+    def _decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        open_rows = [self._open_row(row) for row in rows]
+        feeds = [Feed(row, (token,)) for row, token in zip(open_rows, tokens, strict=True)]
+        for feed, row in zip(feeds, open_rows, strict=True):
+            self._checks.feed(feed, row.length + count - 1)
+        checks.check_fed_once(open_rows)
+        self._encode([(feed, row) for feed, row in zip(feeds, open_rows, strict=True) if row.source and not row.encoded])
+        prepared = self._program("", frozenset(), frozenset())
+        assert prepared.program.scores is not None
+        best = []
+        for at in range(0, len(rows), MAX_SCORED_TOKENS):
+            part = [
+                FeedChunk(0, feeds[n], open_rows[n], 0, 1, n - at) for n in range(at, min(at + MAX_SCORED_TOKENS, len(rows)))
+            ]
+            for chunk in part:
+                chunk.row.pages.reserve(chunk.start, chunk.start + count)
+            engine_pass = EnginePass(prepared, part, max(chunk.start for chunk in part) + count)
+            with self._files.checked():
+                native = engine_pass.steps(0, len(prepared.program.steps))
+                best.append(self._engine.decode(native, prepared.program.scores, count))
+        for row in open_rows:
+            row.length += count
+        return np.concatenate(best)
 
     def _encode(self, unread: Sequence[tuple[Feed, CpuRow]]) -> dict[int, dict[str, Any]]:
         """Encode the sources of rows that run for the first time; the sites that their watches read there, by row."""

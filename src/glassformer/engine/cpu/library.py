@@ -28,6 +28,7 @@ TILE = 16  # rows of a packed matrix that lie together
 
 LEAST, MOST = -(2**31), 2**31 - 1  # of a 32-bit number
 NO_ROPE = -1  # in place of the number of a RoPE table
+LACKS_MEMORY = "the CPU engine lacks memory for this pass. Shorten the prompt, or feed fewer rows."
 REBUILD = "Build it anew, with GLASS_REBUILD=1 in the environment."
 
 
@@ -174,6 +175,7 @@ def _declare_functions(native: ctypes.CDLL) -> None:
     native.glass_close.argtypes = [c_void_p]
     native.glass_close.restype = None
     native.glass_run.argtypes = [c_void_p, POINTER(NativePass)]
+    native.glass_decode.argtypes = [c_void_p, POINTER(NativePass), c_int32, c_int32, c_void_p]
     native.glass_packed_size.argtypes = [c_int32, c_int32, c_int32]
     native.glass_packed_size.restype = ctypes.c_uint64
     native.glass_pack.argtypes = [c_void_p, c_int32, c_void_p, c_int32, c_int32, c_void_p, c_void_p]
@@ -266,7 +268,14 @@ class Engine:
 
     def run(self, native_pass: NativePass) -> None:
         if library().glass_run(self.handle, native_pass):
-            raise ExecutorError("the CPU engine lacks memory for this pass. Shorten the prompt, or feed fewer rows.")
+            raise ExecutorError(LACKS_MEMORY)
+
+    def decode(self, native_pass: NativePass, scores: int, count: int) -> npt.NDArray[np.int32]:
+        """Run a pass of one token a row so many times, each time with the best token that followed: (rows, count)."""
+        best = np.empty((native_pass.token_count, count), np.int32)
+        if library().glass_decode(self.handle, native_pass, scores, count, best.ctypes.data):
+            raise ExecutorError(LACKS_MEMORY)
+        return best
 
     def pack(
         self, source: FileKind, raw: npt.NDArray[np.uint8], rows: int, columns: int, order: npt.NDArray[np.int32] | None,

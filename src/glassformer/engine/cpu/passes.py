@@ -111,7 +111,7 @@ class PreparedProgram:
         self._addresses = np.zeros(max(1, len(program.buffers)), np.uint64)
         self.widths = np.array([shape.width(keys=0) for shape in program.buffers] or [0], np.int32)
         self._has_patterns = any(shape.per_key for shape in program.buffers)
-        self._has_dynamic_rope = any(rope.depends_on_length for rope, _ in program.ropes)
+        self.has_dynamic_rope = any(rope.depends_on_length for rope, _ in program.ropes)
         self._capacity = (0, 0)  # tokens, and scores
         self.native = NativePass(
             steps=native_steps(program, weights), rope_tables=self.rope_tables, buffers=self._addresses.ctypes.data,
@@ -121,7 +121,7 @@ class PreparedProgram:
 
     def reserve(self, tokens: int, scored: int, keys: int, positions: int) -> None:
         """Make room for so many tokens, scores and keys; some kinds of RoPE depend on how many positions there are."""
-        if self._has_patterns or self._has_dynamic_rope or tokens > self._capacity[0] or scored > self._capacity[1]:
+        if self._has_patterns or self.has_dynamic_rope or tokens > self._capacity[0] or scored > self._capacity[1]:
             self._capacity = (max(tokens, self._capacity[0]), max(scored, self._capacity[1]))
             self._reserve_buffers(keys)
             self._reserve_rope_tables(positions)

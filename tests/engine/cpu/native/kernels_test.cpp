@@ -861,6 +861,24 @@ void test_softmax_sums() {
         }
 }
 
+// The first of the highest, as a plain loop finds it
+void test_best() {
+    for (int count : {1, 2, 63, 64, 255, 256, 257, 1000, 4099})
+        for (int round = 0; round < 12; ++round) {
+            Floats scores = reals(count, -30.0, 30.0);
+            if (round % 3 == 1) for (float& x : scores) x = std::round(x / 10.0f);  // many are alike
+            if (round % 4 == 2) scores[whole(0, count - 1)] = -INFINITY;
+            if (round == 6) scores.assign(count, -INFINITY);
+            if (round == 7) scores[whole(0, count - 1)] = NAN;
+            if (round == 8) scores[whole(0, count - 1)] = INFINITY;
+            int expected = 0;
+            for (int i = 1; i < count; ++i) expected = scores[i] > scores[expected] ? i : expected;
+            if (round == 7 || !std::isfinite(scores[expected])) expected = NOT_NUMBERS;
+            const int found = level->best(scores.data(), count);
+            if (found != expected) fail("the best of %d scores, round %d: %d, not %d", count, round, found, expected);
+        }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -887,5 +905,6 @@ int main(int count, char** words) {
     test_attention_of_extreme_scores();
     test_merge();
     test_softmax_sums();
+    test_best();
     std::printf("%s: all is well\n", level->name);
 }

@@ -54,9 +54,25 @@ class Engine {
         : k(kernels), pool_(threads, processors), sharing_(threads), workers_(threads) {}
 
     int run(const Pass& pass) {
-        pass_ = &pass;
-        plan();
-        run_on_all_threads([this](Share& share) { work(share); });
+        best_.clear();
+        run_pass(pass);
+        return 0;
+    }
+
+    // A pass of one token a row, again and again: each time with the best token that followed. best: (rows, count)
+    int decode(Pass& pass, int scores, int count, int32_t* best) {
+        best_.assign(pass.token_count, 0);
+        best_of_ = scores;
+        for (int step = 0; step < count; ++step) {
+            run_pass(pass);
+            for (int row = 0; row < pass.token_count; ++row) {
+                const bool broken = step > 0 && best[row * count + step - 1] == NOT_NUMBERS;
+                best[row * count + step] = broken ? NOT_NUMBERS : best_[row];
+                pass.ids[row] = std::max(best_[row], 0);
+                ++pass.positions[row];
+                ++pass.feeds[row].start;
+            }
+        }
         return 0;
     }
 
@@ -81,6 +97,12 @@ class Engine {
             (*j.function)(share);
         }, &job);
         sharing_.finish_pass();
+    }
+
+    void run_pass(const Pass& pass) {
+        pass_ = &pass;
+        plan();
+        run_on_all_threads([this](Share& share) { work(share); });
     }
 
     // Allocate everything that the pass needs, so that no thread has to.
@@ -129,6 +151,10 @@ class Engine {
                 default: elementwise(share, s);
             }
         }
+        if (!best_.empty())
+            share.parallel_for(p.scored_count, [&](int which) {
+                best_[which] = k.best(row(best_of_, which), p.widths[best_of_]);
+            });
     }
 
     // How many tokens a step has; of the n-th of them, the row of its input and that of its output.
@@ -571,6 +597,8 @@ class Engine {
     std::vector<float> chunk_values_;
     std::vector<std::pair<float, float>> chunk_sums_;
     const Pass* pass_ = nullptr;
+    std::vector<int32_t> best_;  // of each scored token, where it is asked for
+    int best_of_ = 0;            // the buffer of the scores
     int chunks_ = 0;
 };
 
@@ -609,6 +637,15 @@ PUBLIC void glass_close(void* engine) { delete static_cast<glass::Engine*>(engin
 PUBLIC int32_t glass_run(void* engine, const glass::Pass* pass) {
     try {
         return static_cast<glass::Engine*>(engine)->run(*pass);
+    } catch (...) {
+        return 1;
+    }
+}
+
+// The same, if a row's keys have pages for all of it.
+PUBLIC int32_t glass_decode(void* engine, glass::Pass* pass, int32_t scores, int32_t count, int32_t* best) {
+    try {
+        return static_cast<glass::Engine*>(engine)->decode(*pass, scores, count, best);
     } catch (...) {
         return 1;
     }

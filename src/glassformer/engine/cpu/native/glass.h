@@ -37,6 +37,7 @@ enum StepKind : int32_t {
     ACTIVATE,
     COPY,
 };
+constexpr int NOT_NUMBERS = -1;  // in place of the best token
 constexpr int NO_ROPE = -1;  // in place of a rope table's number
 
 struct Matrix {
@@ -94,10 +95,10 @@ struct RopeTable {
 
 struct Pass {
     const Step* steps;
-    const Feed* feeds;
+    Feed* feeds;
     const RopeTable* rope_tables;
-    const int32_t* ids;
-    const int32_t* positions;
+    int32_t* ids;
+    int32_t* positions;
     const int32_t* scored;       // numbers of the tokens that are scored
     const int32_t* token_types;  // null: all zero
     float* const* buffers;

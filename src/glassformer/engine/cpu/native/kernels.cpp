@@ -997,6 +997,31 @@ SoftmaxSums softmax_sums(const float* scores, int64_t count) {
     return sums;
 }
 
+int32_t best(const float* scores, int count) {
+    constexpr int RUN = 16 * W;
+    const int whole = count / RUN * RUN;
+    float highest = -INFINITY;
+    int first = 0;
+    F zero = set(0.0f);  // NaN if a score is NaN or infinite
+    for (int i = 0; i < whole; i += RUN) {
+        F run[2] = {set(-INFINITY), set(-INFINITY)};
+        UNROLLED for (int v = 0; v < RUN / W; ++v) {
+            const F x = load(scores + i + v * W);
+            run[v % 2] = max(run[v % 2], x);
+            zero = fma(x, set(0.0f), zero);
+        }
+        const float high = reduce_max(max(run[0], run[1]));
+        if (high > highest) highest = high, first = i;
+    }
+    if (whole == 0 || reduce_add(zero) != 0.0f) first = 0, highest = -INFINITY;  // one by one
+    else while (scores[first] != highest) ++first;
+    for (int i = highest == -INFINITY ? 0 : whole; i < count; ++i) {
+        if (std::isnan(scores[i])) return NOT_NUMBERS;
+        if (scores[i] > highest) highest = scores[i], first = i;
+    }
+    return std::isfinite(highest) ? first : NOT_NUMBERS;
+}
+
 }  // namespace
 
 #ifdef __AMX_BF16__
@@ -1010,5 +1035,5 @@ namespace glass {
 extern const Kernels JOIN(kernels_, LEVEL);
 const Kernels JOIN(kernels_, LEVEL) = {
     TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, activate, rope, kv_store, attention, attention_pattern, weighted_values,
-    merge, softmax_sums};
+    merge, softmax_sums, best};
 }  // namespace glass

@@ -62,6 +62,8 @@ struct Kernels {
     void (*weighted_values)(const KvPlane& plane, const float* pattern, int keys, float* out, float* scratch);
     float (*merge)(AttentionState& into, const AttentionState& chunk, int head_size);
     SoftmaxSums (*softmax_sums)(const float* scores, int64_t count);
+    // The first of the highest scores; NOT_NUMBERS if one is NaN, or if that one is infinite
+    int32_t (*best)(const float* scores, int count);
 };
 
 constexpr int QUERIES = 48;      // at most, in one call of attention
