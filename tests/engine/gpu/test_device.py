@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,42 @@ def test_what_is_lacking_is_named(lacking: dict[str, Any], message: str, card: C
     assert device.unusable_reason() == f"the GPU engine {message}"
     with pytest.raises(ExecutorError, match="^the GPU engine needs"):
         device.gpu()
+
+
+@pytest.mark.parametrize("function", ["get_device_capability", "mem_get_info"])
+def test_a_card_that_another_program_holds(
+    function: str, card: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors might be")
+
+    card()
+    monkeypatch.setattr(torch.cuda, function, fail)
+    reason = device.unusable_reason() or device.memory_reason(0)
+    assert reason == (
+        "the GPU cannot be used: CUDA error: all CUDA-capable devices are busy or unavailable. Check nvidia-smi, or use "
+        "executor='cpu'."
+    )
+
+
+def test_nothing_is_warned_of_a_driver_that_is_too_old(
+    card: Callable[..., None], monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def unavailable() -> bool:
+        warnings.warn("CUDA initialization: The NVIDIA driver on your system is too old", stacklevel=2)
+        return False
+
+    card()
+    monkeypatch.setattr(torch.cuda, "is_available", unavailable)
+    assert "PyTorch finds none" in (device.unusable_reason() or "")
+    assert not recwarn
+
+
+def test_free_memory_counts_what_torch_holds_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {"mem_get_info": (1000, 5000), "memory_reserved": 300, "memory_allocated": 100}
+    for name, number in numbers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda which, number=number: number)
+    assert device.free_memory(torch.device("cuda", 0)) == 1200
 
 
 def test_a_card_that_can_run(card: Callable[..., None]) -> None:

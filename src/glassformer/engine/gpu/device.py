@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -35,9 +36,15 @@ def unusable_reason() -> str | None:
 
     if torch.version.cuda is None:
         return "the GPU engine needs a PyTorch with CUDA, and this one is built without. Install torch from pytorch.org."
-    if not torch.cuda.is_available():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a driver that is too old, for instance: then there is none
+        found = torch.cuda.is_available()
+    if not found:
         return "the GPU engine needs an NVIDIA GPU, and PyTorch finds none. Check nvidia-smi and CUDA_VISIBLE_DEVICES."
-    capability = torch.cuda.get_device_capability()
+    try:
+        capability = torch.cuda.get_device_capability()
+    except RuntimeError as error:  # in the hands of another program, or gone
+        return _failure(error)
     if capability < OLDEST:
         return (
             f"the GPU engine needs compute capability {_dotted(OLDEST)} or newer, and {torch.cuda.get_device_name()} has "
@@ -52,13 +59,20 @@ def memory_reason(needed: int) -> str | None:
     """Why a model of so many bytes does not fit a usable GPU; None if it does."""
     import torch
 
-    free = free_memory(torch.device("cuda", torch.cuda.current_device()))
+    try:
+        free = free_memory(torch.device("cuda", torch.cuda.current_device()))
+    except RuntimeError as error:
+        return _failure(error)
     if needed + RESERVE <= free:
         return None
     return (
         f"the GPU engine needs {(needed + RESERVE) / 1e9:.1f} GB for this model, and {free / 1e9:.1f} GB of the GPU's "
         "memory are free. Close other programs that use it, or take smaller weights."
     )
+
+
+def _failure(error: RuntimeError) -> str:
+    return f"the GPU cannot be used: {str(error).splitlines()[0].rstrip('.')}. Check nvidia-smi, or use executor='cpu'."
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -250,11 +250,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         batch = ScoreBatch(scores, self._kernels)
         results, first = [], 0
         for chunk, source, count in zip(chunks, sources, fed.counts, strict=True):
-            reads = chunk.feed.watch.reads if chunk.feed.watch is not None else frozenset()
-            sites = {site: values.value(site, chunk) for site in program.sites if site in reads}
-            if source is not None and decoder:
-                of_source = (site for site in reads if site.endswith(SOURCE_SITES))
-                sites |= {site: _source_value(source, site, len(chunk.row.source)) for site in of_source}
+            sites = {} if chunk.feed.watch is None else _read_sites(values, chunk, source if decoder else None)
             results.append(ChunkResult(batch, first, count, sites))
             first += count
         return results
@@ -486,8 +482,8 @@ def _split_passes(whole: Sequence[FeedChunk], divisible: bool) -> Iterator[tuple
     short: list[FeedChunk] = []
     trees: list[FeedChunk] = []
     for feed in whole:
-        if feed.feed.parents is not None:
-            trees.append(feed)
+        if feed.feed.parents is not None or feed.count == 1:
+            (single if feed.feed.parents is None else trees).append(feed)
             continue
         step = PROMPT_CHUNK if divisible and not changes_pattern(feed.feed) else feed.count
         for number, offset in enumerate(range(0, feed.count, step)):
@@ -529,6 +525,16 @@ def _joined(parts: Sequence[ChunkResult]) -> ChunkResult:
 def _joined_site(parts: Sequence[Any], site: str) -> Any:
     """One site's values of all chunks; those of the source are the same in each."""
     return torch.cat(list(parts), axes(site).index("length")) if "length" in axes(site) else parts[-1]
+
+
+def _read_sites(values: PassValues, chunk: FeedChunk, source: PageList | None) -> dict[str, Tensor]:
+    """The values that a chunk's watch reads; `source`: the pages of its keys and values for cross-attention."""
+    reads = frozenset() if chunk.feed.watch is None else chunk.feed.watch.reads
+    sites = {site: values.value(site, chunk) for site in values.program.sites if site in reads}
+    if source is not None:
+        of_source = (site for site in reads if site.endswith(SOURCE_SITES))
+        sites |= {site: _source_value(source, site, len(chunk.row.source)) for site in of_source}
+    return sites
 
 
 def _source_value(source: PageList, site: str, length: int) -> Tensor:

@@ -7,7 +7,8 @@ pass again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +57,12 @@ class CapturedShape(NamedTuple):
 
     @property
     def layout(self) -> PassLayout:
-        return PassLayout(self.tokens, self.feeds, page_count(self.max_keys), self.scored, page_count(self.max_source))
+        return _layout(self)
+
+
+@cache
+def _layout(shape: CapturedShape) -> PassLayout:
+    return PassLayout(shape.tokens, shape.feeds, page_count(shape.max_keys), shape.scored, page_count(shape.max_source))
 
 
 class PassNumbers:
@@ -133,7 +139,7 @@ class Replays:
     ) -> Replay:  # fmt: skip
         """A pass that can be replayed: `write` says what its numbers are, `run` launches it where it is not captured yet."""
         if place != self._place:
-            self._replays.clear()
+            self._drop(list(self._replays))
             self._place = place
         replay = self._replays.pop(key, None)
         numbers = PassNumbers(layout, self._device) if replay is None else replay.numbers
@@ -143,6 +149,12 @@ class Replays:
             replay = Replay(numbers, run, self._pool)
             numbers.send()  # a pass may change its numbers
             if len(self._replays) >= MAX_GRAPHS:
-                del self._replays[next(iter(self._replays))]
+                self._drop([next(iter(self._replays))])
         self._replays[key] = replay
         return replay
+
+    def _drop(self, keys: Sequence[Any]) -> None:
+        if keys and self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # one that still runs may not lose its memory
+        for key in keys:
+            del self._replays[key]

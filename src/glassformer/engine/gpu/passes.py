@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -50,17 +51,19 @@ class PassLayout:
         return {**by_token, **by_feed, **tables, "scored": (self.scored,), "step": (1,)}
 
     @cached_property
+    def _places(self) -> list[tuple[str, int, int, tuple[int, ...]]]:
+        """Where each sort of numbers begins and ends."""
+        sizes = [math.prod(shape) for shape in self._fields.values()]
+        fields = zip(self._fields.items(), sizes, accumulate(sizes), strict=True)
+        return [(name, end - size, end, shape) for (name, shape), size, end in fields]
+
+    @property
     def size(self) -> int:
-        return sum(math.prod(shape) for shape in self._fields.values())
+        return self._places[-1][2]
 
     def views(self, numbers: Part) -> dict[str, Part]:
         """The parts of an array or a tensor of `size` numbers."""
-        parts, at = {}, 0
-        for name, shape in self._fields.items():
-            size = math.prod(shape)
-            parts[name] = numbers[at : at + size].reshape(shape)
-            at += size
-        return parts
+        return {name: numbers[begin:end].reshape(shape) for name, begin, end, shape in self._places}
 
     def tensors(self, numbers: Tensor) -> tuple[PassTensors, Tensor]:
         """The numbers on the device, and those of the scored tokens."""
