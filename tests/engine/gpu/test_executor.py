@@ -166,6 +166,20 @@ class TestBitExactness:
         assert all(np.array_equal(scores, together[number]) for number, scores in enumerate(watched))
 
 
+    @pytest.mark.sweep
+    def test_capturing_a_prompt_changes_no_bit(self, shallow: Callable[[str], Subject]) -> None:
+        """It is padded then; and greedy steps choose by the same scores as single ones."""
+        subject = shallow("qwen3")
+        executor, ((prompt,), _) = subject.gpu(cache="bf16", kernels=kernels), subject.rows((66,))
+        rows = [executor.open() for _ in range(2)]
+        eager, captured = (executor.run([Feed(row, prompt)])[0].host() for row in rows)
+        assert any(shape.prompt for _, shape in executor._replays._replays)
+        assert np.array_equal(eager, captured)
+        best = executor.decode_greedily(rows[:1], [5], 3)[0].tolist()
+        for token, expected in zip([5, *best], best, strict=False):
+            assert int(executor.run([Feed(rows[1], [token])])[0].host().argmax()) == expected
+
+
 class TestPasses:
     def test_long_prompts_are_cut_at_multiples_of_a_chunk(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         """By their own lengths; what is left over may be a short chunk or a single token."""
