@@ -165,7 +165,6 @@ class TestBitExactness:
         watched = life(executor, prompts[:2], subject.watch("blocks.0.residual"))
         assert all(np.array_equal(scores, together[number]) for number, scores in enumerate(watched))
 
-
     @pytest.mark.sweep
     def test_capturing_a_prompt_changes_no_bit(self, shallow: Callable[[str], Subject]) -> None:
         """It is padded then; and greedy steps choose by the same scores as single ones."""
