@@ -11,6 +11,7 @@ head_size): keys, then values. A tile is (queries, keys).
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
 NEVER = tl.constexpr(float("-inf"))
+LOG2_E = tl.constexpr(math.log2(math.e))  # scores are multiplied with it, so that their weights are powers of two
 UNSPECIALIZED = ("layer", "key_count", "tree_width", "window", "max_distance")  # one kernel for all values of these
 
 
@@ -68,7 +70,7 @@ def attention(
         assert p.tree_mask is None
         tile = prompt_tile(head_size, pool.dtype)
         prompt_attention_kernel[triton.cdiv(max_tokens, tile.tokens), p.starts.shape[0], heads](
-            *arguments, p.first_tokens, p.token_counts, **constants, TOKENS=tile.tokens, KEYS=tile.keys,
+            *arguments, p.first_tokens, p.token_counts, **constants, TOKENS=tile.tokens,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return
@@ -182,7 +184,7 @@ def _arguments(
     arguments = (
         queries[:, query_offset:], pool, out, rows, p.positions, p.slots, p.feed_of_token, p.starts, ends, table,
         p.tree_mask, p.tree_positions, distance_bias, queries.stride(0), out.stride(0), table.stride(0), pool.stride(0),
-        width, layer, scale, window, max_distance, heads, kv_heads,
+        width, layer, scale * LOG2_E.value, window, max_distance, heads, kv_heads,
     )  # fmt: skip
     constants = {
         "HAS_ROWS": rows is not None, "CAUSAL": causal and not cross, "WINDOW": window > 0 and not cross, "TREE": tree,
@@ -221,6 +223,14 @@ def load_plane_rows(
 
 
 @triton.jit
+def load_page(address, count, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr):
+    """The first `count` keys or values of a page, (PAGE, head_size), zero after them."""
+    key, place = tl.arange(0, PAGE), tl.arange(0, BLOCK)
+    mask = (key < count)[:, None] & (place < HEAD_SIZE)[None, :]
+    return tl.load(address + key[:, None] * HEAD_SIZE + place[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
 def prefetch_plane(
     pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE: tl.constexpr, CHUNK: tl.constexpr,
     PAGE: tl.constexpr,
@@ -247,7 +257,7 @@ def masked_scores(
     if BIAS:
         away = tl.minimum(tl.maximum(key[None, :] - position, -max_distance), max_distance) + max_distance
         biases = distance_bias + head * (2 * max_distance + 1)
-        scores += tl.load(biases + away, mask=in_query & (away >= 0), other=0.0)
+        scores += tl.load(biases + away, mask=in_query & (away >= 0), other=0.0) * LOG2_E
     seen = (key[None, :] >= first) & (key[None, :] < end)
     if TREE:
         node = key[None, :] - tl.load(starts + feed)
@@ -350,7 +360,7 @@ def merge_chunks_kernel(
             before = highest
             highest = tl.maximum(before, tl.max(maximums, axis=0))
             shift = tl.where(highest == NEVER, 0.0, highest)
-            kept, weights = tl.exp(before - shift), tl.exp(maximums - shift)
+            kept, weights = tl.exp2(before - shift), tl.exp2(maximums - shift)
             total = total * kept + tl.sum(totals * weights, axis=0)
             values = values * kept + tl.sum(tile * weights[:, None], axis=0)
         out = out_ptr + token.to(tl.int64) * out_stride + head * HEAD_SIZE + place
@@ -371,20 +381,20 @@ def add_keys(scores, tile, maximum, total, values):
     """One more tile of keys of an online softmax."""
     highest = tl.maximum(maximum, tl.max(scores, axis=1))
     shift = tl.where(highest == NEVER, 0.0, highest)
-    weights = tl.exp(scores - shift[:, None])
-    kept = tl.exp(maximum - shift)
+    weights = tl.exp2(scores - shift[:, None])
+    kept = tl.exp2(maximum - shift)
     total = total * kept + tl.sum(weights, axis=1)
     values = tl.dot(weights.to(tile.dtype), tile, values * kept[:, None], input_precision="ieee")
     return highest, total, values
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED)
+@triton.jit(do_not_specialize=(*UNSPECIALIZED, "kv_heads"))
 def prompt_attention_kernel(
     query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
     distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
     heads, kv_heads, first_tokens, token_counts, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
-    TOKENS: tl.constexpr, KEYS: tl.constexpr,
+    TOKENS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):  # fmt: skip
     start_next_kernel(OVERLAP & 1)
@@ -408,21 +418,27 @@ def prompt_attention_kernel(
         values = tl.zeros([TOKENS, BLOCK], tl.float32)
         kv_head = head // (heads // kv_heads)
         plane = layer * 2 * kv_heads + kv_head
-        last = tl.max(end, axis=0)
-        for start in range(tl.min(first, axis=0) // KEYS * KEYS, last, KEYS):
-            key = start + tl.arange(0, KEYS)
-            in_range = key < last
-            keys = load_plane_rows(
-                pool_ptr, page_table, feed, key, in_range, plane, table_stride, page_stride, HEAD_SIZE, BLOCK, PAGE
-            )  # fmt: skip
-            tile = load_plane_rows(
-                pool_ptr, page_table, feed, key, in_range, plane + kv_heads, table_stride, page_stride, HEAD_SIZE, BLOCK,
-                PAGE
-            )  # fmt: skip
+        low, last = tl.min(first, axis=0) // PAGE * PAGE, tl.max(end, axis=0)
+        whole = low  # keys before it are seen by all
+        if not WINDOW and not BIAS:
+            whole = tl.min(tl.where(live, end, last), axis=0) // PAGE * PAGE
+        pages = page_table + feed.to(tl.int64) * table_stride
+        planes = pool_ptr + plane.to(tl.int64) * PAGE * HEAD_SIZE
+        value_offset = kv_heads.to(tl.int64) * PAGE * HEAD_SIZE
+        for start in range(low, whole, PAGE):
+            page = planes + tl.load(pages + start // PAGE).to(tl.int64) * page_stride
+            keys = load_page(page, PAGE, HEAD_SIZE, BLOCK, PAGE)
+            tile = load_page(page + value_offset, PAGE, HEAD_SIZE, BLOCK, PAGE)
+            scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+            maximum, total, values = add_keys(scores, tile, maximum, total, values)
+        for start in range(whole, last, PAGE):
+            page = planes + tl.load(pages + start // PAGE).to(tl.int64) * page_stride
+            keys = load_page(page, last - start, HEAD_SIZE, BLOCK, PAGE)
+            tile = load_page(page + value_offset, last - start, HEAD_SIZE, BLOCK, PAGE)
             scores = masked_scores(
-                query, keys, key, head, token[:, None], feed, position[:, None], first[:, None], end[:, None], scale, starts,
-                tree_mask, tree_positions, distance_bias, tree_width, window, max_distance, live[:, None], WINDOW, TREE,
-                BIAS,
+                query, keys, start + tl.arange(0, PAGE), head, token[:, None], feed, position[:, None], first[:, None],
+                end[:, None], scale, starts, tree_mask, tree_positions, distance_bias, tree_width, window, max_distance,
+                live[:, None], WINDOW, TREE, BIAS,
             )  # fmt: skip
             maximum, total, values = add_keys(scores, tile, maximum, total, values)
         out = out_ptr + token.to(tl.int64)[:, None] * out_stride + head * HEAD_SIZE + place[None, :]
@@ -464,7 +480,7 @@ def attention_pattern_kernel(
         )  # fmt: skip
         highest = tl.maximum(maximum, tl.max(scores, axis=1))
         shift = tl.where(highest == NEVER, 0.0, highest)
-        total = total * tl.exp(maximum - shift) + tl.sum(tl.exp(scores - shift[:, None]), axis=1)
+        total = total * tl.exp2(maximum - shift) + tl.sum(tl.exp2(scores - shift[:, None]), axis=1)
         maximum = highest
     out = out_ptr + token.to(tl.int64) * out_stride + head.to(tl.int64) * key_count
     for start in range(0, key_count, KEYS):
@@ -476,7 +492,7 @@ def attention_pattern_kernel(
             query, keys, key, head[:, None], token, feed, position, first, end, scale, starts, tree_mask, tree_positions,
             distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
         )  # fmt: skip
-        weights = tl.exp(scores - maximum[:, None]) / total[:, None]
+        weights = tl.exp2(scores - maximum[:, None]) / total[:, None]
         tl.store(out[:, None] + key[None, :], weights, mask=in_group[:, None] & (key < key_count)[None, :])
 
 

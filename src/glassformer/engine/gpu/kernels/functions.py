@@ -34,12 +34,13 @@ OVERLAP_MODE = 1
 
 def overlap_options(tensor: Tensor) -> dict[str, Any]:
     """Launch options of a kernel that begins while the one before it ends (programmatic dependent launch)."""
-    overlap = OVERLAP_MODE if tensor.is_cuda and _has_dependent_launch(tensor.device) else 0
+    overlap = OVERLAP_MODE if tensor.is_cuda and has_hopper_features(tensor.device) else 0
     return {"OVERLAP": overlap, "launch_pdl": overlap > 0}
 
 
 @cache
-def _has_dependent_launch(device: torch.device) -> bool:
+def has_hopper_features(device: torch.device) -> bool:
+    """Whether kernels can overlap, and a copy engine loads tiles."""
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
@@ -162,16 +163,16 @@ def normed_columns(
 @triton.jit
 def load_slices(
     x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
-    SINGLE: tl.constexpr,
+    SINGLE: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Columns (slices, depth) of a tile's tokens, (slices, tokens, depth); of a single one, normed; zero beyond the last."""
+    """Columns (slices, depth) of a tile's tokens, (slices, tokens, depth), rounded; of a single one, normed."""
     if SINGLE:
         x = normed_columns(x_rows, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
         x = tl.where(live[None, :, None], x[:, None, :], 0.0)
     else:
         inside = live[None, :, None] & (column < columns)[:, None, :]
         x = tl.load(x_rows[None, :, None] + column[:, None, :], mask=inside, other=0.0)
-    return x
+    return x.to(DTYPE)
 
 
 @triton.jit

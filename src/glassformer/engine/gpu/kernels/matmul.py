@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from glassformer.engine.gpu.kernels.elementwise import prepare_inputs
 from glassformer.engine.gpu.kernels.functions import (
@@ -28,12 +29,12 @@ from glassformer.engine.gpu.kernels.functions import (
     NO_NORM,
     NORMS,
     finish_tile,
+    has_hopper_features,
     inputs_of,
     load_slices,
     mean_and_scale,
     norm_width,
     overlap_options,
-    prefetch_rows,
     start_next_kernel,
     tile_tokens_and_rows,
     wait_for_inputs,
@@ -58,6 +59,7 @@ class Tile(NamedTuple):
     tokens: int
     rows: int
     stages: int  # iterations whose weights are loaded ahead
+    early: int = 0  # iterations whose weights are loaded before the inputs are there
 
 
 class PromptTile(NamedTuple):
@@ -149,14 +151,23 @@ def _launch(
     if prompt:
         tile = prompt_tile(matrix, gated)
         kernel = packed_prompt_matmul_kernel if packed else prompt_matmul_kernel
+        inputs, weights = x, matrix.data
+        if not packed:
+            constants["COLUMNS"] = tile.columns
+            constants["TILED"] = tiled = _can_be_tiled(x) and _can_be_tiled(weights)
+            if tiled:
+                inputs = TensorDescriptor.from_tensor(x, [tile.tokens, tile.columns])
+                weights = TensorDescriptor.from_tensor(weights, [tile.rows, tile.columns])
         kernel[triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),](
-            x, matrix.data, matrix.bias, residual, out, output_rows, tokens, rows, matrix.columns, x.stride(0),
-            residual.stride(0), out.stride(0), scale, *more, TOKENS=tile.tokens, ROWS=tile.rows, COLUMNS=tile.columns,
-            MASKED=matrix.columns % tile.columns != 0, num_warps=tile.warps, num_stages=tile.stages, **constants,
+            inputs, weights, matrix.bias, residual, out, output_rows, tokens, rows, matrix.columns, x.stride(0),
+            residual.stride(0), out.stride(0), scale, *more, TOKENS=tile.tokens, ROWS=tile.rows, num_warps=tile.warps,
+            num_stages=tile.stages, **constants,
         )  # fmt: skip
         return
     step = step_tile(tokens, rows, matrix, gated)
     kernel = packed_step_matmul_kernel if packed else step_matmul_kernel
+    if not packed:
+        constants["EARLY"] = min(step.early, triton.cdiv(matrix.columns, SLICES * DEPTH))
     kernel[triton.cdiv(tokens, step.tokens) * triton.cdiv(rows, step.rows),](
         x, matrix.data, matrix.bias, norm and norm.weight, norm and norm.bias, residual, out, input_rows, output_rows,
         tokens, rows, matrix.columns, x.stride(0), residual.stride(0), out.stride(0), norm.eps if norm else 0.0, scale,
@@ -167,13 +178,19 @@ def _launch(
     )  # fmt: skip
 
 
+def _can_be_tiled(matrix: Tensor) -> bool:
+    """Whether the copy engine can load tiles of a matrix: on Hopper and later, where rows begin at multiples of 16 bytes."""
+    aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) * matrix.itemsize % 16 == 0 and matrix.stride(1) == 1
+    return aligned and (not matrix.is_cuda or has_hopper_features(matrix.device))
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def step_matmul_kernel(
     x_ptr, weights_ptr, bias_ptr, norm_weight, norm_bias, residual_ptr, out_ptr, input_rows, output_rows, tokens, rows,
     columns, x_stride, residual_stride, out_stride, eps, scale, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
     EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr,
     HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, SLICES: tl.constexpr, DEPTH: tl.constexpr,
-    SINGLE: tl.constexpr, MASKED: tl.constexpr, NORM_WIDTH: tl.constexpr, OVERLAP: tl.constexpr,
+    SINGLE: tl.constexpr, MASKED: tl.constexpr, NORM_WIDTH: tl.constexpr, EARLY: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     start_next_kernel(OVERLAP & 1)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
@@ -184,10 +201,14 @@ def step_matmul_kernel(
     if EPILOGUE == GATE:
         weight_rows = weights_ptr + (gate_row + rows).to(tl.int64) * columns
     dtype = weights_ptr.dtype.element_ty
-    if OVERLAP & 4:
-        prefetch_rows(weight_rows, columns, dtype.primitive_bitwidth // 8)
+    place = tl.arange(0, SLICES)[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
+    tiles = ()
+    gate_tiles = ()
+    for number in tl.static_range(EARLY):
+        column = number * SLICES * DEPTH + place
+        tiles += (load_weight_slices(weight_rows, column, columns, MASKED),)
         if EPILOGUE == GATE:
-            prefetch_rows(gate_rows, columns, dtype.primitive_bitwidth // 8)
+            gate_tiles += (load_weight_slices(gate_rows, column, columns, MASKED),)
     wait_for_inputs(OVERLAP)
     x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
     mean, factor = 0.0, 0.0
@@ -195,11 +216,19 @@ def step_matmul_kernel(
         mean, factor = mean_and_scale(x_rows, columns, eps, NORM, NORM_WIDTH)
     sums = tl.zeros([SLICES, TOKENS, ROWS], tl.float32)
     gates = sums
-    place = tl.arange(0, SLICES)[:, None] * DEPTH + tl.arange(0, DEPTH)[None, :]
-    for start in range(0, columns, SLICES * DEPTH):
+    for number in tl.static_range(EARLY):
+        column = number * SLICES * DEPTH + place
+        x = load_slices(
+            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, dtype
+        )  # fmt: skip
+        if EPILOGUE == GATE:
+            gates = tl.dot(x, gate_tiles[number], gates, input_precision="ieee")
+        sums = tl.dot(x, tiles[number], sums, input_precision="ieee")
+    for start in range(EARLY * SLICES * DEPTH, columns, SLICES * DEPTH):
         column = start + place
-        x = load_slices(x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE)
-        x = x.to(dtype)
+        x = load_slices(
+            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, dtype
+        )  # fmt: skip
         if EPILOGUE == GATE:
             gates = tl.dot(x, load_weight_slices(gate_rows, column, columns, MASKED), gates, input_precision="ieee")
         sums = tl.dot(x, load_weight_slices(weight_rows, column, columns, MASKED), sums, input_precision="ieee")
@@ -221,30 +250,27 @@ def load_weight_slices(weight_rows, column, columns, MASKED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["tokens"])
 def prompt_matmul_kernel(
-    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, x_stride, residual_stride,
-    out_stride, scale, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, MASKED: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    x, weights, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, x_stride, residual_stride, out_stride,
+    scale, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILED: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    """`TILED`: inputs and weights are descriptors whose tiles the copy engine loads; otherwise they are addresses."""
     start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
-    x_rows = x_ptr + tl.minimum(token, tokens - 1).to(tl.int64) * x_stride
-    gate_row = tl.minimum(row, rows - 1)
-    gate_rows = weights_ptr + gate_row.to(tl.int64) * columns
-    weight_rows = gate_rows
-    if EPILOGUE == GATE:
-        weight_rows = weights_ptr + (gate_row + rows).to(tl.int64) * columns
+    first_token, first_row = tl.min(token, axis=0), tl.min(row, axis=0)
+    first_weight_row = first_row + rows if EPILOGUE == GATE else first_row
     sums = tl.zeros([TOKENS, ROWS], tl.float32)
     gates = sums
     for start in range(0, columns, COLUMNS):
-        column = start + tl.arange(0, COLUMNS)
-        x = load_columns(x_rows, column, columns, MASKED)
+        inputs = load_tile(x, first_token, tokens, start, columns, x_stride, TOKENS, COLUMNS, TILED)
         if EPILOGUE == GATE:
-            gates = tl.dot(x, tl.trans(load_columns(gate_rows, column, columns, MASKED)), gates, input_precision="ieee")
-        sums = tl.dot(x, tl.trans(load_columns(weight_rows, column, columns, MASKED)), sums, input_precision="ieee")
-    start_next_kernel(OVERLAP & 2)
+            tile = load_tile(weights, first_row, rows, start, columns, columns, ROWS, COLUMNS, TILED)
+            gates = tl.dot(inputs, tl.trans(tile), gates, input_precision="ieee")
+        end_row = first_weight_row - first_row + rows
+        tile = load_tile(weights, first_weight_row, end_row, start, columns, columns, ROWS, COLUMNS, TILED)
+        sums = tl.dot(inputs, tl.trans(tile), sums, input_precision="ieee")
     finish_tile(
         sums, gates, bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows, residual_stride, out_stride,
         scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
@@ -252,6 +278,14 @@ def prompt_matmul_kernel(
 
 
 @triton.jit
-def load_columns(rows, column, columns, MASKED: tl.constexpr):
-    addresses = rows[:, None] + column[None, :]
-    return tl.load(addresses, mask=(column < columns)[None, :], other=0.0) if MASKED else tl.load(addresses)
+def load_tile(
+    source, first, rows, start, columns, stride, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILED: tl.constexpr
+):  # fmt: skip
+    """Columns from `start` on of the rows from `first` on; zero beyond the last column, anything beyond the last row."""
+    if TILED:
+        tile = source.load([first, start])
+    else:
+        row = tl.minimum(first + tl.arange(0, ROWS), rows - 1).to(tl.int64)
+        column = start + tl.arange(0, COLUMNS)
+        tile = tl.load(source + row[:, None] * stride + column[None, :], mask=(column < columns)[None, :], other=0.0)
+    return tile

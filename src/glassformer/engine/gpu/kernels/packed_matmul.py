@@ -266,11 +266,13 @@ def packed_step_matmul_kernel(
         block = start + tl.arange(0, SLICES)[:, None]
         column = block * 64 + tl.arange(0, 32)[None, :]
         below = load_slices(
-            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
-        ).to(tl.bfloat16)  # fmt: skip
+            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE,
+            tl.bfloat16,
+        )  # fmt: skip
         above = load_slices(
-            x_rows, live, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
-        ).to(tl.bfloat16)  # fmt: skip
+            x_rows, live, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE,
+            tl.bfloat16,
+        )  # fmt: skip
         if EPILOGUE == GATE:
             gates = add_block_products(
                 below, above, gates, weights_ptr, scales, outer_scales, high_bits, gate_row, block, blocks, SLICES, ROWS,
@@ -306,8 +308,8 @@ def add_block_products(
 def packed_prompt_matmul_kernel(
     x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, x_stride, residual_stride,
     out_stride, scale, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    MASKED: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+    BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     start_next_kernel(OVERLAP & 1)
     wait_for_inputs(OVERLAP)
