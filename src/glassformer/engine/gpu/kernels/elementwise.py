@@ -70,7 +70,7 @@ def embed_kernel(
         above = tl.load(table + row * columns + column + 32, mask=column + 32 < columns, other=0.0).to(tl.float32)
     else:
         codes_below, codes_above, word, outer = load_blocks(
-            table, scales, outer_scales, high_bits, row, block, block < blocks, blocks, BITS, SCALES, True
+            table, scales, outer_scales, high_bits, row, block, blocks, BITS, SCALES, True
         )  # fmt: skip
         below = tl.reshape(expanded(codes_below, word, outer, False, SCALES, ZERO, BLOCKS, 1), [BLOCKS, 32])
         above = tl.reshape(expanded(codes_above, word, outer, True, SCALES, ZERO, BLOCKS, 1), [BLOCKS, 32])

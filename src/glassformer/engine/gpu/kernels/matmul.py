@@ -40,6 +40,7 @@ from glassformer.engine.gpu.kernels.functions import (
     wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.packed_matmul import (
+    BLOCK,
     packed_arguments,
     packed_constants,
     packed_prompt_matmul_kernel,
@@ -166,15 +167,15 @@ def _launch(
         return
     step = step_tile(tokens, rows, matrix, gated)
     kernel = packed_step_matmul_kernel if packed else step_matmul_kernel
-    if not packed:
-        constants["EARLY"] = min(step.early, triton.cdiv(matrix.columns, SLICES * DEPTH))
+    iteration = SLICES * (BLOCK if packed else DEPTH)  # columns
     kernel[triton.cdiv(tokens, step.tokens) * triton.cdiv(rows, step.rows),](
         x, matrix.data, matrix.bias, norm and norm.weight, norm and norm.bias, residual, out, input_rows, output_rows,
         tokens, rows, matrix.columns, x.stride(0), residual.stride(0), out.stride(0), norm.eps if norm else 0.0, scale,
         *more, NORM=NORMS[norm.kind if norm else None], HAS_NORM_BIAS=norm is not None and norm.bias is not None,
         HAS_INPUT_ROWS=input_rows is not None, TOKENS=step.tokens, ROWS=step.rows, SLICES=SLICES, DEPTH=DEPTH,
-        SINGLE=tokens == 1, MASKED=matrix.columns % (SLICES * DEPTH * (2 if packed else 1)) != 0,
-        NORM_WIDTH=norm_width(matrix.columns), num_warps=SLICES, num_stages=step.stages, **constants,
+        SINGLE=tokens == 1, MASKED=matrix.columns % iteration != 0,
+        EARLY=min(step.early, triton.cdiv(matrix.columns, iteration)), NORM_WIDTH=norm_width(matrix.columns),
+        num_warps=SLICES, num_stages=step.stages, **constants,
     )  # fmt: skip
 
 
@@ -206,9 +207,9 @@ def step_matmul_kernel(
     gate_tiles = ()
     for number in tl.static_range(EARLY):
         column = number * SLICES * DEPTH + place
-        tiles += (load_weight_slices(weight_rows, column, columns, MASKED),)
+        tiles += (load_weight_slices(weight_rows, column, columns, MASKED),)  # type: ignore[assignment]
         if EPILOGUE == GATE:
-            gate_tiles += (load_weight_slices(gate_rows, column, columns, MASKED),)
+            gate_tiles += (load_weight_slices(gate_rows, column, columns, MASKED),)  # type: ignore[assignment]
     wait_for_inputs(OVERLAP)
     x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
     mean, factor = 0.0, 0.0

@@ -206,11 +206,12 @@ def expanded(
 
 @triton.jit
 def load_blocks(
-    weights_ptr, scales, outer_scales, high_bits, row, block, inside, blocks, BITS: tl.constexpr, SCALES: tl.constexpr,
+    weights_ptr, scales, outer_scales, high_bits, row, block, blocks, BITS: tl.constexpr, SCALES: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
     """Codes below and above, (A, B, 32), and words of scales, (A, B), of some blocks: `row` and `block` are (A, B)."""
     place = tl.arange(0, 32)[None, None, :]
+    inside = (block < blocks) & (row >= 0)
     word = load_inside(scales + row * blocks + block, inside, MASKED)
     outer = word
     if SCALES == HALVES_AND_MINIMUMS:
@@ -247,7 +248,7 @@ def packed_step_matmul_kernel(
     HAS_NORM_BIAS: tl.constexpr, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
     SLICES: tl.constexpr, DEPTH: tl.constexpr, SINGLE: tl.constexpr, MASKED: tl.constexpr, NORM_WIDTH: tl.constexpr,
-    BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
+    EARLY: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """`step_matmul_kernel` for packed weights: a slice is half a block, all those below first, then those above."""
     start_next_kernel(OVERLAP & 1)
@@ -255,6 +256,17 @@ def packed_step_matmul_kernel(
     live = token < tokens
     gate_row = tl.minimum(row, rows - 1).to(tl.int64)[None, :]
     weight_row = gate_row + rows if EPILOGUE == GATE else gate_row
+    lane = tl.arange(0, SLICES)[:, None]
+    tiles = ()
+    gate_tiles = ()
+    for number in tl.static_range(EARLY):
+        tiles += load_blocks(
+            weights_ptr, scales, outer_scales, high_bits, weight_row, number * SLICES + lane, blocks, BITS, SCALES, MASKED
+        )  # fmt: skip
+        if EPILOGUE == GATE:
+            gate_tiles += load_blocks(
+                weights_ptr, scales, outer_scales, high_bits, gate_row, number * SLICES + lane, blocks, BITS, SCALES, MASKED
+            )  # fmt: skip
     wait_for_inputs(OVERLAP)
     x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
     mean, factor = 0.0, 0.0
@@ -262,26 +274,32 @@ def packed_step_matmul_kernel(
         mean, factor = mean_and_scale(x_rows, columns, eps, NORM, NORM_WIDTH)
     sums = tl.zeros([SLICES, TOKENS, ROWS], tl.float32)
     gates = sums
-    for start in range(0, blocks, SLICES):
-        block = start + tl.arange(0, SLICES)[:, None]
-        column = block * 64 + tl.arange(0, 32)[None, :]
-        below = load_slices(
-            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE,
-            tl.bfloat16,
-        )  # fmt: skip
-        above = load_slices(
-            x_rows, live, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE,
-            tl.bfloat16,
+    for number in tl.static_range(EARLY):
+        below, above = load_block_inputs(
+            x_rows, live, number * SLICES + lane, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
         )  # fmt: skip
         if EPILOGUE == GATE:
-            gates = add_block_products(
-                below, above, gates, weights_ptr, scales, outer_scales, high_bits, gate_row, block, blocks, SLICES, ROWS,
-                MASKED, BITS, ZERO, SCALES,
+            gates = add_products(
+                below, above, gates, gate_tiles[4 * number], gate_tiles[4 * number + 1], gate_tiles[4 * number + 2],
+                gate_tiles[4 * number + 3], SLICES, ROWS, ZERO, SCALES,
             )  # fmt: skip
-        sums = add_block_products(
-            below, above, sums, weights_ptr, scales, outer_scales, high_bits, weight_row, block, blocks, SLICES, ROWS,
-            MASKED, BITS, ZERO, SCALES,
+        sums = add_products(
+            below, above, sums, tiles[4 * number], tiles[4 * number + 1], tiles[4 * number + 2], tiles[4 * number + 3],
+            SLICES, ROWS, ZERO, SCALES,
         )  # fmt: skip
+    for start in range(EARLY * SLICES, blocks, SLICES):
+        below, above = load_block_inputs(
+            x_rows, live, start + lane, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
+        )  # fmt: skip
+        if EPILOGUE == GATE:
+            low, high, word, outer = load_blocks(
+                weights_ptr, scales, outer_scales, high_bits, gate_row, start + lane, blocks, BITS, SCALES, MASKED
+            )  # fmt: skip
+            gates = add_products(below, above, gates, low, high, word, outer, SLICES, ROWS, ZERO, SCALES)
+        low, high, word, outer = load_blocks(
+            weights_ptr, scales, outer_scales, high_bits, weight_row, start + lane, blocks, BITS, SCALES, MASKED
+        )  # fmt: skip
+        sums = add_products(below, above, sums, low, high, word, outer, SLICES, ROWS, ZERO, SCALES)
     start_next_kernel(OVERLAP & 2)
     finish_tile(
         tl.sum(sums, axis=0), tl.sum(gates, axis=0), bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows,
@@ -290,14 +308,27 @@ def packed_step_matmul_kernel(
 
 
 @triton.jit
-def add_block_products(
-    x_below, x_above, sums, weights_ptr, scales, outer_scales, high_bits, row, block, blocks, SLICES: tl.constexpr,
-    ROWS: tl.constexpr, MASKED: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
+def load_block_inputs(
+    x_rows, live, block, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
+    SINGLE: tl.constexpr,
 ):  # fmt: skip
-    inside = (block < blocks) & (row >= 0)
-    below, above, word, outer = load_blocks(
-        weights_ptr, scales, outer_scales, high_bits, row, block, inside, blocks, BITS, SCALES, MASKED
+    """The inputs of the columns below and above of some blocks, (slices, tokens, 32)."""
+    column = block * 64 + tl.arange(0, 32)[None, :]
+    below = load_slices(
+        x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, tl.bfloat16
     )  # fmt: skip
+    above = load_slices(
+        x_rows, live, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, tl.bfloat16
+    )  # fmt: skip
+    return below, above
+
+
+@triton.jit
+def add_products(
+    x_below, x_above, sums, below, above, word, outer, SLICES: tl.constexpr, ROWS: tl.constexpr, ZERO: tl.constexpr,
+    SCALES: tl.constexpr,
+):  # fmt: skip
+    """Sums plus the products with some blocks' weights: those below, then those above."""
     weights = expanded(below, word, outer, False, SCALES, ZERO, SLICES, ROWS)
     sums = tl.dot(x_below, tl.permute(weights.to(tl.bfloat16), (0, 2, 1)), sums)
     weights = expanded(above, word, outer, True, SCALES, ZERO, SLICES, ROWS)
@@ -350,8 +381,8 @@ def add_prompt_products(
 ):  # fmt: skip
     rows = row[None, :]
     below, above, word, outer = load_blocks(
-        weights_ptr, scales, outer_scales, high_bits, rows, block + tl.zeros([1, 1], tl.int32), rows >= 0, blocks, BITS,
-        SCALES, False,
+        weights_ptr, scales, outer_scales, high_bits, rows, block + tl.zeros([1, 1], tl.int32), blocks, BITS, SCALES,
+        False,
     )  # fmt: skip
     weights = tl.reshape(expanded(below, word, outer, False, SCALES, ZERO, 1, ROWS), [ROWS, 32])
     sums = tl.dot(x_below, tl.trans(weights.to(tl.bfloat16)), sums)
