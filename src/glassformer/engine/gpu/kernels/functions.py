@@ -176,9 +176,29 @@ def load_slices(
 
 
 @triton.jit
+def output_places(output_rows, token, live, HAS_OUTPUT_ROWS: tl.constexpr):
+    """The rows where tokens' results are written."""
+    place = token
+    if HAS_OUTPUT_ROWS:
+        place = tl.load(output_rows + token, mask=live, other=0)
+    return place.to(tl.int64)
+
+
+@triton.jit
+def load_other(residual_ptr, place, live, row, rows, residual_stride, EPILOGUE: tl.constexpr):
+    """What a tile of results is added to, or gated with; zero where the epilogue needs nothing."""
+    if EPILOGUE == ADD or EPILOGUE == GATE_STORED:
+        mask = live[:, None] & (row < rows)[None, :]
+        other = tl.load(residual_ptr + place[:, None] * residual_stride + row[None, :], mask=mask, other=0.0)
+    else:
+        other = 0.0
+    return other
+
+
+@triton.jit
 def finish_tile(
-    sums, gates, bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows, residual_stride, out_stride, scale,
-    EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
+    sums, gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, EPILOGUE: tl.constexpr,
+    ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Bias, scale, activation, gate and residual of a tile of sums, (tokens, rows), and its store."""
     inside = row < rows
@@ -187,16 +207,13 @@ def finish_tile(
             gates += tl.load(bias_ptr + row, mask=inside, other=0.0)[None, :]
             bias_ptr += rows
         sums += tl.load(bias_ptr + row, mask=inside, other=0.0)[None, :]
-    place = token.to(tl.int64)
-    if HAS_OUTPUT_ROWS:
-        place = tl.load(output_rows + token, mask=live, other=0).to(tl.int64)
-    mask = live[:, None] & inside[None, :]
     if EPILOGUE == GATE:
         sums = activated(gates, ACTIVATION) * sums
     sums *= scale
     if EPILOGUE == ACTIVATE:
         sums = activated(sums, ACTIVATION)
-    if EPILOGUE == ADD or EPILOGUE == GATE_STORED:
-        other = tl.load(residual_ptr + place[:, None] * residual_stride + row[None, :], mask=mask, other=0.0)
-        sums = other + sums if EPILOGUE == ADD else activated(other, ACTIVATION) * sums
-    tl.store(out_ptr + place[:, None] * out_stride + row[None, :], sums, mask=mask)
+    elif EPILOGUE == ADD:
+        sums = other + sums
+    elif EPILOGUE == GATE_STORED:
+        sums = activated(other, ACTIVATION) * sums
+    tl.store(out_ptr + place[:, None] * out_stride + row[None, :], sums, mask=live[:, None] & inside[None, :])

@@ -31,9 +31,11 @@ from glassformer.engine.gpu.kernels.functions import (
     finish_tile,
     has_hopper_features,
     inputs_of,
+    load_other,
     load_slices,
     mean_and_scale,
     norm_width,
+    output_places,
     overlap_options,
     start_next_kernel,
     tile_tokens_and_rows,
@@ -211,6 +213,8 @@ def step_matmul_kernel(
         if EPILOGUE == GATE:
             gate_tiles += (load_weight_slices(gate_rows, column, columns, MASKED),)  # type: ignore[assignment]
     wait_for_inputs(OVERLAP)
+    out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
+    other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
     mean, factor = 0.0, 0.0
     if NORM != NO_NORM:
@@ -235,8 +239,8 @@ def step_matmul_kernel(
         sums = tl.dot(x, load_weight_slices(weight_rows, column, columns, MASKED), sums, input_precision="ieee")
     start_next_kernel(OVERLAP & 2)
     finish_tile(
-        tl.sum(sums, axis=0), tl.sum(gates, axis=0), bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows,
-        residual_stride, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
+        tl.sum(sums, axis=0), tl.sum(gates, axis=0), other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale,
+        EPILOGUE, ACTIVATION, HAS_BIAS,
     )  # fmt: skip
 
 
@@ -272,9 +276,10 @@ def prompt_matmul_kernel(
         end_row = first_weight_row - first_row + rows
         tile = load_tile(weights, first_weight_row, end_row, start, columns, columns, ROWS, COLUMNS, TILED)
         sums = tl.dot(inputs, tl.trans(tile), sums, input_precision="ieee")
+    out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
+    other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     finish_tile(
-        sums, gates, bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows, residual_stride, out_stride,
-        scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
+        sums, gates, other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS
     )  # fmt: skip
 
 

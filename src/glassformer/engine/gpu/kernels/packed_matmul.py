@@ -31,8 +31,10 @@ from glassformer.engine.gpu.kernels.functions import (
     NO_NORM,
     finish_tile,
     inputs_of,
+    load_other,
     load_slices,
     mean_and_scale,
+    output_places,
     start_next_kernel,
     tile_tokens_and_rows,
     wait_for_inputs,
@@ -268,6 +270,8 @@ def packed_step_matmul_kernel(
                 weights_ptr, scales, outer_scales, high_bits, gate_row, number * SLICES + lane, blocks, BITS, SCALES, MASKED
             )  # fmt: skip
     wait_for_inputs(OVERLAP)
+    out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
+    other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
     mean, factor = 0.0, 0.0
     if NORM != NO_NORM:
@@ -302,8 +306,8 @@ def packed_step_matmul_kernel(
         sums = add_products(below, above, sums, low, high, word, outer, SLICES, ROWS, ZERO, SCALES)
     start_next_kernel(OVERLAP & 2)
     finish_tile(
-        tl.sum(sums, axis=0), tl.sum(gates, axis=0), bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows,
-        residual_stride, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
+        tl.sum(sums, axis=0), tl.sum(gates, axis=0), other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale,
+        EPILOGUE, ACTIVATION, HAS_BIAS,
     )  # fmt: skip
 
 
@@ -368,9 +372,10 @@ def packed_prompt_matmul_kernel(
             SCALES,
         )  # fmt: skip
     start_next_kernel(OVERLAP & 2)
+    out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
+    other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     finish_tile(
-        sums, gates, bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows, residual_stride, out_stride,
-        scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
+        sums, gates, other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS
     )  # fmt: skip
 
 
