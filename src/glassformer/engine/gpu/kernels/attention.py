@@ -19,7 +19,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels.functions import overlap_options, prefetch, start_next_kernel, wait_for_inputs
 from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
@@ -167,7 +166,6 @@ def weighted_values(
             pattern, pool, out, rows, p.feed_of_token, lengths, table, pattern.stride(0), out.stride(0), table.stride(0),
             pool.stride(0), layer, heads, kv_heads, keys, HAS_ROWS=rows is not None, HEAD_SIZE=head_size,
             BLOCK=triton.next_power_of_2(head_size), KEYS=PAGE, PAGE=PAGE,
-            **overlap_options(pattern),
         )  # fmt: skip
 
 
@@ -189,7 +187,7 @@ def _arguments(
     constants = {
         "HAS_ROWS": rows is not None, "CAUSAL": causal and not cross, "WINDOW": window > 0 and not cross, "TREE": tree,
         "BIAS": distance_bias is not None, "HEAD_SIZE": head_size, "BLOCK": max(16, triton.next_power_of_2(head_size)),
-        "PAGE": PAGE, "enable_fp_fusion": False, **overlap_options(queries),
+        "PAGE": PAGE, "enable_fp_fusion": False,
     }  # fmt: skip
     return arguments, constants
 
@@ -231,20 +229,6 @@ def load_page(address, count, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE
 
 
 @triton.jit
-def prefetch_plane(
-    pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    PAGE: tl.constexpr,
-):  # fmt: skip
-    """Bring a chunk's keys or values to the L2 cache."""
-    key = tl.minimum(chunk * CHUNK + tl.arange(0, CHUNK), end - 1)
-    page = tl.load(page_table + feed.to(tl.int64) * table_stride + key // PAGE)
-    rows = pool_ptr + page.to(tl.int64) * page_stride + (plane.to(tl.int64) * PAGE + key % PAGE) * HEAD_SIZE
-    STEP: tl.constexpr = 1024 // pool_ptr.dtype.element_ty.primitive_bitwidth  # elements of a line of 128 bytes
-    for start in tl.static_range(0, HEAD_SIZE, STEP):
-        prefetch(rows + start)
-
-
-@triton.jit
 def masked_scores(
     query, keys, key, head, token, feed, position, first, end, scale, starts, tree_mask, tree_positions, distance_bias,
     tree_width, window, max_distance, in_query, WINDOW: tl.constexpr, TREE: tl.constexpr, BIAS: tl.constexpr,
@@ -277,9 +261,7 @@ def step_attention_kernel(
     heads, kv_heads, partial_values, partial_sums, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
     number, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
@@ -287,13 +269,6 @@ def step_attention_kernel(
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
     kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
     plane = layer * 2 * kv_heads + kv_head
-    if OVERLAP & 4:
-        if (chunk >= first_chunk) & (chunk < end_chunk):
-            prefetch_plane(pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE)
-            prefetch_plane(
-                pool_ptr, page_table, feed, chunk, plane + kv_heads, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE
-            )  # fmt: skip
-    wait_for_inputs(OVERLAP)
     if (chunk >= first_chunk) & (chunk < end_chunk):
         place = tl.arange(0, BLOCK)
         in_query = in_group[:, None] & (place < HEAD_SIZE)[None, :]
@@ -317,7 +292,6 @@ def step_attention_kernel(
                 distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
             )  # fmt: skip
             maximum, total, values = add_keys(scores, tile, maximum, total, values)
-        start_next_kernel(OVERLAP & 2)
         if end_chunk - first_chunk == 1:
             out = out_ptr + token.to(tl.int64) * out_stride + head[:, None] * HEAD_SIZE + place[None, :]
             tl.store(out, values / total[:, None], mask=in_query)
@@ -334,16 +308,14 @@ def merge_chunks_kernel(
     distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
     heads, kv_heads, partial_values, partial_sums, chunks, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
-    PAGE: tl.constexpr, CHUNK: tl.constexpr, OVERLAP: tl.constexpr,
+    PAGE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One head of one token from the online softmaxes of its chunks, 16 at a time."""
-    start_next_kernel(OVERLAP & 1)
     number, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
     _, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
-    wait_for_inputs(OVERLAP)
     if end_chunk - first_chunk > 1:
         place = tl.arange(0, BLOCK)
         highest = NEVER
@@ -395,10 +367,7 @@ def prompt_attention_kernel(
     heads, kv_heads, first_tokens, token_counts, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     TOKENS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     feed, head = tl.program_id(1), tl.program_id(2)
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys first
     count = tl.load(token_counts + feed)
@@ -452,11 +421,8 @@ def attention_pattern_kernel(
     heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TREE: tl.constexpr,
     BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Scores are computed twice: for their maximum and total, then as weights."""
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     number, group = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
@@ -501,10 +467,7 @@ def weighted_values_kernel(
     pattern_ptr, pool_ptr, out_ptr, rows, feed_of_token, lengths, page_table, pattern_stride, out_stride, table_stride,
     page_stride, layer, heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
     KEYS: tl.constexpr, PAGE: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     number, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)

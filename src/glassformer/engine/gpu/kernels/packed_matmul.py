@@ -35,9 +35,7 @@ from glassformer.engine.gpu.kernels.functions import (
     load_slices,
     mean_and_scale,
     output_places,
-    start_next_kernel,
     tile_tokens_and_rows,
-    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 
@@ -158,14 +156,53 @@ PACKED_KINDS: Mapping[str, PackedKind] = {
 }
 
 
-def packed_arguments(matrix: DeviceMatrix) -> tuple[Any, ...]:
+SLICES = 8  # blocks of one iteration of a step: each is summed by a warp, and then all of them
+
+
+class PackedTile(NamedTuple):
+    tokens: int
+    rows: int
+    warps: int
+    stages: int
+    early: int = 0  # iterations whose weights are loaded before a single token's norm is computed
+
+
+def packed_tile(tokens: int, prompt: bool) -> PackedTile:
+    """The tile of a product. Only how fast it is depends on this, and on `prompt` its numbers."""
+    if prompt:
+        return PackedTile(128, 128, 8, 3)
+    if tokens == 1:
+        return PackedTile(16, 16, SLICES, 3, 6)
+    return PackedTile(16 if tokens <= 16 else 32, 32, SLICES, 2)
+
+
+def launch_packed_matmul(
+    x: torch.Tensor, matrix: DeviceMatrix, outputs: tuple[Any, ...], constants: dict[str, Any],
+    single: tuple[tuple[Any, ...], dict[str, Any]] | None, prompt: bool,
+) -> None:  # fmt: skip
     assert matrix.scales is not None
-    return matrix.scales, matrix.outer_scales, matrix.high_bits, matrix.scales.shape[1]
+    kind, blocks = PACKED_KINDS[matrix.kind], matrix.scales.shape[1]
+    tokens, rows = outputs[4:6]
+    tile = packed_tile(tokens, prompt)
+    grid = (triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),)
+    arguments = (x, matrix.data, *outputs, x.stride(0), matrix.scales, matrix.outer_scales, matrix.high_bits, blocks)
+    constants |= {
+        "BITS": kind.bits, "ZERO": kind.zero, "SCALES": kind.scales, "TOKENS": tile.tokens, "ROWS": tile.rows,
+        "num_warps": tile.warps, "num_stages": tile.stages,
+    }  # fmt: skip
+    if prompt:
+        packed_prompt_matmul_kernel[grid](*arguments, **constants)
+        return
+    more, norms = single or NO_NORM_ARGUMENTS
+    packed_step_matmul_kernel[grid](
+        *arguments, *more, SINGLE=single is not None, SLICES=SLICES, MASKED=blocks % SLICES != 0,
+        EARLY=min(tile.early, triton.cdiv(blocks, SLICES)), **norms, **constants,
+    )  # fmt: skip
 
 
-def packed_constants(matrix: DeviceMatrix) -> dict[str, Any]:
-    kind = PACKED_KINDS[matrix.kind]
-    return {"BITS": kind.bits, "ZERO": kind.zero, "SCALES": kind.scales}
+NO_NORM_ARGUMENTS: tuple[tuple[Any, ...], dict[str, Any]] = (
+    (None, None, 0.0, None), {"NORM": 0, "HAS_NORM_BIAS": False, "NORM_WIDTH": 1, "HAS_INPUT_ROWS": False}
+)  # fmt: skip
 
 
 @triton.jit
@@ -245,15 +282,14 @@ def load_inside(addresses, inside, MASKED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["tokens"])
 def packed_step_matmul_kernel(
-    x_ptr, weights_ptr, bias_ptr, norm_weight, norm_bias, residual_ptr, out_ptr, input_rows, output_rows, tokens, rows,
-    columns, x_stride, residual_stride, out_stride, eps, scale, scales, outer_scales, high_bits, blocks, NORM: tl.constexpr,
-    HAS_NORM_BIAS: tl.constexpr, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-    SLICES: tl.constexpr, DEPTH: tl.constexpr, SINGLE: tl.constexpr, MASKED: tl.constexpr, NORM_WIDTH: tl.constexpr,
-    EARLY: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
+    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
+    scale, x_stride, scales, outer_scales, high_bits, blocks, norm_weight, norm_bias, eps, input_rows,
+    EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
+    HAS_INPUT_ROWS: tl.constexpr, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, NORM_WIDTH: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, SLICES: tl.constexpr, SINGLE: tl.constexpr, MASKED: tl.constexpr,
+    EARLY: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    """`step_matmul_kernel` for packed weights: a slice is half a block, all those below first, then those above."""
-    start_next_kernel(OVERLAP & 1)
+    """Steps have few tokens: warps share the columns, a block each. The sums over blocks do not depend on the tile."""
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
     gate_row = tl.minimum(row, rows - 1).to(tl.int64)[None, :]
@@ -269,7 +305,6 @@ def packed_step_matmul_kernel(
             gate_tiles += load_blocks(
                 weights_ptr, scales, outer_scales, high_bits, gate_row, number * SLICES + lane, blocks, BITS, SCALES, MASKED
             )  # fmt: skip
-    wait_for_inputs(OVERLAP)
     out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
     other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
@@ -304,7 +339,6 @@ def packed_step_matmul_kernel(
             weights_ptr, scales, outer_scales, high_bits, weight_row, start + lane, blocks, BITS, SCALES, MASKED
         )  # fmt: skip
         sums = add_products(below, above, sums, low, high, word, outer, SLICES, ROWS, ZERO, SCALES)
-    start_next_kernel(OVERLAP & 2)
     finish_tile(
         tl.sum(sums, axis=0), tl.sum(gates, axis=0), other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale,
         EPILOGUE, ACTIVATION, HAS_BIAS,
@@ -341,13 +375,11 @@ def add_products(
 
 @triton.jit(do_not_specialize=["tokens"])
 def packed_prompt_matmul_kernel(
-    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, x_stride, residual_stride,
-    out_stride, scale, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-    BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
+    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
+    scale, x_stride, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
+    ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
     x_rows = x_ptr + tl.minimum(token, tokens - 1).to(tl.int64) * x_stride
@@ -371,7 +403,6 @@ def packed_prompt_matmul_kernel(
             below, above, sums, weights_ptr, scales, outer_scales, high_bits, weight_row, start, blocks, ROWS, BITS, ZERO,
             SCALES,
         )  # fmt: skip
-    start_next_kernel(OVERLAP & 2)
     out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
     other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     finish_tile(

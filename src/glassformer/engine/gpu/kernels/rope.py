@@ -14,9 +14,6 @@ from glassformer.engine.gpu.kernels.functions import (
     LAYER_NORM,
     NO_NORM,
     NORMS,
-    overlap_options,
-    start_next_kernel,
-    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import PAGE, DeviceNorm, PassTensors
 
@@ -59,7 +56,7 @@ def rope_kv_store(
         HAS_KEY_BIAS=key_norm is not None and key_norm.bias is not None,
         ROPE=rotate and frequencies is not None, ROTATE=rotate, STORE=store, HEAD_SIZE=head_size,
         HEADS=triton.next_power_of_2(heads + 2 * kv_heads), HALF=triton.next_power_of_2(triton.cdiv(head_size, 2)),
-        PAGE=PAGE, num_warps=4, enable_fp_fusion=False, **overlap_options(qkv),
+        PAGE=PAGE, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -69,10 +66,9 @@ def rope_kv_store_kernel(
     key_bias, qkv_stride, table_stride, page_stride, layer, heads, kv_heads, query_offset, key_offset, value_offset,
     query_eps, key_eps, rope_scale, QUERY_NORM: tl.constexpr, KEY_NORM: tl.constexpr, HAS_QUERY_BIAS: tl.constexpr,
     HAS_KEY_BIAS: tl.constexpr, ROPE: tl.constexpr, ROTATE: tl.constexpr, STORE: tl.constexpr, HEAD_SIZE: tl.constexpr,
-    HEADS: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr, OVERLAP: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
     """All heads of a token: those of queries, then of keys, then of values. Tiles are (heads, half a head)."""
-    start_next_kernel(OVERLAP & 1)
     token = tl.program_id(0)
     slot = tl.load(slots + token)
     page = tl.load(page_table + tl.load(feed_of_token + token).to(tl.int64) * table_stride + slot // PAGE)
@@ -87,7 +83,6 @@ def rope_kv_store_kernel(
     column = tl.where(is_query, query_offset + head * HEAD_SIZE, key_offset + kv_head * HEAD_SIZE)
     column = tl.where(is_value, value_offset + kv_head * HEAD_SIZE, column)
     addresses = qkv_ptr + token.to(tl.int64) * qkv_stride + column + place
-    wait_for_inputs(OVERLAP)
     low = tl.load(addresses, mask=in_low, other=0.0)
     high = tl.load(addresses + SPLIT, mask=in_high, other=0.0)
     if QUERY_NORM != NO_NORM:
