@@ -29,7 +29,7 @@ def make_norm(kind: str, width: int, bias: bool = True) -> DeviceNorm:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("tokens", "prompt"), [(1, False), (3, False), (17, False), (65, True)])
-@pytest.mark.parametrize(("rows", "columns"), [(40, 72), (18, 320)])
+@pytest.mark.parametrize(("rows", "columns"), [(40, 72), (18, 320), (21, 70)])
 def test_products_of_odd_sizes(dtype: torch.dtype, tokens: int, prompt: bool, rows: int, columns: int) -> None:
     torch.manual_seed(tokens)
     weights, x = torch.randn(rows, columns).to(dtype), torch.randn(tokens, columns).to(dtype).float()

@@ -11,6 +11,7 @@ head_size): keys, then values. A tile is (queries, keys).
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -18,11 +19,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels.functions import overlap_options, prefetch, start_next_kernel, wait_for_inputs
 from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
 NEVER = tl.constexpr(float("-inf"))
+LOG2_E = tl.constexpr(math.log2(math.e))  # scores are multiplied with it, so that their weights are powers of two
 UNSPECIALIZED = ("layer", "key_count", "tree_width", "window", "max_distance")  # one kernel for all values of these
 
 
@@ -68,7 +69,7 @@ def attention(
         assert p.tree_mask is None
         tile = prompt_tile(head_size, pool.dtype)
         prompt_attention_kernel[triton.cdiv(max_tokens, tile.tokens), p.starts.shape[0], heads](
-            *arguments, p.first_tokens, p.token_counts, **constants, TOKENS=tile.tokens, KEYS=tile.keys,
+            *arguments, p.first_tokens, p.token_counts, **constants, TOKENS=tile.tokens,
             num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
         return
@@ -165,7 +166,6 @@ def weighted_values(
             pattern, pool, out, rows, p.feed_of_token, lengths, table, pattern.stride(0), out.stride(0), table.stride(0),
             pool.stride(0), layer, heads, kv_heads, keys, HAS_ROWS=rows is not None, HEAD_SIZE=head_size,
             BLOCK=triton.next_power_of_2(head_size), KEYS=PAGE, PAGE=PAGE,
-            **overlap_options(pattern),
         )  # fmt: skip
 
 
@@ -182,12 +182,12 @@ def _arguments(
     arguments = (
         queries[:, query_offset:], pool, out, rows, p.positions, p.slots, p.feed_of_token, p.starts, ends, table,
         p.tree_mask, p.tree_positions, distance_bias, queries.stride(0), out.stride(0), table.stride(0), pool.stride(0),
-        width, layer, scale, window, max_distance, heads, kv_heads,
+        width, layer, scale * LOG2_E.value, window, max_distance, heads, kv_heads,
     )  # fmt: skip
     constants = {
         "HAS_ROWS": rows is not None, "CAUSAL": causal and not cross, "WINDOW": window > 0 and not cross, "TREE": tree,
         "BIAS": distance_bias is not None, "HEAD_SIZE": head_size, "BLOCK": max(16, triton.next_power_of_2(head_size)),
-        "PAGE": PAGE, "enable_fp_fusion": False, **overlap_options(queries),
+        "PAGE": PAGE, "enable_fp_fusion": False,
     }  # fmt: skip
     return arguments, constants
 
@@ -221,17 +221,11 @@ def load_plane_rows(
 
 
 @triton.jit
-def prefetch_plane(
-    pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE: tl.constexpr, CHUNK: tl.constexpr,
-    PAGE: tl.constexpr,
-):  # fmt: skip
-    """Bring a chunk's keys or values to the L2 cache."""
-    key = tl.minimum(chunk * CHUNK + tl.arange(0, CHUNK), end - 1)
-    page = tl.load(page_table + feed.to(tl.int64) * table_stride + key // PAGE)
-    rows = pool_ptr + page.to(tl.int64) * page_stride + (plane.to(tl.int64) * PAGE + key % PAGE) * HEAD_SIZE
-    STEP: tl.constexpr = 1024 // pool_ptr.dtype.element_ty.primitive_bitwidth  # elements of a line of 128 bytes
-    for start in tl.static_range(0, HEAD_SIZE, STEP):
-        prefetch(rows + start)
+def load_page(address, count, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr):
+    """The first `count` keys or values of a page, (PAGE, head_size), zero after them."""
+    key, place = tl.arange(0, PAGE), tl.arange(0, BLOCK)
+    mask = (key < count)[:, None] & (place < HEAD_SIZE)[None, :]
+    return tl.load(address + key[:, None] * HEAD_SIZE + place[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
@@ -247,7 +241,7 @@ def masked_scores(
     if BIAS:
         away = tl.minimum(tl.maximum(key[None, :] - position, -max_distance), max_distance) + max_distance
         biases = distance_bias + head * (2 * max_distance + 1)
-        scores += tl.load(biases + away, mask=in_query & (away >= 0), other=0.0)
+        scores += tl.load(biases + away, mask=in_query & (away >= 0), other=0.0) * LOG2_E
     seen = (key[None, :] >= first) & (key[None, :] < end)
     if TREE:
         node = key[None, :] - tl.load(starts + feed)
@@ -267,9 +261,7 @@ def step_attention_kernel(
     heads, kv_heads, partial_values, partial_sums, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
     number, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
@@ -277,13 +269,6 @@ def step_attention_kernel(
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
     kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
     plane = layer * 2 * kv_heads + kv_head
-    if OVERLAP & 4:
-        if (chunk >= first_chunk) & (chunk < end_chunk):
-            prefetch_plane(pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE)
-            prefetch_plane(
-                pool_ptr, page_table, feed, chunk, plane + kv_heads, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE
-            )  # fmt: skip
-    wait_for_inputs(OVERLAP)
     if (chunk >= first_chunk) & (chunk < end_chunk):
         place = tl.arange(0, BLOCK)
         in_query = in_group[:, None] & (place < HEAD_SIZE)[None, :]
@@ -307,7 +292,6 @@ def step_attention_kernel(
                 distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
             )  # fmt: skip
             maximum, total, values = add_keys(scores, tile, maximum, total, values)
-        start_next_kernel(OVERLAP & 2)
         if end_chunk - first_chunk == 1:
             out = out_ptr + token.to(tl.int64) * out_stride + head[:, None] * HEAD_SIZE + place[None, :]
             tl.store(out, values / total[:, None], mask=in_query)
@@ -324,16 +308,14 @@ def merge_chunks_kernel(
     distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
     heads, kv_heads, partial_values, partial_sums, chunks, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
-    PAGE: tl.constexpr, CHUNK: tl.constexpr, OVERLAP: tl.constexpr,
+    PAGE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """One head of one token from the online softmaxes of its chunks, 16 at a time."""
-    start_next_kernel(OVERLAP & 1)
     number, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
     _, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
-    wait_for_inputs(OVERLAP)
     if end_chunk - first_chunk > 1:
         place = tl.arange(0, BLOCK)
         highest = NEVER
@@ -350,7 +332,7 @@ def merge_chunks_kernel(
             before = highest
             highest = tl.maximum(before, tl.max(maximums, axis=0))
             shift = tl.where(highest == NEVER, 0.0, highest)
-            kept, weights = tl.exp(before - shift), tl.exp(maximums - shift)
+            kept, weights = tl.exp2(before - shift), tl.exp2(maximums - shift)
             total = total * kept + tl.sum(totals * weights, axis=0)
             values = values * kept + tl.sum(tile * weights[:, None], axis=0)
         out = out_ptr + token.to(tl.int64) * out_stride + head * HEAD_SIZE + place
@@ -371,24 +353,21 @@ def add_keys(scores, tile, maximum, total, values):
     """One more tile of keys of an online softmax."""
     highest = tl.maximum(maximum, tl.max(scores, axis=1))
     shift = tl.where(highest == NEVER, 0.0, highest)
-    weights = tl.exp(scores - shift[:, None])
-    kept = tl.exp(maximum - shift)
+    weights = tl.exp2(scores - shift[:, None])
+    kept = tl.exp2(maximum - shift)
     total = total * kept + tl.sum(weights, axis=1)
     values = tl.dot(weights.to(tile.dtype), tile, values * kept[:, None], input_precision="ieee")
     return highest, total, values
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED)
+@triton.jit(do_not_specialize=(*UNSPECIALIZED, "kv_heads"))
 def prompt_attention_kernel(
     query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
     distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
     heads, kv_heads, first_tokens, token_counts, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
-    TOKENS: tl.constexpr, KEYS: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    TOKENS: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     feed, head = tl.program_id(1), tl.program_id(2)
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys first
     count = tl.load(token_counts + feed)
@@ -408,21 +387,27 @@ def prompt_attention_kernel(
         values = tl.zeros([TOKENS, BLOCK], tl.float32)
         kv_head = head // (heads // kv_heads)
         plane = layer * 2 * kv_heads + kv_head
-        last = tl.max(end, axis=0)
-        for start in range(tl.min(first, axis=0) // KEYS * KEYS, last, KEYS):
-            key = start + tl.arange(0, KEYS)
-            in_range = key < last
-            keys = load_plane_rows(
-                pool_ptr, page_table, feed, key, in_range, plane, table_stride, page_stride, HEAD_SIZE, BLOCK, PAGE
-            )  # fmt: skip
-            tile = load_plane_rows(
-                pool_ptr, page_table, feed, key, in_range, plane + kv_heads, table_stride, page_stride, HEAD_SIZE, BLOCK,
-                PAGE
-            )  # fmt: skip
+        low, last = tl.min(first, axis=0) // PAGE * PAGE, tl.max(end, axis=0)
+        whole = low  # keys before it are seen by all
+        if not WINDOW and not BIAS:
+            whole = tl.min(tl.where(live, end, last), axis=0) // PAGE * PAGE
+        pages = page_table + feed.to(tl.int64) * table_stride
+        planes = pool_ptr + plane.to(tl.int64) * PAGE * HEAD_SIZE
+        value_offset = kv_heads.to(tl.int64) * PAGE * HEAD_SIZE
+        for start in range(low, whole, PAGE):
+            page = planes + tl.load(pages + start // PAGE).to(tl.int64) * page_stride
+            keys = load_page(page, PAGE, HEAD_SIZE, BLOCK, PAGE)
+            tile = load_page(page + value_offset, PAGE, HEAD_SIZE, BLOCK, PAGE)
+            scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+            maximum, total, values = add_keys(scores, tile, maximum, total, values)
+        for start in range(whole, last, PAGE):
+            page = planes + tl.load(pages + start // PAGE).to(tl.int64) * page_stride
+            keys = load_page(page, last - start, HEAD_SIZE, BLOCK, PAGE)
+            tile = load_page(page + value_offset, last - start, HEAD_SIZE, BLOCK, PAGE)
             scores = masked_scores(
-                query, keys, key, head, token[:, None], feed, position[:, None], first[:, None], end[:, None], scale, starts,
-                tree_mask, tree_positions, distance_bias, tree_width, window, max_distance, live[:, None], WINDOW, TREE,
-                BIAS,
+                query, keys, start + tl.arange(0, PAGE), head, token[:, None], feed, position[:, None], first[:, None],
+                end[:, None], scale, starts, tree_mask, tree_positions, distance_bias, tree_width, window, max_distance,
+                live[:, None], WINDOW, TREE, BIAS,
             )  # fmt: skip
             maximum, total, values = add_keys(scores, tile, maximum, total, values)
         out = out_ptr + token.to(tl.int64)[:, None] * out_stride + head * HEAD_SIZE + place[None, :]
@@ -436,11 +421,8 @@ def attention_pattern_kernel(
     heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TREE: tl.constexpr,
     BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Scores are computed twice: for their maximum and total, then as weights."""
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     number, group = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
@@ -464,7 +446,7 @@ def attention_pattern_kernel(
         )  # fmt: skip
         highest = tl.maximum(maximum, tl.max(scores, axis=1))
         shift = tl.where(highest == NEVER, 0.0, highest)
-        total = total * tl.exp(maximum - shift) + tl.sum(tl.exp(scores - shift[:, None]), axis=1)
+        total = total * tl.exp2(maximum - shift) + tl.sum(tl.exp2(scores - shift[:, None]), axis=1)
         maximum = highest
     out = out_ptr + token.to(tl.int64) * out_stride + head.to(tl.int64) * key_count
     for start in range(0, key_count, KEYS):
@@ -476,7 +458,7 @@ def attention_pattern_kernel(
             query, keys, key, head[:, None], token, feed, position, first, end, scale, starts, tree_mask, tree_positions,
             distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
         )  # fmt: skip
-        weights = tl.exp(scores - maximum[:, None]) / total[:, None]
+        weights = tl.exp2(scores - maximum[:, None]) / total[:, None]
         tl.store(out[:, None] + key[None, :], weights, mask=in_group[:, None] & (key < key_count)[None, :])
 
 
@@ -485,10 +467,7 @@ def weighted_values_kernel(
     pattern_ptr, pool_ptr, out_ptr, rows, feed_of_token, lengths, page_table, pattern_stride, out_stride, table_stride,
     page_stride, layer, heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
     KEYS: tl.constexpr, PAGE: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     number, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)

@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels.functions import overlap_options, start_next_kernel, wait_for_inputs
-
 BLOCK = 4096  # scores of one program
 NEVER = tl.constexpr(float("-inf"))
 NO_ID = tl.constexpr(2147483647)
@@ -31,7 +29,9 @@ def top_scores(scores: Tensor, values: Tensor, ids: Tensor, sums: Tensor) -> Non
     block_values = torch.empty(rows, blocks, count, device=scores.device)
     block_ids = torch.empty(rows, blocks, count, dtype=torch.int32, device=scores.device)
     block_sums = torch.empty(rows, blocks, 4, device=scores.device)
-    options = {"enable_fp_fusion": False, **overlap_options(scores)}
+    options = {
+        "enable_fp_fusion": False,
+    }
     block_top_kernel[blocks, rows](
         scores, block_values, block_ids, block_sums, vocabulary, scores.stride(0), count, BLOCK=BLOCK, num_warps=8, **options
     )  # fmt: skip
@@ -55,10 +55,8 @@ def store_best(scores, ids, count, values_ptr, ids_ptr):
 
 @triton.jit(do_not_specialize=["count"])
 def block_top_kernel(
-    scores_ptr, values_ptr, ids_ptr, sums_ptr, vocabulary, stride, count, BLOCK: tl.constexpr, OVERLAP: tl.constexpr
+    scores_ptr, values_ptr, ids_ptr, sums_ptr, vocabulary, stride, count, BLOCK: tl.constexpr
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     block, row = tl.program_id(0), tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
     scores = tl.load(scores_ptr + row.to(tl.int64) * stride + place, mask=place < vocabulary, other=NEVER)
@@ -76,10 +74,8 @@ def block_top_kernel(
 @triton.jit(do_not_specialize=["count", "blocks"])
 def merge_top_kernel(
     block_values, block_ids, block_sums, values_ptr, ids_ptr, sums_ptr, blocks, count, CANDIDATES: tl.constexpr,
-    BLOCKS: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     row = tl.program_id(0)
     block = tl.arange(0, BLOCKS)
     at, inside = (row * blocks + block) * 4, block < blocks

@@ -21,9 +21,6 @@ from glassformer.engine.gpu.kernels.functions import (
     mean_and_scale,
     norm_width,
     normed_columns,
-    overlap_options,
-    start_next_kernel,
-    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.packed_matmul import BLOCK, PACKED_KINDS, expanded, load_blocks
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm, PassTensors
@@ -38,8 +35,8 @@ def embed(
 ) -> None:
     """Embeddings of tokens times `scale`, plus those of positions and of token types if there are two or three tables.
 
-    `position_offset`: the row that position 0 has in the table of positions. Numbers must be in their tables. This is the
-    first kernel of a pass, and does not overlap with what was before it.
+    `position_offset`: the row that position 0 has in the table of positions. Numbers must be in their
+    tables.
     """
     for number, table in enumerate(tables):
         rows = (p.ids, p.positions, p.types)[number]
@@ -70,7 +67,7 @@ def embed_kernel(
         above = tl.load(table + row * columns + column + 32, mask=column + 32 < columns, other=0.0).to(tl.float32)
     else:
         codes_below, codes_above, word, outer = load_blocks(
-            table, scales, outer_scales, high_bits, row, block, block < blocks, blocks, BITS, SCALES, True
+            table, scales, outer_scales, high_bits, row, block, blocks, BITS, SCALES, True
         )  # fmt: skip
         below = tl.reshape(expanded(codes_below, word, outer, False, SCALES, ZERO, BLOCKS, 1), [BLOCKS, 32])
         above = tl.reshape(expanded(codes_above, word, outer, True, SCALES, ZERO, BLOCKS, 1), [BLOCKS, 32])
@@ -88,18 +85,20 @@ def add_to_row(out_row, column, values, columns, ADDED: tl.constexpr):
 
 def norm(x: Tensor, norm: DeviceNorm, out: Tensor, *, rows: Tensor | None = None) -> None:
     """The norm of each token; `rows`: of these tokens only."""
-    _norm(x, norm, out, rows, rows)
+    _norm(x, norm, out, rows, rows, NORM_WARPS)
 
 
-def prepare_inputs(x: Tensor, norm: DeviceNorm | None, dtype: torch.dtype, input_rows: Tensor | None) -> Tensor:
+def prepare_inputs(x: Tensor, norm: DeviceNorm | None, dtype: torch.dtype, input_rows: Tensor | None, warps: int) -> Tensor:
     """Inputs of a matmul, normed, in the dtype that they are multiplied in, in order."""
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     out = torch.empty(tokens, x.shape[1], dtype=dtype, device=x.device)
-    _norm(x, norm, out, input_rows, None)
+    _norm(x, norm, out, input_rows, None, warps)
     return out
 
 
-def _norm(x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | None, output_rows: Tensor | None) -> None:
+def _norm(
+    x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | None, output_rows: Tensor | None, warps: int
+) -> None:
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
@@ -107,8 +106,7 @@ def _norm(x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | 
         x, norm and norm.weight, norm and norm.bias, out, input_rows, output_rows, x.shape[1], x.stride(0), out.stride(0),
         norm.eps if norm else 0.0, NORM=NORMS[norm.kind if norm else None],
         HAS_NORM_BIAS=norm is not None and norm.bias is not None, HAS_INPUT_ROWS=input_rows is not None,
-        HAS_OUTPUT_ROWS=output_rows is not None, WIDTH=norm_width(x.shape[1]), num_warps=NORM_WARPS, enable_fp_fusion=False,
-        **overlap_options(x),
+        HAS_OUTPUT_ROWS=output_rows is not None, WIDTH=norm_width(x.shape[1]), num_warps=warps, enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -116,10 +114,7 @@ def _norm(x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | 
 def norm_kernel(
     x_ptr, norm_weight, norm_bias, out_ptr, input_rows, output_rows, columns, x_stride, out_stride, eps, NORM: tl.constexpr,
     HAS_NORM_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, WIDTH: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     token = tl.program_id(0)
     row = tl.load(input_rows + token) if HAS_INPUT_ROWS else token
     place = tl.load(output_rows + token) if HAS_OUTPUT_ROWS else token
@@ -153,7 +148,6 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
     elementwise_kernel[tokens, triton.cdiv(width, COLUMNS)](
         x, other, out, rows, width, x.stride(0), other.stride(0), out.stride(0), STEP=step, HAS_ROWS=rows is not None,
         ACTIVATION=ACTIVATIONS[activation], COLUMNS=COLUMNS, enable_fp_fusion=False,
-        **overlap_options(x),
     )  # fmt: skip
 
 
@@ -161,10 +155,7 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
 def elementwise_kernel(
     x_ptr, other_ptr, out_ptr, rows, width, x_stride, other_stride, out_stride, STEP: tl.constexpr, HAS_ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     if HAS_ROWS:
         token = tl.load(rows + token).to(tl.int64)

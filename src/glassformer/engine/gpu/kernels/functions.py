@@ -6,13 +6,10 @@ Shapes: TOKENS and ROWS are a tile's, (tokens, columns) for inputs and (tokens, 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(number) for number in range(3))
 SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU = (tl.constexpr(number) for number in range(6))
@@ -21,7 +18,7 @@ PLAIN, ADD, ACTIVATE, GATE, GATE_STORED = (tl.constexpr(number) for number in ra
 NORMS = {None: 0, "rms": 1, "layer": 2}
 ACTIVATIONS = {None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5}
 EPILOGUES = {"none": 0, "add": 1, "activate": 2, "gate": 3}
-NORM_WARPS = 8  # which, with the width, decide in which order squares are summed: the same in all kernels that norm
+NORM_WARPS = 4  # which, with the width, decide in which order squares are summed: the same for one token and for more
 NORM_WIDTH = 8192  # columns of a norm that are summed at once, at most
 
 
@@ -29,52 +26,10 @@ def norm_width(columns: int) -> int:
     return min(int(triton.next_power_of_2(columns)), NORM_WIDTH)
 
 
-OVERLAP_MODE = 1
-
-
-def overlap_options(tensor: Tensor) -> dict[str, Any]:
-    """Launch options of a kernel that begins while the one before it ends (programmatic dependent launch)."""
-    overlap = OVERLAP_MODE if tensor.is_cuda and _has_dependent_launch(tensor.device) else 0
-    return {"OVERLAP": overlap, "launch_pdl": overlap > 0}
-
-
 @cache
-def _has_dependent_launch(device: torch.device) -> bool:
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether tiles can be loaded by descriptor: on Hopper and later."""
     return torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-@triton.jit
-def wait_for_inputs(OVERLAP: tl.constexpr):
-    """Wait for the kernel before this one, if it may still run; whatever earlier kernels wrote is read after this only.
-
-    Weights and the numbers of the pass may be read before: the first kernel of a pass does not overlap with anything.
-    """
-    if OVERLAP:
-        gdc_wait()
-
-
-@triton.jit
-def start_next_kernel(OVERLAP: tl.constexpr):
-    """Let the kernel after this one start as soon as there is room for it."""
-    if OVERLAP:
-        gdc_launch_dependents()
-
-
-@triton.jit
-def prefetch(addresses):
-    """Bring the lines at these addresses to the L2 cache."""
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [addresses.to(tl.uint64)], dtype=tl.int32, is_pure=False, pack=1
-    )
-
-
-@triton.jit
-def prefetch_rows(rows, elements, ELEMENT_BYTES: tl.constexpr):
-    """Bring whole rows of a matrix to the L2 cache, a line of 128 bytes at a time."""
-    STEP: tl.constexpr = 128 // ELEMENT_BYTES
-    for start in range(0, elements, 16 * STEP):
-        column = tl.minimum(start + tl.arange(0, 16) * STEP, elements - 1)
-        prefetch(rows[:, None] + column[None, :])
 
 
 @triton.jit
@@ -162,22 +117,42 @@ def normed_columns(
 @triton.jit
 def load_slices(
     x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
-    SINGLE: tl.constexpr,
+    SINGLE: tl.constexpr, DTYPE: tl.constexpr,
 ):  # fmt: skip
-    """Columns (slices, depth) of a tile's tokens, (slices, tokens, depth); of a single one, normed; zero beyond the last."""
+    """Columns (slices, depth) of a tile's tokens, (slices, tokens, depth), rounded; of a single one, normed."""
     if SINGLE:
         x = normed_columns(x_rows, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
         x = tl.where(live[None, :, None], x[:, None, :], 0.0)
     else:
         inside = live[None, :, None] & (column < columns)[:, None, :]
         x = tl.load(x_rows[None, :, None] + column[:, None, :], mask=inside, other=0.0)
-    return x
+    return x.to(DTYPE)
+
+
+@triton.jit
+def output_places(output_rows, token, live, HAS_OUTPUT_ROWS: tl.constexpr):
+    """The rows where tokens' results are written."""
+    place = token
+    if HAS_OUTPUT_ROWS:
+        place = tl.load(output_rows + token, mask=live, other=0)
+    return place.to(tl.int64)
+
+
+@triton.jit
+def load_other(residual_ptr, place, live, row, rows, residual_stride, EPILOGUE: tl.constexpr):
+    """What a tile of results is added to, or gated with; zero where the epilogue needs nothing."""
+    if EPILOGUE == ADD or EPILOGUE == GATE_STORED:
+        mask = live[:, None] & (row < rows)[None, :]
+        other = tl.load(residual_ptr + place[:, None] * residual_stride + row[None, :], mask=mask, other=0.0)
+    else:
+        other = 0.0
+    return other
 
 
 @triton.jit
 def finish_tile(
-    sums, gates, bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows, residual_stride, out_stride, scale,
-    EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
+    sums, gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, EPILOGUE: tl.constexpr,
+    ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Bias, scale, activation, gate and residual of a tile of sums, (tokens, rows), and its store."""
     inside = row < rows
@@ -186,16 +161,13 @@ def finish_tile(
             gates += tl.load(bias_ptr + row, mask=inside, other=0.0)[None, :]
             bias_ptr += rows
         sums += tl.load(bias_ptr + row, mask=inside, other=0.0)[None, :]
-    place = token.to(tl.int64)
-    if HAS_OUTPUT_ROWS:
-        place = tl.load(output_rows + token, mask=live, other=0).to(tl.int64)
-    mask = live[:, None] & inside[None, :]
     if EPILOGUE == GATE:
         sums = activated(gates, ACTIVATION) * sums
     sums *= scale
     if EPILOGUE == ACTIVATE:
         sums = activated(sums, ACTIVATION)
-    if EPILOGUE == ADD or EPILOGUE == GATE_STORED:
-        other = tl.load(residual_ptr + place[:, None] * residual_stride + row[None, :], mask=mask, other=0.0)
-        sums = other + sums if EPILOGUE == ADD else activated(other, ACTIVATION) * sums
-    tl.store(out_ptr + place[:, None] * out_stride + row[None, :], sums, mask=mask)
+    elif EPILOGUE == ADD:
+        sums = other + sums
+    elif EPILOGUE == GATE_STORED:
+        sums = activated(other, ACTIVATION) * sums
+    tl.store(out_ptr + place[:, None] * out_stride + row[None, :], sums, mask=live[:, None] & inside[None, :])

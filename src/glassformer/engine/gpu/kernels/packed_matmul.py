@@ -31,11 +31,11 @@ from glassformer.engine.gpu.kernels.functions import (
     NO_NORM,
     finish_tile,
     inputs_of,
+    load_other,
     load_slices,
     mean_and_scale,
-    start_next_kernel,
+    output_places,
     tile_tokens_and_rows,
-    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 
@@ -156,14 +156,53 @@ PACKED_KINDS: Mapping[str, PackedKind] = {
 }
 
 
-def packed_arguments(matrix: DeviceMatrix) -> tuple[Any, ...]:
+SLICES = 8  # blocks of one iteration of a step: each is summed by a warp, and then all of them
+
+
+class PackedTile(NamedTuple):
+    tokens: int
+    rows: int
+    warps: int
+    stages: int
+    early: int = 0  # iterations whose weights are loaded before a single token's norm is computed
+
+
+def packed_tile(tokens: int, prompt: bool) -> PackedTile:
+    """The tile of a product. Only how fast it is depends on this, and on `prompt` its numbers."""
+    if prompt:
+        return PackedTile(128, 128, 8, 3)
+    if tokens == 1:
+        return PackedTile(16, 16, SLICES, 3, 6)
+    return PackedTile(16 if tokens <= 16 else 32, 32, SLICES, 2)
+
+
+def launch_packed_matmul(
+    x: torch.Tensor, matrix: DeviceMatrix, outputs: tuple[Any, ...], constants: dict[str, Any],
+    single: tuple[tuple[Any, ...], dict[str, Any]] | None, prompt: bool,
+) -> None:  # fmt: skip
     assert matrix.scales is not None
-    return matrix.scales, matrix.outer_scales, matrix.high_bits, matrix.scales.shape[1]
+    kind, blocks = PACKED_KINDS[matrix.kind], matrix.scales.shape[1]
+    tokens, rows = outputs[4:6]
+    tile = packed_tile(tokens, prompt)
+    grid = (triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),)
+    arguments = (x, matrix.data, *outputs, x.stride(0), matrix.scales, matrix.outer_scales, matrix.high_bits, blocks)
+    constants |= {
+        "BITS": kind.bits, "ZERO": kind.zero, "SCALES": kind.scales, "TOKENS": tile.tokens, "ROWS": tile.rows,
+        "num_warps": tile.warps, "num_stages": tile.stages,
+    }  # fmt: skip
+    if prompt:
+        packed_prompt_matmul_kernel[grid](*arguments, **constants)
+        return
+    more, norms = single or NO_NORM_ARGUMENTS
+    packed_step_matmul_kernel[grid](
+        *arguments, *more, SINGLE=single is not None, SLICES=SLICES, MASKED=blocks % SLICES != 0,
+        EARLY=min(tile.early, triton.cdiv(blocks, SLICES)), **norms, **constants,
+    )  # fmt: skip
 
 
-def packed_constants(matrix: DeviceMatrix) -> dict[str, Any]:
-    kind = PACKED_KINDS[matrix.kind]
-    return {"BITS": kind.bits, "ZERO": kind.zero, "SCALES": kind.scales}
+NO_NORM_ARGUMENTS: tuple[tuple[Any, ...], dict[str, Any]] = (
+    (None, None, 0.0, None), {"NORM": 0, "HAS_NORM_BIAS": False, "NORM_WIDTH": 1, "HAS_INPUT_ROWS": False}
+)  # fmt: skip
 
 
 @triton.jit
@@ -206,11 +245,12 @@ def expanded(
 
 @triton.jit
 def load_blocks(
-    weights_ptr, scales, outer_scales, high_bits, row, block, inside, blocks, BITS: tl.constexpr, SCALES: tl.constexpr,
+    weights_ptr, scales, outer_scales, high_bits, row, block, blocks, BITS: tl.constexpr, SCALES: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
     """Codes below and above, (A, B, 32), and words of scales, (A, B), of some blocks: `row` and `block` are (A, B)."""
     place = tl.arange(0, 32)[None, None, :]
+    inside = (block < blocks) & (row >= 0)
     word = load_inside(scales + row * blocks + block, inside, MASKED)
     outer = word
     if SCALES == HALVES_AND_MINIMUMS:
@@ -242,60 +282,91 @@ def load_inside(addresses, inside, MASKED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["tokens"])
 def packed_step_matmul_kernel(
-    x_ptr, weights_ptr, bias_ptr, norm_weight, norm_bias, residual_ptr, out_ptr, input_rows, output_rows, tokens, rows,
-    columns, x_stride, residual_stride, out_stride, eps, scale, scales, outer_scales, high_bits, blocks, NORM: tl.constexpr,
-    HAS_NORM_BIAS: tl.constexpr, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
-    SLICES: tl.constexpr, DEPTH: tl.constexpr, SINGLE: tl.constexpr, MASKED: tl.constexpr, NORM_WIDTH: tl.constexpr,
-    BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
+    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
+    scale, x_stride, scales, outer_scales, high_bits, blocks, norm_weight, norm_bias, eps, input_rows,
+    EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
+    HAS_INPUT_ROWS: tl.constexpr, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, NORM_WIDTH: tl.constexpr,
+    TOKENS: tl.constexpr, ROWS: tl.constexpr, SLICES: tl.constexpr, SINGLE: tl.constexpr, MASKED: tl.constexpr,
+    EARLY: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    """`step_matmul_kernel` for packed weights: a slice is half a block, all those below first, then those above."""
-    start_next_kernel(OVERLAP & 1)
+    """Steps have few tokens: warps share the columns, a block each. The sums over blocks do not depend on the tile."""
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
     gate_row = tl.minimum(row, rows - 1).to(tl.int64)[None, :]
     weight_row = gate_row + rows if EPILOGUE == GATE else gate_row
-    wait_for_inputs(OVERLAP)
+    lane = tl.arange(0, SLICES)[:, None]
+    tiles = ()
+    gate_tiles = ()
+    for number in tl.static_range(EARLY):
+        tiles += load_blocks(
+            weights_ptr, scales, outer_scales, high_bits, weight_row, number * SLICES + lane, blocks, BITS, SCALES, MASKED
+        )  # fmt: skip
+        if EPILOGUE == GATE:
+            gate_tiles += load_blocks(
+                weights_ptr, scales, outer_scales, high_bits, gate_row, number * SLICES + lane, blocks, BITS, SCALES, MASKED
+            )  # fmt: skip
+    out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
+    other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
     mean, factor = 0.0, 0.0
     if NORM != NO_NORM:
         mean, factor = mean_and_scale(x_rows, columns, eps, NORM, NORM_WIDTH)
     sums = tl.zeros([SLICES, TOKENS, ROWS], tl.float32)
     gates = sums
-    for start in range(0, blocks, SLICES):
-        block = start + tl.arange(0, SLICES)[:, None]
-        column = block * 64 + tl.arange(0, 32)[None, :]
-        below = load_slices(
-            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
-        ).to(tl.bfloat16)  # fmt: skip
-        above = load_slices(
-            x_rows, live, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
-        ).to(tl.bfloat16)  # fmt: skip
-        if EPILOGUE == GATE:
-            gates = add_block_products(
-                below, above, gates, weights_ptr, scales, outer_scales, high_bits, gate_row, block, blocks, SLICES, ROWS,
-                MASKED, BITS, ZERO, SCALES,
-            )  # fmt: skip
-        sums = add_block_products(
-            below, above, sums, weights_ptr, scales, outer_scales, high_bits, weight_row, block, blocks, SLICES, ROWS,
-            MASKED, BITS, ZERO, SCALES,
+    for number in tl.static_range(EARLY):
+        below, above = load_block_inputs(
+            x_rows, live, number * SLICES + lane, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
         )  # fmt: skip
-    start_next_kernel(OVERLAP & 2)
+        if EPILOGUE == GATE:
+            gates = add_products(
+                below, above, gates, gate_tiles[4 * number], gate_tiles[4 * number + 1], gate_tiles[4 * number + 2],
+                gate_tiles[4 * number + 3], SLICES, ROWS, ZERO, SCALES,
+            )  # fmt: skip
+        sums = add_products(
+            below, above, sums, tiles[4 * number], tiles[4 * number + 1], tiles[4 * number + 2], tiles[4 * number + 3],
+            SLICES, ROWS, ZERO, SCALES,
+        )  # fmt: skip
+    for start in range(EARLY * SLICES, blocks, SLICES):
+        below, above = load_block_inputs(
+            x_rows, live, start + lane, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
+        )  # fmt: skip
+        if EPILOGUE == GATE:
+            low, high, word, outer = load_blocks(
+                weights_ptr, scales, outer_scales, high_bits, gate_row, start + lane, blocks, BITS, SCALES, MASKED
+            )  # fmt: skip
+            gates = add_products(below, above, gates, low, high, word, outer, SLICES, ROWS, ZERO, SCALES)
+        low, high, word, outer = load_blocks(
+            weights_ptr, scales, outer_scales, high_bits, weight_row, start + lane, blocks, BITS, SCALES, MASKED
+        )  # fmt: skip
+        sums = add_products(below, above, sums, low, high, word, outer, SLICES, ROWS, ZERO, SCALES)
     finish_tile(
-        tl.sum(sums, axis=0), tl.sum(gates, axis=0), bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows,
-        residual_stride, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
+        tl.sum(sums, axis=0), tl.sum(gates, axis=0), other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale,
+        EPILOGUE, ACTIVATION, HAS_BIAS,
     )  # fmt: skip
 
 
 @triton.jit
-def add_block_products(
-    x_below, x_above, sums, weights_ptr, scales, outer_scales, high_bits, row, block, blocks, SLICES: tl.constexpr,
-    ROWS: tl.constexpr, MASKED: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
+def load_block_inputs(
+    x_rows, live, block, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
+    SINGLE: tl.constexpr,
 ):  # fmt: skip
-    inside = (block < blocks) & (row >= 0)
-    below, above, word, outer = load_blocks(
-        weights_ptr, scales, outer_scales, high_bits, row, block, inside, blocks, BITS, SCALES, MASKED
+    """The inputs of the columns below and above of some blocks, (slices, tokens, 32)."""
+    column = block * 64 + tl.arange(0, 32)[None, :]
+    below = load_slices(
+        x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, tl.bfloat16
     )  # fmt: skip
+    above = load_slices(
+        x_rows, live, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, tl.bfloat16
+    )  # fmt: skip
+    return below, above
+
+
+@triton.jit
+def add_products(
+    x_below, x_above, sums, below, above, word, outer, SLICES: tl.constexpr, ROWS: tl.constexpr, ZERO: tl.constexpr,
+    SCALES: tl.constexpr,
+):  # fmt: skip
+    """Sums plus the products with some blocks' weights: those below, then those above."""
     weights = expanded(below, word, outer, False, SCALES, ZERO, SLICES, ROWS)
     sums = tl.dot(x_below, tl.permute(weights.to(tl.bfloat16), (0, 2, 1)), sums)
     weights = expanded(above, word, outer, True, SCALES, ZERO, SLICES, ROWS)
@@ -304,13 +375,11 @@ def add_block_products(
 
 @triton.jit(do_not_specialize=["tokens"])
 def packed_prompt_matmul_kernel(
-    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, x_stride, residual_stride,
-    out_stride, scale, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    MASKED: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
+    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
+    scale, x_stride, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
+    ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
     x_rows = x_ptr + tl.minimum(token, tokens - 1).to(tl.int64) * x_stride
@@ -334,10 +403,10 @@ def packed_prompt_matmul_kernel(
             below, above, sums, weights_ptr, scales, outer_scales, high_bits, weight_row, start, blocks, ROWS, BITS, ZERO,
             SCALES,
         )  # fmt: skip
-    start_next_kernel(OVERLAP & 2)
+    out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
+    other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     finish_tile(
-        sums, gates, bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows, residual_stride, out_stride,
-        scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
+        sums, gates, other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS
     )  # fmt: skip
 
 
@@ -348,8 +417,8 @@ def add_prompt_products(
 ):  # fmt: skip
     rows = row[None, :]
     below, above, word, outer = load_blocks(
-        weights_ptr, scales, outer_scales, high_bits, rows, block + tl.zeros([1, 1], tl.int32), rows >= 0, blocks, BITS,
-        SCALES, False,
+        weights_ptr, scales, outer_scales, high_bits, rows, block + tl.zeros([1, 1], tl.int32), blocks, BITS, SCALES,
+        False,
     )  # fmt: skip
     weights = tl.reshape(expanded(below, word, outer, False, SCALES, ZERO, 1, ROWS), [ROWS, 32])
     sums = tl.dot(x_below, tl.trans(weights.to(tl.bfloat16)), sums)

@@ -14,9 +14,6 @@ from glassformer.engine.gpu.kernels.functions import (
     LAYER_NORM,
     NO_NORM,
     NORMS,
-    overlap_options,
-    start_next_kernel,
-    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import PAGE, DeviceNorm, PassTensors
 
@@ -46,114 +43,92 @@ def rope_kv_store(
     `frequencies`: (head_size / 2) in float32, radians a position; None: no RoPE. Pairs lie half a head apart. `cross`: store
     to the pages of a row's source.
     """
-    first = 0 if rotate else heads  # queries are only rotated
     table = p.source_page_table if cross else p.page_table
     assert table is not None
-    has_rope = rotate and frequencies is not None
-    grid = (p.slots.shape[0], heads + (2 if store else 1) * kv_heads - first)
-    rope_kv_store_kernel[grid](
-        qkv, pool, p.positions, p.slots, p.feed_of_token, table, frequencies,
-        query_norm and query_norm.weight, query_norm and query_norm.bias, key_norm and key_norm.weight,
-        key_norm and key_norm.bias, qkv.stride(0), table.stride(0), pool.stride(0), layer, first, heads, kv_heads,
-        query_offset, key_offset, value_offset, query_norm.eps if query_norm else 0.0, key_norm.eps if key_norm else 0.0,
-        rope_scale, QUERY_NORM=NORMS[query_norm.kind if query_norm and rotate else None],
+    rope_kv_store_kernel[p.slots.shape[0],](
+        qkv, pool, p.positions, p.slots, p.feed_of_token, table, frequencies, query_norm and query_norm.weight,
+        query_norm and query_norm.bias, key_norm and key_norm.weight, key_norm and key_norm.bias, qkv.stride(0),
+        table.stride(0), pool.stride(0), layer, heads, kv_heads, query_offset, key_offset, value_offset,
+        query_norm.eps if query_norm else 0.0, key_norm.eps if key_norm else 0.0, rope_scale,
+        QUERY_NORM=NORMS[query_norm.kind if query_norm and rotate else None],
         KEY_NORM=NORMS[key_norm.kind if key_norm and rotate else None],
         HAS_QUERY_BIAS=query_norm is not None and query_norm.bias is not None,
         HAS_KEY_BIAS=key_norm is not None and key_norm.bias is not None,
-        ROPE=has_rope, ROTATE=rotate, STORE=store, HEAD_SIZE=head_size, HALF=triton.next_power_of_2(triton.cdiv(head_size,
-        2)), PAGE=PAGE, num_warps=1, enable_fp_fusion=False,
-        **overlap_options(qkv),
+        ROPE=rotate and frequencies is not None, ROTATE=rotate, STORE=store, HEAD_SIZE=head_size,
+        HEADS=triton.next_power_of_2(heads + 2 * kv_heads), HALF=triton.next_power_of_2(triton.cdiv(head_size, 2)),
+        PAGE=PAGE, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["layer", "first"])
+@triton.jit(do_not_specialize=["layer"])
 def rope_kv_store_kernel(
     qkv_ptr, pool_ptr, positions, slots, feed_of_token, page_table, frequencies, query_weight, query_bias, key_weight,
-    key_bias, qkv_stride, table_stride, page_stride, layer, first, heads, kv_heads, query_offset, key_offset, value_offset,
+    key_bias, qkv_stride, table_stride, page_stride, layer, heads, kv_heads, query_offset, key_offset, value_offset,
     query_eps, key_eps, rope_scale, QUERY_NORM: tl.constexpr, KEY_NORM: tl.constexpr, HAS_QUERY_BIAS: tl.constexpr,
     HAS_KEY_BIAS: tl.constexpr, ROPE: tl.constexpr, ROTATE: tl.constexpr, STORE: tl.constexpr, HEAD_SIZE: tl.constexpr,
-    HALF: tl.constexpr, PAGE: tl.constexpr,
-    OVERLAP: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, PAGE: tl.constexpr,
 ):  # fmt: skip
-    start_next_kernel(OVERLAP & 1)
-    wait_for_inputs(OVERLAP)
-    token, number = tl.program_id(0), tl.program_id(1) + first  # query heads, then key heads, then value heads
-    row = qkv_ptr + token.to(tl.int64) * qkv_stride
-    if number < heads:
-        low, high = normed_head(
-            row + query_offset + number * HEAD_SIZE, query_weight, query_bias, query_eps, QUERY_NORM, HAS_QUERY_BIAS,
-            HEAD_SIZE, HALF
-        )  # fmt: skip
-        rotate_head(
-            row + query_offset + number * HEAD_SIZE, low, high, positions, frequencies, token, rope_scale, ROPE, HEAD_SIZE,
-            HALF
-        )  # fmt: skip
-    else:
-        head = (number - heads) % kv_heads
-        is_value = (number - heads) // kv_heads
-        if is_value == 0:
-            address = row + key_offset + head * HEAD_SIZE
-            low, high = normed_head(address, key_weight, key_bias, key_eps, KEY_NORM, HAS_KEY_BIAS, HEAD_SIZE, HALF)
-            if ROTATE:
-                low, high = rotate_head(
-                    address, low, high, positions, frequencies, token, rope_scale, ROPE, HEAD_SIZE, HALF
-                )  # fmt: skip
-        else:
-            address = row + value_offset + head * HEAD_SIZE
-            low, high = normed_head(address, key_weight, key_bias, key_eps, NO_NORM, False, HEAD_SIZE, HALF)
-        if STORE:
-            slot = tl.load(slots + token)
-            feed = tl.load(feed_of_token + token)
-            page = tl.load(page_table + feed.to(tl.int64) * table_stride + slot // PAGE)
-            plane = (layer * 2 + is_value) * kv_heads + head
-            offset = (plane.to(tl.int64) * PAGE + slot % PAGE) * HEAD_SIZE
-            store_head(pool_ptr + page.to(tl.int64) * page_stride + offset, low, high, HEAD_SIZE, HALF)
-
-
-@triton.jit
-def normed_head(
-    address, weight, bias, eps, NORM: tl.constexpr, HAS_BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, HALF: tl.constexpr
-):  # fmt: skip
-    """The two halves of a head, normed over both."""
-    place = tl.arange(0, HALF)
+    """All heads of a token: those of queries, then of keys, then of values. Tiles are (heads, half a head)."""
+    token = tl.program_id(0)
+    slot = tl.load(slots + token)
+    page = tl.load(page_table + tl.load(feed_of_token + token).to(tl.int64) * table_stride + slot // PAGE)
+    head = tl.arange(0, HEADS)[:, None]
+    place = tl.arange(0, HALF)[None, :]
     SPLIT: tl.constexpr = HEAD_SIZE // 2
-    in_low, in_high = place < SPLIT, place < HEAD_SIZE - SPLIT
-    low = tl.load(address + place, mask=in_low, other=0.0)
-    high = tl.load(address + SPLIT + place, mask=in_high, other=0.0)
-    if NORM != NO_NORM:
-        if NORM == LAYER_NORM:
-            mean = tl.sum(low + high, axis=0) / HEAD_SIZE
-            low = tl.where(in_low, low - mean, 0.0)
-            high = tl.where(in_high, high - mean, 0.0)
-        factor = 1.0 / tl.sqrt(tl.sum(low * low + high * high, axis=0) / HEAD_SIZE + eps)
-        low = low * factor * tl.load(weight + place, mask=in_low, other=0.0)
-        high = high * factor * tl.load(weight + SPLIT + place, mask=in_high, other=0.0)
-        if HAS_BIAS:
-            low += tl.load(bias + place, mask=in_low, other=0.0)
-            high += tl.load(bias + SPLIT + place, mask=in_high, other=0.0)
-    return low, high
-
-
-@triton.jit
-def rotate_head(
-    address, low, high, positions, frequencies, token, rope_scale, ROPE: tl.constexpr, HEAD_SIZE: tl.constexpr, HALF:
-    tl.constexpr
-):  # fmt: skip
-    """Both halves of a head, rotated and written back."""
+    is_query, is_value = head < heads, head >= heads + kv_heads
+    is_key = (head >= heads) & (head < heads + kv_heads)
+    known = head < heads + 2 * kv_heads
+    in_low, in_high = known & (place < SPLIT), known & (place < HEAD_SIZE - SPLIT)
+    kv_head = tl.where(is_value, head - heads - kv_heads, head - heads)
+    column = tl.where(is_query, query_offset + head * HEAD_SIZE, key_offset + kv_head * HEAD_SIZE)
+    column = tl.where(is_value, value_offset + kv_head * HEAD_SIZE, column)
+    addresses = qkv_ptr + token.to(tl.int64) * qkv_stride + column + place
+    low = tl.load(addresses, mask=in_low, other=0.0)
+    high = tl.load(addresses + SPLIT, mask=in_high, other=0.0)
+    if QUERY_NORM != NO_NORM:
+        low, high = norm_heads(
+            low, high, is_query, query_weight, query_bias, query_eps, QUERY_NORM, HAS_QUERY_BIAS, HEAD_SIZE, HALF
+        )
+    if KEY_NORM != NO_NORM:
+        low, high = norm_heads(low, high, is_key, key_weight, key_bias, key_eps, KEY_NORM, HAS_KEY_BIAS, HEAD_SIZE, HALF)
     if ROPE:
-        place = tl.arange(0, HALF)
-        frequency = tl.load(frequencies + place, mask=place < HEAD_SIZE // 2, other=0.0)
+        frequency = tl.load(frequencies + place, mask=place < SPLIT, other=0.0)
         angle = tl.load(positions + token).to(tl.float32) * frequency
         cosine, sine = tl.cos(angle) * rope_scale, tl.sin(angle) * rope_scale
-        low, high = low * cosine - high * sine, high * cosine + low * sine
-    store_head(address, low, high, HEAD_SIZE, HALF)
-    return low, high
+        turned = is_query | is_key
+        low, high = (
+            tl.where(turned, low * cosine - high * sine, low),
+            tl.where(turned, high * cosine + low * sine, high),
+        )
+    if ROTATE:
+        tl.store(addresses, low, mask=in_low & (is_query | is_key))
+        tl.store(addresses + SPLIT, high, mask=in_high & (is_query | is_key))
+    if STORE:
+        plane = (layer * 2 + is_value.to(tl.int32)) * kv_heads + kv_head
+        stored = pool_ptr + page.to(tl.int64) * page_stride + (plane.to(tl.int64) * PAGE + slot % PAGE) * HEAD_SIZE + place
+        dtype = pool_ptr.dtype.element_ty
+        tl.store(stored, low.to(dtype), mask=in_low & (is_key | is_value))
+        tl.store(stored + SPLIT, high.to(dtype), mask=in_high & (is_key | is_value))
 
 
 @triton.jit
-def store_head(address, low, high, HEAD_SIZE: tl.constexpr, HALF: tl.constexpr):
-    place = tl.arange(0, HALF)
+def norm_heads(
+    low, high, chosen, weight, bias, eps, NORM: tl.constexpr, HAS_BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr,
+    HALF: tl.constexpr,
+):  # fmt: skip
+    """Both halves of the chosen heads, each head normed; of the others as they are."""
+    place = tl.arange(0, HALF)[None, :]
     SPLIT: tl.constexpr = HEAD_SIZE // 2
-    dtype = address.dtype.element_ty
-    tl.store(address + place, low.to(dtype), mask=place < SPLIT)
-    tl.store(address + SPLIT + place, high.to(dtype), mask=place < HEAD_SIZE - SPLIT)
+    in_low, in_high = place < SPLIT, place < HEAD_SIZE - SPLIT
+    normed_low, normed_high = low, high
+    if NORM == LAYER_NORM:
+        mean = tl.sum(low + high, axis=1)[:, None] / HEAD_SIZE
+        normed_low, normed_high = tl.where(in_low, low - mean, 0.0), tl.where(in_high, high - mean, 0.0)
+    squares = tl.sum(normed_low * normed_low + normed_high * normed_high, axis=1)[:, None]
+    factor = 1.0 / tl.sqrt(squares / HEAD_SIZE + eps)
+    normed_low = normed_low * factor * tl.load(weight + place, mask=in_low, other=0.0)
+    normed_high = normed_high * factor * tl.load(weight + SPLIT + place, mask=in_high, other=0.0)
+    if HAS_BIAS:
+        normed_low += tl.load(bias + place, mask=in_low, other=0.0)
+        normed_high += tl.load(bias + SPLIT + place, mask=in_high, other=0.0)
+    return tl.where(chosen, normed_low, low), tl.where(chosen, normed_high, high)
