@@ -2,11 +2,11 @@
 
     python bench/gpu.py [--rounds 5] [--only decode batches prefill start llama] [--shape qwen3|llama]
 
-Ours goes through the public face: `Model.generate` for one text, `Model.generate_steps` for batches, text or ids out; greedy.
-Each part is a process of its own, for ours and for transformers (eager, and with its static cache and `torch.compile`). Beside
-them stand the limits, measured in the same run: how fast the card reads memory (a token needs every weight once, and the keys
-and values of its context), and how fast it multiplies matrices in bfloat16. Weights are random, of Qwen3-0.6B's shape or
-Llama-3-8B's, and so is the vocabulary, which has a word for each id. Figures are medians.
+Ours goes through the public face: `Model.generate` for one text, `Model.generate_steps` for batches, text or ids out,
+greedy. Each part is a process of its own, for ours and for transformers (eager, and with its static cache and
+`torch.compile`). Beside them stand the limits, measured in the same run: how fast the card reads memory (a token needs every
+weight once, and the keys and values of its context), and how fast it multiplies matrices in bfloat16. Weights are random, of
+Qwen3-0.6B's shape or Llama-3-8B's, and so is the vocabulary, which has a word for each id. Figures are medians.
 
     decode    one text: tokens/s after a short prompt and after 4,096 tokens, and with ten candidates a token
     batches   32 and 128 texts of 128 tokens in and 128 out
