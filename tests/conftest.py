@@ -19,6 +19,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.parity.compare")  # so that a failed comparison says what was compared
 os.environ.pop("COLUMNS", None)  # what is printed is laid out alike, whatever terminal the tests run in
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is tested does not depend on whether there is a GPU
 os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, whoever imports triton first
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; those about its absence say so themselves
 

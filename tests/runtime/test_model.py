@@ -231,8 +231,8 @@ def test_load_refuses_broken_checkpoints_and_arguments(tiny_qwen3: Path, tmp_pat
 
 class TestExecutors:
     def test_executor_chosen_by_name(self, tiny_qwen3: Path) -> None:
-        names = {asked: glassformer.load(tiny_qwen3, executor=asked).executor.describe().name for asked in EXECUTORS}
-        assert names == {"auto": "cpu", "plain": "plain", "cpu": "cpu"}
+        names = {asked: glassformer.load(tiny_qwen3, executor=asked).executor.describe().name for asked in EXECUTORS[:3]}
+        assert names == {"auto": "cpu", "plain": "plain", "cpu": "cpu"}  # tests/runtime/test_gpu_executor.py: "gpu"
         assert glassformer.load(tiny_qwen3, dtype="float32").executor.describe().name == "plain"
 
     def test_plain_and_cpu_write_the_same_text(self, tiny_qwen3: Path) -> None:
@@ -261,8 +261,8 @@ class TestExecutors:
         ("asked", "said"),
         [
             ({"executor": "cpu", "dtype": "float32"}, "dtype is what PyTorch computes in; .* Leave one out"),
-            ({"executor": "plain", "cache": "q8"}, "cache is for the CPU engine: .* Leave one out"),
-            ({"dtype": "float32", "cache": "f16"}, "cache is for the CPU engine: .* Leave one out"),
+            ({"executor": "plain", "cache": "q8"}, "cache is for the CPU and GPU engines: .* Leave one out"),
+            ({"dtype": "float32", "cache": "f16"}, "cache is for the CPU and GPU engines: .* Leave one out"),
             ({"executor": "plain", "activations": "q8"}, "activations are for the CPU engine: .* Leave one out"),
             ({"activations": "q9"}, "there is no kind of activations 'q9'. Known: q14, q8"),
             ({"cache": "f61"}, "there is no cache 'f61'. Did you mean 'f16'\\? Known: f32, f16, bf16, q8"),

@@ -35,7 +35,7 @@ JsonOption = Annotated[bool, option("--json", help="Print JSON.")]
 DtypeOption = Annotated[
     str | None, option("--dtype", help="What PyTorch computes in: float32, bfloat16, …; by default as stored.")
 ]
-ExecutorOption = Annotated[str, option("--executor", help="cpu (native code), plain (PyTorch), or auto: the best.")]
+ExecutorOption = Annotated[str, option("--executor", help="gpu, cpu (native code), plain (PyTorch), or auto: the best.")]
 WeightsOption = Annotated[
     str | None, option("--weights", help="Quantize a folder's weights: q8_0, q4_1, q4_k, …; cached for the next time.")
 ]

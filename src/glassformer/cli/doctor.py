@@ -32,7 +32,7 @@ LIBRARIES = ("torch", "numpy", "tokenizers", "safetensors", "huggingface_hub", "
 def doctor(
     context: click.Context,
     verify: Annotated[
-        bool, option("--verify", help="Compare the CPU engine with PyTorch on a model, layer by layer.")
+        bool, option("--verify", help="Compare the CPU engine, and a GPU's, with PyTorch on a model, layer by layer.")
     ] = False,
     bench: Annotated[
         bool, option("--bench", help="Measure how many threads are fastest, and use so many from now on; with -m, a model.")
@@ -175,11 +175,12 @@ def _verify(name: str, as_json: bool) -> None:
 
 
 def verify_engine(model: Model) -> list[EngineVerdict]:
-    """The CPU engine against a plain model: each SIMD level that runs here, and on the best one each rounding."""
+    """The engines against a plain model: each SIMD level that runs here, on the best one each rounding; and the GPU."""
     from glassformer.engine.cpu.executor import CpuExecutor
     from glassformer.engine.cpu.library import Engine, levels
-    from glassformer.engine.protocol import ACTIVATIONS, CACHES
-    from glassformer.observe.verification import tolerance, verify_all
+    from glassformer.engine.gpu.device import unusable_reason
+    from glassformer.engine.protocol import ACTIVATIONS, CACHES, Executor
+    from glassformer.observe.verification import gpu_tolerance, tolerance, verify_all
     from glassformer.opened import OpenedModel
     from glassformer.views.verification import EngineVerdict
 
@@ -194,14 +195,22 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
     tensors, blueprint = model.opened.tensors, model.blueprint
     packed = any(tensor.packed for tensor in tensors.values())
     variants += [(best, "f32", activations) for activations in coarser if packed]
-    engines = [
+    engines: list[Executor] = [
         CpuExecutor(model.config, blueprint, tensors, cache=cache, activations=activations, engine=Engine(level))
         for level, cache, activations in variants
     ]
+    bounds = [tolerance(packed, *variant[1:]) for variant in variants]
+    if unusable_reason() is None:
+        from glassformer.engine.gpu.executor import GpuExecutor
+
+        on_gpu = GpuExecutor(model.config, blueprint, tensors)
+        engines.append(on_gpu)
+        variants.append(("gpu", on_gpu.cache, "float"))
+        bounds.append(gpu_tolerance(model.opened.kind, on_gpu.cache))
     verifications = verify_all(model.executor, engines, prompts, blueprint.blocks, blueprint.encoder_blocks, sources)
     return [
-        EngineVerdict(*variant, verification, tolerance(packed, *variant[1:]))
-        for variant, verification in zip(variants, verifications, strict=True)
+        EngineVerdict(*variant, verification, bound)
+        for variant, verification, bound in zip(variants, verifications, bounds, strict=True)
     ]
 
 
@@ -243,7 +252,21 @@ def _executors() -> tuple[list[str], list[str]]:
     """A line for each executor, and advice about them."""
     cpu, cpu_advice = _cpu()
     plain, plain_advice = _plain(alone=bool(cpu_advice))
-    return [plain, cpu], plain_advice + cpu_advice
+    return [plain, cpu, _gpu()], plain_advice + cpu_advice
+
+
+def _gpu() -> str:
+    """The GPU engine; most machines have no GPU, which needs no advice."""
+    from glassformer.engine.gpu import device
+
+    try:
+        reason = device.unusable_reason()
+    except ImportError as error:
+        reason = f"torch cannot be imported ({error})"
+    if reason is not None:
+        return f"gpu: cannot run: {reason}"
+    card, free = device.describe()
+    return f"gpu: runs on {card}, {free / 1e9:.0f} GB of memory free"
 
 
 def _plain(alone: bool) -> tuple[str, list[str]]:

@@ -110,8 +110,9 @@ class Lowering:
         """After the last keys and values are stored, only scored tokens are needed, unless a later site is watched."""
         steps = self.program.steps
         last = max(number for number, step in enumerate(steps) if step.kind in (StepKind.ROPE_KV_STORE, StepKind.KV_STORE))
-        if self._last_watched_step <= last + 1:
-            for step in steps[last + 1 :]:
+        for step in steps[last + 1 :]:
+            step.after_cache = True
+            if self._last_watched_step <= last + 1:
                 step.scope = step.scope or TokenScope.SCORED
 
     def _store_source_keys(self) -> None:

@@ -92,6 +92,7 @@ class Step:
     output: int = 0
     second_input: int = 0  # the residual to add, or a pattern
     scope: TokenScope = TokenScope.ALL
+    after_cache: bool = False  # after the last keys and values are stored: needed for scored tokens and watchers only
     epilogue: Epilogue = Epilogue.NONE
     activation: Activation = Activation.SILU
     matrices: tuple[Table, ...] = ()  # of a matmul, side by side in its output; or the tables of an embedding

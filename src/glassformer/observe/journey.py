@@ -133,7 +133,7 @@ def next_token(
     where = description.notes[0] if name == device else f"on {device}, {dtype}"
     answer = Answer(about, candidates(tokenizer, best))
     return TimedPass(
-        (answer,), about, clock.seconds, "float32" if name == "cpu" else dtype, f"the {name} executor ({where})"
+        (answer,), about, clock.seconds, dtype if name == "plain" else "float32", f"the {name} executor ({where})"
     )
 
 

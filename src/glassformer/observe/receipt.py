@@ -164,7 +164,8 @@ def executor_arguments(data: Mapping[str, Any]) -> dict[str, str]:
     if name == "plain":
         return {"executor": "plain", **({"dtype": dtype} if isinstance(dtype, str) else {})}
     options = executor_options(data)
-    return {"executor": "cpu", **{option: options[option] for option in ("cache", "activations") if option in options}}
+    engine = "gpu" if name == "gpu" else "cpu"
+    return {"executor": engine, **{option: options[option] for option in ("cache", "activations") if option in options}}
 
 
 def check_weights(data: Mapping[str, Any], model: ModelLike) -> None:

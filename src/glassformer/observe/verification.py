@@ -83,6 +83,11 @@ def tolerance(packed: bool, cache: str, activations: str = "q14") -> float:
     return max(ACTIVATIONS[activations] if packed else FLOATS, CACHES[cache])
 
 
+def gpu_tolerance(kind: str, cache: str) -> float:
+    """How far the GPU engine may be off; inputs are rounded to the dtype of the weights that they are multiplied with."""
+    return FLOATS if (kind, cache) == ("F32", "f32") else CACHES["bf16"]
+
+
 def _next_ids(prompt: Sequence[int], scores: Scores, turn: int, row: int) -> list[int]:
     """What a row is fed after its prompt: the best token; the next time, in every other row, a chunk after it."""
     chunk = prompt[: CHUNK - 1] if turn and row % 2 == 0 else []

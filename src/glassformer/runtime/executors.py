@@ -1,4 +1,4 @@
-"""Which executor runs a model: the CPU engine if it can, otherwise PyTorch; or the one that was asked for."""
+"""Which executor runs a model: the GPU engine if it can, else the CPU engine, else PyTorch; or the one asked for."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
 from glassformer.candidates import EntropyStats, entropy_stats
-from glassformer.engine.protocol import ACTIVATIONS, CACHES, Executor
+from glassformer.engine.protocol import ACTIVATIONS, CACHES, GPU_CACHES, Executor
 from glassformer.errors import CheckpointError, ExecutorError, InputError, did_you_mean
 from glassformer.opened import DTYPES, OpenedModel
 from glassformer.runtime.in_memory import InMemory
 
 if TYPE_CHECKING:
     from glassformer.engine.cpu.executor import CpuExecutor
+    from glassformer.engine.gpu.executor import GpuExecutor
 
-EXECUTORS = ("auto", "plain", "cpu")
+EXECUTORS = ("auto", "plain", "cpu", "gpu")
 Native = TypeVar("Native")
 note = logging.getLogger("glassformer").warning
 
@@ -32,29 +33,42 @@ class ExecutorOptions:
 
     executor: str = "auto"
     dtype: str | None = None  # that PyTorch computes in
-    cache: str | None = None  # the format of the CPU engine's KV cache
-    activations: str | None = None  # what it rounds the inputs of quantized matrices to
+    cache: str | None = None  # the format of an engine's KV cache
+    activations: str | None = None  # what the CPU engine rounds the inputs of quantized matrices to
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise _unknown_value("executor", self.executor, EXECUTORS, ExecutorError)
         if self.dtype is not None and self.dtype not in DTYPES:
             raise _unknown_value("dtype", self.dtype, DTYPES)
-        if self.executor == "cpu" and self.dtype is not None:
-            raise InputError("dtype is what PyTorch computes in; the CPU engine takes weights as they are. Leave one out.")
-        if not self.native and self.cache is not None:
-            raise InputError("cache is for the CPU engine: PyTorch keeps keys and values in its own dtype. Leave one out.")
+        if self.executor in ("cpu", "gpu") and self.dtype is not None:
+            engine = f"the {self.executor.upper()} engine"
+            raise InputError(f"dtype is what PyTorch computes in; {engine} takes weights as they are. Leave one out.")
+        if (self.executor == "plain" or self.dtype is not None) and self.cache is not None:
+            raise InputError(
+                "cache is for the CPU and GPU engines: PyTorch keeps keys and values in its own dtype. Leave one out."
+            )
         if self.cache is not None and self.cache not in CACHES:
             raise _unknown_value("cache", self.cache, CACHES)
+        if self.executor == "gpu" and self.cache is not None and self.cache not in GPU_CACHES:
+            known = ", ".join(GPU_CACHES)
+            raise InputError(f"the GPU engine has no cache {self.cache!r}. Take one of {known}, or the CPU engine.")
         if not self.native and self.activations is not None:
-            raise InputError("activations are for the CPU engine: PyTorch computes in floats. Leave one out.")
+            other = "the GPU engine" if self.executor == "gpu" else "PyTorch"
+            raise InputError(f"activations are for the CPU engine: {other} computes in floats. Leave one out.")
         if self.activations is not None and self.activations not in ACTIVATIONS:
             raise _unknown_value("kind of activations", self.activations, ACTIVATIONS)
 
     @property
     def native(self) -> bool:
         """Whether the CPU engine may run it; a dtype means PyTorch."""
-        return self.executor != "plain" and self.dtype is None
+        return self.executor in ("auto", "cpu") and self.dtype is None
+
+    @property
+    def gpu(self) -> bool:
+        """Whether the GPU engine may run it; options that only another executor has mean that one."""
+        only_cpu = self.activations is not None or (self.cache is not None and self.cache not in GPU_CACHES)
+        return self.executor == "gpu" or (self.executor == "auto" and self.dtype is None and not only_cpu)
 
 
 class Executors:
@@ -71,16 +85,49 @@ class Executors:
     @cached_property
     def executor(self) -> Executor:
         """What runs a model that generates text."""
-        if self.cpu_executor is not None:
-            return self.cpu_executor
+        engine = self.gpu_executor or self.cpu_executor
+        if engine is not None:
+            return engine
         from glassformer.engine.plain.executor import PlainExecutor
 
         return PlainExecutor(self.module)
 
     @cached_property
+    def gpu_executor(self) -> GpuExecutor | None:
+        """The same if the GPU engine runs it; None where another does."""
+        if not self.options.gpu or not isinstance(self.opened, OpenedModel):
+            return None
+        asked = self.options.executor == "gpu"
+        reason = self.gpu_reason
+        if reason is not None:
+            if asked:
+                raise ExecutorError(reason)
+            return None
+        self.opened.check_sizes()
+        try:
+            return self._gpu_executor(self.opened)
+        except (ExecutorError, CheckpointError) as error:
+            if asked:
+                raise
+            note(f"{self.opened.name} does not run on the GPU: {error}")
+            return None
+
+    @cached_property
+    def gpu_reason(self) -> str | None:
+        """Why the GPU engine cannot run this model here; None if it can."""
+        from glassformer.engine.gpu.device import memory_reason, unusable_reason
+
+        reason = unusable_reason()
+        if reason is not None or not isinstance(self.opened, OpenedModel):
+            return reason
+        from glassformer.engine.gpu.weights import device_bytes
+
+        return memory_reason(device_bytes(self.opened.tensors.values()))
+
+    @cached_property
     def cpu_executor(self) -> CpuExecutor | None:
-        """The same if the CPU engine runs it; None where PyTorch does."""
-        return self._native(self._cpu_executor)
+        """The same if the CPU engine runs it; None where another does."""
+        return None if self.gpu_executor is not None else self._native(self._cpu_executor)
 
     @property
     def entropy_stats(self) -> Callable[[npt.NDArray[np.float32]], EntropyStats]:
@@ -104,6 +151,11 @@ class Executors:
 
         cls = model_class_for_head(self.opened.config.model_type, self.opened.head)
         return load(cls, self.opened, parse_dtype(self.options.dtype)).requires_grad_(False)
+
+    def _gpu_executor(self, opened: OpenedModel) -> GpuExecutor:
+        from glassformer.engine.gpu.executor import GpuExecutor
+
+        return GpuExecutor(opened.config, self.blueprint, opened.tensors, cache=self.options.cache)
 
     def _cpu_executor(self, opened: OpenedModel) -> CpuExecutor:
         from glassformer.engine.cpu.executor import CpuExecutor

@@ -73,11 +73,12 @@ def load(
 
     Args:
         name: 'smollm2', 'Qwen/Qwen3-0.6B', './folder', './file.gguf'.
-        executor: how it runs: 'cpu' is native code, 'plain' is PyTorch; 'auto' takes the best that this machine has.
+        executor: how it runs: 'gpu' is Triton on an NVIDIA GPU, 'cpu' native code, 'plain' PyTorch; 'auto' takes the best
+            that this machine has.
         dtype: 'float32', 'bfloat16', …, which PyTorch computes in; by default as stored.
         weights: quantizes the weights of a folder: 'q8_0', 'q4_1', 'q4_k', …; once, and then from the cache.
-        cache: the format of the CPU engine's KV cache: 'f32', 'f16', 'bf16' or 'q8'; by default as fits the weights.
-        activations: what it rounds the inputs of quantized matrices to: 'q14', or 'q8', which is faster and coarser.
+        cache: the format of an engine's KV cache: 'f32', 'f16', 'bf16', or 'q8' on the CPU; by default as fits the weights.
+        activations: what the CPU engine rounds inputs of quantized matrices to: 'q14', or 'q8', which is faster and coarser.
         progress: called as (what, bytes so far, total bytes) while something is fetched or quantized.
     """
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too

@@ -18,12 +18,13 @@ from glassformer.candidates import top
 from glassformer.engine.gpu import executor as engine
 from glassformer.engine.gpu import kernels, kv_pool
 from glassformer.engine.gpu.executor import GpuExecutor
-from glassformer.engine.gpu.graphs import padded_size, power_of_two
+from glassformer.engine.gpu.graphs import padded_prompt, padded_size, power_of_two
 from glassformer.engine.gpu.passes import ScoreBatch
 from glassformer.engine.protocol import Feed, Want
-from glassformer.errors import ExecutorError
+from glassformer.errors import ExecutorError, InputError
 from glassformer.sites import Change, all_sites
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
+from tests.engine.gpu import torch_kernels
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -38,7 +39,11 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject
     """Models of one block, for the interpreter."""
 
     def made(family: str) -> Subject:
-        layers = {"t5": {"num_layers": 1, "num_decoder_layers": 1}, "gpt2": {"n_layer": 1}}
+        layers: dict[str, dict[str, Any]] = {
+            "t5": {"num_layers": 1, "num_decoder_layers": 1},
+            "gpt2": {"n_layer": 1},
+            "gemma3_text": {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]},
+        }
         return write_checkpoint(
             tmp_path_factory.mktemp(family), family, **layers.get(family, {"num_hidden_layers": 1}), vocab_size=140
         )
@@ -79,15 +84,16 @@ class TestNumbers:
         assert np.allclose(executor.unembed(states), expected, atol=1e-5)
         assert executor.unembed(states[:0]).shape == (0, subject.config.vocab_size)
 
-    def test_top_takes_the_first_of_equal_scores(self) -> None:
+    @pytest.mark.parametrize("launchers", [kernels, torch_kernels])
+    def test_top_takes_the_first_of_equal_scores(self, launchers: Any) -> None:
         draw = np.random.default_rng(4)
         scores = draw.integers(-3, 3, (5, 700)).astype(np.float32) / 2
         scores[scores == 0] = draw.choice([0.0, -0.0], int((scores == 0).sum()))
         scores[2] = -np.inf
         scores[2, 5] = 1.5
-        batch = ScoreBatch(torch.from_numpy(scores))
+        batch = ScoreBatch(torch.from_numpy(scores), launchers)
         for row in range(5):
-            for k in (1, 4, 1000):
+            for k in (1, 4, 64, 65, 1000):
                 best, expected = batch.top(k, row), top(scores[row], k)
                 assert best.ids.tolist() == expected.ids.tolist()
                 assert np.array_equal(best.scores, expected.scores)
@@ -95,9 +101,9 @@ class TestNumbers:
 
     def test_scores_of_many_positions_come_to_the_host_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         scores = np.random.default_rng(1).standard_normal((3, 50)).astype(np.float32)
-        shared = ScoreBatch(torch.from_numpy(scores))
+        shared = ScoreBatch(torch.from_numpy(scores), torch_kernels)
         monkeypatch.setattr("glassformer.engine.gpu.passes.SHARED_ROWS", 2)
-        single = ScoreBatch(torch.from_numpy(scores))
+        single = ScoreBatch(torch.from_numpy(scores), torch_kernels)
         assert np.array_equal(single.host(1), scores[1])
         assert single.top(3, 1).ids.tolist() == shared.top(3, 1).ids.tolist() == top(scores[1], 3).ids.tolist()
 
@@ -227,7 +233,7 @@ class TestReplays:
         assert not replays
         for count in (1, 3, 4, 5):
             executor.run([Feed(row, [7]) for row in rows[:count]])
-        assert [key[1:] for key in replays] == [(1, 256, 0), (4, 256, 0), (8, 256, 0)]
+        assert [(shape.tokens, shape.max_keys) for _, shape in replays] == [(1, 256), (4, 256), (8, 256)]
 
     def test_the_least_recently_used_is_dropped(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("glassformer.engine.gpu.graphs.MAX_GRAPHS", 2)
@@ -235,7 +241,7 @@ class TestReplays:
         rows = [executor.open() for _ in range(4)]
         for count in (1, 2, 1, 4):
             executor.run([Feed(row, [7]) for row in rows[:count]])
-        assert [key[1] for key in executor._replays._replays] == [1, 4]
+        assert [shape.tokens for _, shape in executor._replays._replays] == [1, 4]
 
     def test_a_pool_that_grows_drops_them(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(kv_pool, "FIRST_PAGES", 3)
@@ -254,9 +260,126 @@ class TestReplays:
     def test_padded_sizes(self, rows: int, size: int | None) -> None:
         assert padded_size(rows) == size
 
+    @pytest.mark.parametrize("want", [Want.LAST, Want.NONE])
+    def test_a_prompt_is_captured_when_it_comes_again(self, want: Want, tiny: Tiny) -> None:
+        """Padded; and what is read of it is the same."""
+        subject = tiny("gemma3_text")
+        executor, ((prompt,), _) = subject.gpu(), subject.rows((77,))
+        watch = subject.watch("blocks.0.residual", "blocks.2.attention.value")
+        results = []
+        for _ in range(3):
+            row = executor.open()
+            (scores,) = executor.run([Feed(row, prompt, want, watch=watch)])
+            (after,) = executor.run([Feed(row, [5])])
+            results.append((scores, after.host()))
+        prompts = [shape for _, shape in executor._replays._replays if shape.prompt]
+        assert [(shape.tokens, shape.feeds, shape.scored) for shape in prompts] == [(128, 2, int(want is Want.LAST))]
+        (eager, after_eager), *captured = results
+        for scores, after in captured:
+            assert np.allclose(after, after_eager, atol=1e-5)
+            assert all(torch.allclose(scores.sites[site], eager.sites[site], atol=1e-5) for site in eager.sites)
+            assert scores.sites["blocks.0.residual"].shape[1] == 77
+            if want is Want.LAST:
+                assert np.allclose(scores.host(), eager.host(), atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("tokens", "padded"), [(64, 64), (65, 128), (512, 512), (513, 640), (1024, 1024), (1025, 1280), (2048, 2048)]
+    )
+    def test_padded_prompts(self, tokens: int, padded: int) -> None:
+        assert padded_prompt(tokens) == padded
+
     @pytest.mark.parametrize(("keys", "rounded"), [(1, 256), (256, 256), (257, 512), (4096, 4096), (4097, 8192)])
     def test_powers_of_two(self, keys: int, rounded: int) -> None:
         assert power_of_two(keys, 256) == rounded
+
+
+class TestGreedySteps:
+    @pytest.mark.parametrize("family", [*ESSENTIAL, "bart"])
+    def test_they_give_the_best_tokens_of_single_steps(self, family: str, tiny: Tiny) -> None:
+        subject = tiny(family)
+        executor, (prompts, sources) = subject.gpu(), subject.rows((57, 1, 9))
+        rows, others = (open_all(executor, prompts, sources) for _ in range(2))
+        for some in (rows, others):
+            executor.run([Feed(row, ids, Want.NONE) for row, ids in zip(some, prompts, strict=True)])
+        best = executor.decode_greedily(rows, [5, 6, 7], 4)
+        fed, expected = [5, 6, 7], []
+        for _ in range(4):
+            results = executor.run([Feed(row, [token]) for row, token in zip(others, fed, strict=True)])
+            fed = [int(scores.host().argmax()) for scores in results]
+            expected.append(fed)
+        assert best.T.tolist() == expected
+        assert [row.length for row in rows] == [row.length for row in others]
+        after = (executor.run([Feed(row, [8]) for row in some]) for some in (rows, others))
+        for mine, theirs in zip(*after, strict=True):
+            assert np.allclose(mine.host(), theirs.host(), atol=1e-5)
+
+    def test_many_steps_and_many_rows_go_in_several_pieces(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        executor = tiny("llama").gpu()
+        whole = executor.decode_greedily([executor.open() for _ in range(3)], [5, 6, 7], 7)
+        monkeypatch.setattr(engine, "MAX_GREEDY_STEPS", 3)
+        monkeypatch.setattr(engine, "SIZES", (1, 2))
+        assert np.array_equal(executor.decode_greedily([executor.open() for _ in range(3)], [5, 6, 7], 7), whole)
+
+    def test_an_unread_source_is_encoded_first(self, tiny: Tiny) -> None:
+        executor = tiny("t5").gpu()
+        fresh, read = executor.open([5, 9]), executor.open([5, 9])
+        (scores,) = executor.run([Feed(read, [2])])
+        assert executor.decode_greedily([fresh], [2], 1).tolist() == [[int(scores.host().argmax())]]
+
+    def test_rope_that_depends_on_the_length(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        """Its frequencies are those of each step."""
+        rope = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+        subject = write_checkpoint(
+            tmp_path_factory.mktemp("rope"), "llama", rope_parameters=rope, max_position_embeddings=8
+        )  # fmt: skip
+        executor = subject.gpu()
+        best = executor.decode_greedily([executor.open()], [5], 6)[0].tolist()
+        row, fed = executor.open(), [5]
+        for token in best:
+            (scores,) = executor.run([Feed(row, fed[-1:])])
+            assert int(scores.host().argmax()) == token
+            fed.append(token)
+
+    def test_scores_that_are_not_numbers_end_a_row(self, tiny: Tiny) -> None:
+        executor = tiny("llama").gpu()
+        rows = [executor.open() for _ in range(2)]
+        executor.run([Feed(row, [4]) for row in rows])
+        executor._pool.tensor[rows[1].pages.pages[0]] = torch.nan
+        best = executor.decode_greedily(rows, [5, 6], 3)
+        assert (best[0] >= 0).all()
+        assert best[1].tolist() == [-1, -1, -1]
+
+    def test_what_cannot_be_decoded_is_refused(self, tiny: Tiny) -> None:
+        executor = tiny("llama").gpu()
+        row = executor.open()
+        assert executor.decode_greedily([], [], 3).shape == (0, 3)
+        assert executor.decode_greedily([row], [5], 0).shape == (1, 0)
+        with pytest.raises(InputError, match="id 999 is outside"):
+            executor.decode_greedily([row], [999], 2)
+        with pytest.raises(InputError, match="tokens do not fit into the model's context"):
+            executor.decode_greedily([row], [5], 10**6)
+        with pytest.raises(ExecutorError, match="fed twice"):
+            executor.decode_greedily([row, row], [5, 6], 2)
+        executor.close(row)
+        with pytest.raises(ExecutorError, match="the row is closed"):
+            executor.decode_greedily([row], [5], 2)
+
+    def test_steps_without_memory_leave_rows_as_they_were(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+        executor = tiny("llama").gpu()
+        monkeypatch.setattr(engine, "MAX_GREEDY_STEPS", 2)
+        row, calls = executor.open(), []
+        to_host = engine.to_host
+
+        def fail_later(values: Any) -> Any:
+            calls.append(values)
+            if len(calls) == 2:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+            return to_host(values)
+
+        monkeypatch.setattr(engine, "to_host", fail_later)
+        with pytest.raises(ExecutorError, match="the GPU lacks memory for these steps"):
+            executor.decode_greedily([row], [5], 6)
+        assert row.length == 0
 
 
 class TestPages:

@@ -145,7 +145,7 @@ def _attention_weights(
 
 def attention(
     p: PassTensors, queries: Tensor, pool: Tensor, out: Tensor, *, layer: int, heads: int, kv_heads: int, head_size: int,
-    scale: float, causal: bool, max_keys: int, scratch: Any, window: int = 0, distance_bias: Tensor | None = None,
+    scale: float, causal: bool, max_keys: int, window: int = 0, distance_bias: Tensor | None = None,
     max_distance: int = 0, cross: bool = False, query_offset: int = 0, rows: Tensor | None = None, prompt: bool = False,
     max_tokens: int = 0,
 ) -> None:  # fmt: skip
@@ -200,3 +200,12 @@ def activate(x: Tensor, activation: str, out: Tensor, *, rows: Tensor | None = N
 def copy(x: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
     places = _places(rows, x)
     out[places] = x[places]
+
+
+def top_scores(scores: Tensor, values: Tensor, ids: Tensor, sums: Tensor) -> None:
+    best = scores.sort(dim=1, descending=True, stable=True)  # of equal scores, the lowest ids
+    values[:], ids[:] = best.values[:, : values.shape[1]], best.indices[:, : ids.shape[1]]
+    depths = scores - best.values[:, :1]
+    weights = depths.exp()
+    sums[:, 0], sums[:, 1] = weights.sum(1), (weights * depths.clamp(min=-200)).sum(1)
+    sums[:, 2] = (scores > -torch.inf).sum(1)

@@ -2,7 +2,7 @@
 
 Triton 3.6 makes an int of an array of one element, which NumPy 2.4 refuses; it takes the bits of bfloat16 for integers in
 `tl.dot`, and rounds to bfloat16 towards zero. Products are summed as tensor cores do it, 16 at a time, so that they do not
-depend on a tile's shape.
+depend on a tile's shape. NumPy's warnings about infinities are silent, as a device is.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from triton.runtime import interpreter  # noqa: E402
 
 _patch_tensor = interpreter._patch_lang_tensor
 _cast = interpreter.InterpreterBuilder.cast_impl
+_call = interpreter.InterpretedFunction.__call__
+_launch = interpreter.GridExecutor.__call__
 
 
 def _patch_tensor_for_numpy(tensor: Any, scope: Any) -> None:
@@ -51,7 +53,21 @@ def _cast_to_nearest(self: Any, source: Any, dtype: Any) -> Any:
     return _cast(self, source, dtype)
 
 
+def _launch_silently(self: Any, *args: Any, **kwargs: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return _launch(self, *args, **kwargs)
+
+
+def _call_device_function(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """The kernel around a function of ours has patched the language already, which takes a third of the time."""
+    if self.fn.__module__.startswith("triton."):
+        return _call(self, *args, **kwargs)
+    return self.rewrite()(*args, **kwargs)
+
+
 if interpreter._patch_lang_tensor.__module__ != __name__:
     interpreter._patch_lang_tensor = _patch_tensor_for_numpy
     interpreter.InterpreterBuilder.create_dot = _dot
     interpreter.InterpreterBuilder.cast_impl = _cast_to_nearest
+    interpreter.GridExecutor.__call__ = _launch_silently
+    interpreter.InterpretedFunction.__call__ = _call_device_function

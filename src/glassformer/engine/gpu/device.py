@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 OLDEST = (8, 0)  # compute capability: Ampere, which multiplies bfloat16
+RESERVE = 10**9  # bytes beside the weights, at least: for keys and values, and for passes
 INSTALL = "Install it: pip install 'glassformer[gpu]'."
 
 
@@ -47,6 +48,19 @@ def unusable_reason() -> str | None:
     return None
 
 
+def memory_reason(needed: int) -> str | None:
+    """Why a model of so many bytes does not fit a usable GPU; None if it does."""
+    import torch
+
+    free = free_memory(torch.device("cuda", torch.cuda.current_device()))
+    if needed + RESERVE <= free:
+        return None
+    return (
+        f"the GPU engine needs {(needed + RESERVE) / 1e9:.1f} GB for this model, and {free / 1e9:.1f} GB of the GPU's "
+        "memory are free. Close other programs that use it, or take smaller weights."
+    )
+
+
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
 
@@ -66,6 +80,13 @@ def free_memory(device: torch.device) -> int:
 
     free, _ = torch.cuda.mem_get_info(device)
     return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def describe() -> tuple[str, int]:
+    """The name of a usable GPU, and how many bytes of its memory are free."""
+    import torch
+
+    return torch.cuda.get_device_name(), free_memory(gpu())
 
 
 @contextmanager

@@ -8,7 +8,7 @@ captured as CUDA graphs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,14 +23,14 @@ from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.device import device_errors, gpu
-from glassformer.engine.gpu.graphs import Replays, padded_size, power_of_two
-from glassformer.engine.gpu.kernels import CHUNK, PAGE, Scratch
+from glassformer.engine.gpu.graphs import SIZES, CapturedShape, Replay, Replays, padded_prompt, padded_size
+from glassformer.engine.gpu.kernels import CHUNK, PAGE
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageFormat, PageList
 from glassformer.engine.gpu.passes import (
     ChunkResult,
     DevicePass,
     GpuScores,
-    Numbers,
+    PassInput,
     PassLayout,
     PassValues,
     ScoreBatch,
@@ -39,25 +39,33 @@ from glassformer.engine.gpu.passes import (
     new_buffers,
     page_count,
     rounded_up,
+    to_host,
     tree_tensors,
     with_device_shift,
 )  # fmt: skip
+from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
+from glassformer.engine.gpu.persistent.layout import DecoderLayout
+from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
 from glassformer.engine.gpu.steps import bind_steps
 from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.engine.lowering import Lowering
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program import Program, TokenScope
 from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, changes_pattern, stack_sites, stops, watched_sites
-from glassformer.engine.protocol import Description, Feed, Want
+from glassformer.engine.protocol import GPU_CACHES, NOT_NUMBERS, Description, Feed, Row, Want
+from glassformer.errors import ExecutorError, check_context
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, axes
 
-CACHES: Mapping[str, torch.dtype] = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+CACHES: Mapping[str, torch.dtype] = dict(zip(GPU_CACHES, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 CACHE_OF_KIND = {"F32": "f32", "F64": "f32", "BF16": "bf16"}  # by default; f16 for all others
 PROMPT_TOKENS = 64  # a chunk of so many goes through the kernels for prompts
 PROMPT_CHUNK = 2048  # tokens of one feed in a pass; a feed is cut at multiples of it
 MAX_PROMPT_TOKENS = 8192  # of a prompt pass, so that a pass needs little memory
 MAX_STEP_TOKENS = 1024  # of a step pass
+MAX_GREEDY_STEPS = 256  # that are queued at once
+MIN_SINGLE_ROW_STEPS = 4  # for which the persistent kernel is made
+MAX_SINGLE_ROW_STEPS = 4096  # of one launch of it
 MAX_PROGRAMS = 32  # that are kept
 
 
@@ -67,11 +75,15 @@ class PreparedProgram:
     def __init__(self, program: Program, weights: DeviceWeights) -> None:
         self.program = program
         self.launches = bind_steps(program, weights)
-        self._stops = frozenset(stops(program))
+        self.stops = frozenset(stops(program))
         self.scoped = [step.scope is not TokenScope.ALL for step in program.steps]
         self.ropes = [
             (torch.from_numpy(rope.frequencies(size)).to(weights.device), rope.scale) for rope, size in program.ropes
         ]
+
+    @property
+    def depends_on_length(self) -> bool:
+        return any(rope.depends_on_length for rope, _ in self.program.ropes)
 
     def set_length(self, keys: int) -> None:
         """Some kinds of RoPE depend on how many positions there are."""
@@ -83,11 +95,11 @@ class PreparedProgram:
         """The steps from one to another, and the changes before each of them."""
         unscored = device_pass.scored is not None and not len(device_pass.scored)
         for number in range(begin, len(self.launches) if end is None else end):
-            if number in self._stops and number > begin:
+            if number in self.stops and number > begin:
                 device_pass.apply_changes_before(number)
             if not (unscored and self.scoped[number]):
                 self.launches[number](device_pass)
-        if len(self.launches) in self._stops:
+        if len(self.launches) in self.stops:
             device_pass.apply_changes_before(len(self.launches))
 
 
@@ -109,14 +121,13 @@ class GpuExecutor(PagedRows[GpuRow]):
         self._lock = ForkSafeLock()
         self._weight_kind = main_kind(tensors.values())
         self._default_cache = CACHE_OF_KIND.get(self._weight_kind, "f16")
-        self._cache = cache or self._default_cache
+        self.cache = cache or self._default_cache
         expected = {weight.name: weight.shape for weight in blueprint.weights}
         self._weights = DeviceWeights(tensors, expected, self.device)
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
         with device_errors("the weights"):
             for stack in ("", ENCODER) if blueprint.encoder_blocks else ("",):
                 self._program(stack, frozenset(), frozenset())
-            self._scratch = Scratch(self.device)
             self._pool = KvPool(self._page_format("", blueprint.blocks), self.device)
             self._encoder_pool = (
                 KvPool(self._page_format(ENCODER, blueprint.encoder_blocks), self.device)
@@ -124,13 +135,26 @@ class GpuExecutor(PagedRows[GpuRow]):
                 else None
             )
         self._replays = Replays(self.device)
+        self._decoder: PersistentDecoder | None = None
+        self._single_row, self._single_row_note = self._fitting_layout()
+        self._greedy_ids = torch.empty(MAX_GREEDY_STEPS, SIZES[-1], dtype=torch.int32, device=self.device)
+
+    def _fitting_layout(self) -> tuple[DecoderLayout | None, str]:
+        """What the persistent kernel needs to know of the model, if it fits; and a note for people."""
+        if self.device.type != "cuda":
+            return None, "the persistent kernel needs a GPU."
+        try:
+            layout = fitting_layout(self.blueprint, self._weights, self.cache, Card.of(self.device))
+        except ExecutorError as error:
+            return None, str(error)
+        return layout, "a single row is decoded by the persistent kernel"
 
     def _page_format(self, stack: str, layers: int) -> PageFormat:
         """What a page holds of a stack's tokens; an encoder's heads may differ from its decoder's."""
         ops = self.blueprint.ops
         attention = next(op for op in ops if op.kind == "attend" and op.stack == stack)
         key = ops[attention.inputs[1]].shape
-        return PageFormat(layers, int(key[1]), int(key[3]), CACHES[self._cache])
+        return PageFormat(layers, int(key[1]), int(key[3]), CACHES[self.cache])
 
     def _new_pages(self) -> PageList:
         return PageList(self._pool)
@@ -149,8 +173,8 @@ class GpuExecutor(PagedRows[GpuRow]):
     def describe(self) -> Description:
         on_gpu = self.device.type == "cuda"
         card = torch.cuda.get_device_name(self.device) if on_gpu else "Triton's interpreter"
-        options = {} if self._cache == self._default_cache else {"cache": self._cache}
-        notes = (card, f"keys and values in {self._cache}")
+        options = {} if self.cache == self._default_cache else {"cache": self.cache}
+        notes = (card, f"keys and values in {self.cache}", self._single_row_note)
         token_bytes = self._pool.format.bytes // PAGE
         return Description("gpu", str(self.device), self._weight_kind, 1, token_bytes, notes, options)
 
@@ -217,17 +241,15 @@ class GpuExecutor(PagedRows[GpuRow]):
             chunk.first = first
             first += chunk.count
         program = prepared.program
-        counts = [chunk.scored() for chunk in chunks]
         decoder = program.scores is not None  # an encoder writes what is changed later
         sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
-        size = padded_size(len(chunks)) if _is_decode_step(program, chunks, counts) else None
-        if size is None:
-            values = self._run_eagerly(prepared, chunks, sources, counts, pool, prompt)
-        else:
-            values = self._replay(prepared, chunks, sources, pool, size)
-        batch = ScoreBatch(torch.empty(0, 0) if program.scores is None else values.buffers[program.scores])
+        fed = PassInput(chunks, [chunk.scored() for chunk in chunks], sources)
+        shape = self._captured_shape(prepared, fed, prompt)
+        values = self._run_eagerly(prepared, fed, pool, prompt) if shape is None else self._replay(shape, prepared, fed)
+        scores = torch.empty(0, 0) if program.scores is None else values.buffers[program.scores]
+        batch = ScoreBatch(scores, self._kernels)
         results, first = [], 0
-        for chunk, source, count in zip(chunks, sources, counts, strict=True):
+        for chunk, source, count in zip(chunks, sources, fed.counts, strict=True):
             reads = chunk.feed.watch.reads if chunk.feed.watch is not None else frozenset()
             sites = {site: values.value(site, chunk) for site in program.sites if site in reads}
             if source is not None and decoder:
@@ -237,22 +259,18 @@ class GpuExecutor(PagedRows[GpuRow]):
             first += count
         return results
 
-    def _run_eagerly(
-        self, prepared: PreparedProgram, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None],
-        counts: Sequence[int], pool: KvPool, prompt: bool,
-    ) -> PassValues:  # fmt: skip
+    def _run_eagerly(self, prepared: PreparedProgram, fed: PassInput, pool: KvPool, prompt: bool) -> PassValues:
         """A pass with launches of its own."""
-        tokens, scored = sum(chunk.count for chunk in chunks), sum(counts)
-        keys, source_keys = _most_keys(chunks)
-        layout = PassLayout(tokens, len(chunks), page_count(keys), scored, page_count(source_keys))
-        numbers = np.zeros(layout.size, np.int32)
-        fill(numbers, layout, chunks, sources)
+        keys, source_keys = fed.most_keys
+        layout = PassLayout(fed.tokens, len(fed.chunks), page_count(keys), fed.scored, page_count(source_keys))
+        numbers = np.empty(layout.size, np.int32)
+        fill(numbers, layout, fed)
         device_pass = self._device_pass(
-            prepared, chunks, layout, torch.from_numpy(numbers).to(self.device), pool, rounded_up(keys, CHUNK),
+            prepared, fed.chunks, layout, torch.from_numpy(numbers).to(self.device), pool, rounded_up(keys, CHUNK),
             rounded_up(source_keys, CHUNK), prompt,
         )  # fmt: skip
-        if chunks[0].feed.parents is not None:
-            device_pass.tensors = tree_tensors(chunks, device_pass.tensors, self.device)
+        if fed.chunks[0].feed.parents is not None:
+            device_pass.tensors = tree_tensors(fed.chunks, device_pass.tensors, self.device)
         prepared.run(device_pass)
         return device_pass
 
@@ -266,36 +284,155 @@ class GpuExecutor(PagedRows[GpuRow]):
         buffers = new_buffers(prepared.program, layout.tokens, layout.scored, pattern_keys, self.device)
         return DevicePass(
             prepared.program, chunks, buffers, self._kernels, tensors, scored, pool.tensor,
-            self._pool.tensor, self._scratch, prepared.ropes, max_keys, max_source,
-            max((chunk.count for chunk in chunks), default=1), prompt,
+            self._pool.tensor, prepared.ropes, max_keys, max_source,
+            max((chunk.count for chunk in chunks), default=layout.tokens), prompt,
         )  # fmt: skip
 
-    def _replay(
-        self,
-        prepared: PreparedProgram,
-        chunks: Sequence[FeedChunk],
-        sources: Sequence[PageList | None],
-        pool: KvPool,
-        size: int,
-    ) -> PassValues:
-        """A pass of one token a row, captured once for all of this size."""
-        keys, source_keys = _most_keys(chunks)
-        max_keys = power_of_two(keys, CHUNK)
-        max_source = power_of_two(source_keys, CHUNK) if source_keys else 0
-        layout = PassLayout(size, size, page_count(max_keys), size, page_count(max_source))
+    def _captured_shape(self, prepared: PreparedProgram, fed: PassInput, prompt: bool) -> CapturedShape | None:
+        """What a pass is captured as, if it is: one token of each row, or one row's prompt that came before."""
+        program, chunks = prepared.program, fed.chunks
+        if program.scores is None or prepared.stops or chunks[0].feed.parents is not None:
+            return None
+        if prompt:
+            if len(chunks) > 1 or fed.scored > 1:
+                return None
+            shape = CapturedShape.of(padded_prompt(fed.tokens), 2, fed.scored, *fed.most_keys, prompt=True)
+            return shape if self._replays.is_worthwhile((prepared, shape)) else None
+        size = padded_size(len(chunks))
+        if size is None or not fed.tokens == fed.scored == len(chunks):
+            return None
+        return CapturedShape.of(size, size, size, *fed.most_keys)
+
+    def _replay(self, shape: CapturedShape, prepared: PreparedProgram, fed: PassInput) -> PassValues:
+        """A pass that is captured once for all of its shape."""
         program = prepared.program
-
-        def run(numbers: Tensor) -> list[Tensor]:
-            device_pass = self._device_pass(prepared, (), layout, numbers, pool, max_keys, max_source, prompt=False)
-            prepared.run(device_pass)
-            return device_pass.buffers
-
-        key = (prepared, size, max_keys, max_source)
-        write = partial(_fill_again, layout=layout, chunks=chunks, sources=sources)
-        static = self._replays.get(key, self._pool.tensor.data_ptr(), layout, write, run)
         kept = {program.scores, *(location.buffer for location in program.sites.values())}
-        buffers = [buffer[: len(chunks)].clone() if at in kept else buffer for at, buffer in enumerate(static)]
-        return PassValues(program, chunks, buffers)
+
+        def read_later(buffers: list[Tensor], numbers: Mapping[str, Tensor]) -> list[Tensor | None]:
+            return [buffer if at in kept else None for at, buffer in enumerate(buffers)]
+
+        static = self._captured(shape, prepared, fed, read_later)()
+        buffers = [
+            torch.empty(0) if buffer is None else buffer[: fed.scored if at == program.scores else fed.tokens].clone()
+            for at, buffer in enumerate(static)
+        ]
+        return PassValues(program, fed.chunks, buffers)
+
+    def _captured(
+        self, shape: CapturedShape, prepared: PreparedProgram, fed: PassInput,
+        finish: Callable[[list[Tensor], Mapping[str, Tensor]], list[Tensor | None]],
+    ) -> Replay:  # fmt: skip
+        """A captured pass with the numbers of what is fed; `finish`: what is read later, from its buffers and numbers."""
+        layout = shape.layout
+
+        def run(numbers: Tensor) -> list[Tensor | None]:
+            device_pass = self._device_pass(
+                prepared, (), layout, numbers, self._pool, shape.max_keys, shape.max_source, shape.prompt
+            )
+            prepared.run(device_pass)
+            return finish(device_pass.buffers, layout.views(numbers))
+
+        write = partial(fill, layout=layout, fed=fed)
+        return self._replays.prepare((prepared, shape), self._pool.tensor.data_ptr(), layout, write, run)
+
+    # Greedy decoding --------------------------------------------------------------------------------------------
+
+    @checks.locked
+    @torch.inference_mode()
+    def decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """Feed each row its token, then `count - 1` times the best token that followed: the best ids, (rows, count).
+
+        All of them but each row's last are in the rows' caches then, after `tokens`; NOT_NUMBERS from where a row's scores
+        are none. No step waits for the host.
+        """
+        fed = [self._open_row(row) for row in rows]
+        checks.check_fed_once(fed)
+        self._checks.check_ids(tokens)
+        lengths = [row.length for row in fed]
+        check_context(max(lengths, default=0) + count, self.context, "prompt")
+        best = np.full((len(fed), count), NOT_NUMBERS, np.int32)
+        if not best.size:
+            return best
+        try:
+            with device_errors("these steps"):
+                feeds = [Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)]
+                self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
+                for row in fed:
+                    row.pages.reserve(row.length, row.length + count)
+                if len(fed) == 1 and (decoder := self._single_row_decoder(count)) is not None:
+                    best[0] = self._decode_single_row(decoder, fed[0], tokens[0], count)
+                    return best
+                for first in range(0, len(fed), SIZES[-1]):
+                    group = slice(first, first + SIZES[-1])
+                    best[group] = self._decode_group(fed[group], tokens[group], count)
+        except BaseException:
+            for row, length in zip(fed, lengths, strict=True):
+                row.length = length
+            raise
+        return best
+
+    def _single_row_decoder(self, count: int) -> PersistentDecoder | None:
+        """The persistent kernel if it fits; it is made for the first row that is decoded for some tokens."""
+        if self._decoder is None and self._single_row is not None and count >= MIN_SINGLE_ROW_STEPS:
+            layout, self._single_row = self._single_row, None
+            try:
+                self._decoder = PersistentDecoder(layout.shape, decoder_weights(layout, self._weights, self.context))
+            except ExecutorError as error:
+                self._single_row_note = str(error)
+        return self._decoder
+
+    def _decode_single_row(self, decoder: PersistentDecoder, row: GpuRow, token: int, count: int) -> npt.NDArray[np.int32]:
+        best = np.full(count, NOT_NUMBERS, np.int32)
+        for done in range(0, count, MAX_SINGLE_ROW_STEPS):
+            steps = min(MAX_SINGLE_ROW_STEPS, count - done)
+            ids = decoder.decode([token], row.length, steps, self._pool.tensor, row.pages.pages).ids
+            best[done : done + len(ids)] = ids
+            row.length += steps
+            token = max(ids[-1], 0)
+        best[np.maximum.accumulate(best == NOT_NUMBERS)] = NOT_NUMBERS
+        return best
+
+    def _decode_group(self, rows: Sequence[GpuRow], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """The best ids of as many rows as one captured pass has."""
+        prepared = self._program("", frozenset(), frozenset())
+        size, sources = padded_size(len(rows)), [row.source_pages for row in rows]
+        assert size is not None
+        best = np.empty((len(rows), count), np.int32)
+        for done in range(0, count, step := 1 if prepared.depends_on_length else MAX_GREEDY_STEPS):
+            steps = min(step, count - done)
+            chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
+            fed = PassInput(chunks, [1] * len(chunks), sources)
+            keys, source_keys = fed.most_keys
+            prepared.set_length(keys)
+            shape = CapturedShape.of(size, size, size, keys + steps - 1, source_keys, greedy=True)
+            replay = self._captured(shape, prepared, fed, partial(self._advance, prepared))
+            for _ in range(steps):
+                replay()
+            best[:, done : done + steps] = to_host(self._greedy_ids[:steps, : len(rows)]).T
+            tokens = np.maximum(best[:, done + steps - 1], 0).tolist()
+            for row in rows:
+                row.length += steps
+        best[np.maximum.accumulate(best == NOT_NUMBERS, axis=1)] = NOT_NUMBERS
+        return best
+
+    def _advance(
+        self, prepared: PreparedProgram, buffers: list[Tensor], numbers: Mapping[str, Tensor]
+    ) -> list[Tensor | None]:
+        """Make each row's best token its next one, on the device."""
+        assert prepared.program.scores is not None
+        scores = buffers[prepared.program.scores]
+        values, sums = (torch.empty(len(scores), width, device=self.device) for width in (1, 3))
+        ids = torch.empty(len(scores), 1, dtype=torch.int32, device=self.device)
+        self._kernels.top_scores(scores, values, ids, sums)
+        not_numbers = sums[:, 0].isnan() | (sums[:, 2] == 0)
+        best = ids[:, 0].masked_fill(not_numbers, NOT_NUMBERS)
+        self._greedy_ids[:, : len(scores)].index_copy_(0, numbers["step"].long(), best[None])
+        numbers["ids"].copy_(best.clamp(min=0))
+        for name in ("positions", "slots", "starts", "ends", "step"):
+            numbers[name] += 1
+        return []
+
+    # Results ----------------------------------------------------------------------------------------------------
 
     def _scores(self, feed: Feed, result: ChunkResult, encoder_sites: dict[str, Tensor], start: int) -> GpuScores:
         """One feed's scores, changed and recorded if its watch asks for the site `scores`."""
@@ -307,7 +444,7 @@ class GpuExecutor(PagedRows[GpuRow]):
             scores = with_device_shift(change, self.device).apply(
                 result.scores[None], axes("scores"), start + columns.start
             )[0]
-            result = ChunkResult(ScoreBatch(scores), 0, len(scores), sites)
+            result = ChunkResult(ScoreBatch(scores, self._kernels), 0, len(scores), sites)
         if "scores" in watch.reads:
             sites = {**sites, "scores": result.scores[None]}
         return GpuScores(result.batch, result.first, result.count, {**encoder_sites, **sites})
@@ -339,34 +476,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         device_pass.value(site, chunk)[...] = torch.from_numpy(states).to(self.device)
         prepared.run(device_pass, begin)
         assert prepared.program.scores is not None
-        scores: npt.NDArray[np.float32] = device_pass.buffers[prepared.program.scores].cpu().numpy()
-        return scores
-
-
-def _fill_again(
-    numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]
-) -> None:
-    numbers.fill(0)
-    fill(numbers, layout, chunks, sources)
-
-
-def _is_decode_step(program: Program, chunks: Sequence[FeedChunk], counts: Sequence[int]) -> bool:
-    """Whether a pass is one token of each row, all of them scored, and nothing is changed on the way."""
-    return (
-        program.scores is not None
-        and not program.changed_sites
-        and not program.pattern_changes
-        and all(chunk.count == 1 and chunk.feed.parents is None for chunk in chunks)
-        and all(counts)
-    )
-
-
-def _most_keys(chunks: Iterable[FeedChunk]) -> tuple[int, int]:
-    """The keys of the longest row after its feed, and those of the longest source."""
-    return (
-        max(chunk.start + len(chunk.feed.ids) for chunk in chunks),
-        max(len(chunk.row.source) for chunk in chunks),
-    )
+        return to_host(device_pass.buffers[prepared.program.scores])
 
 
 def _split_passes(whole: Sequence[FeedChunk], divisible: bool) -> Iterator[tuple[bool, list[FeedChunk]]]:
@@ -413,7 +523,7 @@ def _joined(parts: Sequence[ChunkResult]) -> ChunkResult:
         return parts[0]
     scores = torch.cat([part.scores for part in parts])
     sites = {site: _joined_site([part.sites[site] for part in parts], site) for site in parts[0].sites}
-    return ChunkResult(ScoreBatch(scores), 0, len(scores), sites)
+    return ChunkResult(ScoreBatch(scores, parts[0].batch.kernels), 0, len(scores), sites)
 
 
 def _joined_site(parts: Sequence[Any], site: str) -> Any:

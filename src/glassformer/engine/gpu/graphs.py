@@ -1,19 +1,20 @@
-"""Passes of one token a row, captured once and replayed: CUDA graphs, for so many rows and keys each.
+"""Passes that are captured once and replayed: CUDA graphs, of one token a row, or of one row's prompt.
 
-A graph has its numbers (ids, positions, pages) at fixed addresses, filled by one copy before each replay; rows are padded to
-the next size that is captured, and what padding computes goes nowhere. Without CUDA a replay runs the same pass again.
+A graph has its numbers (ids, positions, pages) at fixed addresses, filled by one copy before each replay; rows and tokens
+are padded to the next size that is captured, and what padding computes goes nowhere. Without CUDA a replay runs the same
+pass again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.passes import Numbers, PassLayout
+from glassformer.engine.gpu.kernels import CHUNK
+from glassformer.engine.gpu.passes import Numbers, PassLayout, page_count
 
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows
 MAX_GRAPHS = 96  # that are kept; each has the memory of its scores and of the sites that it is read at
@@ -22,6 +23,40 @@ MAX_GRAPHS = 96  # that are kept; each has the memory of its scores and of the s
 def padded_size(rows: int) -> int | None:
     """The next size that is captured; None: too many rows."""
     return next((size for size in SIZES if size >= rows), None)
+
+
+def padded_prompt(tokens: int) -> int:
+    """The next length of a prompt that is captured: at most an eighth longer, from 512 tokens on."""
+    step = max(64, 1 << max(0, (tokens - 1).bit_length() - 3))
+    return -(-tokens // step) * step
+
+
+def power_of_two(number: int, least: int) -> int:
+    """The least power of two from `number` and `least` on."""
+    return max(least, 1 << (number - 1).bit_length())
+
+
+class CapturedShape(NamedTuple):
+    """What a captured pass is for."""
+
+    tokens: int
+    feeds: int
+    scored: int
+    max_keys: int  # powers of two, so that a row grows for a while before the next one is captured
+    max_source: int
+    prompt: bool
+    greedy: bool  # whether each row's best token becomes its next one
+
+    @classmethod
+    def of(
+        cls, tokens: int, feeds: int, scored: int, keys: int, source: int, *, prompt: bool = False, greedy: bool = False
+    ) -> CapturedShape:
+        max_source = power_of_two(source, CHUNK) if source else 0
+        return cls(tokens, feeds, scored, power_of_two(keys, CHUNK), max_source, prompt, greedy)
+
+    @property
+    def layout(self) -> PassLayout:
+        return PassLayout(self.tokens, self.feeds, page_count(self.max_keys), self.scored, page_count(self.max_source))
 
 
 class PassNumbers:
@@ -50,8 +85,8 @@ class PassNumbers:
 class Replay:
     """A pass that can be run again and again over numbers at a fixed address."""
 
-    def __init__(self, numbers: PassNumbers, run: Callable[[Tensor], list[Tensor]], pool: Any) -> None:
-        """`run`: the pass over the device's numbers; it returns the buffers that are read afterwards."""
+    def __init__(self, numbers: PassNumbers, run: Callable[[Tensor], list[Tensor | None]], pool: Any) -> None:
+        """`run`: the pass over the device's numbers; it returns the buffers that are read afterwards, None for others."""
         self.numbers = numbers
         self._run = run
         self._graph: Any = None
@@ -65,7 +100,7 @@ class Replay:
             with torch.cuda.graph(self._graph, pool=pool):
                 self._outputs = run(numbers.device)
 
-    def __call__(self) -> list[Tensor]:
+    def __call__(self) -> list[Tensor | None]:
         """Run it; what it returns holds until the next replay of any."""
         if self._graph is None:
             return self._run(self.numbers.device)
@@ -79,33 +114,35 @@ class Replays:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._replays: dict[Any, Replay] = {}
+        self._seen: dict[Any, None] = {}  # keys that were asked about
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._place = 0  # where the KV cache lay when they were captured
 
-    def get(
-        self,
-        key: Any,
-        place: int,
-        layout: PassLayout,
-        fill: Callable[[Numbers], None],
-        run: Callable[[Tensor], list[Tensor]],
-    ) -> list[Tensor]:
-        """Run a pass: `fill` writes its numbers, `run` launches it where it is not captured yet."""
+    def is_worthwhile(self, key: Any) -> bool:
+        """Whether a pass is worth capturing: the second time that it is asked about."""
+        seen = key in self._replays or key in self._seen
+        if not seen:
+            if len(self._seen) >= MAX_GRAPHS:
+                del self._seen[next(iter(self._seen))]
+            self._seen[key] = None
+        return seen
+
+    def prepare(
+        self, key: Any, place: int, layout: PassLayout, write: Callable[[Numbers], None],
+        run: Callable[[Tensor], list[Tensor | None]],
+    ) -> Replay:  # fmt: skip
+        """A pass that can be replayed: `write` says what its numbers are, `run` launches it where it is not captured yet."""
         if place != self._place:
             self._replays.clear()
             self._place = place
         replay = self._replays.pop(key, None)
         numbers = PassNumbers(layout, self._device) if replay is None else replay.numbers
-        fill(numbers.ready())
+        write(numbers.ready())
         numbers.send()
         if replay is None:
             replay = Replay(numbers, run, self._pool)
+            numbers.send()  # a pass may change its numbers
             if len(self._replays) >= MAX_GRAPHS:
                 del self._replays[next(iter(self._replays))]
         self._replays[key] = replay
-        return replay()
-
-
-def power_of_two(number: int, least: int) -> int:
-    """The least power of two from `number` and `least` on."""
-    return max(least, 1 << max(0, int(np.ceil(np.log2(max(number, 1))))))
+        return replay

@@ -6,19 +6,20 @@ Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.candidates import Candidates
+from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
-from glassformer.engine.gpu.kernels import PAGE, PassTensors, Scratch
+from glassformer.engine.gpu.kernels import PAGE, PassTensors
 from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
 from glassformer.engine.program import Program
 from glassformer.engine.program_pass import FeedChunk, ProgramPass
@@ -27,6 +28,7 @@ from glassformer.sites import Change, axes
 
 Numbers = npt.NDArray[np.int32]
 Part = TypeVar("Part", Numbers, Tensor)
+MOST_CANDIDATES = 64  # that are found on the device
 SHARED_ROWS = 256  # at most so many scores are copied to the host at once, for all feeds of a pass
 
 
@@ -45,7 +47,7 @@ class PassLayout:
         by_token = dict.fromkeys(("ids", "positions", "slots", "feed_of_token"), (self.tokens,))
         by_feed = dict.fromkeys(("starts", "ends", "first_tokens", "token_counts", "source_lengths"), (self.feeds,))
         tables = {"page_table": (self.feeds, self.pages), "source_page_table": (self.feeds, self.source_pages)}
-        return {**by_token, **by_feed, **tables, "scored": (self.scored,)}
+        return {**by_token, **by_feed, **tables, "scored": (self.scored,), "step": (1,)}
 
     @cached_property
     def size(self) -> int:
@@ -64,41 +66,80 @@ class PassLayout:
         """The numbers on the device, and those of the scored tokens."""
         views = self.views(numbers)
         scored = views.pop("scored")
+        del views["step"]
         if not self.source_pages:
             del views["source_lengths"], views["source_page_table"]
         return PassTensors(**views), scored
 
 
-def fill(numbers: Numbers, layout: PassLayout, chunks: Sequence[FeedChunk], sources: Sequence[PageList | None]) -> None:
-    """Write the numbers of a pass over zeros; a layout with room for more feeds is padded with feeds of one token."""
+class PassInput(NamedTuple):
+    """What a pass is over."""
+
+    chunks: Sequence[FeedChunk]
+    counts: Sequence[int]  # how many tokens of each chunk are scored
+    sources: Sequence[PageList | None]  # the keys and values of each chunk's source
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.count for chunk in self.chunks)
+
+    @property
+    def scored(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def most_keys(self) -> tuple[int, int]:
+        """The keys of the longest row after its feed, and those of the longest source."""
+        return (
+            max(chunk.start + len(chunk.feed.ids) for chunk in self.chunks),
+            max(len(chunk.row.source) for chunk in self.chunks),
+        )
+
+
+def fill(numbers: Numbers, layout: PassLayout, fed: PassInput) -> None:
+    """Write the numbers of a pass. A layout with room for more is padded: with feeds of a token, or with one feed."""
+    numbers.fill(PADDING_PAGE)
+    chunks = fed.chunks
     views = layout.views(numbers)
-    views["page_table"].fill(PADDING_PAGE)
-    views["source_page_table"].fill(PADDING_PAGE)
-    token = scored = 0
-    for at, (chunk, source) in enumerate(zip(chunks, sources, strict=True)):
-        begin, end = chunk.offset, chunk.offset + chunk.count
-        tokens = slice(token, token + chunk.count)
-        views["ids"][tokens] = chunk.feed.ids[begin:end]
-        views["slots"][tokens] = views["positions"][tokens] = range(chunk.start + begin, chunk.start + end)
-        views["feed_of_token"][tokens] = at
-        count = chunk.scored()
-        views["scored"][scored : scored + count] = range(token + chunk.count - count, token + chunk.count)
+    ids, slots, feed_of_token, scored, first_tokens = (array("i") for _ in range(5))
+    for at, (chunk, count) in enumerate(zip(chunks, fed.counts, strict=True)):
+        first, begin, end = len(ids), chunk.offset, chunk.offset + chunk.count
+        first_tokens.append(first)
+        ids.extend(chunk.feed.ids[begin:end])
+        slots.extend(range(chunk.start + begin, chunk.start + end))
+        feed_of_token.extend((at,) * chunk.count)
+        scored.extend(range(first + chunk.count - count, first + chunk.count))
         pages = chunk.row.pages.pages
         views["page_table"][at, : len(pages)] = pages
-        views["starts"][at] = chunk.start
-        views["ends"][at] = chunk.start + len(chunk.feed.ids)
-        views["first_tokens"][at] = token
-        views["token_counts"][at] = chunk.count
-        if source is not None:
-            views["source_page_table"][at, : len(source.pages)] = source.pages
-            views["source_lengths"][at] = len(chunk.row.source)
-        token += chunk.count
-        scored += count
-    padding = np.arange(len(chunks), layout.feeds)
-    for name in ("feed_of_token", "first_tokens", "scored"):
-        views[name][views[name].size - padding.size :] = padding
-    for name in ("ends", "token_counts", "source_lengths"):
-        views[name][len(chunks) :] = 1
+    by_token = {"ids": ids, "slots": slots, "positions": slots, "feed_of_token": feed_of_token}
+    by_feed = {
+        "starts": [chunk.start for chunk in chunks],
+        "ends": [chunk.start + len(chunk.feed.ids) for chunk in chunks],
+        "first_tokens": first_tokens,
+        "token_counts": [chunk.count for chunk in chunks],
+    }
+    for name, values in {**by_token, **by_feed, "scored": scored}.items():
+        views[name][: len(values)] = values
+    if layout.source_pages:
+        views["source_lengths"][: len(chunks)] = [len(chunk.row.source) for chunk in chunks]
+        for at, source in enumerate(fed.sources):
+            if source is not None:
+                views["source_page_table"][at, : len(source.pages)] = source.pages
+    _pad(views, len(ids), len(chunks), len(scored))
+
+
+def _pad(views: dict[str, Numbers], tokens: int, feeds: int, scored: int) -> None:
+    """Feeds after the first so many, with the rest of the tokens: one each, or all in one."""
+    padding = np.arange(tokens, len(views["ids"]))
+    rest = np.arange(feeds, len(views["starts"]))
+    if not rest.size:
+        return
+    each = 1 if rest.size == padding.size else padding.size
+    views["feed_of_token"][tokens:] = np.repeat(rest, each)
+    views["first_tokens"][feeds:] = tokens + each * np.arange(rest.size)
+    views["token_counts"][feeds:] = each
+    views["ends"][feeds:] = views["source_lengths"][feeds:] = 1
+    views["scored"][scored:] = padding[: len(views["scored"]) - scored]
 
 
 def tree_tensors(chunks: Sequence[FeedChunk], tensors: PassTensors, device: torch.device) -> PassTensors:
@@ -140,7 +181,6 @@ class DevicePass(PassValues):
     scored: Tensor | None  # the numbers of the scored tokens; None: all are scored
     pool: Tensor
     source_pool: Tensor
-    scratch: Scratch
     ropes: Sequence[tuple[Tensor, float]]  # frequencies, and what cosines and sines are multiplied by
     max_keys: int  # no row has more, at its end
     max_source: int
@@ -193,41 +233,55 @@ def changed_source(chunk: FeedChunk) -> PageList | None:
     return changed
 
 
+def to_host(values: Tensor) -> npt.NDArray[Any]:
+    """A tensor's values in memory of the host; from a GPU into pinned memory, which is several times as fast."""
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
+    host.copy_(values, non_blocking=True)
+    if values.is_cuda:
+        torch.cuda.current_stream(values.device).synchronize()
+    return host.numpy()
+
+
 class ScoreBatch:
     """The scores of all feeds of a pass on the device; what goes to the host goes there once for all of them."""
 
-    def __init__(self, scores: Tensor) -> None:
+    def __init__(self, scores: Tensor, kernels: Any) -> None:
         self.scores = scores  # (scored positions, vocabulary)
+        self.kernels = kernels
         self._top: dict[int, tuple[Any, Any, Any]] = {}
 
     @cached_property
     def _host(self) -> npt.NDArray[np.float32]:
-        host: npt.NDArray[np.float32] = self.scores.cpu().numpy()
-        return host
+        return to_host(self.scores)
 
     def host(self, row: int) -> npt.NDArray[np.float32]:
         shared = len(self.scores) <= SHARED_ROWS
-        scores: npt.NDArray[np.float32] = self._host[row] if shared else self.scores[row].cpu().numpy()
+        scores: npt.NDArray[np.float32] = self._host[row] if shared else to_host(self.scores[row])
         return scores
 
     def top(self, k: int, row: int) -> Candidates:
+        """A row's best candidates: few are found on the device, for all rows at once, when first asked for."""
+        if not 0 < k <= min(MOST_CANDIDATES, self.scores.shape[1]):
+            return top(self.host(row), k)
         if len(self.scores) > SHARED_ROWS:
-            return Candidates(*(part[0] for part in _top(self.scores[row : row + 1], k)))
+            return Candidates(*(part[0] for part in self._candidates(self.scores[row : row + 1], k)))
         if k not in self._top:
-            self._top[k] = _top(self.scores, k)
+            self._top[k] = self._candidates(self.scores, k)
         return Candidates(*(part[row] for part in self._top[k]))
 
-
-def _top(scores: Tensor, k: int) -> tuple[Any, Any, Any]:
-    """The best ids of each row, their scores and probabilities; of equal scores, the first ones."""
-    bits = (scores + 0.0).view(torch.int32)  # -0 is 0; as whole numbers, negative floats run backwards
-    order = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long() << 32
-    ids = torch.arange(scores.shape[1] - 1, -1, -1, device=scores.device)
-    best = scores.shape[1] - 1 - ((order | ids).topk(min(k, scores.shape[1]), dim=1).values & 0xFFFFFFFF)
-    leading = scores.gather(1, best)
-    totals = (scores - leading[:, :1]).exp().sum(1, keepdim=True, dtype=torch.float64)
-    probabilities = ((leading - leading[:, :1]).exp() / totals).float()
-    return best.cpu().numpy(), leading.cpu().numpy(), probabilities.cpu().numpy()
+    def _candidates(self, scores: Tensor, k: int) -> tuple[Any, Any, Any]:
+        """The best ids of each row, their scores and probabilities; of equal scores, the first ones."""
+        rows, device = len(scores), scores.device
+        out = torch.empty(rows, 2 * k + 3, device=device)  # in one piece, for one copy to the host
+        ids = torch.empty(rows, k, dtype=torch.int32, device=device)
+        sums = torch.empty(rows, 3, device=device)
+        values = torch.empty(rows, k, device=device)
+        self.kernels.top_scores(scores, values, ids, sums)
+        torch.cat((values, ids.view(torch.float32), sums), dim=1, out=out)
+        host = to_host(out)
+        leading = host[:, :k]
+        probabilities = np.exp(leading - leading[:, :1]) / host[:, 2 * k, None]
+        return np.ascontiguousarray(host[:, k : 2 * k]).view(np.int32).astype(np.int64), leading, probabilities
 
 
 class GpuScores:

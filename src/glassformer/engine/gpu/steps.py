@@ -12,7 +12,6 @@ from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.engine.program import Epilogue, Program, Step, StepKind, TokenScope
 
 Launch: TypeAlias = Callable[[DevicePass], None]
-STORES = (StepKind.ROPE_KV_STORE, StepKind.KV_STORE)
 
 
 def bind_steps(program: Program, weights: DeviceWeights) -> list[Launch]:
@@ -21,12 +20,7 @@ def bind_steps(program: Program, weights: DeviceWeights) -> list[Launch]:
     After the last keys and values are stored, a step runs for scored tokens only, unless a later site is watched. There
     prompts are computed as single tokens are, so that nobody can tell from the numbers who watches.
     """
-    stores = [number for number, step in enumerate(program.steps) if step.kind in STORES]
-    return [_bind(step, weights, prompt=number <= stores[-1]) for number, step in enumerate(program.steps)]
-
-
-def _bind(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
-    return BINDERS[step.kind](step, weights, prompt)
+    return [BINDERS[step.kind](step, weights, not step.after_cache) for step in program.steps]
 
 
 def _rows(run: DevicePass, scope: TokenScope) -> tuple[Tensor | None, Tensor | None]:
@@ -100,7 +94,7 @@ def _bind_attention(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
             run.buffers[step.output], layer=step.layer, heads=step.heads, kv_heads=step.kv_heads, head_size=step.head_size,
             scale=step.scale, causal=step.causal, window=step.window, distance_bias=bias, max_distance=max_distance,
             cross=step.cross_attention, max_keys=run.max_source if step.cross_attention else run.max_keys,
-            scratch=run.scratch, rows=_rows(run, step.scope)[0], prompt=prompt_pass,
+            rows=_rows(run, step.scope)[0], prompt=prompt_pass,
             max_tokens=run.max_tokens if prompt_pass else 0,
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -18,6 +18,7 @@ from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRe
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PACKED_KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
+WIDENED_KIND = "Q5_0"  # becomes Q8_0, which can hold the same numbers
 NORMS = {NormKind.RMS_NORM: "rms", NormKind.LAYER_NORM: "layer"}
 
 
@@ -30,6 +31,15 @@ class MatrixPart:
     shape: tuple[int, int]
 
 
+def device_bytes(tensors: Iterable[StoredTensor]) -> int:
+    """How much memory of a device stored tensors take."""
+    kept = (*DTYPES, *PACKED_KINDS)
+    sizes = {**dict.fromkeys(kept), WIDENED_KIND: 34 / 32}  # bytes of a number; None: as it is stored
+    return sum(
+        tensor.size if (size := sizes.get(tensor.kind, 4)) is None else int(size * tensor.elements) for tensor in tensors
+    )
+
+
 class DeviceWeights(NamedWeights):
     """The weights of one model on the device; each is copied there once, when first asked for."""
 
@@ -39,20 +49,9 @@ class DeviceWeights(NamedWeights):
         super().__init__(tensors, expected)
         self.device = device
         self._matrices: dict[tuple[Table, ...], list[DeviceMatrix]] = {}
+        self._rows: dict[str, Tensor] = {}
         self._norms: dict[NormRef, DeviceNorm] = {}
         self._distance_biases: dict[DistanceBias, Tensor] = {}
-
-    @property
-    def bytes(self) -> int:
-        """How much memory the matrices take."""
-        tensors = {
-            id(part): part.nbytes
-            for matrices in self._matrices.values()
-            for matrix in matrices
-            for part in (matrix.data, matrix.scales, matrix.minimums, matrix.high_bits)
-            if part is not None
-        }
-        return sum(tensors.values())
 
     def matrices(self, tables: tuple[Table, ...], gated: bool = False) -> list[DeviceMatrix]:
         """The matrices of one step; neighbours of one kind are one. `gated`: two halves, which both are or neither."""
@@ -66,7 +65,21 @@ class DeviceWeights(NamedWeights):
                 replace(self._joined([parts[at] for at in group]), bias=self._bias([tables[at] for at in group]))
                 for group in groups
             ]
+            for matrix, group in zip(self._matrices[tables], groups, strict=True):
+                self._note_rows(matrix, [tables[at] for at in group])
         return self._matrices[tables]
+
+    def _note_rows(self, matrix: DeviceMatrix, tables: Sequence[Table]) -> None:
+        """Remember where the rows of each tensor lie in a matrix of floats."""
+        first = 0
+        for table in tables:
+            if isinstance(table, MatrixRef) and len(table.names) == 1 and not table.transposed and matrix.scales is None:
+                self._rows[table.names[0]] = matrix.data[first : first + table.shape[0]]
+            first += table.shape[0]
+
+    def rows(self, name: str) -> Tensor:
+        """A tensor of floats that a matrix was made of, as it lies in it."""
+        return self._rows[name]
 
     def table(self, table: Table) -> DeviceMatrix:
         """A table of an embedding."""
@@ -92,12 +105,14 @@ class DeviceWeights(NamedWeights):
         needs_transpose = table.transposed and not isinstance(stored.layout, Transposed)
         if (
             len(tensors) == 1
-            and stored.kind in PACKED_KINDS
+            and stored.kind in (*PACKED_KINDS, WIDENED_KIND)
             and not needs_transpose
             and columns % block_size(stored.kind)[0] == 0
         ):
             packed = stored.bytes.reshape(rows, -1)
             order = stored.layout.rows(rows) if isinstance(stored.layout, InterleavedPairs) else slice(None)
+            if stored.kind == WIDENED_KIND:
+                return MatrixPart("Q8_0", _as_q8_0(packed)[order], table.shape)
             return MatrixPart(stored.kind, packed[order], table.shape)
         kinds = {tensor.kind for tensor in tensors}
         kind = stored.kind if len(kinds) == 1 and stored.kind in DTYPES else "F32"
@@ -134,6 +149,14 @@ class DeviceWeights(NamedWeights):
 
     def _to_device(self, values: Floats) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values)).to(self.device)
+
+
+def _as_q8_0(rows: Bytes) -> Bytes:
+    """Rows of Q5_0 as Q8_0: the same scale for 32 numbers, and eight bits of each instead of five."""
+    blocks = rows.reshape(-1, 22)  # a half float, the fifth bits, and 16 bytes of which each has two codes
+    fifth = blocks[:, 2:6].copy().view("<u4") >> np.arange(32, dtype=np.uint32) & 1
+    codes = np.concatenate((blocks[:, 6:] & 15, blocks[:, 6:] >> 4), axis=1) | fifth.astype(np.uint8) << 4
+    return np.concatenate((blocks[:, :2], codes - np.uint8(16)), axis=1).reshape(len(rows), -1)
 
 
 def _float_rows(tensor: StoredTensor, dtype: torch.dtype) -> Tensor:

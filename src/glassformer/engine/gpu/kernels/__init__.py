@@ -14,6 +14,7 @@ only.
 """
 
 from glassformer.engine.gpu.kernels.attention import attention, attention_pattern, weighted_values
+from glassformer.engine.gpu.kernels.candidates import top_scores
 from glassformer.engine.gpu.kernels.elementwise import activate, add, copy, embed, norm
 from glassformer.engine.gpu.kernels.matmul import matmul
 from glassformer.engine.gpu.kernels.packed_matmul import pack
@@ -24,7 +25,6 @@ from glassformer.engine.gpu.kernels.tensors import (
     DeviceMatrix,
     DeviceNorm,
     PassTensors,
-    Scratch,
     float_matrix,
 )  # fmt: skip
 
@@ -34,7 +34,6 @@ __all__ = [
     "DeviceMatrix",
     "DeviceNorm",
     "PassTensors",
-    "Scratch",
     "activate",
     "add",
     "attention",
@@ -46,5 +45,6 @@ __all__ = [
     "norm",
     "pack",
     "rope_kv_store",
+    "top_scores",
     "weighted_values",
 ]

@@ -18,7 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors, Scratch
+from glassformer.engine.gpu.kernels.functions import overlap_options, prefetch, start_next_kernel, wait_for_inputs
+from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
 NEVER = tl.constexpr(float("-inf"))
@@ -38,7 +39,6 @@ def attention(
     scale: float,
     causal: bool,
     max_keys: int,
-    scratch: Scratch,
     window: int = 0,
     distance_bias: Tensor | None = None,
     max_distance: int = 0,
@@ -76,13 +76,15 @@ def attention(
     chunks, blocks = triton.cdiv(max_keys, CHUNK), triton.cdiv(heads // kv_heads, QUERIES)
     if tokens == 0:
         return
-    partial = torch.empty(tokens * kv_heads * blocks * chunks * QUERIES, head_size + 2, device=queries.device)
-    assert tokens * kv_heads * blocks <= len(scratch.counters)
+    partial_values = torch.empty(tokens * heads * chunks, head_size, device=queries.device)
+    partial_sums = torch.empty(tokens * heads * chunks, 2, device=queries.device)
     tile = step_tile(head_size, pool.dtype)
     step_attention_kernel[tokens, kv_heads * blocks, chunks](
-        *arguments, partial, scratch.counters, **constants, QUERIES=QUERIES, KEYS=tile.keys, CHUNK=CHUNK,
+        *arguments, partial_values, partial_sums, **constants, QUERIES=QUERIES, KEYS=tile.keys, CHUNK=CHUNK,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
+    if chunks > 1:
+        merge_chunks_kernel[tokens, heads](*arguments, partial_values, partial_sums, chunks, **constants, CHUNK=CHUNK)
 
 
 class AttentionTile(NamedTuple):
@@ -163,6 +165,7 @@ def weighted_values(
             pattern, pool, out, rows, p.feed_of_token, lengths, table, pattern.stride(0), out.stride(0), table.stride(0),
             pool.stride(0), layer, heads, kv_heads, keys, HAS_ROWS=rows is not None, HEAD_SIZE=head_size,
             BLOCK=triton.next_power_of_2(head_size), KEYS=PAGE, PAGE=PAGE,
+            **overlap_options(pattern),
         )  # fmt: skip
 
 
@@ -184,7 +187,7 @@ def _arguments(
     constants = {
         "HAS_ROWS": rows is not None, "CAUSAL": causal and not cross, "WINDOW": window > 0 and not cross, "TREE": tree,
         "BIAS": distance_bias is not None, "HEAD_SIZE": head_size, "BLOCK": max(16, triton.next_power_of_2(head_size)),
-        "PAGE": PAGE, "enable_fp_fusion": False,
+        "PAGE": PAGE, "enable_fp_fusion": False, **overlap_options(queries),
     }  # fmt: skip
     return arguments, constants
 
@@ -218,6 +221,20 @@ def load_plane_rows(
 
 
 @triton.jit
+def prefetch_plane(
+    pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE: tl.constexpr, CHUNK: tl.constexpr,
+    PAGE: tl.constexpr,
+):  # fmt: skip
+    """Bring a chunk's keys or values to the L2 cache."""
+    key = tl.minimum(chunk * CHUNK + tl.arange(0, CHUNK), end - 1)
+    page = tl.load(page_table + feed.to(tl.int64) * table_stride + key // PAGE)
+    rows = pool_ptr + page.to(tl.int64) * page_stride + (plane.to(tl.int64) * PAGE + key % PAGE) * HEAD_SIZE
+    STEP: tl.constexpr = 1024 // pool_ptr.dtype.element_ty.primitive_bitwidth  # elements of a line of 128 bytes
+    for start in tl.static_range(0, HEAD_SIZE, STEP):
+        prefetch(rows + start)
+
+
+@triton.jit
 def masked_scores(
     query, keys, key, head, token, feed, position, first, end, scale, starts, tree_mask, tree_positions, distance_bias,
     tree_width, window, max_distance, in_query, WINDOW: tl.constexpr, TREE: tl.constexpr, BIAS: tl.constexpr,
@@ -247,17 +264,27 @@ def masked_scores(
 def step_attention_kernel(
     query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
     distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
-    heads, kv_heads, partial_ptr, counters, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    heads, kv_heads, partial_values, partial_sums, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, CHUNK: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP & 1)
     number, group, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
     position, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
     first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
+    kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
+    plane = layer * 2 * kv_heads + kv_head
+    if OVERLAP & 4:
+        if (chunk >= first_chunk) & (chunk < end_chunk):
+            prefetch_plane(pool_ptr, page_table, feed, chunk, plane, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE)
+            prefetch_plane(
+                pool_ptr, page_table, feed, chunk, plane + kv_heads, end, table_stride, page_stride, HEAD_SIZE, CHUNK, PAGE
+            )  # fmt: skip
+    wait_for_inputs(OVERLAP)
     if (chunk >= first_chunk) & (chunk < end_chunk):
-        kv_head, head, in_group = group_heads(group, heads, kv_heads, QUERIES)
         place = tl.arange(0, BLOCK)
         in_query = in_group[:, None] & (place < HEAD_SIZE)[None, :]
         queries = query_ptr + token.to(tl.int64) * query_stride + head[:, None] * HEAD_SIZE + place[None, :]
@@ -265,7 +292,6 @@ def step_attention_kernel(
         maximum = tl.full([QUERIES], NEVER, tl.float32)
         total = tl.zeros([QUERIES], tl.float32)
         values = tl.zeros([QUERIES, BLOCK], tl.float32)
-        plane = layer * 2 * kv_heads + kv_head
         for start in range(chunk * CHUNK, tl.minimum((chunk + 1) * CHUNK, end), KEYS):
             key = start + tl.arange(0, KEYS)
             in_range = key < end
@@ -281,37 +307,54 @@ def step_attention_kernel(
                 distance_bias, tree_width, window, max_distance, in_group[:, None], WINDOW, TREE, BIAS,
             )  # fmt: skip
             maximum, total, values = add_keys(scores, tile, maximum, total, values)
-        out = out_ptr + token.to(tl.int64) * out_stride + head[:, None] * HEAD_SIZE + place[None, :]
+        start_next_kernel(OVERLAP & 2)
         if end_chunk - first_chunk == 1:
+            out = out_ptr + token.to(tl.int64) * out_stride + head[:, None] * HEAD_SIZE + place[None, :]
             tl.store(out, values / total[:, None], mask=in_query)
         else:
-            chunks = tl.num_programs(2)
-            block = number.to(tl.int64) * tl.num_programs(1) + group
-            query_row = block * chunks * QUERIES + tl.arange(0, QUERIES)  # of chunk 0
-            own = partial_ptr + (query_row + chunk * QUERIES)[:, None] * (HEAD_SIZE + 2)
-            tl.store(own + place[None, :], values, mask=in_query)
-            tl.store(own + HEAD_SIZE, maximum[:, None], mask=in_group[:, None])
-            tl.store(own + HEAD_SIZE + 1, total[:, None], mask=in_group[:, None])
-            tl.debug_barrier()  # all of this program's stores, before the counter says that they are done
-            done = tl.atomic_add(counters + block, 1, sem="acq_rel")
-            if done == end_chunk - first_chunk - 1:
-                tl.debug_barrier()
-                maximum = tl.full([QUERIES], NEVER, tl.float32)
-                total = tl.zeros([QUERIES], tl.float32)
-                values = tl.zeros([QUERIES, BLOCK], tl.float32)
-                for other in range(first_chunk, end_chunk):
-                    row = partial_ptr + (query_row + other * QUERIES) * (HEAD_SIZE + 2)
-                    other_maximum = tl.load(row + HEAD_SIZE, mask=in_group, other=0.0, cache_modifier=".cg")
-                    other_total = tl.load(row + HEAD_SIZE + 1, mask=in_group, other=1.0, cache_modifier=".cg")
-                    other_values = tl.load(row[:, None] + place[None, :], mask=in_query, other=0.0, cache_modifier=".cg")
-                    highest = tl.maximum(maximum, other_maximum)
-                    shift = tl.where(highest == NEVER, 0.0, highest)
-                    kept, weight = tl.exp(maximum - shift), tl.exp(other_maximum - shift)
-                    total = total * kept + other_total * weight
-                    values = values * kept[:, None] + other_values * weight[:, None]
-                    maximum = highest
-                tl.store(out, values / total[:, None], mask=in_query)
-                tl.store(counters + block, 0)
+            part = (number.to(tl.int64) * heads + head) * tl.num_programs(2) + chunk
+            tl.store(partial_values + part[:, None] * HEAD_SIZE + place[None, :], values, mask=in_query)
+            tl.store(partial_sums + part * 2, maximum, mask=in_group)
+            tl.store(partial_sums + part * 2 + 1, total, mask=in_group)
+
+
+@triton.jit(do_not_specialize=(*UNSPECIALIZED, "chunks"))
+def merge_chunks_kernel(
+    query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
+    distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
+    heads, kv_heads, partial_values, partial_sums, chunks, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr, TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    PAGE: tl.constexpr, CHUNK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    """One head of one token from the online softmaxes of its chunks, 16 at a time."""
+    start_next_kernel(OVERLAP & 1)
+    number, head = tl.program_id(0), tl.program_id(1)
+    token = tl.load(rows + number) if HAS_ROWS else number
+    feed = tl.load(feed_of_token + token)
+    _, first, end = key_range(token, feed, positions, slots, starts, ends, window, CAUSAL, WINDOW, TREE)
+    first_chunk, end_chunk = first // CHUNK, tl.cdiv(end, CHUNK)
+    wait_for_inputs(OVERLAP)
+    if end_chunk - first_chunk > 1:
+        place = tl.arange(0, BLOCK)
+        highest = NEVER
+        total = 0.0
+        values = tl.zeros([BLOCK], tl.float32)
+        for start in range(first_chunk // 16 * 16, end_chunk, 16):
+            chunk = start + tl.arange(0, 16)
+            known = (chunk >= first_chunk) & (chunk < end_chunk)
+            part = (number.to(tl.int64) * heads + head) * chunks + chunk
+            maximums = tl.load(partial_sums + part * 2, mask=known, other=NEVER)
+            totals = tl.load(partial_sums + part * 2 + 1, mask=known, other=0.0)
+            mask = known[:, None] & (place < HEAD_SIZE)[None, :]
+            tile = tl.load(partial_values + part[:, None] * HEAD_SIZE + place[None, :], mask=mask, other=0.0)
+            before = highest
+            highest = tl.maximum(before, tl.max(maximums, axis=0))
+            shift = tl.where(highest == NEVER, 0.0, highest)
+            kept, weights = tl.exp(before - shift), tl.exp(maximums - shift)
+            total = total * kept + tl.sum(totals * weights, axis=0)
+            values = values * kept + tl.sum(tile * weights[:, None], axis=0)
+        out = out_ptr + token.to(tl.int64) * out_stride + head * HEAD_SIZE + place
+        tl.store(out, values / total, mask=place < HEAD_SIZE)
 
 
 @triton.jit
@@ -342,7 +385,10 @@ def prompt_attention_kernel(
     heads, kv_heads, first_tokens, token_counts, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
     TOKENS: tl.constexpr, KEYS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP & 1)
+    wait_for_inputs(OVERLAP)
     feed, head = tl.program_id(1), tl.program_id(2)
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys first
     count = tl.load(token_counts + feed)
@@ -390,8 +436,11 @@ def attention_pattern_kernel(
     heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, TREE: tl.constexpr,
     BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """Scores are computed twice: for their maximum and total, then as weights."""
+    start_next_kernel(OVERLAP & 1)
+    wait_for_inputs(OVERLAP)
     number, group = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)
@@ -436,7 +485,10 @@ def weighted_values_kernel(
     pattern_ptr, pool_ptr, out_ptr, rows, feed_of_token, lengths, page_table, pattern_stride, out_stride, table_stride,
     page_stride, layer, heads, kv_heads, key_count, HAS_ROWS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr,
     KEYS: tl.constexpr, PAGE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP & 1)
+    wait_for_inputs(OVERLAP)
     number, head = tl.program_id(0), tl.program_id(1)
     token = tl.load(rows + number) if HAS_ROWS else number
     feed = tl.load(feed_of_token + token)

@@ -15,18 +15,21 @@ from torch import Tensor
 from glassformer.engine.gpu.kernels.functions import (
     ACTIVATIONS,
     NO_NORM,
-    NORM_TOKENS,
     NORM_WARPS,
     NORMS,
     activated,
-    input_rows_of,
-    load_inputs,
     mean_and_scale,
+    norm_width,
+    normed_columns,
+    overlap_options,
+    start_next_kernel,
+    wait_for_inputs,
 )  # fmt: skip
-from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
+from glassformer.engine.gpu.kernels.packed_matmul import BLOCK, PACKED_KINDS, expanded, load_blocks
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm, PassTensors
 
 COLUMNS = 1024  # of one program of an elementwise kernel
+BLOCKS = 16  # of 64 columns, of one program of an embedding
 COPY, ACTIVATE, ADD = (tl.constexpr(number) for number in range(3))
 
 
@@ -35,69 +38,52 @@ def embed(
 ) -> None:
     """Embeddings of tokens times `scale`, plus those of positions and of token types if there are two or three tables.
 
-    `position_offset`: the row that position 0 has in the table of positions. Numbers must be in their tables.
+    `position_offset`: the row that position 0 has in the table of positions. Numbers must be in their tables. This is the
+    first kernel of a pass, and does not overlap with what was before it.
     """
     for number, table in enumerate(tables):
         rows = (p.ids, p.positions, p.types)[number]
         kind = PACKED_KINDS.get(table.kind)
-        grid = (out.shape[0], triton.cdiv(table.columns, COLUMNS))
-        embed_kernel[grid](
-            rows, table.data, table.scales, table.minimums, table.high_bits, out, table.columns, table.data.shape[1],
-            out.stride(0), position_offset if number == 1 else 0, scale if number == 0 else 1.0, HAS_ROWS=rows is not None,
-            ADDED=number > 0, BITS=kind.bits if kind else 0, GROUP=kind.group if kind else 1, ZERO=kind.zero if kind else 0,
-            HAS_MINIMUM=table.minimums is not None, COLUMNS=COLUMNS, enable_fp_fusion=False,
+        blocks = triton.cdiv(table.columns, BLOCK)
+        embed_kernel[out.shape[0], triton.cdiv(blocks, BLOCKS)](
+            rows, table.data, table.scales, table.outer_scales, table.high_bits, out, table.columns, blocks, out.stride(0),
+            position_offset if number == 1 else 0, scale if number == 0 else 1.0, HAS_ROWS=rows is not None,
+            ADDED=number > 0, BITS=kind.bits if kind else 0, ZERO=kind.zero if kind else 0,
+            SCALES=kind.scales if kind else 0, BLOCKS=BLOCKS, enable_fp_fusion=False,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["row_offset"])
 def embed_kernel(
-    rows, table, scales, minimums, high_bits, out_ptr, columns, row_places, out_stride, row_offset, scale,
-    HAS_ROWS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr, COLUMNS: tl.constexpr,
+    rows, table, scales, outer_scales, high_bits, out_ptr, columns, blocks, out_stride, row_offset, scale,
+    HAS_ROWS: tl.constexpr, ADDED: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    inside = column < columns
+    block = (tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS))[:, None]
     row = tl.load(rows + token) + row_offset if HAS_ROWS else row_offset
-    values = table_values(
-        table, scales, minimums, high_bits, row, row_places, column, inside, BITS, GROUP, ZERO, HAS_MINIMUM
-    )  # fmt: skip
-    values *= scale
-    out = out_ptr + token * out_stride + column
-    if ADDED:
-        values = tl.load(out, mask=inside) + values
-    tl.store(out, values, mask=inside)
+    row = row.to(tl.int64) + tl.zeros([1, 1], tl.int64)
+    out_row = out_ptr + token * out_stride
+    column = block * 64 + tl.arange(0, 32)[None, :]
+    if BITS == 0:
+        below = tl.load(table + row * columns + column, mask=column < columns, other=0.0).to(tl.float32)
+        above = tl.load(table + row * columns + column + 32, mask=column + 32 < columns, other=0.0).to(tl.float32)
+    else:
+        codes_below, codes_above, word, outer = load_blocks(
+            table, scales, outer_scales, high_bits, row, block, block < blocks, blocks, BITS, SCALES, True
+        )  # fmt: skip
+        below = tl.reshape(expanded(codes_below, word, outer, False, SCALES, ZERO, BLOCKS, 1), [BLOCKS, 32])
+        above = tl.reshape(expanded(codes_above, word, outer, True, SCALES, ZERO, BLOCKS, 1), [BLOCKS, 32])
+    add_to_row(out_row, column, below * scale, columns, ADDED)
+    add_to_row(out_row, column + 32, above * scale, columns, ADDED)
 
 
 @triton.jit
-def table_values(
-    table, scales, minimums, high_bits, row, row_places, column, inside, BITS: tl.constexpr, GROUP: tl.constexpr,
-    ZERO: tl.constexpr, HAS_MINIMUM: tl.constexpr,
-):  # fmt: skip
-    """Some columns of a table's row in float32; packed_matmul.py says how codes lie."""
-    at = row.to(tl.int64) * row_places
-    if BITS == 0:
-        values = tl.load(table + at + column, mask=inside, other=0.0).to(tl.float32)
-    else:
-        if BITS == 8:
-            codes = tl.load(table + at + column, mask=inside, other=0).to(tl.int32)
-            group_at = row.to(tl.int64) * (row_places // GROUP)
-        else:
-            place, above = column // 64 * 32 + column % 32, column // 32 % 2
-            codes = tl.load(table + at + place, mask=inside, other=0).to(tl.int32) >> (4 * above) & 15
-            group_at = row.to(tl.int64) * (2 * row_places // GROUP)
-            if BITS > 4:
-                HIGH: tl.constexpr = BITS - 4
-                WIDTH: tl.constexpr = 8 * HIGH
-                upper_at = row.to(tl.int64) * (row_places // 32 * WIDTH) + place // 32 * WIDTH + place % WIDTH
-                upper = tl.load(high_bits + upper_at, mask=inside, other=0).to(tl.int32)
-                upper = upper >> (place % 32 // WIDTH * (2 * HIGH) + above * HIGH)
-                codes |= (upper & ((1 << HIGH) - 1)) << 4
-        group_at += column // GROUP
-        values = (codes - ZERO).to(tl.float32) * tl.load(scales + group_at, mask=inside, other=0.0).to(tl.float32)
-        if HAS_MINIMUM:
-            values += tl.load(minimums + group_at, mask=inside, other=0.0).to(tl.float32)
-    return values
+def add_to_row(out_row, column, values, columns, ADDED: tl.constexpr):
+    inside = column < columns
+    if ADDED:
+        values = tl.load(out_row + column, mask=inside, other=0.0) + values
+    tl.store(out_row + column, values, mask=inside)
 
 
 def norm(x: Tensor, norm: DeviceNorm, out: Tensor, *, rows: Tensor | None = None) -> None:
@@ -117,34 +103,34 @@ def _norm(x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | 
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
-    norm_kernel[triton.cdiv(tokens, NORM_TOKENS),](
-        x, norm and norm.weight, norm and norm.bias, out, input_rows, output_rows, tokens, x.shape[1], x.stride(0),
-        out.stride(0), norm.eps if norm else 0.0, NORM=NORMS[norm.kind if norm else None],
+    norm_kernel[tokens,](
+        x, norm and norm.weight, norm and norm.bias, out, input_rows, output_rows, x.shape[1], x.stride(0), out.stride(0),
+        norm.eps if norm else 0.0, NORM=NORMS[norm.kind if norm else None],
         HAS_NORM_BIAS=norm is not None and norm.bias is not None, HAS_INPUT_ROWS=input_rows is not None,
-        HAS_OUTPUT_ROWS=output_rows is not None, TOKENS=NORM_TOKENS, COLUMNS=256, num_warps=NORM_WARPS,
-        enable_fp_fusion=False,
+        HAS_OUTPUT_ROWS=output_rows is not None, WIDTH=norm_width(x.shape[1]), num_warps=NORM_WARPS, enable_fp_fusion=False,
+        **overlap_options(x),
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["tokens"])
+@triton.jit
 def norm_kernel(
-    x_ptr, norm_weight, norm_bias, out_ptr, input_rows, output_rows, tokens, columns, x_stride, out_stride, eps,
-    NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
+    x_ptr, norm_weight, norm_bias, out_ptr, input_rows, output_rows, columns, x_stride, out_stride, eps, NORM: tl.constexpr,
+    HAS_NORM_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    live = token < tokens
-    x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
-    out_rows = input_rows_of(out_ptr, output_rows, token, live, out_stride, HAS_OUTPUT_ROWS)
-    mean = tl.zeros([TOKENS], tl.float32)
-    factor = mean
+    start_next_kernel(OVERLAP & 1)
+    wait_for_inputs(OVERLAP)
+    token = tl.program_id(0)
+    row = tl.load(input_rows + token) if HAS_INPUT_ROWS else token
+    place = tl.load(output_rows + token) if HAS_OUTPUT_ROWS else token
+    x_row, out_row = x_ptr + row.to(tl.int64) * x_stride, out_ptr + place.to(tl.int64) * out_stride
+    mean, factor = 0.0, 0.0
     if NORM != NO_NORM:
-        mean, factor = mean_and_scale(x_rows, live, columns, eps, NORM, TOKENS)
-    for start in range(0, columns, COLUMNS):
-        column = start + tl.arange(0, COLUMNS)
-        x = load_inputs(x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, True)
-        mask = live[:, None] & (column < columns)[None, :]
-        tl.store(out_rows[:, None] + column[None, :], x.to(out_ptr.dtype.element_ty), mask=mask)
+        mean, factor = mean_and_scale(x_row, columns, eps, NORM, WIDTH)
+    for start in range(0, columns, WIDTH):
+        column = start + tl.arange(0, WIDTH)
+        x = normed_columns(x_row, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
+        tl.store(out_row + column, x.to(out_ptr.dtype.element_ty), mask=column < columns)
 
 
 def add(x: Tensor, other: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
@@ -167,6 +153,7 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
     elementwise_kernel[tokens, triton.cdiv(width, COLUMNS)](
         x, other, out, rows, width, x.stride(0), other.stride(0), out.stride(0), STEP=step, HAS_ROWS=rows is not None,
         ACTIVATION=ACTIVATIONS[activation], COLUMNS=COLUMNS, enable_fp_fusion=False,
+        **overlap_options(x),
     )  # fmt: skip
 
 
@@ -174,7 +161,10 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
 def elementwise_kernel(
     x_ptr, other_ptr, out_ptr, rows, width, x_stride, other_stride, out_stride, STEP: tl.constexpr, HAS_ROWS: tl.constexpr,
     ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP & 1)
+    wait_for_inputs(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     if HAS_ROWS:
         token = tl.load(rows + token).to(tl.int64)

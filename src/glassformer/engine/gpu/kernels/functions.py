@@ -5,21 +5,76 @@ Shapes: TOKENS and ROWS are a tile's, (tokens, columns) for inputs and (tokens, 
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(number) for number in range(3))
 SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU = (tl.constexpr(number) for number in range(6))
 PLAIN, ADD, ACTIVATE, GATE, GATE_STORED = (tl.constexpr(number) for number in range(5))
-STATISTICS_COLUMNS = tl.constexpr(256)  # summed at once by `mean_and_scale`
 
 NORMS = {None: 0, "rms": 1, "layer": 2}
 ACTIVATIONS = {None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5}
 EPILOGUES = {"none": 0, "add": 1, "activate": 2, "gate": 3}
-NORM_TOKENS = (
-    16  # a tile of tokens whose norms are computed together, and its warps: always the same, since they decide in which
-)
-NORM_WARPS = 4  # order squares are summed
+NORM_WARPS = 8  # which, with the width, decide in which order squares are summed: the same in all kernels that norm
+NORM_WIDTH = 8192  # columns of a norm that are summed at once, at most
+
+
+def norm_width(columns: int) -> int:
+    return min(int(triton.next_power_of_2(columns)), NORM_WIDTH)
+
+
+OVERLAP_MODE = 1
+
+
+def overlap_options(tensor: Tensor) -> dict[str, Any]:
+    """Launch options of a kernel that begins while the one before it ends (programmatic dependent launch)."""
+    overlap = OVERLAP_MODE if tensor.is_cuda and _has_dependent_launch(tensor.device) else 0
+    return {"OVERLAP": overlap, "launch_pdl": overlap > 0}
+
+
+@cache
+def _has_dependent_launch(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@triton.jit
+def wait_for_inputs(OVERLAP: tl.constexpr):
+    """Wait for the kernel before this one, if it may still run; whatever earlier kernels wrote is read after this only.
+
+    Weights and the numbers of the pass may be read before: the first kernel of a pass does not overlap with anything.
+    """
+    if OVERLAP:
+        gdc_wait()
+
+
+@triton.jit
+def start_next_kernel(OVERLAP: tl.constexpr):
+    """Let the kernel after this one start as soon as there is room for it."""
+    if OVERLAP:
+        gdc_launch_dependents()
+
+
+@triton.jit
+def prefetch(addresses):
+    """Bring the lines at these addresses to the L2 cache."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [addresses.to(tl.uint64)], dtype=tl.int32, is_pure=False, pack=1
+    )
+
+
+@triton.jit
+def prefetch_rows(rows, elements, ELEMENT_BYTES: tl.constexpr):
+    """Bring whole rows of a matrix to the L2 cache, a line of 128 bytes at a time."""
+    STEP: tl.constexpr = 128 // ELEMENT_BYTES
+    for start in range(0, elements, 16 * STEP):
+        column = tl.minimum(start + tl.arange(0, 16) * STEP, elements - 1)
+        prefetch(rows[:, None] + column[None, :])
 
 
 @triton.jit
@@ -52,54 +107,70 @@ def tile_tokens_and_rows(tokens, TOKENS: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS: tl.constexpr):
-    """Where each token's inputs lie."""
+def inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS: tl.constexpr, SINGLE: tl.constexpr):
+    """Where each token's inputs lie; if there is but one, where its own do."""
     place = token
-    if HAS_INPUT_ROWS:
-        place = tl.load(input_rows + token, mask=live, other=0)
-    return x_ptr + place.to(tl.int64) * x_stride
+    if SINGLE:
+        place = tl.load(input_rows) if HAS_INPUT_ROWS else 0
+        row = x_ptr + tl.cast(place, tl.int64) * x_stride
+    else:
+        if HAS_INPUT_ROWS:
+            place = tl.load(input_rows + token, mask=live, other=0)
+        row = x_ptr + place.to(tl.int64) * x_stride
+    return row
 
 
 @triton.jit
-def mean_and_scale(x_rows, live, columns, eps, NORM: tl.constexpr, TOKENS: tl.constexpr):
-    """Of each token's inputs: the mean that a layer norm subtracts, and the factor that makes the rest's variance 1."""
-    column = tl.arange(0, STATISTICS_COLUMNS)
-    mean = tl.zeros([TOKENS], tl.float32)
+def mean_and_scale(x_row, columns, eps, NORM: tl.constexpr, WIDTH: tl.constexpr):
+    """Of one token's inputs: the mean that a layer norm subtracts, and the factor that makes the rest's variance 1.
+
+    `WIDTH` columns are loaded at once: all of them, if they are not too many.
+    """
+    mean = 0.0
     if NORM == LAYER_NORM:
-        sums = tl.zeros([TOKENS, STATISTICS_COLUMNS], tl.float32)
-        for start in range(0, columns, STATISTICS_COLUMNS):
-            inside = live[:, None] & (start + column < columns)[None, :]
-            sums += tl.load(x_rows[:, None] + (start + column)[None, :], mask=inside, other=0.0).to(tl.float32)
-        mean = tl.sum(sums, axis=1) / columns
-    squares = tl.zeros([TOKENS, STATISTICS_COLUMNS], tl.float32)
-    for start in range(0, columns, STATISTICS_COLUMNS):
-        inside = live[:, None] & (start + column < columns)[None, :]
-        x = tl.load(x_rows[:, None] + (start + column)[None, :], mask=inside, other=0.0).to(tl.float32)
+        sums = tl.zeros([WIDTH], tl.float32)
+        for start in range(0, columns, WIDTH):
+            column = start + tl.arange(0, WIDTH)
+            sums += tl.load(x_row + column, mask=column < columns, other=0.0)
+        mean = tl.sum(sums, axis=0) / columns
+    squares = tl.zeros([WIDTH], tl.float32)
+    for start in range(0, columns, WIDTH):
+        column = start + tl.arange(0, WIDTH)
+        x = tl.load(x_row + column, mask=column < columns, other=0.0)
         if NORM == LAYER_NORM:
-            x = tl.where(inside, x - mean[:, None], 0.0)
+            x = tl.where(column < columns, x - mean, 0.0)
         squares += x * x
-    return mean, 1.0 / tl.sqrt(tl.sum(squares, axis=1) / columns + eps)
+    return mean, 1.0 / tl.sqrt(tl.sum(squares, axis=0) / columns + eps)
 
 
 @triton.jit
-def load_inputs(
-    x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
-    MASKED: tl.constexpr,
+def normed_columns(
+    x_row, column, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr
 ):  # fmt: skip
-    """Some columns of some tokens' inputs, normed; zero beyond the last column where `MASKED`."""
-    inside = live[:, None]
-    if MASKED:
-        inside = inside & (column < columns)[None, :]
-    x = tl.load(x_rows[:, None] + column[None, :], mask=inside, other=0.0)
+    """Some columns of one token's inputs, normed; zero beyond the last."""
+    inside = column < columns
+    x = tl.load(x_row + column, mask=inside, other=0.0)
     if NORM != NO_NORM:
-        x = x.to(tl.float32)
-        weight = tl.load(norm_weight + column, mask=column < columns, other=0.0) if MASKED else tl.load(norm_weight + column)
         if NORM == LAYER_NORM:
-            x = x - mean[:, None]
-        x = x * factor[:, None] * weight[None, :]
+            x = x - mean
+        x = x * factor * tl.load(norm_weight + column, mask=inside, other=0.0)
         if HAS_NORM_BIAS:
-            bias = tl.load(norm_bias + column, mask=column < columns, other=0.0) if MASKED else tl.load(norm_bias + column)
-            x = x + bias[None, :]
+            x += tl.load(norm_bias + column, mask=inside, other=0.0)
+    return x
+
+
+@triton.jit
+def load_slices(
+    x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
+    SINGLE: tl.constexpr,
+):  # fmt: skip
+    """Columns (slices, depth) of a tile's tokens, (slices, tokens, depth); of a single one, normed; zero beyond the last."""
+    if SINGLE:
+        x = normed_columns(x_rows, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
+        x = tl.where(live[None, :, None], x[:, None, :], 0.0)
+    else:
+        inside = live[None, :, None] & (column < columns)[:, None, :]
+        x = tl.load(x_rows[None, :, None] + column[:, None, :], mask=inside, other=0.0)
     return x
 
 

@@ -1,13 +1,18 @@
 """Weights in the packed kinds of GGUF: their layout on the device, and products with them.
 
 GGUF (https://github.com/ggml-org/ggml, ggml-common.h) keeps codes and scales of some neighbours together in a block of odd
-size; here codes and scales lie apart, so that loads are wide and aligned. Codes of eight bits are int8, (rows, columns). Of
-the others the low four bits lie in bytes, (rows, columns / 2): of 64 columns, byte i holds column i below and column i + 32
-above; then the bits above them, (rows, columns / 8 · bits): of 64 columns, byte j holds those of the bytes j, j + 8 · bits,
-… A weight is (code - zero) · scale + minimum. The K kinds' scales are products of two numbers, rounded here to float16,
-which is four times finer than the bfloat16 that weights are multiplied in.
+size; here codes and scales lie apart, so that loads are wide and aligned. No number changes, only its place. Everything is
+in blocks of 64 columns: 32 below and 32 above.
 
-Columns are padded to whole 64s, with zero scales.
+Codes of eight bits are int8, (rows, columns). Of the others the low four bits lie in bytes, (rows, columns / 2): byte i of a
+block holds column i in its low half and column i + 32 in its high half. The bits beyond four lie apart, (rows, columns / 8 ·
+bits): byte j of a block holds those of the bytes j, j + 8 · bits, …
+
+Scales are words of 32 bits, (rows, columns / 64): two float16, of the columns below and above; for the K kinds four bytes,
+which are multiplied with the float16 of 256 columns, (rows, columns / 256): a scale and a minimum of each half (Q4_K,
+Q5_K), or two scales of each (Q6_K). A weight is (code - zero) · scale + minimum.
+
+Columns are padded to whole blocks, with zero scales.
 """
 
 from __future__ import annotations
@@ -25,56 +30,58 @@ from glassformer.engine.gpu.kernels.functions import (
     GATE,
     NO_NORM,
     finish_tile,
-    input_rows_of,
-    load_inputs,
+    inputs_of,
+    load_slices,
     mean_and_scale,
+    start_next_kernel,
     tile_tokens_and_rows,
+    wait_for_inputs,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
-NIBBLE_BLOCK = 64  # columns whose low four bits lie in 32 bytes
+BLOCK = 64  # columns that lie together
+HALVES, HALVES_AND_MINIMUMS, BYTES_AND_MINIMUMS, BYTES = (tl.constexpr(number) for number in range(4))  # what scales are
 
 
 class Unpacked(NamedTuple):
-    """What a file's blocks hold: (blocks, columns of a block) codes, and (blocks, groups) scales and minimums."""
+    """What a file's blocks hold: (blocks, columns) codes, words of scales, and words of what those are multiplied with."""
 
     codes: Array
     scales: Array
-    minimums: Array | None = None
+    outer_scales: Array | None = None
 
 
 class PackedKind(NamedTuple):
     block: int  # columns of a file's block
     block_bytes: int
     bits: int  # of a code
-    group: int  # columns that share a scale
     zero: int  # the code of a weight of zero
+    scales: int
     unpack: Callable[[Bytes], Unpacked]
 
 
 def pack(kind: str, raw: bytes | Bytes, rows: int, columns: int, device: torch.device | str = "cpu") -> DeviceMatrix:
     """A matrix from the bytes that a GGUF file has of it."""
     form = PACKED_KINDS[kind]
-    blocks = np.frombuffer(raw, np.uint8).reshape(rows * columns // form.block, form.block_bytes)
-    codes, scales, minimums = form.unpack(blocks)
+    blocks = np.frombuffer(raw, np.uint8).reshape(rows, columns // form.block, form.block_bytes)
+    padded = np.pad(blocks, ((0, 0), (0, -columns % BLOCK // form.block), (0, 0)))
+    unpacked = form.unpack(padded.reshape(-1, form.block_bytes))
 
-    def laid_out(numbers: Array, step: int) -> torch.Tensor:
-        numbers = numbers.reshape(rows, columns // step)
-        padded = np.pad(numbers, ((0, 0), (0, -columns % NIBBLE_BLOCK // step)))
-        return torch.from_numpy(padded).to(device)
+    def laid_out(numbers: Array) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(numbers).reshape(rows, -1)).to(device)
 
-    data, high_bits = laid_out(codes, 1), None
+    codes, high_bits = laid_out(unpacked.codes), None
     if form.bits < 8:
-        data, high_bits = _split_bits(data, form.bits - 4)
-    lows = None if minimums is None else laid_out(minimums, form.group)
-    return DeviceMatrix(kind, rows, columns, data, None, laid_out(scales, form.group), lows, high_bits)
+        codes, high_bits = _split_bits(codes, form.bits - 4)
+    outer_scales = None if unpacked.outer_scales is None else laid_out(unpacked.outer_scales)
+    return DeviceMatrix(kind, rows, columns, codes, None, laid_out(unpacked.scales), outer_scales, high_bits)
 
 
 def _split_bits(codes: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Codes of more than four bits to their low halves and the bits above them."""
-    blocks = codes.reshape(len(codes), -1, 2, NIBBLE_BLOCK // 2)  # (rows, blocks, below or above, bytes)
+    blocks = codes.reshape(len(codes), -1, 2, BLOCK // 2)  # (rows, blocks, below or above, bytes)
     low = (blocks[:, :, 0] & 15 | (blocks[:, :, 1] & 15) << 4).reshape(len(codes), -1)
     if not bits:
         return low, None
@@ -91,35 +98,39 @@ def _halves(blocks: Bytes, at: int) -> Array:
     return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16)
 
 
+def _words(numbers: Array) -> Array:
+    """Small numbers to words of 32 bits, in their order."""
+    return np.ascontiguousarray(numbers).reshape(-1).view(np.int32)
+
+
 def _nibbles(blocks: Bytes) -> Array:
     """The low halves of some bytes, then their high halves."""
     return np.concatenate((blocks & 15, blocks >> 4), axis=-1)
 
 
 def _unpack_q8_0(blocks: Bytes) -> Unpacked:
-    return Unpacked(blocks[:, 2:].view(np.int8), _halves(blocks, 0))
+    return Unpacked(blocks[:, 2:].view(np.int8), _words(_halves(blocks, 0)))
 
 
 def _unpack_q4_0(blocks: Bytes) -> Unpacked:
-    return Unpacked(_nibbles(blocks[:, 2:]), _halves(blocks, 0))
+    return Unpacked(_nibbles(blocks[:, 2:]), _words(_halves(blocks, 0)))
 
 
 def _unpack_q4_1(blocks: Bytes) -> Unpacked:
-    return Unpacked(_nibbles(blocks[:, 4:]), _halves(blocks, 0), _halves(blocks, 2))
+    return Unpacked(_nibbles(blocks[:, 4:]), _words(_halves(blocks, 0)), _words(_halves(blocks, 2)))
 
 
 def _k_scales(blocks: Bytes) -> tuple[Array, Array]:
-    """Scales and minimums of the eight 32s of a block: six bits each, in twelve bytes, times those of the whole block."""
+    """Scales and minimums of the eight 32s of a block, six bits each in twelve bytes; and those of the whole block."""
     low, middle, high = blocks[:, 4:8], blocks[:, 8:12], blocks[:, 12:16]
     scales = np.concatenate((low & 63, high & 15 | low >> 6 << 4), axis=1)
     minimums = np.concatenate((middle & 63, high >> 4 | middle >> 6 << 4), axis=1)
-    scale, minimum = (_halves(blocks, at).astype(np.float32) for at in (0, 2))
-    return (scale * scales).astype(np.float16), (-minimum * minimums).astype(np.float16)
+    outer = np.concatenate((_halves(blocks, 0), -_halves(blocks, 2)), axis=1)  # minimums are subtracted in a file
+    return _words(np.stack((scales, minimums), axis=-1)), _words(outer)
 
 
 def _unpack_q4_k(blocks: Bytes) -> Unpacked:
-    codes = _nibbles(blocks[:, 16:].reshape(len(blocks), 4, 32))
-    return Unpacked(codes, *_k_scales(blocks))
+    return Unpacked(_nibbles(blocks[:, 16:].reshape(len(blocks), 4, 32)), *_k_scales(blocks))
 
 
 def _unpack_q5_k(blocks: Bytes) -> Unpacked:
@@ -131,74 +142,199 @@ def _unpack_q5_k(blocks: Bytes) -> Unpacked:
 def _unpack_q6_k(blocks: Bytes) -> Unpacked:
     low = _nibbles(blocks[:, :128].reshape(len(blocks), 2, 64)).reshape(len(blocks), 2, 4, 32)
     high = blocks[:, 128:192].reshape(len(blocks), 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
-    scales = blocks[:, 192:208].view(np.int8) * _halves(blocks, 208).astype(np.float32)
-    return Unpacked(low | high << 4, scales.astype(np.float16))
+    outer = np.repeat(_halves(blocks, 208), 2, axis=1)
+    return Unpacked(low | high << 4, _words(blocks[:, 192:208]), _words(outer))
 
 
 PACKED_KINDS: Mapping[str, PackedKind] = {
-    "Q8_0": PackedKind(32, 34, 8, 32, 0, _unpack_q8_0),
-    "Q4_0": PackedKind(32, 18, 4, 32, 8, _unpack_q4_0),
-    "Q4_1": PackedKind(32, 20, 4, 32, 0, _unpack_q4_1),
-    "Q4_K": PackedKind(256, 144, 4, 32, 0, _unpack_q4_k),
-    "Q5_K": PackedKind(256, 176, 5, 32, 0, _unpack_q5_k),
-    "Q6_K": PackedKind(256, 210, 6, 16, 32, _unpack_q6_k),
+    "Q8_0": PackedKind(32, 34, 8, 0, HALVES.value, _unpack_q8_0),
+    "Q4_0": PackedKind(32, 18, 4, 8, HALVES.value, _unpack_q4_0),
+    "Q4_1": PackedKind(32, 20, 4, 0, HALVES_AND_MINIMUMS.value, _unpack_q4_1),
+    "Q4_K": PackedKind(256, 144, 4, 0, BYTES_AND_MINIMUMS.value, _unpack_q4_k),
+    "Q5_K": PackedKind(256, 176, 5, 0, BYTES_AND_MINIMUMS.value, _unpack_q5_k),
+    "Q6_K": PackedKind(256, 210, 6, 32, BYTES.value, _unpack_q6_k),
 }
 
 
 def packed_arguments(matrix: DeviceMatrix) -> tuple[Any, ...]:
     assert matrix.scales is not None
-    return matrix.scales, matrix.minimums, matrix.high_bits, matrix.data.shape[1]
+    return matrix.scales, matrix.outer_scales, matrix.high_bits, matrix.scales.shape[1]
 
 
 def packed_constants(matrix: DeviceMatrix) -> dict[str, Any]:
     kind = PACKED_KINDS[matrix.kind]
-    return {"BITS": kind.bits, "GROUP": kind.group, "ZERO": kind.zero, "HAS_MINIMUM": matrix.minimums is not None}
+    return {"BITS": kind.bits, "ZERO": kind.zero, "SCALES": kind.scales}
+
+
+@triton.jit
+def half_of(word, above: tl.constexpr):
+    """One of the two float16 of a word, in float32."""
+    bits = (word >> 16 if above else word) & 0xFFFF
+    return bits.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def byte_of(word, number: tl.constexpr):
+    return (word >> (8 * number) & 0xFF).to(tl.float32)
+
+
+@triton.jit
+def signed_byte_of(word, number: tl.constexpr):
+    return (word << (24 - 8 * number) >> 24).to(tl.float32)
+
+
+@triton.jit
+def expanded(
+    codes, word, outer, above: tl.constexpr, SCALES: tl.constexpr, ZERO: tl.constexpr, A: tl.constexpr, B: tl.constexpr
+):
+    """Codes of half a block as weights in float32, (A, B, 32); words of scales are (A, B)."""
+    values = codes.to(tl.float32) - ZERO
+    if SCALES == BYTES:  # each of 16 columns
+        first, second = signed_byte_of(word, 2 if above else 0), signed_byte_of(word, 3 if above else 1)
+        factors = tl.join(first, second) * half_of(outer, False)[:, :, None]  # (A, B, 2)
+        values = tl.reshape(tl.reshape(values, [A, B, 2, 16]) * factors[:, :, :, None], [A, B, 32])
+    elif SCALES == BYTES_AND_MINIMUMS:
+        factor = half_of(outer, False) * byte_of(word, 2 if above else 0)
+        minimum = half_of(outer, True) * byte_of(word, 3 if above else 1)
+        values = values * factor[:, :, None] + minimum[:, :, None]
+    else:
+        values = values * half_of(word, above)[:, :, None]
+        if SCALES == HALVES_AND_MINIMUMS:
+            values += half_of(outer, above)[:, :, None]
+    return values
+
+
+@triton.jit
+def load_blocks(
+    weights_ptr, scales, outer_scales, high_bits, row, block, inside, blocks, BITS: tl.constexpr, SCALES: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Codes below and above, (A, B, 32), and words of scales, (A, B), of some blocks: `row` and `block` are (A, B)."""
+    place = tl.arange(0, 32)[None, None, :]
+    word = load_inside(scales + row * blocks + block, inside, MASKED)
+    outer = word
+    if SCALES == HALVES_AND_MINIMUMS:
+        outer = load_inside(outer_scales + row * blocks + block, inside, MASKED)
+    elif SCALES != HALVES:
+        outer = load_inside(outer_scales + row * (blocks // 4) + block // 4, inside, MASKED)
+    at = (row * blocks + block)[:, :, None]
+    inside = inside[:, :, None]
+    if BITS == 8:
+        below = load_inside(weights_ptr + at * 64 + place, inside, MASKED)
+        above = load_inside(weights_ptr + at * 64 + 32 + place, inside, MASKED)
+    else:
+        codes = load_inside(weights_ptr + at * 32 + place, inside, MASKED)
+        below, above = codes & 15, codes >> 4
+        if BITS > 4:
+            HIGH: tl.constexpr = BITS - 4
+            WIDTH: tl.constexpr = 8 * HIGH  # bytes of a block
+            upper = load_inside(high_bits + at * WIDTH + place % WIDTH, inside, MASKED)
+            upper = upper >> (place // WIDTH * (2 * HIGH)).to(tl.uint8)
+            below = below | (upper & ((1 << HIGH) - 1)) << 4
+            above = above | (upper >> HIGH & ((1 << HIGH) - 1)) << 4
+    return below, above, word, outer
+
+
+@triton.jit
+def load_inside(addresses, inside, MASKED: tl.constexpr):
+    return tl.load(addresses, mask=inside, other=0) if MASKED else tl.load(addresses)
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def packed_matmul_kernel(
+def packed_step_matmul_kernel(
     x_ptr, weights_ptr, bias_ptr, norm_weight, norm_bias, residual_ptr, out_ptr, input_rows, output_rows, tokens, rows,
-    columns, x_stride, residual_stride, out_stride, eps, scale, scales, minimums, high_bits, row_bytes,
-    NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, MASKED: tl.constexpr,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr,
-    ZERO: tl.constexpr, HAS_MINIMUM: tl.constexpr,
+    columns, x_stride, residual_stride, out_stride, eps, scale, scales, outer_scales, high_bits, blocks, NORM: tl.constexpr,
+    HAS_NORM_BIAS: tl.constexpr, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_INPUT_ROWS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+    SLICES: tl.constexpr, DEPTH: tl.constexpr, SINGLE: tl.constexpr, MASKED: tl.constexpr, NORM_WIDTH: tl.constexpr,
+    BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    """`matmul_kernel` for packed weights, which are expanded to bfloat16 a tile at a time."""
+    """`step_matmul_kernel` for packed weights: a slice is half a block, all those below first, then those above."""
+    start_next_kernel(OVERLAP & 1)
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
-    x_rows = input_rows_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS)
-    mean = tl.zeros([TOKENS], tl.float32)
-    factor = mean
+    gate_row = tl.minimum(row, rows - 1).to(tl.int64)[None, :]
+    weight_row = gate_row + rows if EPILOGUE == GATE else gate_row
+    wait_for_inputs(OVERLAP)
+    x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
+    mean, factor = 0.0, 0.0
     if NORM != NO_NORM:
-        mean, factor = mean_and_scale(x_rows, live, columns, eps, NORM, TOKENS)
-    weight_row = tl.minimum(row, rows - 1).to(tl.int64)
-    gate_row = weight_row
-    if EPILOGUE == GATE:
-        weight_row += rows
+        mean, factor = mean_and_scale(x_rows, columns, eps, NORM, NORM_WIDTH)
+    sums = tl.zeros([SLICES, TOKENS, ROWS], tl.float32)
+    gates = sums
+    for start in range(0, blocks, SLICES):
+        block = start + tl.arange(0, SLICES)[:, None]
+        column = block * 64 + tl.arange(0, 32)[None, :]
+        below = load_slices(
+            x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
+        ).to(tl.bfloat16)  # fmt: skip
+        above = load_slices(
+            x_rows, live, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
+        ).to(tl.bfloat16)  # fmt: skip
+        if EPILOGUE == GATE:
+            gates = add_block_products(
+                below, above, gates, weights_ptr, scales, outer_scales, high_bits, gate_row, block, blocks, SLICES, ROWS,
+                MASKED, BITS, ZERO, SCALES,
+            )  # fmt: skip
+        sums = add_block_products(
+            below, above, sums, weights_ptr, scales, outer_scales, high_bits, weight_row, block, blocks, SLICES, ROWS,
+            MASKED, BITS, ZERO, SCALES,
+        )  # fmt: skip
+    start_next_kernel(OVERLAP & 2)
+    finish_tile(
+        tl.sum(sums, axis=0), tl.sum(gates, axis=0), bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows,
+        residual_stride, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
+    )  # fmt: skip
+
+
+@triton.jit
+def add_block_products(
+    x_below, x_above, sums, weights_ptr, scales, outer_scales, high_bits, row, block, blocks, SLICES: tl.constexpr,
+    ROWS: tl.constexpr, MASKED: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    inside = (block < blocks) & (row >= 0)
+    below, above, word, outer = load_blocks(
+        weights_ptr, scales, outer_scales, high_bits, row, block, inside, blocks, BITS, SCALES, MASKED
+    )  # fmt: skip
+    weights = expanded(below, word, outer, False, SCALES, ZERO, SLICES, ROWS)
+    sums = tl.dot(x_below, tl.permute(weights.to(tl.bfloat16), (0, 2, 1)), sums)
+    weights = expanded(above, word, outer, True, SCALES, ZERO, SLICES, ROWS)
+    return tl.dot(x_above, tl.permute(weights.to(tl.bfloat16), (0, 2, 1)), sums)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def packed_prompt_matmul_kernel(
+    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, x_stride, residual_stride,
+    out_stride, scale, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    MASKED: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
+    start_next_kernel(OVERLAP & 1)
+    wait_for_inputs(OVERLAP)
+    token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
+    live = token < tokens
+    x_rows = x_ptr + tl.minimum(token, tokens - 1).to(tl.int64) * x_stride
+    gate_row = tl.minimum(row, rows - 1).to(tl.int64)
+    weight_row = gate_row + rows if EPILOGUE == GATE else gate_row
     sums = tl.zeros([TOKENS, ROWS], tl.float32)
     gates = sums
-    PLACES: tl.constexpr = COLUMNS if BITS == 8 else COLUMNS // 2  # bytes of a row in one iteration
-    for start in range(0, row_bytes, PLACES):
-        place = start + tl.arange(0, PLACES)
-        column = place if BITS == 8 else place // 32 * 64 + place % 32
-        x = load_inputs(x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, MASKED)
-        x = x.to(tl.bfloat16)
-        x_above = x
-        if BITS < 8:
-            column += 32
-            x_above = load_inputs(
-                x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, MASKED
-            ).to(tl.bfloat16)  # fmt: skip
+    for start in range(blocks):
+        column = start * 64 + tl.arange(0, 32)
+        inside = live[:, None] & (column < columns)[None, :]
+        below = tl.load(x_rows[:, None] + column[None, :], mask=inside, other=0.0)
+        above = tl.load(
+            x_rows[:, None] + 32 + column[None, :], mask=live[:, None] & (column + 32 < columns)[None, :], other=0.0
+        )
         if EPILOGUE == GATE:
-            gates = add_products(
-                x, x_above, gates, gate_row, weights_ptr, scales, minimums, high_bits, start, row_bytes, MASKED, ROWS,
-                PLACES, BITS, GROUP, ZERO, HAS_MINIMUM,
+            gates = add_prompt_products(
+                below, above, gates, weights_ptr, scales, outer_scales, high_bits, gate_row, start, blocks, ROWS, BITS, ZERO,
+                SCALES,
             )  # fmt: skip
-        sums = add_products(
-            x, x_above, sums, weight_row, weights_ptr, scales, minimums, high_bits, start, row_bytes, MASKED, ROWS, PLACES,
-            BITS, GROUP, ZERO, HAS_MINIMUM,
+        sums = add_prompt_products(
+            below, above, sums, weights_ptr, scales, outer_scales, high_bits, weight_row, start, blocks, ROWS, BITS, ZERO,
+            SCALES,
         )  # fmt: skip
+    start_next_kernel(OVERLAP & 2)
     finish_tile(
         sums, gates, bias_ptr, residual_ptr, out_ptr, output_rows, token, live, row, rows, residual_stride, out_stride,
         scale, EPILOGUE, ACTIVATION, HAS_BIAS, HAS_OUTPUT_ROWS,
@@ -206,63 +342,16 @@ def packed_matmul_kernel(
 
 
 @triton.jit
-def add_products(
-    x, x_above, sums, row, weights_ptr, scales, minimums, high_bits, start, row_bytes, MASKED: tl.constexpr,
-    ROWS: tl.constexpr, PLACES: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr,
-    HAS_MINIMUM: tl.constexpr,
+def add_prompt_products(
+    x_below, x_above, sums, weights_ptr, scales, outer_scales, high_bits, row, block, blocks, ROWS: tl.constexpr,
+    BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    """Sums plus the products with `PLACES` bytes of each row: those of the low halves, then those of the high ones."""
-    place = start + tl.arange(0, PLACES)
-    inside = (place < row_bytes)[None, :]
-    codes = load_places(weights_ptr + (row * row_bytes)[:, None] + place[None, :], inside, MASKED)
-    GROUPS: tl.constexpr = PLACES // GROUP
-    group = start // GROUP + tl.arange(0, GROUPS)
-    if BITS == 8:
-        row_scales = row * (row_bytes // GROUP)
-        weights = expanded(
-            codes, scales, minimums, row_scales, group, group * GROUP < row_bytes, MASKED, ROWS, GROUPS, GROUP, ZERO,
-            HAS_MINIMUM
-        )  # fmt: skip
-        return tl.dot(x, tl.trans(weights), sums)
-    else:
-        row_scales = row * (2 * row_bytes // GROUP)
-        PER: tl.constexpr = 32 // GROUP  # groups of 32 bytes
-        below = group // PER * (2 * PER) + group % PER
-        low, high = codes & 15, codes >> 4
-        if BITS > 4:
-            HIGH: tl.constexpr = BITS - 4
-            WIDTH: tl.constexpr = 8 * HIGH  # bytes of the upper bits of 64 columns
-            upper_place = place // 32 * WIDTH + place % WIDTH
-            row_upper = row * (row_bytes // 32 * WIDTH)
-            upper = load_places(high_bits + row_upper[:, None] + upper_place[None, :], inside, MASKED)
-            upper = upper >> (place % 32 // WIDTH * (2 * HIGH)).to(tl.uint8)[None, :]
-            low = low | (upper & ((1 << HIGH) - 1)) << 4
-            high = high | (upper >> HIGH & ((1 << HIGH) - 1)) << 4
-        known = group * GROUP < row_bytes
-        weights = expanded(
-            low, scales, minimums, row_scales, below, known, MASKED, ROWS, GROUPS, GROUP, ZERO, HAS_MINIMUM
-        )  # fmt: skip
-        sums = tl.dot(x, tl.trans(weights), sums)
-        weights = expanded(
-            high, scales, minimums, row_scales, below + PER, known, MASKED, ROWS, GROUPS, GROUP, ZERO, HAS_MINIMUM
-        )  # fmt: skip
-        return tl.dot(x_above, tl.trans(weights), sums)
-
-
-@triton.jit
-def load_places(addresses, inside, MASKED: tl.constexpr):
-    return tl.load(addresses, mask=inside, other=0) if MASKED else tl.load(addresses)
-
-
-@triton.jit
-def expanded(
-    codes, scales, minimums, row_scales, group, known, MASKED: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr,
-    GROUP: tl.constexpr, ZERO: tl.constexpr, HAS_MINIMUM: tl.constexpr,
-):  # fmt: skip
-    """Codes as weights in bfloat16, (rows, groups · columns of a group)."""
-    at = row_scales[:, None] + group[None, :]
-    factor = load_places(scales + at, known[None, :], MASKED).to(tl.float32)
-    weights = tl.reshape(codes.to(tl.float32) - ZERO, [ROWS, GROUPS, GROUP]) * factor[:, :, None]
-    if HAS_MINIMUM:
-        weights += load_places(minimums + at, known[None, :], MASKED).to(tl.float32)[:, :, None]
-    return tl.reshape(weights.to(tl.bfloat16), [ROWS, GROUPS * GROUP])
+    rows = row[None, :]
+    below, above, word, outer = load_blocks(
+        weights_ptr, scales, outer_scales, high_bits, rows, block + tl.zeros([1, 1], tl.int32), rows >= 0, blocks, BITS,
+        SCALES, False,
+    )  # fmt: skip
+    weights = tl.reshape(expanded(below, word, outer, False, SCALES, ZERO, 1, ROWS), [ROWS, 32])
+    sums = tl.dot(x_below, tl.trans(weights.to(tl.bfloat16)), sums)
+    weights = tl.reshape(expanded(above, word, outer, True, SCALES, ZERO, 1, ROWS), [ROWS, 32])
+    return tl.dot(x_above, tl.trans(weights.to(tl.bfloat16)), sums)

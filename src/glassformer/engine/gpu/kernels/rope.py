@@ -10,7 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels.functions import LAYER_NORM, NO_NORM, NORMS
+from glassformer.engine.gpu.kernels.functions import (
+    LAYER_NORM,
+    NO_NORM,
+    NORMS,
+    overlap_options,
+    start_next_kernel,
+    wait_for_inputs,
+)  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import PAGE, DeviceNorm, PassTensors
 
 
@@ -55,6 +62,7 @@ def rope_kv_store(
         HAS_KEY_BIAS=key_norm is not None and key_norm.bias is not None,
         ROPE=has_rope, ROTATE=rotate, STORE=store, HEAD_SIZE=head_size, HALF=triton.next_power_of_2(triton.cdiv(head_size,
         2)), PAGE=PAGE, num_warps=1, enable_fp_fusion=False,
+        **overlap_options(qkv),
     )  # fmt: skip
 
 
@@ -65,7 +73,10 @@ def rope_kv_store_kernel(
     query_eps, key_eps, rope_scale, QUERY_NORM: tl.constexpr, KEY_NORM: tl.constexpr, HAS_QUERY_BIAS: tl.constexpr,
     HAS_KEY_BIAS: tl.constexpr, ROPE: tl.constexpr, ROTATE: tl.constexpr, STORE: tl.constexpr, HEAD_SIZE: tl.constexpr,
     HALF: tl.constexpr, PAGE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    start_next_kernel(OVERLAP & 1)
+    wait_for_inputs(OVERLAP)
     token, number = tl.program_id(0), tl.program_id(1) + first  # query heads, then key heads, then value heads
     row = qkv_ptr + token.to(tl.int64) * qkv_stride
     if number < heads:

@@ -5,7 +5,7 @@ Shapes: tokens, feeds, keys and pages are counted over a pass; a feed is one row
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ class DeviceMatrix:
     columns: int
     data: Tensor  # floats, (rows, columns); or codes: int8 (rows, columns), or uint8 (rows, columns / 2)
     bias: Tensor | None = None  # (rows) in float32
-    scales: Tensor | None = None  # (rows, columns / group) in float16, for packed kinds
-    minimums: Tensor | None = None  # the same, added to each weight; for kinds that have them
+    scales: Tensor | None = None  # words of packed kinds, (rows, columns / 64); see packed_matmul.py
+    outer_scales: Tensor | None = None  # what those are multiplied with, or minimums; for kinds that have them
     high_bits: Tensor | None = None  # uint8: fifth and sixth bits of codes, for Q5_K and Q6_K
 
 
@@ -58,17 +58,6 @@ class PassTensors:
     )
     #                                  that is no tree has ones up to and with itself. None: no feed of the pass is a tree
     tree_positions: Tensor | None = None  # (feeds, width): the positions of the feed's tokens, from `starts` on
-
-
-@dataclass
-class Scratch:
-    """Memory that launches leave as they found it; one for each stream on which kernels are launched."""
-
-    device: torch.device
-    counters: Tensor = field(init=False)  # zeros between launches
-
-    def __post_init__(self) -> None:
-        self.counters = torch.zeros(1 << 18, dtype=torch.int32, device=self.device)
 
 
 def float_matrix(weights: Tensor, bias: Tensor | None = None) -> DeviceMatrix:

@@ -1,0 +1,1042 @@
+// One kernel decodes many tokens of one sequence: batch 1, greedy or with given ids, weights in bfloat16.
+//
+// The stream. Decoding one token reads every weight once, so the time of a token is the time of that read. Each block (one per
+// multiprocessor) owns some rows of every matrix; at load they are packed into one contiguous piece per block, in the order of
+// use. One producer thread per block copies that piece into a ring of slots in shared memory with bulk copies, across the borders
+// of matrices, layers and tokens: it waits for free slots only, never for activations. Only FLIGHT copies are under way at a
+// time while activations are exchanged, because exchanged words wait in the same queues of the L2 cache. The pages of the KV cache travel through the same ring.
+//
+// The unit of the stream is a group: some rows of a matrix, of which each of the eight consumer warps multiplies an eighth of the
+// columns with tensor cores. A slot holds one group, or one page of keys or values. It is copied in two halves, each with its
+// own barrier, for the warps 0-3 and 4-7. The tensor cores multiply eight rows of weights at a time (a pass, of one or more
+// groups) with sixteen rows of inputs, of which two are used: inputs in float32 are split into two bfloat16, which the first
+// and the ninth row hold, and the two products are added.
+//
+// The exchange. What one block computes and others need travels as words of eight bytes, value and tag, each written by one
+// store and polled by those who need it. The tag is the number of the layer, counted on through tokens and launches. There
+// is no grid barrier, and one buffer per exchange is enough: a block writes the next value of a word only after it has read
+// values that depend, over any number of blocks, on everybody's having read the last one. That requires that every block
+// owns at least one group of every matrix (schedule.py) and that all blocks are resident (decoder.py).
+//
+// The phases of a layer, each the multiplication or attention between two exchanges:
+//     residual    -> RMS norm, QKV projection                                    -> qkv          (float32, one per word)
+//     qkv         -> head norms, RoPE, attention over some chunks of the cache   -> partial      (float32)
+//     partial     -> merge of the chunks, in order                               -> attended     (bfloat16, two per word)
+//     attended    -> output projection, + residual                               -> middle       (float32)
+//     middle      -> RMS norm, gate and up projections, SiLU                     -> gated        (bfloat16, two per word)
+//     gated       -> down projection, + middle                                   -> residual     (float32)
+// While the context is one chunk, attention writes `attended` itself; while it is at most DIRECT_CHUNKS, everybody merges the
+// chunks while gathering them for the output projection. After the last layer each block scores its rows of the head; the best
+// score and id of each block are exchanged, and all blocks choose the same next id.
+//
+// Attention. The blocks are divided among the KV heads: block b is member b / KV_HEADS of the head b % KV_HEADS. The context is
+// cut into chunks of CHUNK_PAGES pages; chunk c belongs to member (c + layer) % MEMBERS, so that short contexts load all blocks
+// evenly. Whoever has the chunk of the current token also adds its key and value and stores them in the cache.
+//
+// Waiting. Every wait ends: by success, or because this block or another gave up. Who has waited for longer than `patience`
+// clocks writes an error code that every waiting block looks at now and then. A block that gave up runs on with wrong
+// numbers, without waiting, to the end of the token, where all of its threads leave together.
+//
+// All sums are taken in an order that depends on the position alone: results are equal bit for bit, watched or not.
+
+#define DEVICE __device__ __forceinline__
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+constexpr int WARPS = 8;                     // consumers; one more warp produces
+constexpr int THREADS = 32 * WARPS;
+constexpr int PAGE = 64;                     // tokens in a page of the KV cache
+constexpr int PAGE_BYTES = PAGE * HEAD_SIZE * 2;
+constexpr int QUERIES = HEADS / KV_HEADS;    // query heads of a KV head
+constexpr int QUERY_VALUES = QUERIES * HEAD_SIZE;
+constexpr int ATTENDED = HEADS * HEAD_SIZE;
+constexpr int KV_VALUES = KV_HEADS * HEAD_SIZE;
+constexpr int QKV_ROWS = ATTENDED + 2 * KV_VALUES;
+constexpr int SLICE = QUERY_VALUES / MERGERS;  // values that one member merges
+static_assert(DIRECT_CHUNKS <= 4, "gather_chunks merges two, three or four chunks");
+constexpr float LOWEST = -1e30f;
+constexpr int NO_ID = -1;  // the scores are no numbers
+#define INFINITE bits_float(0x7f800000u)
+
+enum Error { NONE = 0, TIMED_OUT = 1 };
+
+struct __align__(8) Word { u32 value, tag; };
+
+DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
+DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
+
+constexpr int COLUMN_BLOCK = 32;               // columns that four lanes read at once
+constexpr int ROUND_ROWS = 64;                 // rows whose products are summed over the warps at a time
+
+// What a block multiplies of one matrix. A group is stored as (column blocks, ROWS, COLUMN_BLOCK); BUNDLE groups stay together.
+template <int GROUP_COUNT, int GROUP_ROWS, int PADDED_COLUMNS, int GROUPS_TOGETHER, int FIRST_TURN> struct Matrix {
+    static constexpr int ROWS = GROUP_ROWS, COLUMNS = PADDED_COLUMNS, BUNDLE = GROUPS_TOGETHER, TURN = FIRST_TURN;
+    static constexpr int BUNDLES = GROUP_COUNT / BUNDLE, EACH = BUNDLES / BLOCKS, REST = BUNDLES % BLOCKS;
+    static constexpr int COLUMN_STEPS = COLUMNS / WARPS / COLUMN_BLOCK;  // of one warp
+    static constexpr int PASS_GROUPS = least(8 / ROWS, greatest(SLOTS / 2, 1));
+    static constexpr int ROUND_GROUPS = ROUND_ROWS / ROWS;
+    static constexpr int HALF_BYTES = ROWS * COLUMNS;
+};
+using Qkv = Matrix<QKV_GROUPS, QKV_GROUP_ROWS, QKV_COLUMNS, 1, QKV_TURN>;
+using Output = Matrix<OUTPUT_GROUPS, OUTPUT_GROUP_ROWS, OUTPUT_COLUMNS, 1, OUTPUT_TURN>;
+using GateUp = Matrix<GATE_UP_GROUPS, GATE_UP_GROUP_ROWS, GATE_UP_COLUMNS, GATE_UP_BUNDLE, GATE_UP_TURN>;
+using Down = Matrix<DOWN_GROUPS, DOWN_GROUP_ROWS, DOWN_COLUMNS, 1, DOWN_TURN>;
+using Head = Matrix<HEAD_GROUPS, HEAD_GROUP_ROWS, HEAD_COLUMNS, 1, HEAD_TURN>;
+
+constexpr int SLOT_BYTES = 2 * greatest(greatest(greatest(Qkv::HALF_BYTES, Output::HALF_BYTES), PAGE_BYTES / 2),
+                                        greatest(greatest(GateUp::HALF_BYTES, Down::HALF_BYTES), Head::HALF_BYTES));
+constexpr int NORMED = Qkv::COLUMNS;  // as of GateUp and Head
+constexpr int SCRATCH = greatest(2 * ROUND_ROWS * WARPS, WARPS * QUERY_VALUES);
+
+// Words of each exchange, one after the other in one allocation.
+constexpr int PARTIAL_WORDS = HEAD_SIZE + 2;  // of a query head: values, maximum, sum
+constexpr int RESIDUAL_AT = 0;
+constexpr int MIDDLE_AT = RESIDUAL_AT + HIDDEN;
+constexpr int QKV_AT = MIDDLE_AT + HIDDEN;
+constexpr int ATTENDED_AT = QKV_AT + QKV_ROWS;
+constexpr int GATED_AT = ATTENDED_AT + ATTENDED / 2;
+constexpr int BEST_AT = GATED_AT + INNER / 2;
+constexpr int PARTIAL_AT = BEST_AT + 2 * BLOCKS;
+
+struct Launch {                 // mirrored in decoder.py
+    const char *stream;         // (BLOCKS, stream_stride) bytes
+    u64 stream_stride;
+    const u16 *embedding;       // (VOCABULARY, HIDDEN)
+    const float *norms;         // (2 * LAYERS + 1, HIDDEN): before attention and before the MLP of each layer; the last
+    const float *head_norms;    // (LAYERS, 2, HEAD_SIZE): of queries and of keys
+    const float *qkv_bias;      // (LAYERS, QKV_ROWS)
+    const float *rotation;      // (positions, 2, HEAD_SIZE / 2): cosines, sines
+    u16 *pool;                  // (pages, LAYERS, 2, KV_HEADS, PAGE, HEAD_SIZE)
+    const int *page_table;      // (pages of this sequence)
+    Word *exchange;
+    const int *given_ids;       // ids of the first `given` steps; later ones are chosen
+    const int *stop_ids;
+    int *chosen_ids;            // (steps); NO_ID ends them where scores are no numbers
+    float *scores;              // (steps - scores_from, VOCABULARY), or null
+    float *residuals;           // (steps, LAYERS, 2, HIDDEN): after attention and after the MLP, or null
+    int *status;                // error, steps done, block that gave up
+    long long patience;         // clocks
+    int start;                  // tokens in the cache
+    int steps, given, stops, scores_from;
+    u32 tag;                    // the last one used
+    int absent_block;           // leaves at once, so that the others time out: for tests; -1: none
+};
+
+struct Shared {
+    char ring[SLOTS][SLOT_BYTES];
+    float residual[HIDDEN];
+    u16 normed[NORMED], normed_rest[NORMED];  // residual * norm weight; the factor 1 / RMS is applied to the products
+    u16 attended[Output::COLUMNS];
+    u16 gated[Down::COLUMNS];
+    float scratch[SCRATCH];             // products of (round % 2, row, warp); in attention, values of (warp, query head)
+    float query[QUERY_VALUES];
+    u16 key[HEAD_SIZE], value[HEAD_SIZE];  // of the current token
+    float maximum[WARPS][QUERIES], sum[WARPS][QUERIES];
+    float merged[MEMBERS][SLICE + 2];
+    float squares[WARPS];
+    float best_score[WARPS], chosen_score[WARPS];
+    int best_id[WARPS], chosen_id[WARPS];
+    int more;                           // tokens follow
+    volatile int halted;                // this block gave up, or is done
+    u64 full[SLOTS][2], empty[SLOTS], token_begun;
+};
+
+static_assert(sizeof(Shared) <= SHARED_BYTES, "schedule.py counts less shared memory");
+
+// Primitives ---------------------------------------------------------------------------------------------------------------
+
+#ifndef SIMULATED
+DEVICE Shared &shared_memory() {
+    extern __shared__ __align__(128) char memory[];
+    return *reinterpret_cast<Shared *>(memory);
+}
+DEVICE u32 shared_address(const void *pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+DEVICE void barrier_init(u64 *barrier, u32 arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+DEVICE void barrier_arrive(u64 *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+DEVICE void barrier_expect(u64 *barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+}
+DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // sleeps for up to 10 microseconds
+    u32 passed;
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity), "r"(10000) : "memory");
+    return passed;
+}
+DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEVICE u64 evict_first() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+DEVICE void bulk_copy(void *target, const void *source, u32 bytes, u64 *barrier, u64 policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 ::"r"(shared_address(target)), "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
+}
+DEVICE void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+DEVICE void block_sync() { __syncthreads(); }
+DEVICE void warp_sync() { __syncwarp(); }
+DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+DEVICE void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // what others stored, before bulk copies
+DEVICE void put(Word *word, u32 value, u32 tag) {
+    asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(word), "r"(value), "r"(tag) : "memory");
+}
+DEVICE uint4 get_two(const Word *words) {
+    uint4 r;
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(words) : "memory");
+    return r;
+}
+DEVICE int load_status(const int *status) {
+    int value;
+    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(status) : "memory");
+    return value;
+}
+DEVICE bool claim_status(int *status, int error) { return atomicCAS(status, NONE, error) == NONE; }
+DEVICE float from_lane_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+DEVICE int from_lane_xor(int value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
+DEVICE long long now() { return clock64(); }
+DEVICE int block_index() { return blockIdx.x; }
+DEVICE int thread_index() { return threadIdx.x; }
+DEVICE float bits_float(u32 bits) { return __uint_as_float(bits); }
+DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
+DEVICE u32 bfloat16_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+// sums (16, 8) += inputs (16, 16) * weights (8, 16) transposed; lane l has of the inputs the rows l / 4 and l / 4 + 8, of the
+// weights the row l / 4, of the sums the columns l % 4 * 2 and the next.
+DEVICE void multiply_tiles(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+#endif
+
+DEVICE float low(u32 pair) { return bits_float(pair << 16); }
+DEVICE float high(u32 pair) { return bits_float(pair & 0xffff0000u); }
+
+DEVICE float warp_sum(float value) {
+#pragma unroll
+    for (int mask = 16; mask; mask >>= 1) value += from_lane_xor(value, mask);
+    return value;
+}
+
+DEVICE void unpack(uint4 pairs, float *values) {
+    values[0] = low(pairs.x), values[1] = high(pairs.x), values[2] = low(pairs.y), values[3] = high(pairs.y);
+    values[4] = low(pairs.z), values[5] = high(pairs.z), values[6] = low(pairs.w), values[7] = high(pairs.w);
+}
+
+DEVICE float dot8(uint4 pairs, const float *x, float sum) {
+    float w[8];
+    unpack(pairs, w);
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum = fmaf(w[i], x[i], sum);
+    return sum;
+}
+
+// The block, and waiting ---------------------------------------------------------------------------------------------------
+
+struct Block {
+    const Launch &launch;
+    Shared &shared;
+    int index, thread, warp, lane;
+};
+
+struct Patience {  // of one wait
+    long long since = 0;
+    u32 tries = 0;
+};
+
+// Whether a wait has to end without what it waits for; looks closer at every `often`th try.
+DEVICE bool gave_up(const Block &block, Patience &patience, u32 often = 64) {
+    if (++patience.tries % often) return false;
+    if (block.shared.halted) return true;
+    long long time = now();
+    if (!patience.since) patience.since = time;
+    bool others_gave_up = load_status(block.launch.status) != NONE;
+    if (!others_gave_up && time - patience.since <= block.launch.patience) return false;
+    if (claim_status(block.launch.status, TIMED_OUT)) block.launch.status[2] = block.index;
+    block.shared.halted = 1;
+    return true;
+}
+
+DEVICE bool wait_for(const Block &block, u64 *barrier, u32 parity) {
+    Patience patience;
+    while (!barrier_passed(barrier, parity))
+        if (gave_up(block, patience, 4)) return false;
+    return true;
+}
+
+struct Share { int first, count; };  // groups
+
+template <class M> DEVICE Share share_of(int block, int layer) {
+    int turned = (block + layer * LAYER_TURN + M::TURN) % BLOCKS;
+    int more = turned < M::REST;
+    return {(turned * M::EACH + (more ? turned : M::REST)) * M::BUNDLE, (M::EACH + more) * M::BUNDLE};
+}
+
+struct AttentionShare {
+    int head, member;
+    int chunk;          // the first of this member; the next are MEMBERS apart
+    int chunks;         // of the context
+    bool active;        // this member has a chunk
+    bool current;       // and it has the current token's
+
+    DEVICE AttentionShare(int block, int layer, int position) {
+        head = block % KV_HEADS, member = block / KV_HEADS;
+        chunk = (member + LAYERS * MEMBERS - layer) % MEMBERS;
+        chunks = position / (PAGE * CHUNK_PAGES) + 1;
+        active = member < MEMBERS && chunk < chunks;
+        current = active && (chunks - 1) % MEMBERS == chunk;
+    }
+    DEVICE int partials() const { return chunks < MEMBERS ? chunks : MEMBERS; }
+    DEVICE bool merged_by_all() const { return partials() > 1 && partials() <= DIRECT_CHUNKS; }
+    DEVICE bool merged_by_members() const { return partials() > 1 && partials() > DIRECT_CHUNKS; }
+    // Calls visit(page) for this member's pages that hold tokens before `position`.
+    template <class Visit> DEVICE void each_page(int position, Visit visit) const {
+        if (!active) return;
+        int pages = (position + PAGE - 1) / PAGE;
+        for (int c = chunk; c < chunks; c += MEMBERS)
+            for (int page = c * CHUNK_PAGES; page < (c + 1) * CHUNK_PAGES && page < pages; page++) visit(page);
+    }
+};
+
+DEVICE u64 page_offset(const Launch &launch, int page, int layer, int kind, int head) {
+    u64 number = launch.page_table[page];
+    return (((number * LAYERS + layer) * 2 + kind) * KV_HEADS + head) * (u64)(PAGE * HEAD_SIZE);
+}
+
+// The producer -------------------------------------------------------------------------------------------------------------
+
+struct Producer {
+    const Block &block;
+    u64 policy;
+    int slot = 0, landing = 0;          // landing: the oldest half under way
+    u32 parity = 1, landing_parity = 0;
+    int under_way = 0, most_under_way = FLIGHT;
+    bool stopped = false;
+
+    DEVICE void await_oldest_copy() {
+        while (!barrier_passed(&block.shared.full[landing / 2][landing % 2], landing_parity)) {}  // it needs nobody else
+        if (++landing == 2 * SLOTS) landing = 0, landing_parity ^= 1;
+        under_way--;
+    }
+
+#ifdef HUNGRY_FLIGHT
+    DEVICE bool hungry() {  // the ring is more than half empty
+        int at = slot + HUNGRY_SLOTS;
+        bool wrapped = at >= SLOTS;
+        u32 passed;
+        asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(passed) : "r"(shared_address(&block.shared.empty[wrapped ? at - SLOTS : at])), "r"(parity ^ wrapped) : "memory");
+        return passed;
+    }
+#endif
+
+    // Copy one slot's content in two halves.
+    DEVICE void send(const char *source, int half_bytes) {
+        Shared &shared = block.shared;
+        if (stopped) return;
+        stopped = !wait_for(block, &shared.empty[slot], parity);
+        if (stopped) return;
+#ifdef HUNGRY_FLIGHT
+        most_under_way = most_under_way == HEAD_FLIGHT ? HEAD_FLIGHT : hungry() ? HUNGRY_FLIGHT : FLIGHT;
+#endif
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            while (under_way >= most_under_way) await_oldest_copy();
+            barrier_expect(&shared.full[slot][half], half_bytes);
+            bulk_copy(shared.ring[slot] + half * half_bytes, source + half * half_bytes, half_bytes, &shared.full[slot][half], policy);
+            under_way++;
+        }
+        if (++slot == SLOTS) slot = 0, parity ^= 1;
+    }
+
+    template <class M> DEVICE void send_matrix(const char *&source, int layer) {
+        Share share = share_of<M>(block.index, layer);
+        for (int g = 0; g < share.count; g++, source += 2 * M::HALF_BYTES) send(source, M::HALF_BYTES);
+    }
+
+    DEVICE void send_pages(int layer, int position) {
+        AttentionShare share(block.index, layer, position);
+        share.each_page(position, [&](int page) {
+            for (int kind = 0; kind < 2; kind++)
+                send((const char *)(block.launch.pool + page_offset(block.launch, page, layer, kind, share.head)), PAGE_BYTES / 2);
+        });
+    }
+
+    // The pages have the keys of the last token once the block has begun this one.
+    DEVICE void await_token(int step) {
+        if (step > 0 && !stopped) stopped = !wait_for(block, &block.shared.token_begun, (step - 1) & 1);
+        fence_for_copies();
+    }
+
+    DEVICE void run() {
+        for (int step = 0; step < block.launch.steps && !stopped; step++) {
+            const char *source = block.launch.stream + block.launch.stream_stride * block.index;
+            for (int layer = 0; layer < LAYERS; layer++) {
+                send_matrix<Qkv>(source, layer);
+                if (layer == 0) await_token(step);
+                send_pages(layer, block.launch.start + step);
+                send_matrix<Output>(source, layer);
+                send_matrix<GateUp>(source, layer);
+                send_matrix<Down>(source, layer);
+            }
+            most_under_way = HEAD_FLIGHT;  // nothing is exchanged meanwhile
+            send_matrix<Head>(source, LAYERS);
+            most_under_way = FLIGHT;
+        }
+        while (under_way) await_oldest_copy();  // none may land after the block has ended
+    }
+};
+
+// The consumers ------------------------------------------------------------------------------------------------------------
+
+struct Consumer : Block {
+    int slot = 0;
+    u32 parity = 0;
+    u32 tag;
+    int step = 0;
+    float scale = 0;  // 1 / RMS of the residual
+
+    DEVICE Consumer(const Block &block) : Block(block), tag(block.launch.tag) {}
+
+    // The ring -----------------------------------------------------------------------------------------------------------
+
+    DEVICE const char *slot_at(int ahead) { return shared.ring[slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS]; }
+    DEVICE const char *await_slot(int ahead = 0) {
+        int at = slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS;
+        wait_for(*this, &shared.full[at][warp / (WARPS / 2)], at < slot ? parity ^ 1 : parity);
+        return shared.ring[at];
+    }
+    DEVICE void release_slots(int count = 1) {
+        warp_sync();
+        for (int i = 0; i < count; i++) {
+            if (lane == 0) barrier_arrive(&shared.empty[slot]);
+            if (++slot == SLOTS) slot = 0, parity ^= 1;
+        }
+    }
+
+    // The exchange -------------------------------------------------------------------------------------------------------
+
+    // Wait for COUNT words (even) at `from`; store(i, pair, two words) for the thread's pairs, the i-th of which is `pair`.
+    template <int COUNT, class Store> DEVICE void gather(int from, Store store) {
+        constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
+        const Word *words = launch.exchange + from;
+        uint4 two[EACH];
+        Patience patience;
+        bool complete;
+        do {
+            complete = true;
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS) two[i] = get_two(words + 2 * (thread + i * THREADS));
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS) complete &= (two[i].y == tag) & (two[i].w == tag);
+        } while (!complete && !gave_up(*this, patience));
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS) store(i, thread + i * THREADS, two[i]);
+    }
+
+    DEVICE uint4 await_two(const Word *words) {
+        Patience patience;
+        uint4 two;
+        do two = get_two(words);
+        while ((two.y != tag || two.w != tag) && !gave_up(*this, patience));
+        return two;
+    }
+
+    DEVICE void put_at(int at, u32 value) { put(launch.exchange + at, value, tag); }
+    DEVICE void put_at(int at, float value) { put_at(at, float_bits(value)); }
+
+    // The residual and its norm ------------------------------------------------------------------------------------------
+
+    static constexpr int PAIRS_EACH = (HIDDEN / 2 + THREADS - 1) / THREADS;
+
+    struct NormWeights { float2 pairs[PAIRS_EACH]; };  // read before waiting for what they multiply
+
+    DEVICE NormWeights load_norm(int number) {
+        NormWeights weights;
+        const float2 *source = (const float2 *)(launch.norms + number * HIDDEN);
+#pragma unroll
+        for (int i = 0; i < PAIRS_EACH; i++) {
+            int pair = thread + i * THREADS;
+            weights.pairs[i] = pair < HIDDEN / 2 ? source[pair] : float2{0, 0};
+        }
+        return weights;
+    }
+
+    DEVICE float keep_pair(int pair, float first, float second, float2 weights) {
+        *(float2 *)(shared.residual + 2 * pair) = {first, second};
+        float x = first * weights.x, y = second * weights.y;
+        u32 rounded = bfloat16_pair(x, y);
+        *(u32 *)(shared.normed + 2 * pair) = rounded;
+        *(u32 *)(shared.normed_rest + 2 * pair) = bfloat16_pair(x - low(rounded), y - high(rounded));
+        return fmaf(first, first, second * second);
+    }
+
+    DEVICE void finish_norm(float squares) {
+        squares = warp_sum(squares);
+        if (lane == 0) shared.squares[warp] = squares;
+        consumers_sync();
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum += shared.squares[w];
+        scale = rsqrtf(sum * (1.f / HIDDEN) + EPSILON);
+    }
+
+    DEVICE void embed(int id) {
+        NormWeights weights = load_norm(0);
+        const u32 *row = (const u32 *)(launch.embedding + (u64)id * HIDDEN);
+        float squares = 0;
+#pragma unroll
+        for (int i = 0; i < PAIRS_EACH; i++) {
+            int pair = thread + i * THREADS;
+            if (pair < HIDDEN / 2) squares += keep_pair(pair, low(row[pair]), high(row[pair]), weights.pairs[i]);
+        }
+        finish_norm(squares);
+    }
+
+    DEVICE void gather_residual(int from, int norm) {
+        NormWeights weights = load_norm(norm);
+        float squares = 0;
+        gather<HIDDEN>(from, [&](int i, int pair, uint4 two) {
+            squares += keep_pair(pair, bits_float(two.x), bits_float(two.z), weights.pairs[i]);
+        });
+        finish_norm(squares);
+    }
+
+    template <int COUNT> DEVICE void gather_activations(int from, u16 *target) {
+        gather<COUNT / 2>(from, [&](int, int pair, uint4 two) { *(uint2 *)(target + 4 * pair) = {two.x, two.z}; });
+        consumers_sync();
+    }
+
+    // Matrices -----------------------------------------------------------------------------------------------------------
+
+    struct Fragment { uint4 value, rest; };  // eight columns of the input; only the lanes 0-3 have one
+
+    template <bool WITH_REST> DEVICE Fragment load_fragment(const u16 *input, const u16 *rest, int column) {
+        Fragment fragment = {};
+        if (lane < 4) {
+            fragment.value = *(const uint4 *)(input + column + lane * 8);
+            if (WITH_REST) fragment.rest = *(const uint4 *)(rest + column + lane * 8);
+        }
+        return fragment;
+    }
+
+    // One pass: eight rows in PASS_GROUPS slots, or as many as there are. The lanes 0-3 return two rows' products each.
+    template <class M, class Fragments> DEVICE float2 multiply_pass(Fragments fragment, int groups) {
+        for (int i = 0; i < groups; i++) await_slot(i);
+        int row = lane / 4, group = row / M::ROWS;  // the rows of missing groups are multiplied and not used
+        const char *weights = slot_at(group < groups ? group : 0) + (warp * M::COLUMN_STEPS * M::ROWS + row % M::ROWS) * (COLUMN_BLOCK * 2) + lane % 4 * 16;
+        float sums[4][4] = {};
+#pragma unroll
+        for (int i = 0; i < M::COLUMN_STEPS; i++) {
+            Fragment x = fragment(i);
+            uint4 w = *(const uint4 *)(weights + i * M::ROWS * (COLUMN_BLOCK * 2));
+            multiply_tiles(sums[i % 2 * 2], x.value.x, x.rest.x, x.value.y, x.rest.y, w.x, w.y);
+            multiply_tiles(sums[i % 2 * 2 + 1], x.value.z, x.rest.z, x.value.w, x.rest.w, w.z, w.w);
+        }
+        release_slots(groups);
+#pragma unroll
+        for (int i = 0; i < 4; i++) sums[0][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
+        return {sums[0][0] + sums[0][2], sums[0][1] + sums[0][3]};
+    }
+
+    // Multiply this block's rows of a matrix with an input (and its rest, if float32 was split into two) and call
+    // finish(first row of the block's, number of rows, their products) once for every ROUND_ROWS rows at most.
+    template <class M, bool WITH_REST, class Finish> DEVICE void multiply(const u16 *input, const u16 *rest, int layer, Finish finish) {
+        constexpr bool IN_REGISTERS = M::COLUMN_STEPS * (WITH_REST ? 8 : 4) <= 64;
+        Share share = share_of<M>(index, layer);
+        int columns = warp * M::COLUMN_STEPS * COLUMN_BLOCK;
+        Fragment kept[IN_REGISTERS ? M::COLUMN_STEPS : 1];
+        if (IN_REGISTERS)
+#pragma unroll
+            for (int i = 0; i < M::COLUMN_STEPS; i++) kept[i] = load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK);
+        auto fragment = [&](int i) {
+            return IN_REGISTERS ? kept[i] : load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK);
+        };
+        float *products = shared.scratch;
+        for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
+            int end = least(share.count, first + M::ROUND_GROUPS);
+#pragma unroll 2
+            for (int g = first; g < end; g += M::PASS_GROUPS) {
+                int groups = least(M::PASS_GROUPS, end - g);
+                float2 two = multiply_pass<M>(fragment, groups);
+                int row = lane * 2;
+                if (row < groups * M::ROWS) products[((g - first) * M::ROWS + row) * WARPS + warp] = two.x;
+                if (row + 1 < groups * M::ROWS) products[((g - first) * M::ROWS + row + 1) * WARPS + warp] = two.y;
+            }
+            consumers_sync();
+            finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
+            products = products == shared.scratch ? shared.scratch + ROUND_ROWS * WARPS : shared.scratch;
+        }
+    }
+
+    DEVICE float product(const float *products, int row) {
+        float4 a = *(const float4 *)(products + row * WARPS), b = *(const float4 *)(products + row * WARPS + 4);
+        return ((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w));
+    }
+
+    DEVICE void project_qkv(int layer) {
+        multiply<Qkv, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
+            int row = first + thread;
+            if (thread >= rows || row >= QKV_ROWS) return;
+            float bias = QKV_BIAS ? launch.qkv_bias[layer * QKV_ROWS + row] : 0.f;
+            put_at(QKV_AT + row, fmaf(product(products, thread), scale, bias));
+        });
+    }
+
+    // A projection back to the residual, which is added; `site` is 0 after attention, 1 after the MLP.
+    template <class M> DEVICE void project_back(const u16 *input, int layer, int site, int at) {
+        multiply<M, false>(input, 0, layer, [&](int first, int rows, const float *products) {
+            int row = first + thread;
+            if (thread >= rows || row >= HIDDEN) return;
+            float value = product(products, thread) + shared.residual[row];
+            put_at(at + row, value);
+            if (launch.residuals) launch.residuals[((u64)(step * LAYERS + layer) * 2 + site) * HIDDEN + row] = value;
+        });
+    }
+
+    // A group holds as many rows of the gate as of the up projection.
+    DEVICE float gated_unit(const float *products, int unit) {
+        constexpr int UNITS = GateUp::ROWS / 2;
+        int gate_row = unit / UNITS * GateUp::ROWS + unit % UNITS;
+        float gate = product(products, gate_row) * scale, up = product(products, gate_row + UNITS) * scale;
+        return gate / (1.f + __expf(-gate)) * up;
+    }
+
+    DEVICE void project_gate_up(int layer) {
+        multiply<GateUp, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
+            int unit = first / 2 + 2 * thread;
+            if (4 * thread >= rows || unit >= INNER) return;
+            put_at(GATED_AT + unit / 2, bfloat16_pair(gated_unit(products, 2 * thread), gated_unit(products, 2 * thread + 1)));
+        });
+    }
+
+    // Attention ----------------------------------------------------------------------------------------------------------
+
+    static constexpr int KEY_LANES = HEAD_SIZE / 8;      // lanes that read one key, 16 bytes each
+    static constexpr int KEYS_AT_ONCE = 32 / KEY_LANES;
+    static constexpr int KEY_STEPS = PAGE / WARPS / KEYS_AT_ONCE;
+    static constexpr int HALF = HEAD_SIZE / 2;           // RoPE turns value i with value i + HALF
+
+    struct Softmax {                                     // of one warp's keys, over a lane's eight values
+        float query[QUERIES][8], value[QUERIES][8], maximum[QUERIES], sum[QUERIES];
+    };
+
+    // STEPS * KEYS_AT_ONCE keys, of which this lane's are valid as valid(step) says.
+    template <int STEPS, class Valid, class Keys, class Values>
+    DEVICE void attend(Softmax &state, Valid valid, Keys keys, Values values) {
+        float score[QUERIES][STEPS];
+        keys([&](int i, uint4 pairs) {
+#pragma unroll
+            for (int q = 0; q < QUERIES; q++) score[q][i] = dot8(pairs, state.query[q], 0.f);
+        });
+#pragma unroll
+        for (int q = 0; q < QUERIES; q++) {
+            float maximum = state.maximum[q];
+#pragma unroll
+            for (int i = 0; i < STEPS; i++) {
+#pragma unroll
+                for (int mask = 1; mask < KEY_LANES; mask <<= 1) score[q][i] += from_lane_xor(score[q][i], mask);
+                if (valid(i)) maximum = fmaxf(maximum, score[q][i]);
+            }
+#pragma unroll
+            for (int mask = KEY_LANES; mask < 32; mask <<= 1) maximum = fmaxf(maximum, from_lane_xor(maximum, mask));
+            float shrink = exp2f(state.maximum[q] - maximum);
+            state.maximum[q] = maximum;
+            state.sum[q] *= shrink;
+#pragma unroll
+            for (int i = 0; i < STEPS; i++) {
+                score[q][i] = valid(i) ? exp2f(score[q][i] - maximum) : 0.f;
+                state.sum[q] += score[q][i];
+            }
+#pragma unroll
+            for (int e = 0; e < 8; e++) state.value[q][e] *= shrink;
+        }
+        values([&](int i, uint4 pairs) {
+            float value[8];
+            unpack(pairs, value);
+            if (!valid(i)) return;  // what a page holds beyond its tokens may be anything
+#pragma unroll
+            for (int q = 0; q < QUERIES; q++)
+#pragma unroll
+                for (int e = 0; e < 8; e++) state.value[q][e] = fmaf(score[q][i], value[e], state.value[q][e]);
+        });
+    }
+
+    DEVICE void attend_page(Softmax &state, int tokens) {
+        auto read_slot = [&](auto use) {
+            const char *segment = await_slot() + warp * (PAGE_BYTES / WARPS) + lane * 16;
+#pragma unroll
+            for (int i = 0; i < KEY_STEPS; i++) use(i, *(const uint4 *)(segment + i * 512));
+            release_slots();
+        };
+        int first = warp * (PAGE / WARPS) + lane / KEY_LANES;
+        attend<KEY_STEPS>(state, [&](int i) { return first + i * KEYS_AT_ONCE < tokens; }, read_slot, read_slot);
+    }
+
+    DEVICE void attend_current(Softmax &state) {
+        int at = lane % KEY_LANES * 8;
+        attend<1>(state, [&](int) { return lane < KEY_LANES; }, [&](auto use) { use(0, *(const uint4 *)(shared.key + at)); },
+                  [&](auto use) { use(0, *(const uint4 *)(shared.value + at)); });
+    }
+
+    struct HeadPart { float2 first, second; };  // a lane's two values of each half of a head
+
+    DEVICE HeadPart load_part(const float *head) {
+        if (2 * lane >= HALF) return {};
+        return {*(const float2 *)(head + 2 * lane), *(const float2 *)(head + HALF + 2 * lane)};
+    }
+
+    DEVICE HeadPart await_part(int at) {
+        HeadPart part = {};
+        if (2 * lane < HALF) {
+            const Word *words = launch.exchange + at + 2 * lane;
+            uint4 first, second;
+            Patience patience;
+            do first = get_two(words), second = get_two(words + HALF);
+            while ((first.y != tag || first.w != tag || second.y != tag || second.w != tag) && !gave_up(*this, patience));
+            part = {{bits_float(first.x), bits_float(first.z)}, {bits_float(second.x), bits_float(second.z)}};
+        }
+        warp_sync();
+        return part;
+    }
+
+    DEVICE HeadPart normed_part(HeadPart x, const HeadPart &norm) {
+        if (!HEAD_NORMS) return x;
+        float squares = fmaf(x.first.x, x.first.x, x.first.y * x.first.y) + fmaf(x.second.x, x.second.x, x.second.y * x.second.y);
+        float factor = rsqrtf(warp_sum(squares) * (1.f / HEAD_SIZE) + EPSILON);
+        return {{x.first.x * (factor * norm.first.x), x.first.y * (factor * norm.first.y)},
+                {x.second.x * (factor * norm.second.x), x.second.y * (factor * norm.second.y)}};
+    }
+
+    // `rotation` has the cosines in its first half, the sines in its second.
+    DEVICE HeadPart rotated_part(const HeadPart &x, const HeadPart &rotation) {
+        float2 cosine = rotation.first, sine = rotation.second;
+        return {{x.first.x * cosine.x - x.second.x * sine.x, x.first.y * cosine.y - x.second.y * sine.y},
+                {x.second.x * cosine.x + x.first.x * sine.x, x.second.y * cosine.y + x.first.y * sine.y}};
+    }
+
+    DEVICE void store_part(float *head, const HeadPart &x, float factor) {
+        if (2 * lane >= HALF) return;
+        *(float2 *)(head + 2 * lane) = {x.first.x * factor, x.first.y * factor};
+        *(float2 *)(head + HALF + 2 * lane) = {x.second.x * factor, x.second.y * factor};
+    }
+
+    DEVICE void store_part(u16 *head, const HeadPart &x) {
+        if (2 * lane >= HALF) return;
+        *(u32 *)(head + 2 * lane) = bfloat16_pair(x.first.x, x.first.y);
+        *(u32 *)(head + HALF + 2 * lane) = bfloat16_pair(x.second.x, x.second.y);
+    }
+
+    // This head's queries, and if it is this member's the current token's key and value, into shared memory: a warp for each.
+    DEVICE void gather_heads(const AttentionShare &share, int layer, int position) {
+        HeadPart rotation = load_part(launch.rotation + (u64)position * HEAD_SIZE), query_norm, key_norm;
+        if (HEAD_NORMS) {
+            query_norm = load_part(launch.head_norms + 2 * layer * HEAD_SIZE);
+            key_norm = load_part(launch.head_norms + (2 * layer + 1) * HEAD_SIZE);
+        }
+        for (int head = warp; head < (share.current ? QUERIES + 2 : QUERIES); head += WARPS) {
+            if (head < QUERIES) {
+                HeadPart query = await_part(QKV_AT + share.head * QUERY_VALUES + head * HEAD_SIZE);
+                store_part(shared.query + head * HEAD_SIZE, rotated_part(normed_part(query, query_norm), rotation), QUERY_SCALE);
+            } else if (head == QUERIES) {
+                HeadPart key = await_part(QKV_AT + ATTENDED + share.head * HEAD_SIZE);
+                store_part(shared.key, rotated_part(normed_part(key, key_norm), rotation));
+            } else {
+                store_part(shared.value, await_part(QKV_AT + ATTENDED + KV_VALUES + share.head * HEAD_SIZE));
+            }
+        }
+        consumers_sync();
+    }
+
+    // What this warp attended to, into shared memory.
+    DEVICE void leave_values(Softmax &state) {
+#pragma unroll
+        for (int q = 0; q < QUERIES; q++) {
+#pragma unroll
+            for (int mask = KEY_LANES; mask < 32; mask <<= 1) {
+                state.sum[q] += from_lane_xor(state.sum[q], mask);
+#pragma unroll
+                for (int e = 0; e < 8; e++) state.value[q][e] += from_lane_xor(state.value[q][e], mask);
+            }
+            float *target = shared.scratch + warp * QUERY_VALUES + q * HEAD_SIZE + lane * 8;
+            if (lane < KEY_LANES)
+#pragma unroll
+                for (int e = 0; e < 8; e++) target[e] = state.value[q][e];
+            if (lane == 0) shared.maximum[warp][q] = state.maximum[q], shared.sum[warp][q] = state.sum[q];
+        }
+        consumers_sync();
+    }
+
+    DEVICE int partial_at(int head, int chunk, int query) {
+        return PARTIAL_AT + ((head * MEMBERS + chunk) * QUERIES + query) * PARTIAL_WORDS;
+    }
+
+    // Merge the warps, and write the values, or with more than one chunk what gather_chunks or merge_chunks needs.
+    DEVICE void put_values(const AttentionShare &share) {
+        for (int i = 2 * thread; i < QUERY_VALUES; i += 2 * THREADS) {
+            int query = i / HEAD_SIZE, at = i % HEAD_SIZE;
+            float maximum = LOWEST, sum = 0, first = 0, second = 0;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) maximum = fmaxf(maximum, shared.maximum[w][query]);
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                float factor = exp2f(shared.maximum[w][query] - maximum);
+                float2 values = *(const float2 *)(shared.scratch + w * QUERY_VALUES + i);
+                sum = fmaf(factor, shared.sum[w][query], sum);
+                first = fmaf(factor, values.x, first), second = fmaf(factor, values.y, second);
+            }
+            if (share.partials() == 1) {
+                put_at(ATTENDED_AT + (share.head * QUERY_VALUES + i) / 2, bfloat16_pair(first / sum, second / sum));
+                continue;
+            }
+            int words = partial_at(share.head, share.chunk, query);
+            if (share.merged_by_all()) {
+                put_at(words + at / 2, bfloat16_pair(first / sum, second / sum));
+                if (at == 0) put_at(words + HALF, maximum), put_at(words + HALF + 1, sum);
+                continue;
+            }
+            put_at(words + at, first), put_at(words + at + 1, second);
+            if (at == 0) put_at(words + HEAD_SIZE, maximum), put_at(words + HEAD_SIZE + 1, sum);
+        }
+    }
+
+    // Keep the current key and value; nobody reads them before the next token.
+    DEVICE void store_key_and_value(u64 key_offset) {
+        if (thread >= HEAD_SIZE) return;
+        int kind = thread / HALF, at = thread % HALF;
+        u32 *row = (u32 *)(launch.pool + key_offset + kind * (KV_HEADS * PAGE * HEAD_SIZE));
+        row[at] = ((const u32 *)(kind ? shared.value : shared.key))[at];
+    }
+
+    // Merge this member's slice of the head's values over the chunks, in order.
+    DEVICE void merge_chunks(const AttentionShare &share) {
+        constexpr int LOADS = SLICE / 2 + 1;  // the last is the maximum and the sum
+        int first = share.member * SLICE, query = first / HEAD_SIZE;
+        for (int i = thread; i < share.partials() * LOADS; i += THREADS) {
+            int chunk = i / LOADS, load = i % LOADS;
+            int at = load < SLICE / 2 ? first % HEAD_SIZE + 2 * load : HEAD_SIZE;
+            uint4 two = await_two(launch.exchange + partial_at(share.head, chunk, query) + at);
+            shared.merged[chunk][2 * load] = bits_float(two.x), shared.merged[chunk][2 * load + 1] = bits_float(two.z);
+        }
+        consumers_sync();
+        if (thread >= SLICE / 2) return;
+        float maximum = LOWEST, sum = 0, low = 0, high = 0;
+        for (int c = 0; c < share.partials(); c++) maximum = fmaxf(maximum, shared.merged[c][SLICE]);
+        for (int c = 0; c < share.partials(); c++) {
+            const float *partial = shared.merged[c];
+            float factor = exp2f(partial[SLICE] - maximum);
+            sum = fmaf(factor, partial[SLICE + 1], sum);
+            low = fmaf(factor, partial[2 * thread], low), high = fmaf(factor, partial[2 * thread + 1], high);
+        }
+        put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(low / sum, high / sum));
+    }
+
+    // Gather all heads' values of few chunks, and merge them in order on the way.
+    template <int CHUNKS> DEVICE void gather_chunks() {
+        for (int part = thread; part < ATTENDED / 4; part += THREADS) {  // four values
+            int head = part * 4 / HEAD_SIZE, at = part * 4 % HEAD_SIZE / 2;
+            uint4 values[CHUNKS], weights[CHUNKS];
+            Patience patience;
+            bool complete;
+            do {
+                complete = true;
+#pragma unroll
+                for (int c = 0; c < CHUNKS; c++) {
+                    const Word *words = launch.exchange + partial_at(head / QUERIES, c, head % QUERIES);
+                    values[c] = get_two(words + at), weights[c] = get_two(words + HALF);
+                }
+#pragma unroll
+                for (int c = 0; c < CHUNKS; c++)
+                    complete &= (values[c].y == tag) & (values[c].w == tag) & (weights[c].y == tag) & (weights[c].w == tag);
+            } while (!complete && !gave_up(*this, patience));
+            float maximum = LOWEST, sum = 0, x[4] = {};
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) maximum = fmaxf(maximum, bits_float(weights[c].x));
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++) {
+                float weight = exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
+                sum += weight;
+                x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
+                x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
+            }
+            float factor = 1.f / sum;
+            uint2 rounded = {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
+            *(uint2 *)(shared.attended + 4 * part) = rounded;
+        }
+        consumers_sync();
+    }
+
+    DEVICE void gather_attended(const AttentionShare &share) {
+        if (!share.merged_by_all()) gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
+        else if (share.partials() == 2) gather_chunks<2>();
+        else if (share.partials() == 3) gather_chunks<3>();
+        else gather_chunks<4>();
+    }
+
+    DEVICE void attention(int layer, int position) {
+        AttentionShare share(index, layer, position);
+        if (share.active) {
+            u64 key_offset = page_offset(launch, position / PAGE, layer, 0, share.head) + position % PAGE * HEAD_SIZE;
+            gather_heads(share, layer, position);
+            Softmax state;
+#pragma unroll
+            for (int q = 0; q < QUERIES; q++) {
+                const float *query = shared.query + q * HEAD_SIZE + lane % KEY_LANES * 8;
+                state.maximum[q] = LOWEST, state.sum[q] = 0;
+#pragma unroll
+                for (int e = 0; e < 8; e++) state.query[q][e] = query[e], state.value[q][e] = 0;
+            }
+            share.each_page(position, [&](int page) { attend_page(state, position - page * PAGE); });
+            if (share.current && warp == 0) attend_current(state);
+            leave_values(state);
+            put_values(share);
+            if (share.current) store_key_and_value(key_offset);
+        }
+        if (share.merged_by_members() && share.member < MERGERS) merge_chunks(share);
+        gather_attended(share);
+    }
+
+    // The head -----------------------------------------------------------------------------------------------------------
+
+    static DEVICE void keep_better(float &score, int &id, float other_score, int other_id) {
+        if (other_score > score || (other_score == score && other_id < id)) score = other_score, id = other_id;
+    }
+    static DEVICE void best_of_warp(float &score, int &id) {
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) {
+            float other = from_lane_xor(score, mask);
+            int other_id = from_lane_xor(id, mask);
+            keep_better(score, id, other, other_id);
+        }
+    }
+
+    // Score this block's rows; thread 0 writes the best one for all.
+    DEVICE void score_rows() {
+        float *scores = launch.scores && step >= launch.scores_from ? launch.scores + (u64)(step - launch.scores_from) * VOCABULARY : 0;
+        float best = -INFINITE;
+        int id = VOCABULARY;
+        multiply<Head, true>(shared.normed, shared.normed_rest, LAYERS, [&](int first, int rows, const float *products) {
+            int row = first + thread;
+            if (thread >= rows || row >= VOCABULARY) return;
+            float score = product(products, thread) * scale;
+            if (scores) scores[row] = score;
+            bool number = fabsf(score) < INFINITE;
+            keep_better(best, id, number ? score : INFINITE, number ? row : NO_ID);
+        });
+        best_of_warp(best, id);
+        if (lane == 0) shared.best_score[warp] = best, shared.best_id[warp] = id;
+        consumers_sync();
+        if (thread) return;
+        for (int w = 1; w < WARPS; w++) keep_better(best, id, shared.best_score[w], shared.best_id[w]);
+        fence_for_copies();
+        fence();  // the keys and values that this block stored, before the words that say so
+        put_at(BEST_AT + 2 * index, best), put_at(BEST_AT + 2 * index + 1, (u32)id);
+    }
+
+    // The best of all blocks, the same for all threads.
+    DEVICE int choose() {
+        float best = -INFINITE;
+        int id = VOCABULARY;
+        for (int b = thread; b < BLOCKS; b += THREADS) {
+            uint4 two = await_two(launch.exchange + BEST_AT + 2 * b);
+            keep_better(best, id, bits_float(two.x), (int)two.z);
+        }
+        fence();  // what the blocks stored before, before what follows
+        warp_sync();
+        best_of_warp(best, id);
+        if (lane == 0) shared.chosen_score[warp] = best, shared.chosen_id[warp] = id;
+        consumers_sync();
+        best = shared.chosen_score[0], id = shared.chosen_id[0];
+#pragma unroll
+        for (int w = 1; w < WARPS; w++) keep_better(best, id, shared.chosen_score[w], shared.chosen_id[w]);
+        return id;
+    }
+
+    // All ---------------------------------------------------------------------------------------------------------------
+
+    DEVICE void run_layers(int position) {
+        for (int layer = 0; layer < LAYERS; layer++) {
+            if (layer > 0) gather_residual(RESIDUAL_AT, 2 * layer);
+            tag++;
+            project_qkv(layer);
+            attention(layer, position);
+            project_back<Output>(shared.attended, layer, 0, MIDDLE_AT);
+            gather_residual(MIDDLE_AT, 2 * layer + 1);
+            project_gate_up(layer);
+            gather_activations<INNER>(GATED_AT, shared.gated);
+            project_back<Down>(shared.gated, layer, 1, RESIDUAL_AT);
+        }
+        gather_residual(RESIDUAL_AT, 2 * LAYERS);
+    }
+
+    // Whether to go on after a token: thread 0 decides for its block, and all blocks alike unless they gave up.
+    DEVICE bool finish_token(int id) {
+        if (thread == 0) {
+            bool more = step + 1 < launch.steps && id != NO_ID && !shared.halted;
+            if (index == 0 && !shared.halted) {
+                launch.chosen_ids[step] = id;
+                launch.status[1] = step + 1;
+            }
+            if (step + 1 >= launch.given)
+                for (int i = 0; i < launch.stops; i++) more &= launch.stop_ids[i] != id;
+            shared.more = more;
+            if (!more) shared.halted = 1;
+            barrier_arrive(&shared.token_begun);
+        }
+        consumers_sync();
+        return shared.more;
+    }
+
+    DEVICE void run() {
+        int id = launch.given_ids[0];
+        for (bool more = true; more; step++) {
+            embed(id);
+            run_layers(launch.start + step);
+            tag++;
+            score_rows();
+            id = choose();
+            more = finish_token(id);
+            if (step + 1 < launch.given) id = launch.given_ids[step + 1];
+        }
+    }
+};
+
+DEVICE void prepare(const Block &block) {
+    Shared &shared = block.shared;
+    if (block.thread == 0) {
+        for (int i = 0; i < SLOTS; i++) {
+            barrier_init(&shared.full[i][0], 1), barrier_init(&shared.full[i][1], 1);
+            barrier_init(&shared.empty[i], WARPS);
+        }
+        barrier_init(&shared.token_begun, 1);
+        shared.halted = 0;
+        publish_barriers();
+    }
+    // The columns of padding, whose weights are zero, must be numbers.
+    for (int i = HIDDEN + block.thread; i < NORMED; i += THREADS + 32) shared.normed[i] = shared.normed_rest[i] = 0;
+    for (int i = ATTENDED + block.thread; i < Output::COLUMNS; i += THREADS + 32) shared.attended[i] = 0;
+    for (int i = INNER + block.thread; i < Down::COLUMNS; i += THREADS + 32) shared.gated[i] = 0;
+    block_sync();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS + 32, 1) decode(const __grid_constant__ Launch launch) {
+    int thread = thread_index();
+    Block block{launch, shared_memory(), block_index(), thread, thread / 32, thread % 32};
+    if (block.index == launch.absent_block) return;
+    prepare(block);
+    if (block.warp < WARPS) Consumer(block).run();
+    else if (block.lane == 0) Producer{block, evict_first()}.run();
+}

@@ -1,0 +1,85 @@
+"""The persistent kernel, compiled for the host and run on numpy's arrays by simulated_device.cpp."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from glassformer.engine.cpu.build import find_compiler
+from glassformer.engine.gpu.persistent import schedule as schedules
+from glassformer.engine.gpu.persistent.launch import Launch
+from glassformer.engine.gpu.persistent.schedule import PAGE, UNIT, Schedule
+from tests.engine.gpu.reference import RandomModel, rotation_table, to_bfloat16
+
+SOURCE = Path(__file__).with_name("simulated_device.cpp")
+KERNEL = Path(schedules.__file__).parent
+
+
+def compile_simulation(schedule: Schedule, folder: Path, flight: int | None = None) -> ctypes.CDLL:
+    target = folder / "simulation.so"
+    definitions = [f"-D{name}={value}" for name, value in schedule.definitions(flight).items()]
+    flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", f"-I{KERNEL}"]
+    subprocess.run([*find_compiler(), *flags, *definitions, str(SOURCE), "-o", str(target)], check=True)
+    return ctypes.CDLL(str(target))
+
+
+class SimulatedDecoder:
+    """A model's arrays, and launches that read and write them."""
+
+    def __init__(self, model: RandomModel, schedule: Schedule, library: ctypes.CDLL, pages: int = 4) -> None:
+        self.model, self.schedule, self.library, shape = model, schedule, library, model.shape
+        self.stream = np.zeros(schedule.stream_shape, np.uint16)
+        for name, layer in schedule.matrices_in_order():
+            parts = [to_bfloat16(part) for part in model.matrices(name, layer)]
+            schedule.pack(name, parts, self.stream, schedule.places(name, layer))
+        self.embedding = to_bfloat16(model.embedding)
+        self.rotation = rotation_table(pages * PAGE, shape.head_size)
+        self.pool = np.full((2 * pages, shape.layers, 2, shape.kv_heads, PAGE, shape.head_size), 0xFFFF, np.uint16)
+        self.page_table = np.random.default_rng(1).permutation(2 * pages)[:pages].astype(np.int32)
+        self.exchange = np.zeros((library.exchange_words() + 1, 2), np.uint32)
+        self.words = self.exchange[self.exchange.ctypes.data % 16 // 8 :]
+        self.tag = 0
+
+    def write_cache(self, cache: NDArray[np.float32]) -> None:
+        """Fill the pages with keys and values (layers, 2, kv_heads, tokens, head_size)."""
+        for token in range(cache.shape[3]):
+            self.pool[self.page_table[token // PAGE], :, :, :, token % PAGE] = to_bfloat16(cache[:, :, :, token])
+
+    def run(
+        self,
+        ids: list[int],
+        start: int,
+        steps: int,
+        *,
+        stop_ids: tuple[int, ...] = (),
+        watched: bool = True,
+        absent_block: int = -1,
+        seed: int = 1,
+        patience: int = 20_000_000,
+    ) -> None:
+        shape = self.model.shape
+        self.status, self.chosen = np.zeros(4, np.int32), np.full(steps, -2, np.int32)
+        self.scores = np.full((steps, shape.vocabulary), np.nan, np.float32)
+        self.residuals = np.full((steps, shape.layers, 2, shape.hidden), np.nan, np.float32)
+        arrays = {
+            "stream": self.stream, "embedding": self.embedding, "norms": self.model.norms,
+            "head_norms": self.model.head_norms,
+            "qkv_bias": self.model.qkv_bias, "rotation": self.rotation, "pool": self.pool, "page_table": self.page_table,
+            "exchange": self.words, "given_ids": np.array(ids, np.int32), "stop_ids": np.array(stop_ids, np.int32),
+            "chosen_ids": self.chosen, "status": self.status,
+        }  # fmt: skip
+        if watched:
+            arrays |= {"scores": self.scores, "residuals": self.residuals}
+        launch = Launch(
+            **{name: array.ctypes.data for name, array in arrays.items()},
+            stream_stride=self.schedule.stream_units * UNIT * 2,
+            patience=patience, start=start, steps=steps, given=len(ids), stops=len(stop_ids), tag=self.tag,
+            absent_block=absent_block,
+        )  # fmt: skip
+        if self.library.simulate(ctypes.byref(launch), ctypes.c_uint64(seed), ctypes.c_uint64(400_000_000)):
+            raise RuntimeError("the simulated kernel did not end")
+        self.tag += steps * (shape.layers + 1)

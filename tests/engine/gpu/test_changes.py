@@ -1,0 +1,71 @@
+"""Changes in the GPU engine: at every site what they are in the plain executor, and in no row but their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.engine.protocol import Feed
+from glassformer.errors import SiteError
+from glassformer.sites import Change, all_sites, axes
+from tests.engine.cpu.test_changes import assert_close, run
+from tests.engine.executors import Subject
+from tests.parity import reference
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+Tiny = Callable[..., Subject]
+
+
+@pytest.mark.parametrize("family", [*reference.DECODERS, *reference.PAIRS])
+def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
+    subject = tiny(family)
+    plain, gpu = subject.plain(), subject.gpu()
+    before = run(subject, gpu, subject.watch("*"))
+    draw = np.random.default_rng(5)
+    sites = all_sites(subject.blueprint.blocks, subject.blueprint.encoder_blocks)
+    for site in sites if family == "llama" else sites[:: len(sites) // 9]:
+        shift = draw.standard_normal(before[0][site].shape[-1]).astype(np.float32)
+        shift = 0.3 if "keys" in axes(site) or "pattern" in site else shift  # a pattern grows with its row
+        watch = subject.watch(site, "final", changes={site: Change(scale=0.5, shift=shift)})
+        assert_close(run(subject, gpu, watch), run(subject, plain, watch))
+
+
+def test_a_change_is_in_no_row_but_its_own(tiny: Tiny) -> None:
+    subject = tiny("qwen3")
+    executor, (prompts, _) = subject.gpu(), subject.rows((7, 3))
+    alone = [executor.run([Feed(executor.open(), ids)])[0].host() for ids in prompts]
+    watch = subject.watch(changes={"blocks.1.residual": Change(scale=0, positions=[2])})
+    changed, other = executor.run([Feed(executor.open(), prompts[0], watch=watch), Feed(executor.open(), prompts[1])])
+    assert np.allclose(other.host(), alone[1], atol=1e-5)
+    assert not np.allclose(changed.host(), alone[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("shift", [torch.full((48,), 0.5, dtype=torch.float64), np.full(48, 0.5, np.float32), 0.5])
+def test_shifts_of_any_library(shift: object, tiny: Tiny) -> None:
+    subject = tiny("llama")
+    executor = subject.gpu()
+    watch = subject.watch("blocks.0.residual", changes={"blocks.0.residual": Change(scale=0, shift=shift)})
+    (scores,) = executor.run([Feed(executor.open(), [3, 4], watch=watch)])
+    assert torch.equal(scores.sites["blocks.0.residual"], torch.full((1, 2, 48), 0.5))
+
+
+def test_a_change_that_does_not_fit_is_refused(tiny: Tiny) -> None:
+    executor = tiny("llama").gpu()
+    watch = tiny("llama").watch(changes={"blocks.0.residual": Change(shift=np.ones(7, np.float32))})
+    row = executor.open()
+    with pytest.raises(SiteError, match="a Change does not fit what it changes"):
+        executor.run([Feed(row, [3, 4], watch=watch)])
+    assert row.length == 0
+
+
+def test_changed_scores(tiny: Tiny) -> None:
+    subject = tiny("llama")
+    executor = subject.gpu()
+    watch = subject.watch("scores", changes={"scores": Change(scale=0, shift=2.0)})
+    (scores,) = executor.run([Feed(executor.open(), [3, 4], watch=watch)])
+    assert (scores.host() == 2).all()
+    assert (scores.sites["scores"] == 2).all()

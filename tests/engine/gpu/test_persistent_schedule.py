@@ -1,0 +1,144 @@
+"""What of the persistent kernel is data: the fit of shapes, the division of rows, the stream and its inverse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule, misfit, plan_matrix
+
+SHARED_BYTES = 232_448
+QWEN3_600M = DecoderShape(28, 1024, 16, 8, 128, 3072, 151_936, 1e-6, head_norms=True)
+LLAMA3_8B = DecoderShape(32, 4096, 32, 8, 128, 14_336, 128_256, 1e-5)
+SHAPES = {
+    "Qwen3-0.6B": QWEN3_600M,
+    "Llama-3-8B": LLAMA3_8B,
+    "Qwen2.5-0.5B": DecoderShape(24, 896, 14, 2, 64, 4864, 151_936, 1e-6, qkv_bias=True),
+    "SmolLM2-135M": DecoderShape(30, 576, 9, 3, 64, 1536, 49_152, 1e-5),
+    "Llama-3.2-1B": DecoderShape(16, 2048, 32, 8, 64, 8192, 128_256, 1e-5),
+}
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> DecoderShape:
+    kv_heads, queries = draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 3))
+    return DecoderShape(
+        layers=draw(st.integers(1, 3)),
+        hidden=8 * draw(st.integers(8, 300)),
+        heads=kv_heads * queries,
+        kv_heads=kv_heads,
+        head_size=draw(st.sampled_from([64, 128])),
+        inner=8 * draw(st.integers(8, 300)),
+        vocabulary=draw(st.integers(100, 3000)),
+        epsilon=1e-6,
+    )
+
+
+def parts_of(shape: DecoderShape, name: str) -> list[int]:
+    """The numbers of rows of a matrix's parts."""
+    kv_rows = shape.kv_heads * shape.head_size
+    return {
+        "qkv": [shape.attended, kv_rows, kv_rows],
+        "output": [shape.hidden],
+        "gate_up": [shape.inner, shape.inner],
+        "down": [shape.hidden],
+        "head": [shape.vocabulary],
+    }[name]
+
+
+@settings(max_examples=10, deadline=None)
+@given(shapes(), st.integers(2, 40))
+def test_unpacking_the_stream_gives_every_matrix_back(shape: DecoderShape, multiprocessors: int) -> None:
+    schedule, random = Schedule(shape, multiprocessors, SHARED_BYTES), np.random.default_rng(0)
+    stream, packed = np.zeros(schedule.stream_shape, np.uint16), {}
+    for name, layer in schedule.matrices_in_order():
+        columns = schedule.matrices[name].columns
+        parts = [random.integers(1, 1 << 16, (rows, columns), np.uint16) for rows in parts_of(shape, name)]
+        schedule.pack(name, parts, stream, schedule.places(name, layer))
+        packed[name, layer] = parts
+    for (name, layer), parts in packed.items():
+        unpacked = schedule.unpack(name, [len(part) for part in parts], stream, schedule.places(name, layer))
+        assert all(np.array_equal(*pair) for pair in zip(unpacked, parts, strict=True))
+    assert np.count_nonzero(stream) == sum(part.size for parts in packed.values() for part in parts)
+
+
+@settings(max_examples=50, deadline=None)
+@given(shapes(), st.integers(2, 140))
+def test_every_group_belongs_to_one_block_and_every_block_owns_a_part_of_every_matrix(
+    shape: DecoderShape, multiprocessors: int
+) -> None:
+    schedule = Schedule(shape, multiprocessors, SHARED_BYTES)
+    for name, layer in schedule.matrices_in_order():
+        plan = schedule.matrices[name]
+        owned = [schedule.share(name, layer, block) for block in range(schedule.blocks)]
+        groups = sorted(group for first, count in owned for group in range(first, first + count))
+        assert groups == list(range(plan.groups))
+        counts = {count for _, count in owned}
+        assert min(counts) >= 1
+        assert max(counts) == plan.most
+        assert max(counts) - min(counts) in (0, plan.bundle)
+        assert plan.groups * plan.rows_per_group >= plan.rows
+        assert plan.padded_columns >= plan.columns
+
+
+@settings(max_examples=10, deadline=None)
+@given(shapes(), st.integers(2, 40))
+def test_a_blocks_stream_is_its_groups_in_the_order_of_use_without_gaps(shape: DecoderShape, multiprocessors: int) -> None:
+    schedule = Schedule(shape, multiprocessors, SHARED_BYTES)
+    places = [schedule.places(name, layer) for name, layer in schedule.matrices_in_order()]
+    of_block: list[list[int]] = [[] for _ in range(schedule.blocks)]
+    for matrix in places:
+        for place in sorted(matrix):
+            of_block[place // schedule.stream_units].append(place % schedule.stream_units)
+    for block, units in enumerate(of_block):
+        assert units == list(range(schedule.units[block]))
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_streams_of_real_shapes_are_balanced_and_waste_little(shape: DecoderShape) -> None:
+    assert misfit(shape, 132, SHARED_BYTES) is None
+    schedule = Schedule(shape, 132, SHARED_BYTES)
+    assert schedule.units.max() / schedule.units.mean() < 1.01
+    layer = shape.qkv_rows * shape.hidden + shape.attended * shape.hidden + 3 * shape.hidden * shape.inner
+    weights = shape.layers * layer + shape.vocabulary * shape.hidden
+    wasted = schedule.units.sum() * schedule.stream_shape[1] / weights
+    assert wasted < (1.35 if shape.hidden == 576 else 1.16)
+
+
+def test_qwen3_and_llama_3_waste_nothing_and_use_every_multiprocessor() -> None:
+    for shape in (QWEN3_600M, LLAMA3_8B):
+        schedule = Schedule(shape, 132, SHARED_BYTES)
+        assert schedule.blocks == 132
+        assert all(plan.padded_columns == plan.columns for plan in schedule.matrices.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        (replace(QWEN3_600M, head_size=80), "heads of 80 values"),
+        (replace(QWEN3_600M, heads=15), "15 heads cannot be divided among 8 KV heads"),
+        (replace(QWEN3_600M, heads=72, kv_heads=8), "9 query heads for each KV head"),
+        (replace(QWEN3_600M, hidden=1020), "the hidden size of 1020 is no multiple of 8"),
+        (replace(QWEN3_600M, inner=3001), "the inner size of 3001 is no multiple of 8"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused_with_the_reason(shape: DecoderShape, reason: str) -> None:
+    assert reason in (misfit(shape, 132, SHARED_BYTES) or "")
+
+
+def test_too_few_blocks_for_the_heads_are_a_reason() -> None:
+    assert "8 KV heads are more than the 7 blocks" in (misfit(QWEN3_600M, 7, SHARED_BYTES) or "")
+    assert "1 blocks for each KV head are fewer than its 2 query heads" in (misfit(QWEN3_600M, 15, SHARED_BYTES) or "")
+
+
+def test_too_little_shared_memory_is_a_reason() -> None:
+    assert "100000 bytes of shared memory are too few" in (misfit(LLAMA3_8B, 132, 100_000) or "")
+
+
+def test_gate_and_up_rows_of_one_unit_are_in_one_group_and_pairs_of_units_in_one_block() -> None:
+    plan = plan_matrix("gate_up", 2 * 14_336, 4096, 132, paired=True)
+    assert (plan.bundle, plan.rows_per_group) == (2, 2)

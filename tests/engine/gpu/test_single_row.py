@@ -1,0 +1,163 @@
+"""A single row, decoded greedily by the persistent kernel in simulation; and models that it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
+from glassformer.engine.gpu import executor as engine
+from glassformer.engine.gpu import single_row
+from glassformer.engine.gpu.executor import GpuExecutor
+from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
+from glassformer.engine.gpu.persistent.schedule import Schedule
+from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
+from glassformer.engine.protocol import Feed
+from glassformer.errors import ExecutorError
+from tests.engine.executors import Subject, write_checkpoint
+from tests.engine.gpu import torch_kernels
+from tests.engine.gpu.simulation import compile_simulation
+from tests.engine.gpu.test_persistent_decoder import SimulatedKernel
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CARD = Card("a simulated GPU", (9, 0), 3, 100_000)
+SHAPE = {
+    "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 64,
+    "vocab_size": 50, "num_hidden_layers": 1,
+}  # fmt: skip
+
+
+def in_bfloat16(tensor: StoredTensor) -> StoredTensor:
+    values = torch.from_numpy(tensor.to_float32()).bfloat16().contiguous().view(torch.uint8).reshape(-1).numpy()
+    return replace(tensor, kind="BF16", file=BufferedFile(Path("memory"), values), offset=0, size=values.size)
+
+
+def on_cpu(subject: Subject, **options: Any) -> GpuExecutor:
+    tensors = {name: in_bfloat16(tensor) for name, tensor in subject.opened.tensors.items()}
+    device = torch.device("cpu")
+    return GpuExecutor(subject.config, subject.blueprint, tensors, device=device, kernels=torch_kernels, **options)
+
+
+@pytest.fixture(scope="module")
+def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    return write_checkpoint(tmp_path_factory.mktemp("qwen3"), "qwen3", **SHAPE)
+
+
+@pytest.fixture(scope="module")
+def simulated(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> SimulatedKernel:
+    layout = fitting_layout(subject.blueprint, on_cpu(subject)._weights, "bf16", CARD)
+    schedule = Schedule(layout.shape, CARD.multiprocessors, CARD.shared_bytes)
+    return SimulatedKernel(compile_simulation(schedule, tmp_path_factory.mktemp("simulation")))
+
+
+@pytest.fixture
+def executor(subject: Subject, simulated: SimulatedKernel, monkeypatch: pytest.MonkeyPatch) -> GpuExecutor:
+    """One that the persistent kernel fits."""
+    decoder = partial(PersistentDecoder, card=CARD, load=lambda schedule, card: simulated, timeout=5.0)
+    monkeypatch.setattr(engine, "PersistentDecoder", decoder)
+    executor = on_cpu(subject)
+    executor._single_row = fitting_layout(subject.blueprint, executor._weights, "bf16", CARD)
+    return executor
+
+
+def test_it_gives_the_tokens_that_the_other_kernels_give(subject: Subject, executor: GpuExecutor) -> None:
+    rows = {}
+    for name, some in (("persistent", executor), ("separate", on_cpu(subject))):
+        row = some.open()
+        some.run([Feed(row, [3, 4, 5])])
+        rows[name] = some.decode_greedily([row], [6], 5).tolist(), row.length
+        (after,) = some.run([Feed(row, [7])])
+        rows[name] += (int(after.host().argmax()),)
+    assert executor._decoder is not None
+    assert rows["persistent"] == rows["separate"]
+    assert rows["persistent"][1] == 8
+
+
+def test_it_is_made_for_some_tokens_and_used_for_any(executor: GpuExecutor) -> None:
+    row = executor.open()
+    executor.decode_greedily([row], [3], 2)
+    assert executor._decoder is None
+    executor.decode_greedily([row], [3], 4)
+    decoder = executor._decoder
+    executor.decode_greedily([row], [3], 1)
+    assert executor._decoder is decoder is not None
+
+
+def test_several_rows_go_through_the_other_kernels(executor: GpuExecutor) -> None:
+    executor.decode_greedily([executor.open(), executor.open()], [3, 4], 4)
+    assert executor._decoder is None
+
+
+def test_many_tokens_take_several_launches(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = executor.decode_greedily([executor.open()], [3], 5)
+    monkeypatch.setattr(engine, "MAX_SINGLE_ROW_STEPS", 2)
+    assert np.array_equal(executor.decode_greedily([executor.open()], [3], 5), whole)
+
+
+def test_scores_that_are_not_numbers_end_it(executor: GpuExecutor) -> None:
+    row = executor.open()
+    executor.run([Feed(row, [3])])
+    executor._pool.tensor[row.pages.pages[0], :, :, :, 0] = torch.nan
+    assert executor.decode_greedily([row], [4], 4).tolist() == [[-1, -1, -1, -1]]
+
+
+def test_a_kernel_that_cannot_be_made_is_noted_once(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def fail(*arguments: Any) -> None:
+        calls.append(arguments)
+        raise ExecutorError("the persistent kernel cannot be compiled.")
+
+    monkeypatch.setattr(engine, "PersistentDecoder", fail)
+    row = executor.open()
+    for _ in range(2):
+        assert executor.decode_greedily([row], [3], 4).min() >= 0
+    assert len(calls) == 1
+    assert executor.describe().notes[-1] == "the persistent kernel cannot be compiled."
+
+
+def test_a_copy_of_the_weights_needs_memory(
+    subject: Subject, executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = executor._single_row
+    assert layout is not None
+    executor._weights.device = torch.device("cuda")
+    monkeypatch.setattr(single_row, "free_memory", lambda device: 1000)
+    with pytest.raises(
+        ExecutorError, match=r"needs 0.0 GB for a copy of the weights, and 0.0 GB of the GPU's memory are free"
+    ):
+        decoder_weights(layout, executor._weights, 64)
+
+
+class TestModelsThatDoNotFit:
+    def test_another_family(self, tiny: Callable[..., Subject]) -> None:
+        subject = tiny("gpt2")
+        with pytest.raises(ExecutorError, match="the persistent kernel does not fit: gpt2 has more than blocks"):
+            fitting_layout(subject.blueprint, on_cpu(subject)._weights, "bf16", CARD)
+
+    def test_another_shape(self, tiny: Callable[..., Subject]) -> None:
+        subject = tiny("llama")
+        with pytest.raises(ExecutorError, match="the persistent kernel does not fit: heads of 12 values do not fit"):
+            fitting_layout(subject.blueprint, on_cpu(subject)._weights, "bf16", CARD)
+
+    def test_an_older_card(self, subject: Subject) -> None:
+        with pytest.raises(ExecutorError, match=r"needs compute capability 9.0, unlike an A100"):
+            fitting_layout(
+                subject.blueprint, on_cpu(subject)._weights, "bf16", replace(CARD, name="an A100", capability=(8, 0))
+            )
+
+    def test_other_dtypes(self, subject: Subject) -> None:
+        for weights, cache in ((on_cpu(subject)._weights, "f16"), (subject.gpu()._weights, "bf16")):
+            with pytest.raises(ExecutorError, match="takes weights, keys and values in bfloat16 only"):
+                fitting_layout(subject.blueprint, weights, cache, CARD)
+
+    def test_without_a_gpu_there_is_a_note(self, subject: Subject) -> None:
+        assert on_cpu(subject).describe().notes[-1] == "the persistent kernel needs a GPU."
