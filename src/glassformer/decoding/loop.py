@@ -108,13 +108,13 @@ class Loop:
         if (ahead := self._ahead.get(key)) is not None:
             token = ahead.ids.pop(0)
             if token != NOT_NUMBERS:
-                ahead.length += 1
+                ahead.length, ahead.last = ahead.length + 1, token
                 if not ahead.ids:
                     del self._ahead[key]
-                lane.feed_next(token)
+                    lane.feed_next(token)
                 return lane.accept(token)
             del self._ahead[key]
-            lane.return_to(ahead.length, lane.feeds[0].ids[0])
+            lane.return_to(ahead.length, ahead.last)
             (self._scores[key],) = run_lanes(self.executor, [lane])  # to say what is wrong with them
         step = lane.choose(self._scores.pop(key))
         if not step.finish:
@@ -143,12 +143,12 @@ class Loop:
         feeds = [lane.feeds[0] for lane in lanes.values()]
         count = min(lane.policy.room - lane.policy.history.step for lane in lanes.values())
         count = min(count, max((len(ahead.ids) for ahead in self._ahead.values()), default=self._ahead_count))
-        lengths = [feed.row.length for feed in feeds]
+        fed, lengths = [feed.ids[0] for feed in feeds], [feed.row.length for feed in feeds]
         began = time.perf_counter()
-        ids = decode([feed.row for feed in feeds], [feed.ids[0] for feed in feeds], count)
+        ids = decode([feed.row for feed in feeds], fed, count)
         in_time = int(AHEAD_SECONDS * count / max(time.perf_counter() - began, 1e-9))
         self._ahead_count = max(1, min(2 * self._ahead_count, MAX_AHEAD, in_time))
-        self._ahead.update(zip(lanes, map(ChosenAhead, ids.tolist(), lengths), strict=True))
+        self._ahead.update(zip(lanes, map(ChosenAhead, ids.tolist(), lengths, fed), strict=True))
 
 
 @dataclass
@@ -157,6 +157,7 @@ class ChosenAhead:
 
     ids: list[int]
     length: int  # of the row, before the token that the first of them follows
+    last: int  # that token
 
 
 def shared_prompts(policies: Sequence[Policy]) -> list[list[Policy]]:

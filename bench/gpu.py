@@ -1,0 +1,294 @@
+"""The GPU engine beside transformers, and beside what the card can do: the same weights, in one run.
+
+    python bench/gpu.py [--rounds 5] [--only decode batches prefill start llama] [--shape qwen3|llama]
+
+Ours goes through the public face: `Model.generate` for one text, `Model.generate_steps` for batches, text or ids out,
+greedy. Each part is a process of its own, for ours and for transformers (eager, and with its static cache and
+`torch.compile`). Beside them stand the limits, measured in the same run: how fast the card reads memory (a token needs every
+weight once, and the keys and values of its context), and how fast it multiplies matrices in bfloat16. Weights are random, of
+Qwen3-0.6B's shape or Llama-3-8B's, and so is the vocabulary, which has a word for each id. Figures are medians.
+
+    decode    one text: tokens/s after a short prompt and after 4,096 tokens, and with ten candidates a token
+    batches   32 and 128 texts of 128 tokens in and 128 out
+    prefill   a prompt of 2,048 tokens
+    start     a fresh process: from loading to the first token
+    llama     one text of Llama-3-8B's shape
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from common import QWEN3_06B, random_checkpoint, report
+
+LLAMA_8B: dict[str, Any] = {
+    "model_type": "llama", "vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 8192, "rope_theta": 5e5,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "eos_token_id": 128001, "dtype": "bfloat16",
+}  # fmt: skip
+TINY: dict[str, Any] = {  # for a try without a card
+    **QWEN3_06B, "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "eos_token_id": 1,
+}  # fmt: skip
+SHAPES = {"qwen3": QWEN3_06B, "llama": LLAMA_8B, "tiny": TINY}
+PARTS = ("decode", "batches", "prefill", "start", "llama")
+GOALS: dict[str, tuple[float, float]] = {  # what must be reached, and what is aimed at
+    "decode tokens/s": (1600, 2400), "decode ÷ static + compile": (5, 8), "decode at 4096, share of its limit": (0.35, 0.6),
+    "watched ÷ unwatched": (0.9, 0.97), "batch 32 tokens/s": (12_000, 25_000), "batch 128 tokens/s": (30_000, 70_000),
+    "prefill 2048, share of the matmul rate": (0.25, 0.45), "start seconds": (6, 3),
+    "llama decode, share of the limit": (0.6, 0.8),
+}  # fmt: skip
+SMALLER_IS_BETTER = {"start seconds"}
+PROMPT, NEW, DEPTH, PREFILL = 128, 128, 4096, 2048
+MIN_SECONDS = 0.5
+
+
+# What a child process measures ------------------------------------------------------------------------------------
+
+
+def load(shape: str, executor: str) -> Any:
+    import glassformer
+
+    return glassformer.load(checkpoint(shape), executor=executor)
+
+
+def checkpoint(shape: str) -> Path:
+    """A folder with random weights, and a vocabulary with a word for each id."""
+    folder = random_checkpoint(SHAPES[shape])
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(SHAPES[shape]["vocab_size"])}, "w0"))
+        words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+        words.save(str(path))
+    return folder
+
+
+def prompt(tokens: int, seed: int = 0) -> str:
+    return " ".join(f"w{10 + (seed * 7919 + at * 31) % 400}" for at in range(tokens))
+
+
+def text_rate(model: Any, tokens: int, new: int, look: int = 0) -> float:
+    """Tokens a second of one text, after its first."""
+    run = model.prepare(prompt(tokens), raw=True, max_new_tokens=new, eos_token_id=None, do_sample=False)
+    for _ in model.generate(run, look=look):
+        pass
+    assert len(run.ids) == new
+    return float(run.tokens_per_second)
+
+
+def batch_rate(model: Any, rows: int) -> float:
+    """Tokens a second of several texts, with their prompts, ids out."""
+    settings = model.settings.merged({"max_new_tokens": NEW, "eos_token_id": None, "do_sample": False})
+    recipe = model.recipe(settings)
+    prompts = [[10 + (row * 7919 + at * 31) % 400 for at in range(PROMPT)] for row in range(rows)]
+    policies = [policy for ids in prompts for policy in model.policies(recipe, ids)]
+    began = time.perf_counter()
+    count = sum(1 for _ in model.generate_steps(policies))
+    assert count == rows * NEW
+    return count / (time.perf_counter() - began)
+
+
+def prefill_rate(model: Any, tokens: int) -> float:
+    """Tokens a second of a prompt, to the first token of the answer."""
+    run = model.prepare(prompt(tokens, seed=int(time.time() * 1e6) % 1000), raw=True, max_new_tokens=1, do_sample=False)
+    began = time.perf_counter()
+    assert list(model.generate(run))
+    return tokens / (time.perf_counter() - began)
+
+
+def median(rate: Callable[[], float], rounds: int) -> float:
+    rate()  # warms up: kernels are compiled, graphs captured
+    return statistics.median(rate() for _ in range(rounds))
+
+
+def ours(part: str, options: argparse.Namespace) -> dict[str, float]:
+    began = time.perf_counter()
+    shape = "llama" if part == "llama" and options.shape != "tiny" else options.shape
+    model = load(shape, options.executor)
+    depth = DEPTH if options.shape != "tiny" else 256
+    if part == "start":
+        next(iter(model.generate(model.prepare(prompt(16), raw=True, max_new_tokens=2, do_sample=False))))
+        return {"start seconds": time.perf_counter() - began}
+    if part == "decode":
+        return {
+            "decode tokens/s": median(lambda: text_rate(model, 32, 512), options.rounds),
+            "decode at 4096 tokens/s": median(lambda: text_rate(model, depth, 128), options.rounds),
+            "watched tokens/s": median(lambda: text_rate(model, 32, 64, look=10), options.rounds),
+        }
+    if part == "batches":
+        return {
+            f"batch {rows} tokens/s": median(lambda rows=rows: batch_rate(model, rows), options.rounds) for rows in (32, 128)
+        }  # type: ignore[misc]
+    if part == "prefill":
+        return {"prefill tokens/s": median(lambda: prefill_rate(model, PREFILL if depth == DEPTH else 256), options.rounds)}
+    return {"llama decode tokens/s": median(lambda: text_rate(model, 32, 64), options.rounds)}
+
+
+def theirs(part: str, options: argparse.Namespace) -> dict[str, float]:
+    """transformers: one text by `generate`, eager or compiled with a static cache; batches eager."""
+    import torch
+    import transformers
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = (
+        transformers.AutoModelForCausalLM.from_pretrained(checkpoint(options.shape), dtype=torch.bfloat16).to(device).eval()
+    )
+
+    def rate(rows: int, new: int, **more: Any) -> float:
+        ids = torch.randint(10, 400, (rows, PROMPT), device=device)
+        began = time.perf_counter()
+        model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False,
+            pad_token_id=0, **more,
+        )  # fmt: skip
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return rows * new / (time.perf_counter() - began)
+
+    if part == "compiled":
+        return {"static + compile tokens/s": median(lambda: rate(1, 128, cache_implementation="static"), 2)}
+    return {f"eager, batch {rows} tokens/s": median(lambda rows=rows: rate(rows, 32), 2) for rows in (1, 32, 128)}  # type: ignore[misc]
+
+
+def limits() -> dict[str, float]:
+    """Bytes that the card reads in a second, and operations of bfloat16 matmuls."""
+    import torch
+
+    def seconds(work: Callable[[], Any]) -> float:
+        work()
+        torch.cuda.synchronize()
+        times, until = [], time.perf_counter() + MIN_SECONDS
+        while time.perf_counter() < until:
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            work()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end) / 1e3)
+        return statistics.median(times)
+
+    memory = torch.ones(2**30, dtype=torch.float32, device="cuda")
+    a, b = (torch.randn(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+    return {
+        "read bytes/s": 4 * memory.numel() / seconds(memory.sum),
+        "matmul operations/s": 2 * 8192**3 / seconds(lambda: a @ b),
+    }
+
+
+# What the run makes of it -----------------------------------------------------------------------------------------
+
+
+def child(what: str, options: argparse.Namespace, seconds: int = 600) -> dict[str, float]:
+    """What a process of its own measures; nothing where it fails, with its last words."""
+    command = [sys.executable, __file__, "--measure", what, "--rounds", str(options.rounds), "--shape", options.shape]
+    try:
+        process = subprocess.run(
+            [*command, "--executor", options.executor], capture_output=True, text=True, timeout=seconds, env=os.environ
+        )
+    except subprocess.TimeoutExpired:
+        print(f"{what}: no result after {seconds} s", file=sys.stderr)
+        return {}
+    if process.returncode:
+        print(f"{what}: {process.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+        return {}
+    figures: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    print("  ".join(f"{name} {value:,.4g}" for name, value in figures.items()), file=sys.stderr)
+    return figures
+
+
+def weight_bytes(shape: str) -> int:
+    """That a token reads: all weights but the embedding's, where it is not the head's too."""
+    from glassformer import blueprints
+
+    config = blueprints.read_config(SHAPES[shape])
+    total = 2 * sum(weight.size for weight in blueprints.blueprint(config).weights)
+    return total if config.tie_word_embeddings else total - 2 * config.vocab_size * config.hidden_size
+
+
+def key_value_bytes(shape: str) -> int:
+    s = SHAPES[shape]
+    return int(2 * 2 * s["num_hidden_layers"] * s["num_key_value_heads"] * s["head_dim"])
+
+
+def matmul_operations(shape: str, tokens: int) -> float:
+    return float(tokens * (weight_bytes(shape) - 2 * SHAPES[shape]["vocab_size"] * SHAPES[shape]["hidden_size"]))
+
+
+def conclusions(figures: dict[str, float], shape: str) -> dict[str, float]:
+    """The figures that have goals."""
+    reads, rate = figures.get("read bytes/s"), figures.get("matmul operations/s")
+    ratios: dict[str, float] = {}
+
+    def divide(name: str, over: str, under: float | None) -> None:
+        if over in figures and under:
+            ratios[name] = figures[over] / under
+
+    divide("decode ÷ static + compile", "decode tokens/s", figures.get("static + compile tokens/s"))
+    divide("decode ÷ eager", "decode tokens/s", figures.get("eager, batch 1 tokens/s"))
+    divide("watched ÷ unwatched", "watched tokens/s", figures.get("decode tokens/s"))
+    if reads:
+        divide("decode, share of the limit", "decode tokens/s", reads / weight_bytes(shape))
+        context = weight_bytes(shape) + DEPTH * key_value_bytes(shape)
+        divide("decode at 4096, share of its limit", "decode at 4096 tokens/s", reads / context)
+        divide("llama decode, share of the limit", "llama decode tokens/s", reads / weight_bytes("llama"))
+    if rate:
+        seconds = PREFILL / figures["prefill tokens/s"] if "prefill tokens/s" in figures else 0
+        if seconds:
+            ratios["prefill 2048, share of the matmul rate"] = matmul_operations(shape, PREFILL) / seconds / rate
+    return ratios
+
+
+def judged(name: str, value: float) -> dict[str, Any]:
+    row: dict[str, Any] = {"what": name, "value": float(f"{value:.4g}")}
+    if name in GOALS:
+        must, aim = GOALS[name]
+        sign = -1 if name in SMALLER_IS_BETTER else 1
+        verdict = "aim reached" if sign * value >= sign * aim else "reached" if sign * value >= sign * must else "MISSED"
+        row |= {"must": must, "aim": aim, "": verdict}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3")
+    parser.add_argument("--executor", default="gpu", help="another one, to compare")
+    parser.add_argument("--alone", action="store_true", help="without transformers")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure is not None:
+        measure = {
+            "limits": lambda: limits(),
+            "eager": lambda: theirs("eager", options),
+            "compiled": lambda: theirs("compiled", options),
+        }
+        print(json.dumps(measure.get(options.measure, lambda: ours(options.measure, options))()))
+        return
+    checkpoint(options.shape)
+    if "llama" in options.only and options.shape != "tiny":
+        checkpoint("llama")
+    figures = {} if options.shape == "tiny" else child("limits", options)
+    for part in options.only:
+        if part == "start":
+            child("start", options)  # compiles what is kept
+        figures |= child(part, options)
+    if not options.alone:
+        figures |= child("eager", options) | child("compiled", options)
+    rows = [judged(name, value) for name, value in (figures | conclusions(figures, options.shape)).items()]
+    report("the GPU engine", rows)
+
+
+if __name__ == "__main__":
+    main()
