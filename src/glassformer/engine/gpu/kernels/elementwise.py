@@ -85,20 +85,18 @@ def add_to_row(out_row, column, values, columns, ADDED: tl.constexpr):
 
 def norm(x: Tensor, norm: DeviceNorm, out: Tensor, *, rows: Tensor | None = None) -> None:
     """The norm of each token; `rows`: of these tokens only."""
-    _norm(x, norm, out, rows, rows, NORM_WARPS)
+    _norm(x, norm, out, rows, rows)
 
 
-def prepare_inputs(x: Tensor, norm: DeviceNorm | None, dtype: torch.dtype, input_rows: Tensor | None, warps: int) -> Tensor:
+def prepare_inputs(x: Tensor, norm: DeviceNorm | None, dtype: torch.dtype, input_rows: Tensor | None) -> Tensor:
     """Inputs of a matmul, normed, in the dtype that they are multiplied in, in order."""
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     out = torch.empty(tokens, x.shape[1], dtype=dtype, device=x.device)
-    _norm(x, norm, out, input_rows, None, warps)
+    _norm(x, norm, out, input_rows, None)
     return out
 
 
-def _norm(
-    x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | None, output_rows: Tensor | None, warps: int
-) -> None:
+def _norm(x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | None, output_rows: Tensor | None) -> None:
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
@@ -106,7 +104,7 @@ def _norm(
         x, norm and norm.weight, norm and norm.bias, out, input_rows, output_rows, x.shape[1], x.stride(0), out.stride(0),
         norm.eps if norm else 0.0, NORM=NORMS[norm.kind if norm else None],
         HAS_NORM_BIAS=norm is not None and norm.bias is not None, HAS_INPUT_ROWS=input_rows is not None,
-        HAS_OUTPUT_ROWS=output_rows is not None, WIDTH=norm_width(x.shape[1]), num_warps=warps, enable_fp_fusion=False,
+        HAS_OUTPUT_ROWS=output_rows is not None, WIDTH=norm_width(x.shape[1]), num_warps=NORM_WARPS, enable_fp_fusion=False,
     )  # fmt: skip
 
 

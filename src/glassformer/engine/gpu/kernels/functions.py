@@ -62,20 +62,6 @@ def tile_tokens_and_rows(tokens, TOKENS: tl.constexpr, ROWS: tl.constexpr):
 
 
 @triton.jit
-def inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS: tl.constexpr, SINGLE: tl.constexpr):
-    """Where each token's inputs lie; if there is but one, where its own do."""
-    place = token
-    if SINGLE:
-        place = tl.load(input_rows) if HAS_INPUT_ROWS else 0
-        row = x_ptr + tl.cast(place, tl.int64) * x_stride
-    else:
-        if HAS_INPUT_ROWS:
-            place = tl.load(input_rows + token, mask=live, other=0)
-        row = x_ptr + place.to(tl.int64) * x_stride
-    return row
-
-
-@triton.jit
 def mean_and_scale(x_row, columns, eps, NORM: tl.constexpr, WIDTH: tl.constexpr):
     """Of one token's inputs: the mean that a layer norm subtracts, and the factor that makes the rest's variance 1.
 
@@ -112,21 +98,6 @@ def normed_columns(
         if HAS_NORM_BIAS:
             x += tl.load(norm_bias + column, mask=inside, other=0.0)
     return x
-
-
-@triton.jit
-def load_slices(
-    x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
-    SINGLE: tl.constexpr, DTYPE: tl.constexpr,
-):  # fmt: skip
-    """Columns (slices, depth) of a tile's tokens, (slices, tokens, depth), rounded; of a single one, normed."""
-    if SINGLE:
-        x = normed_columns(x_rows, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
-        x = tl.where(live[None, :, None], x[:, None, :], 0.0)
-    else:
-        inside = live[None, :, None] & (column < columns)[:, None, :]
-        x = tl.load(x_rows[None, :, None] + column[:, None, :], mask=inside, other=0.0)
-    return x.to(DTYPE)
 
 
 @triton.jit

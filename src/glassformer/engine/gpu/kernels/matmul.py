@@ -34,7 +34,7 @@ from glassformer.engine.gpu.kernels.functions import (
     output_places,
     tile_tokens_and_rows,
 )  # fmt: skip
-from glassformer.engine.gpu.kernels.packed_matmul import SLICES, launch_packed_matmul
+from glassformer.engine.gpu.kernels.packed_matmul import launch_packed_matmul
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm
 
 SMALL_BATCH = 16  # tokens whose inputs are rounded by each tile for itself
@@ -76,11 +76,12 @@ def matmul(
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
-    if tokens > 1 or prompt:
+    packed = matrices[0].scales is not None
+    if prompt or (tokens > 1 and not packed):
         dtype = product_dtype(matrices[0])
         rounded = x.dtype == dtype or (tokens <= SMALL_BATCH and not prompt)
         if norm is not None or input_rows is not None or not rounded:
-            x = prepare_inputs(x, norm, dtype, input_rows, norm_warps(matrices[0]))
+            x = prepare_inputs(x, norm, dtype, input_rows)
             norm = input_rows = None
     steps = [(matrix, EPILOGUES[epilogue], residual) for matrix in matrices]
     if epilogue == "gate" and len(matrices) == 2:
@@ -109,19 +110,13 @@ def matmul(
             part.stride(0),
             factor,
         )
-        single = None if tokens > 1 or prompt else norm_arguments(norm, input_rows, matrix.columns)
-        launch = _launch_matmul if matrix.scales is None else launch_packed_matmul
-        launch(x, matrix, outputs, constants, single, prompt)
+        launch = launch_packed_matmul if packed else _launch_matmul
+        launch(x, matrix, outputs, constants, norm_arguments(norm, input_rows, matrix.columns), prompt)
 
 
 def product_dtype(matrix: DeviceMatrix) -> torch.dtype:
     """What inputs are rounded to before they are multiplied with a matrix."""
     return torch.bfloat16 if matrix.scales is not None else matrix.data.dtype
-
-
-def norm_warps(matrix: DeviceMatrix) -> int:
-    """The warps of the kernel that multiplies a single token with a matrix, and so of every norm before such a product."""
-    return NORM_WARPS if matrix.scales is None else SLICES
 
 
 def tile_for(tokens: int, rows: int, matrix: DeviceMatrix, gated: bool) -> Tile:
@@ -142,7 +137,7 @@ def tile_for(tokens: int, rows: int, matrix: DeviceMatrix, gated: bool) -> Tile:
 def norm_arguments(
     norm: DeviceNorm | None, input_rows: Tensor | None, columns: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """How a single token's inputs are found and normed: arguments and constants of its kernels."""
+    """Where inputs lie and how they are normed: arguments and constants of the kernels that norm them on the way."""
     constants = {
         "NORM": NORMS[norm.kind if norm else None], "HAS_NORM_BIAS": norm is not None and norm.bias is not None,
         "NORM_WIDTH": norm_width(columns), "HAS_INPUT_ROWS": input_rows is not None,
@@ -152,7 +147,7 @@ def norm_arguments(
 
 def _launch_matmul(
     x: Tensor, matrix: DeviceMatrix, outputs: tuple[Any, ...], constants: dict[str, Any],
-    single: tuple[tuple[Any, ...], dict[str, Any]] | None, prompt: bool,
+    norm: tuple[tuple[Any, ...], dict[str, Any]], prompt: bool,
 ) -> None:  # fmt: skip
     tokens, rows = outputs[4:6]
     tile = tile_for(tokens, rows, matrix, constants["EPILOGUE"] == GATE.value)
@@ -161,9 +156,9 @@ def _launch_matmul(
         "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns, "num_warps": tile.warps,
         "num_stages": tile.stages,
     }  # fmt: skip
-    if single is not None:
-        arguments, more = single
-        masked = matrix.columns % tile.columns != 0
+    masked = matrix.columns % tile.columns != 0
+    if tokens == 1 and not prompt:
+        arguments, more = norm
         single_matmul_kernel[grid](x, matrix.data, *outputs, x.stride(0), *arguments, MASKED=masked, **more, **constants)
         return
     inputs, weights = x, matrix.data
@@ -171,7 +166,6 @@ def _launch_matmul(
     if tiled:
         inputs = TensorDescriptor.from_tensor(x, [tile.tokens, tile.columns])
         weights = TensorDescriptor.from_tensor(weights, [tile.rows, tile.columns])
-    masked = matrix.columns % tile.columns != 0
     matmul_kernel[grid](inputs, weights, *outputs, x.stride(0), TILED=tiled, MASKED=masked, **constants)
 
 

@@ -30,10 +30,9 @@ from glassformer.engine.gpu.kernels.functions import (
     GATE,
     NO_NORM,
     finish_tile,
-    inputs_of,
     load_other,
-    load_slices,
     mean_and_scale,
+    normed_columns,
     output_places,
     tile_tokens_and_rows,
 )  # fmt: skip
@@ -42,6 +41,7 @@ from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 BLOCK = 64  # columns that lie together
+PROMPT_TOKENS, PROMPT_ROWS = 128, 128  # of one program of a prompt pass
 HALVES, HALVES_AND_MINIMUMS, BYTES_AND_MINIMUMS, BYTES = (tl.constexpr(number) for number in range(4))  # what scales are
 
 
@@ -156,53 +156,41 @@ PACKED_KINDS: Mapping[str, PackedKind] = {
 }
 
 
-SLICES = 8  # blocks of one iteration of a step: each is summed by a warp, and then all of them
-
-
 class PackedTile(NamedTuple):
-    tokens: int
+    """What one program of a step's product computes of one token."""
+
     rows: int
+    blocks: int  # of one iteration
     warps: int
     stages: int
-    early: int = 0  # iterations whose weights are loaded before a single token's norm is computed
 
 
-def packed_tile(tokens: int, prompt: bool) -> PackedTile:
-    """The tile of a product. Only how fast it is depends on this, and on `prompt` its numbers."""
-    if prompt:
-        return PackedTile(128, 128, 8, 3)
-    if tokens == 1:
-        return PackedTile(16, 16, SLICES, 3, 6)
-    return PackedTile(16 if tokens <= 16 else 32, 32, SLICES, 2)
+def packed_tile(rows: int, columns: int) -> PackedTile:
+    """Decides in which order products are summed: by the shape of the matrix alone."""
+    return PackedTile(4, 16, 4, 2)
 
 
 def launch_packed_matmul(
     x: torch.Tensor, matrix: DeviceMatrix, outputs: tuple[Any, ...], constants: dict[str, Any],
-    single: tuple[tuple[Any, ...], dict[str, Any]] | None, prompt: bool,
+    norm: tuple[tuple[Any, ...], dict[str, Any]], prompt: bool,
 ) -> None:  # fmt: skip
     assert matrix.scales is not None
     kind, blocks = PACKED_KINDS[matrix.kind], matrix.scales.shape[1]
     tokens, rows = outputs[4:6]
-    tile = packed_tile(tokens, prompt)
-    grid = (triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),)
     arguments = (x, matrix.data, *outputs, x.stride(0), matrix.scales, matrix.outer_scales, matrix.high_bits, blocks)
-    constants |= {
-        "BITS": kind.bits, "ZERO": kind.zero, "SCALES": kind.scales, "TOKENS": tile.tokens, "ROWS": tile.rows,
-        "num_warps": tile.warps, "num_stages": tile.stages,
-    }  # fmt: skip
+    constants |= {"BITS": kind.bits, "ZERO": kind.zero, "SCALES": kind.scales}
     if prompt:
-        packed_prompt_matmul_kernel[grid](*arguments, **constants)
+        grid = (triton.cdiv(tokens, PROMPT_TOKENS) * triton.cdiv(rows, PROMPT_ROWS),)
+        packed_prompt_matmul_kernel[grid](
+            *arguments, TOKENS=PROMPT_TOKENS, ROWS=PROMPT_ROWS, num_warps=8, num_stages=3, **constants
+        )  # fmt: skip
         return
-    more, norms = single or NO_NORM_ARGUMENTS
-    packed_step_matmul_kernel[grid](
-        *arguments, *more, SINGLE=single is not None, SLICES=SLICES, MASKED=blocks % SLICES != 0,
-        EARLY=min(tile.early, triton.cdiv(blocks, SLICES)), **norms, **constants,
+    tile = packed_tile(rows, matrix.columns)
+    norm_arguments, norm_constants = norm
+    packed_step_matmul_kernel[triton.cdiv(rows, tile.rows), tokens](
+        *arguments, *norm_arguments, ROWS=tile.rows, BLOCKS=tile.blocks, MASKED=blocks % tile.blocks != 0,
+        STAGES=tile.stages, num_warps=tile.warps, **norm_constants, **constants,
     )  # fmt: skip
-
-
-NO_NORM_ARGUMENTS: tuple[tuple[Any, ...], dict[str, Any]] = (
-    (None, None, 0.0, None), {"NORM": 0, "HAS_NORM_BIAS": False, "NORM_WIDTH": 1, "HAS_INPUT_ROWS": False}
-)  # fmt: skip
 
 
 @triton.jit
@@ -286,91 +274,56 @@ def packed_step_matmul_kernel(
     scale, x_stride, scales, outer_scales, high_bits, blocks, norm_weight, norm_bias, eps, input_rows,
     EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
     HAS_INPUT_ROWS: tl.constexpr, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, NORM_WIDTH: tl.constexpr,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, SLICES: tl.constexpr, SINGLE: tl.constexpr, MASKED: tl.constexpr,
-    EARLY: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr, BITS: tl.constexpr,
+    ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    """Steps have few tokens: warps share the columns, a block each. The sums over blocks do not depend on the tile."""
-    token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
-    live = token < tokens
-    gate_row = tl.minimum(row, rows - 1).to(tl.int64)[None, :]
-    weight_row = gate_row + rows if EPILOGUE == GATE else gate_row
-    lane = tl.arange(0, SLICES)[:, None]
-    tiles = ()
-    gate_tiles = ()
-    for number in tl.static_range(EARLY):
-        tiles += load_blocks(
-            weights_ptr, scales, outer_scales, high_bits, weight_row, number * SLICES + lane, blocks, BITS, SCALES, MASKED
-        )  # fmt: skip
-        if EPILOGUE == GATE:
-            gate_tiles += load_blocks(
-                weights_ptr, scales, outer_scales, high_bits, gate_row, number * SLICES + lane, blocks, BITS, SCALES, MASKED
-            )  # fmt: skip
-    out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
-    other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
-    x_rows = inputs_of(x_ptr, input_rows, token, live, x_stride, HAS_INPUT_ROWS, SINGLE)
+    """One token and some rows, in float32 without tensor cores: each token is computed as if it were alone."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.program_id(1) + tl.zeros([1], tl.int32)
+    live = token >= 0
+    place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
+    other = load_other(residual_ptr, place, live, row, rows, residual_stride, EPILOGUE)
+    x_row = x_ptr + input_place(input_rows, HAS_INPUT_ROWS) * x_stride
     mean, factor = 0.0, 0.0
     if NORM != NO_NORM:
-        mean, factor = mean_and_scale(x_rows, columns, eps, NORM, NORM_WIDTH)
-    sums = tl.zeros([SLICES, TOKENS, ROWS], tl.float32)
+        mean, factor = mean_and_scale(x_row, columns, eps, NORM, NORM_WIDTH)
+    gate_row = tl.minimum(row, rows - 1).to(tl.int64)[:, None]
+    weight_row = gate_row + rows if EPILOGUE == GATE else gate_row
+    sums = tl.zeros([ROWS, BLOCKS, 32], tl.float32)
     gates = sums
-    for number in tl.static_range(EARLY):
-        below, above = load_block_inputs(
-            x_rows, live, number * SLICES + lane, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
-        )  # fmt: skip
+    for start in tl.range(0, blocks, BLOCKS, num_stages=STAGES):
+        block = start + tl.arange(0, BLOCKS)
+        column = block[:, None] * 64 + tl.arange(0, 32)[None, :]
+        x_below = normed_columns(x_row, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
+        x_above = normed_columns(x_row, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
         if EPILOGUE == GATE:
-            gates = add_products(
-                below, above, gates, gate_tiles[4 * number], gate_tiles[4 * number + 1], gate_tiles[4 * number + 2],
-                gate_tiles[4 * number + 3], SLICES, ROWS, ZERO, SCALES,
+            below, above, word, outer = load_blocks(
+                weights_ptr, scales, outer_scales, high_bits, gate_row, block[None, :], blocks, BITS, SCALES, MASKED
             )  # fmt: skip
-        sums = add_products(
-            below, above, sums, tiles[4 * number], tiles[4 * number + 1], tiles[4 * number + 2], tiles[4 * number + 3],
-            SLICES, ROWS, ZERO, SCALES,
+            gates += expanded(below, word, outer, False, SCALES, ZERO, ROWS, BLOCKS) * x_below[None, :, :]
+            gates += expanded(above, word, outer, True, SCALES, ZERO, ROWS, BLOCKS) * x_above[None, :, :]
+        below, above, word, outer = load_blocks(
+            weights_ptr, scales, outer_scales, high_bits, weight_row, block[None, :], blocks, BITS, SCALES, MASKED
         )  # fmt: skip
-    for start in range(EARLY * SLICES, blocks, SLICES):
-        below, above = load_block_inputs(
-            x_rows, live, start + lane, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE
-        )  # fmt: skip
-        if EPILOGUE == GATE:
-            low, high, word, outer = load_blocks(
-                weights_ptr, scales, outer_scales, high_bits, gate_row, start + lane, blocks, BITS, SCALES, MASKED
-            )  # fmt: skip
-            gates = add_products(below, above, gates, low, high, word, outer, SLICES, ROWS, ZERO, SCALES)
-        low, high, word, outer = load_blocks(
-            weights_ptr, scales, outer_scales, high_bits, weight_row, start + lane, blocks, BITS, SCALES, MASKED
-        )  # fmt: skip
-        sums = add_products(below, above, sums, low, high, word, outer, SLICES, ROWS, ZERO, SCALES)
+        sums += expanded(below, word, outer, False, SCALES, ZERO, ROWS, BLOCKS) * x_below[None, :, :]
+        sums += expanded(above, word, outer, True, SCALES, ZERO, ROWS, BLOCKS) * x_above[None, :, :]
+    row_sums = tl.sum(tl.sum(sums, axis=2), axis=1)[None, :]
+    row_gates = row_sums
+    if EPILOGUE == GATE:
+        row_gates = tl.sum(tl.sum(gates, axis=2), axis=1)[None, :]
     finish_tile(
-        tl.sum(sums, axis=0), tl.sum(gates, axis=0), other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale,
-        EPILOGUE, ACTIVATION, HAS_BIAS,
+        row_sums, row_gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION,
+        HAS_BIAS,
     )  # fmt: skip
 
 
 @triton.jit
-def load_block_inputs(
-    x_rows, live, block, columns, norm_weight, norm_bias, mean, factor, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr,
-    SINGLE: tl.constexpr,
-):  # fmt: skip
-    """The inputs of the columns below and above of some blocks, (slices, tokens, 32)."""
-    column = block * 64 + tl.arange(0, 32)[None, :]
-    below = load_slices(
-        x_rows, live, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, tl.bfloat16
-    )  # fmt: skip
-    above = load_slices(
-        x_rows, live, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS, SINGLE, tl.bfloat16
-    )  # fmt: skip
-    return below, above
-
-
-@triton.jit
-def add_products(
-    x_below, x_above, sums, below, above, word, outer, SLICES: tl.constexpr, ROWS: tl.constexpr, ZERO: tl.constexpr,
-    SCALES: tl.constexpr,
-):  # fmt: skip
-    """Sums plus the products with some blocks' weights: those below, then those above."""
-    weights = expanded(below, word, outer, False, SCALES, ZERO, SLICES, ROWS)
-    sums = tl.dot(x_below, tl.permute(weights.to(tl.bfloat16), (0, 2, 1)), sums)
-    weights = expanded(above, word, outer, True, SCALES, ZERO, SLICES, ROWS)
-    return tl.dot(x_above, tl.permute(weights.to(tl.bfloat16), (0, 2, 1)), sums)
+def input_place(input_rows, HAS_INPUT_ROWS: tl.constexpr):
+    """The row of the program's token in the inputs."""
+    token = tl.program_id(1)
+    if HAS_INPUT_ROWS:
+        token = tl.load(input_rows + token)
+    return token.to(tl.int64)
 
 
 @triton.jit(do_not_specialize=["tokens"])
