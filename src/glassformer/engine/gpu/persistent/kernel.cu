@@ -143,6 +143,7 @@ struct Shared {
     int best_id[WARPS], chosen_id[WARPS];
     int more;                           // tokens follow
     volatile int halted;                // this block gave up, or is done
+    volatile int exchanging;            // the consumers wait for words, or are about to
     u64 full[SLOTS][2], empty[SLOTS], token_begun;
 };
 
@@ -171,6 +172,12 @@ DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // sleeps for up to 10 m
     asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\nselp.u32 %0, 1, 0, p;\n}"
                  : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity), "r"(10000) : "memory");
     return passed;
+}
+DEVICE bool barrier_is_past(u64 *barrier, u32 parity) {  // at this moment
+    u32 past;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(past) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+    return past;
 }
 DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE u64 evict_first() {
@@ -336,16 +343,17 @@ struct Producer {
         under_way--;
     }
 
-#ifdef HUNGRY_FLIGHT
-    DEVICE bool hungry() {  // the ring is more than half empty
-        int at = slot + HUNGRY_SLOTS;
-        bool wrapped = at >= SLOTS;
-        u32 passed;
-        asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(passed) : "r"(shared_address(&block.shared.empty[wrapped ? at - SLOTS : at])), "r"(parity ^ wrapped) : "memory");
-        return passed;
+    // Whether fewer slots than that wait for the consumers.
+    DEVICE bool fewer_filled_than(int slots) {
+        int at = slot >= slots ? slot - slots : slot - slots + SLOTS;
+        return barrier_is_past(&block.shared.empty[at], at < slot ? parity ^ 1 : parity);
     }
-#endif
+
+    // Let exchanged words pass first, as long as there are weights for the next multiplication.
+    DEVICE void pause_for_exchange() {
+        Patience patience;
+        while (block.shared.exchanging && !fewer_filled_than(PAUSE_SLOTS) && !gave_up(block, patience)) {}
+    }
 
     // Copy one slot's content in two halves.
     DEVICE void send(const char *source, int half_bytes) {
@@ -353,12 +361,13 @@ struct Producer {
         if (stopped) return;
         stopped = !wait_for(block, &shared.empty[slot], parity);
         if (stopped) return;
-#ifdef HUNGRY_FLIGHT
-        most_under_way = most_under_way == HEAD_FLIGHT ? HEAD_FLIGHT : hungry() ? HUNGRY_FLIGHT : FLIGHT;
+#if HUNGRY_SLOTS > 0
+        if (most_under_way != HEAD_FLIGHT) most_under_way = fewer_filled_than(HUNGRY_SLOTS) ? HUNGRY_FLIGHT : FLIGHT;
 #endif
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             while (under_way >= most_under_way) await_oldest_copy();
+            if (PAUSE_SLOTS) pause_for_exchange();
             barrier_expect(&shared.full[slot][half], half_bytes);
             int at = half * half_bytes;
             bulk_copy(shared.ring[slot] + at, source + at, half_bytes, &shared.full[slot][half], policy);
@@ -577,6 +586,7 @@ struct Consumer : Block {
 #pragma unroll
             for (int i = 0; i < M::COLUMN_STEPS; i++) kept[i] = load(i);
         auto fragment = [&](int i) { return IN_REGISTERS ? kept[i] : load(i); };
+        if (PAUSE_SLOTS && thread == 0) shared.exchanging = 0;
         float *products = shared.scratch;
         for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
             int end = least(share.count, first + M::ROUND_GROUPS);
@@ -592,6 +602,7 @@ struct Consumer : Block {
             finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
             products = products == shared.scratch ? shared.scratch + ROUND_ROWS * WARPS : shared.scratch;
         }
+        if (PAUSE_SLOTS && thread == 0) shared.exchanging = 1;
     }
 
     DEVICE float product(const float *products, int row) {
@@ -1038,7 +1049,7 @@ DEVICE void prepare(const Block &block) {
             barrier_init(&shared.empty[i], WARPS);
         }
         barrier_init(&shared.token_begun, 1);
-        shared.halted = 0;
+        shared.halted = shared.exchanging = 0;
         publish_barriers();
     }
     // The columns of padding, whose weights are zero, must be numbers.
