@@ -1,22 +1,23 @@
 // One kernel decodes many tokens of one sequence: batch 1, greedy or with given ids, weights in bfloat16.
 //
-// The stream. Decoding one token reads every weight once, so the time of a token is the time of that read. Each block (one per
-// multiprocessor) owns some rows of every matrix; at load they are packed into one contiguous piece per block, in the order of
-// use. One producer thread per block copies that piece into a ring of slots in shared memory with bulk copies, across the borders
-// of matrices, layers and tokens: it waits for free slots only, never for activations. Only FLIGHT copies are under way at a
-// time while activations are exchanged, because exchanged words wait in the same queues of the L2 cache. The pages of the KV cache travel through the same ring.
+// The stream. Decoding one token reads every weight once, so the time of a token is the time of that read. Each block
+// (one per multiprocessor) owns some rows of every matrix; at load they are packed into one contiguous piece per block,
+// in the order of use. One producer thread per block copies that piece into a ring of slots in shared memory with bulk
+// copies, across the borders of matrices, layers and tokens: it waits for free slots only, never for activations. Only
+// FLIGHT copies are under way at a time while activations are exchanged, because exchanged words wait in the same queues
+// of the L2 cache. The pages of the KV cache travel through the same ring.
 //
-// The unit of the stream is a group: some rows of a matrix, of which each of the eight consumer warps multiplies an eighth of the
-// columns with tensor cores. A slot holds one group, or one page of keys or values. It is copied in two halves, each with its
-// own barrier, for the warps 0-3 and 4-7. The tensor cores multiply eight rows of weights at a time (a pass, of one or more
-// groups) with sixteen rows of inputs, of which two are used: inputs in float32 are split into two bfloat16, which the first
-// and the ninth row hold, and the two products are added.
+// The unit of the stream is a group: some rows of a matrix, of which each of the eight consumer warps multiplies an
+// eighth of the columns with tensor cores. A slot holds one group, or one page of keys or values. It is copied in two
+// halves, each with its own barrier, for the warps 0-3 and 4-7. The tensor cores multiply eight rows of weights at a
+// time (a pass, of one or more groups) with sixteen rows of inputs, of which two are used: inputs in float32 are split
+// into two bfloat16, which the first and the ninth row hold, and the two products are added.
 //
-// The exchange. What one block computes and others need travels as words of eight bytes, value and tag, each written by one
-// store and polled by those who need it. The tag is the number of the layer, counted on through tokens and launches. There
-// is no grid barrier, and one buffer per exchange is enough: a block writes the next value of a word only after it has read
-// values that depend, over any number of blocks, on everybody's having read the last one. That requires that every block
-// owns at least one group of every matrix (schedule.py) and that all blocks are resident (decoder.py).
+// The exchange. What one block computes and others need travels as words of eight bytes, value and tag, each written by
+// one store and polled by those who need it. The tag is the number of the layer, counted on through tokens and launches.
+// There is no grid barrier, and one buffer per exchange is enough: a block writes the next value of a word only after it
+// has read values that depend, over any number of blocks, on everybody's having read the last one. That requires that
+// every block owns at least one group of every matrix (schedule.py) and that all blocks are resident (decoder.py).
 //
 // The phases of a layer, each the multiplication or attention between two exchanges:
 //     residual    -> RMS norm, QKV projection                                    -> qkv          (float32, one per word)
@@ -25,17 +26,18 @@
 //     attended    -> output projection, + residual                               -> middle       (float32)
 //     middle      -> RMS norm, gate and up projections, SiLU                     -> gated        (bfloat16, two per word)
 //     gated       -> down projection, + middle                                   -> residual     (float32)
-// While the context is one chunk, attention writes `attended` itself; while it is at most DIRECT_CHUNKS, everybody merges the
-// chunks while gathering them for the output projection. After the last layer each block scores its rows of the head; the best
-// score and id of each block are exchanged, and all blocks choose the same next id.
+// While the context is one chunk, attention writes `attended` itself; while it is at most DIRECT_CHUNKS, everybody
+// merges the chunks while gathering them for the output projection. After the last layer each block scores its rows of
+// the head; the best score and id of each block are exchanged, and all blocks choose the same next id.
 //
-// Attention. The blocks are divided among the KV heads: block b is member b / KV_HEADS of the head b % KV_HEADS. The context is
-// cut into chunks of CHUNK_PAGES pages; chunk c belongs to member (c + layer) % MEMBERS, so that short contexts load all blocks
-// evenly. Whoever has the chunk of the current token also adds its key and value and stores them in the cache.
+// Attention. The blocks are divided among the KV heads: block b is member b / KV_HEADS of the head b % KV_HEADS. The
+// context is cut into chunks of CHUNK_PAGES pages; chunk c belongs to member (c + layer) % MEMBERS, so that short
+// contexts load all blocks evenly. Whoever has the chunk of the current token also adds its key and value and stores
+// them in the cache.
 //
-// Waiting. Every wait ends: by success, or because this block or another gave up. Who has waited for longer than `patience`
-// clocks writes an error code that every waiting block looks at now and then. A block that gave up runs on with wrong
-// numbers, without waiting, to the end of the token, where all of its threads leave together.
+// Waiting. Every wait ends: by success, or because this block or another gave up. Who has waited for longer than
+// `patience` clocks writes an error code that every waiting block looks at now and then. A block that gave up runs on
+// with wrong numbers, without waiting, to the end of the token, where all of its threads leave together.
 //
 // All sums are taken in an order that depends on the position alone: results are equal bit for bit, watched or not.
 
@@ -70,7 +72,8 @@ DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 constexpr int COLUMN_BLOCK = 32;               // columns that four lanes read at once
 constexpr int ROUND_ROWS = 64;                 // rows whose products are summed over the warps at a time
 
-// What a block multiplies of one matrix. A group is stored as (column blocks, ROWS, COLUMN_BLOCK); BUNDLE groups stay together.
+// What a block multiplies of one matrix. A group is stored as (column blocks, ROWS, COLUMN_BLOCK); BUNDLE groups stay
+// together.
 template <int GROUP_COUNT, int GROUP_ROWS, int PADDED_COLUMNS, int GROUPS_TOGETHER, int FIRST_TURN> struct Matrix {
     static constexpr int ROWS = GROUP_ROWS, COLUMNS = PADDED_COLUMNS, BUNDLE = GROUPS_TOGETHER, TURN = FIRST_TURN;
     static constexpr int BUNDLES = GROUP_COUNT / BUNDLE, EACH = BUNDLES / BLOCKS, REST = BUNDLES % BLOCKS;
@@ -140,6 +143,7 @@ struct Shared {
     int best_id[WARPS], chosen_id[WARPS];
     int more;                           // tokens follow
     volatile int halted;                // this block gave up, or is done
+    volatile int exchanging;            // the consumers wait for words, or are about to
     u64 full[SLOTS][2], empty[SLOTS], token_begun;
 };
 
@@ -160,13 +164,20 @@ DEVICE void barrier_arrive(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 DEVICE void barrier_expect(u64 *barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // sleeps for up to 10 microseconds
     u32 passed;
     asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\nselp.u32 %0, 1, 0, p;\n}"
                  : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity), "r"(10000) : "memory");
     return passed;
+}
+DEVICE bool barrier_is_past(u64 *barrier, u32 parity) {  // at this moment
+    u32 past;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(past) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+    return past;
 }
 DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 DEVICE u64 evict_first() {
@@ -175,14 +186,16 @@ DEVICE u64 evict_first() {
     return policy;
 }
 DEVICE void bulk_copy(void *target, const void *source, u32 bytes, u64 *barrier, u64 policy) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                 ::"r"(shared_address(target)), "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1], %2, [%3], %4;"
+                 ::"r"(shared_address(target)), "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+                 : "memory");
 }
 DEVICE void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
 DEVICE void block_sync() { __syncthreads(); }
 DEVICE void warp_sync() { __syncwarp(); }
 DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-DEVICE void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // what others stored, before bulk copies
+DEVICE void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // between stores and bulk copies
 DEVICE void put(Word *word, u32 value, u32 tag) {
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(word), "r"(value), "r"(tag) : "memory");
 }
@@ -210,10 +223,11 @@ DEVICE u32 bfloat16_pair(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
-// sums (16, 8) += inputs (16, 16) * weights (8, 16) transposed; lane l has of the inputs the rows l / 4 and l / 4 + 8, of the
-// weights the row l / 4, of the sums the columns l % 4 * 2 and the next.
+// sums (16, 8) += inputs (16, 16) * weights (8, 16) transposed; lane l has of the inputs the rows l / 4 and l / 4 + 8, of
+// the weights the row l / 4, of the sums the columns l % 4 * 2 and the next.
 DEVICE void multiply_tiles(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
@@ -329,16 +343,17 @@ struct Producer {
         under_way--;
     }
 
-#ifdef HUNGRY_FLIGHT
-    DEVICE bool hungry() {  // the ring is more than half empty
-        int at = slot + HUNGRY_SLOTS;
-        bool wrapped = at >= SLOTS;
-        u32 passed;
-        asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(passed) : "r"(shared_address(&block.shared.empty[wrapped ? at - SLOTS : at])), "r"(parity ^ wrapped) : "memory");
-        return passed;
+    // Whether fewer slots than that wait for the consumers.
+    DEVICE bool fewer_filled_than(int slots) {
+        int at = slot >= slots ? slot - slots : slot - slots + SLOTS;
+        return barrier_is_past(&block.shared.empty[at], at < slot ? parity ^ 1 : parity);
     }
-#endif
+
+    // Let exchanged words pass first, as long as there are weights for the next multiplication.
+    DEVICE void pause_for_exchange() {
+        Patience patience;
+        while (block.shared.exchanging && !fewer_filled_than(PAUSE_SLOTS) && !gave_up(block, patience)) {}
+    }
 
     // Copy one slot's content in two halves.
     DEVICE void send(const char *source, int half_bytes) {
@@ -346,14 +361,16 @@ struct Producer {
         if (stopped) return;
         stopped = !wait_for(block, &shared.empty[slot], parity);
         if (stopped) return;
-#ifdef HUNGRY_FLIGHT
-        most_under_way = most_under_way == HEAD_FLIGHT ? HEAD_FLIGHT : hungry() ? HUNGRY_FLIGHT : FLIGHT;
+#if HUNGRY_SLOTS > 0
+        if (most_under_way != HEAD_FLIGHT) most_under_way = fewer_filled_than(HUNGRY_SLOTS) ? HUNGRY_FLIGHT : FLIGHT;
 #endif
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             while (under_way >= most_under_way) await_oldest_copy();
+            if (PAUSE_SLOTS) pause_for_exchange();
             barrier_expect(&shared.full[slot][half], half_bytes);
-            bulk_copy(shared.ring[slot] + half * half_bytes, source + half * half_bytes, half_bytes, &shared.full[slot][half], policy);
+            int at = half * half_bytes;
+            bulk_copy(shared.ring[slot] + at, source + at, half_bytes, &shared.full[slot][half], policy);
             under_way++;
         }
         if (++slot == SLOTS) slot = 0, parity ^= 1;
@@ -367,8 +384,10 @@ struct Producer {
     DEVICE void send_pages(int layer, int position) {
         AttentionShare share(block.index, layer, position);
         share.each_page(position, [&](int page) {
-            for (int kind = 0; kind < 2; kind++)
-                send((const char *)(block.launch.pool + page_offset(block.launch, page, layer, kind, share.head)), PAGE_BYTES / 2);
+            for (int kind = 0; kind < 2; kind++) {
+                u64 offset = page_offset(block.launch, page, layer, kind, share.head);
+                send((const char *)(block.launch.pool + offset), PAGE_BYTES / 2);
+            }
         });
     }
 
@@ -430,6 +449,7 @@ struct Consumer : Block {
     template <int COUNT, class Store> DEVICE void gather(int from, Store store) {
         constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
         const Word *words = launch.exchange + from;
+        auto has = [&](int i) { return PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS; };
         uint4 two[EACH];
         Patience patience;
         bool complete;
@@ -437,14 +457,14 @@ struct Consumer : Block {
             complete = true;
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                if (PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS) two[i] = get_two(words + 2 * (thread + i * THREADS));
+                if (has(i)) two[i] = get_two(words + 2 * (thread + i * THREADS));
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                if (PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS) complete &= (two[i].y == tag) & (two[i].w == tag);
+                if (has(i)) complete &= (two[i].y == tag) & (two[i].w == tag);
         } while (!complete && !gave_up(*this, patience));
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS) store(i, thread + i * THREADS, two[i]);
+            if (has(i)) store(i, thread + i * THREADS, two[i]);
     }
 
     DEVICE uint4 await_two(const Word *words) {
@@ -537,7 +557,8 @@ struct Consumer : Block {
     template <class M, class Fragments> DEVICE float2 multiply_pass(Fragments fragment, int groups) {
         for (int i = 0; i < groups; i++) await_slot(i);
         int row = lane / 4, group = row / M::ROWS;  // the rows of missing groups are multiplied and not used
-        const char *weights = slot_at(group < groups ? group : 0) + (warp * M::COLUMN_STEPS * M::ROWS + row % M::ROWS) * (COLUMN_BLOCK * 2) + lane % 4 * 16;
+        const char *weights = slot_at(group < groups ? group : 0) + lane % 4 * 16;
+        weights += (warp * M::COLUMN_STEPS * M::ROWS + row % M::ROWS) * (COLUMN_BLOCK * 2);
         float sums[4][4] = {};
 #pragma unroll
         for (int i = 0; i < M::COLUMN_STEPS; i++) {
@@ -554,17 +575,18 @@ struct Consumer : Block {
 
     // Multiply this block's rows of a matrix with an input (and its rest, if float32 was split into two) and call
     // finish(first row of the block's, number of rows, their products) once for every ROUND_ROWS rows at most.
-    template <class M, bool WITH_REST, class Finish> DEVICE void multiply(const u16 *input, const u16 *rest, int layer, Finish finish) {
+    template <class M, bool WITH_REST, class Finish>
+    DEVICE void multiply(const u16 *input, const u16 *rest, int layer, Finish finish) {
         constexpr bool IN_REGISTERS = M::COLUMN_STEPS * (WITH_REST ? 8 : 4) <= 64;
         Share share = share_of<M>(index, layer);
         int columns = warp * M::COLUMN_STEPS * COLUMN_BLOCK;
+        auto load = [&](int i) { return load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK); };
         Fragment kept[IN_REGISTERS ? M::COLUMN_STEPS : 1];
         if (IN_REGISTERS)
 #pragma unroll
-            for (int i = 0; i < M::COLUMN_STEPS; i++) kept[i] = load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK);
-        auto fragment = [&](int i) {
-            return IN_REGISTERS ? kept[i] : load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK);
-        };
+            for (int i = 0; i < M::COLUMN_STEPS; i++) kept[i] = load(i);
+        auto fragment = [&](int i) { return IN_REGISTERS ? kept[i] : load(i); };
+        if (PAUSE_SLOTS && thread == 0) shared.exchanging = 0;
         float *products = shared.scratch;
         for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
             int end = least(share.count, first + M::ROUND_GROUPS);
@@ -580,6 +602,7 @@ struct Consumer : Block {
             finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
             products = products == shared.scratch ? shared.scratch + ROUND_ROWS * WARPS : shared.scratch;
         }
+        if (PAUSE_SLOTS && thread == 0) shared.exchanging = 1;
     }
 
     DEVICE float product(const float *products, int row) {
@@ -619,7 +642,8 @@ struct Consumer : Block {
         multiply<GateUp, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
             int unit = first / 2 + 2 * thread;
             if (4 * thread >= rows || unit >= INNER) return;
-            put_at(GATED_AT + unit / 2, bfloat16_pair(gated_unit(products, 2 * thread), gated_unit(products, 2 * thread + 1)));
+            float low_unit = gated_unit(products, 2 * thread), high_unit = gated_unit(products, 2 * thread + 1);
+            put_at(GATED_AT + unit / 2, bfloat16_pair(low_unit, high_unit));
         });
     }
 
@@ -715,7 +739,8 @@ struct Consumer : Block {
 
     DEVICE HeadPart normed_part(HeadPart x, const HeadPart &norm) {
         if (!HEAD_NORMS) return x;
-        float squares = fmaf(x.first.x, x.first.x, x.first.y * x.first.y) + fmaf(x.second.x, x.second.x, x.second.y * x.second.y);
+        float squares = fmaf(x.first.x, x.first.x, x.first.y * x.first.y);
+        squares += fmaf(x.second.x, x.second.x, x.second.y * x.second.y);
         float factor = rsqrtf(warp_sum(squares) * (1.f / HEAD_SIZE) + EPSILON);
         return {{x.first.x * (factor * norm.first.x), x.first.y * (factor * norm.first.y)},
                 {x.second.x * (factor * norm.second.x), x.second.y * (factor * norm.second.y)}};
@@ -740,7 +765,7 @@ struct Consumer : Block {
         *(u32 *)(head + HALF + 2 * lane) = bfloat16_pair(x.second.x, x.second.y);
     }
 
-    // This head's queries, and if it is this member's the current token's key and value, into shared memory: a warp for each.
+    // This head's queries, and if it is this member's the current token's key and value, into shared memory.
     DEVICE void gather_heads(const AttentionShare &share, int layer, int position) {
         HeadPart rotation = load_part(launch.rotation + (u64)position * HEAD_SIZE), query_norm, key_norm;
         if (HEAD_NORMS) {
@@ -750,7 +775,8 @@ struct Consumer : Block {
         for (int head = warp; head < (share.current ? QUERIES + 2 : QUERIES); head += WARPS) {
             if (head < QUERIES) {
                 HeadPart query = await_part(QKV_AT + share.head * QUERY_VALUES + head * HEAD_SIZE);
-                store_part(shared.query + head * HEAD_SIZE, rotated_part(normed_part(query, query_norm), rotation), QUERY_SCALE);
+                query = rotated_part(normed_part(query, query_norm), rotation);
+                store_part(shared.query + head * HEAD_SIZE, query, QUERY_SCALE);
             } else if (head == QUERIES) {
                 HeadPart key = await_part(QKV_AT + ATTENDED + share.head * HEAD_SIZE);
                 store_part(shared.key, rotated_part(normed_part(key, key_norm), rotation));
@@ -925,7 +951,8 @@ struct Consumer : Block {
 
     // Score this block's rows; thread 0 writes the best one for all.
     DEVICE void score_rows() {
-        float *scores = launch.scores && step >= launch.scores_from ? launch.scores + (u64)(step - launch.scores_from) * VOCABULARY : 0;
+        bool watched = launch.scores && step >= launch.scores_from;
+        float *scores = watched ? launch.scores + (u64)(step - launch.scores_from) * VOCABULARY : 0;
         float best = -INFINITE;
         int id = VOCABULARY;
         multiply<Head, true>(shared.normed, shared.normed_rest, LAYERS, [&](int first, int rows, const float *products) {
@@ -1022,7 +1049,7 @@ DEVICE void prepare(const Block &block) {
             barrier_init(&shared.empty[i], WARPS);
         }
         barrier_init(&shared.token_begun, 1);
-        shared.halted = 0;
+        shared.halted = shared.exchanging = 0;
         publish_barriers();
     }
     // The columns of padding, whose weights are zero, must be numbers.

@@ -307,7 +307,8 @@ class Schedule:
             "QUERY_SCALE": f"{shape.head_size**-0.5 / np.log(2):.9e}f", "BLOCKS": self.blocks, "LAYER_TURN": self.layer_turn,
             "MEMBERS": self.members, "MERGERS": self.mergers, "CHUNK_PAGES": self.chunk_pages,
             "DIRECT_CHUNKS": self.direct_chunks, "SLOTS": self.slots, "FLIGHT": flight or self.flight,
-            "HEAD_FLIGHT": min(8, 2 * self.slots), "SHARED_BYTES": self.shared_bytes,
+            "HEAD_FLIGHT": min(8, 2 * self.slots),
+            "PAUSE_SLOTS": 0, "HUNGRY_SLOTS": 0, "HUNGRY_FLIGHT": 0, "SHARED_BYTES": self.shared_bytes,
             "GATE_UP_BUNDLE": self.matrices["gate_up"].bundle,
         }  # fmt: skip
         for name, plan in self.matrices.items():
