@@ -11,7 +11,7 @@ from torch import Tensor
 
 from glassformer.checkpoint.dequantization import dequantize
 from glassformer.checkpoint.quantization import quantize_rows
-from glassformer.engine.gpu.kernels import DeviceMatrix, embed, matmul, pack
+from glassformer.engine.gpu.kernels import DeviceMatrix, embed, float_matrix, matmul, pack
 from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
 from tests.engine.gpu.kernels.cases import Cache, assert_written_within, pass_over, poisoned, relative_error
 
@@ -77,3 +77,14 @@ def test_embeddings_from_a_packed_table(kind: str, columns: int) -> None:
     embed(p, [table], out, scale=2.0)
     assert_written_within(out, whole)
     assert relative_error(out, 2 * values[[20, 0, 7]]) < 1e-6
+
+
+@pytest.mark.parametrize("prompt", [False, True], ids=["step", "prompt"])
+def test_matrices_of_several_kinds_lie_side_by_side(prompt: bool) -> None:
+    (first, first_values), (second, second_values) = packed("Q4_K", 20, 256), packed("Q6_K", 9, 256)
+    floats, x = torch.randn(7, 256).half(), torch.randn(3, 256).bfloat16().float()
+    out, whole = poisoned(3, 36)
+    matmul(x, [first, float_matrix(floats), second], out, prompt=prompt)
+    assert_written_within(out, whole)
+    expected = x.double() @ torch.cat((first_values, floats.double(), second_values)).T
+    assert relative_error(out, expected) < 4e-3

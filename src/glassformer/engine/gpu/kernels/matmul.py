@@ -76,42 +76,40 @@ def matmul(
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
-    packed = matrices[0].scales is not None
-    if prompt or (tokens > 1 and not packed):
-        dtype = product_dtype(matrices[0])
-        rounded = x.dtype == dtype or (tokens <= SMALL_BATCH and not prompt)
-        if norm is not None or input_rows is not None or not rounded:
-            x = prepare_inputs(x, norm, dtype, input_rows)
-            norm = input_rows = None
-    steps = [(matrix, EPILOGUES[epilogue], residual) for matrix in matrices]
+    steps = [(matrix, EPILOGUES[epilogue], residual, scale) for matrix in matrices]
     if epilogue == "gate" and len(matrices) == 2:
         gates, values = matrices
-        steps = [(gates, EPILOGUES["none"], None), (values, GATE_STORED.value, out)]
+        steps = [(gates, EPILOGUES["none"], None, 1.0), (values, GATE_STORED.value, out, scale)]
+    prepared: dict[torch.dtype, Tensor] = {}
     column = 0
-    for matrix, step, other in steps:
+    for matrix, step, other, factor in steps:
         width = matrix.rows // 2 if step == GATE.value else matrix.rows
         part = out[:, column : column + width]
         added = part if other is None else other[:, column : column + width]
         column += 0 if epilogue == "gate" else width
+        inputs, inputs_norm, rows, dtype = x, norm, input_rows, product_dtype(matrix)
+        if _needs_preparation(x, matrix, norm, input_rows, tokens, prompt):
+            if dtype not in prepared:
+                prepared[dtype] = prepare_inputs(x, norm, dtype, input_rows)
+            inputs, inputs_norm, rows = prepared[dtype], None, None
         constants = {
             "EPILOGUE": step, "ACTIVATION": ACTIVATIONS[activation], "HAS_BIAS": matrix.bias is not None,
             "HAS_OUTPUT_ROWS": output_rows is not None, "enable_fp_fusion": False,
         }  # fmt: skip
-        factor = 1.0 if other is None and len(steps) == 2 and epilogue == "gate" else scale
-        outputs = (
-            matrix.bias,
-            added,
-            part,
-            output_rows,
-            tokens,
-            width,
-            matrix.columns,
-            added.stride(0),
-            part.stride(0),
-            factor,
-        )
-        launch = launch_packed_matmul if packed else _launch_matmul
-        launch(x, matrix, outputs, constants, norm_arguments(norm, input_rows, matrix.columns), prompt)
+        strides = (added.stride(0), part.stride(0))
+        outputs = (matrix.bias, added, part, output_rows, tokens, width, matrix.columns, *strides, factor)
+        launch = _launch_matmul if matrix.scales is None else launch_packed_matmul
+        launch(inputs, matrix, outputs, constants, norm_arguments(inputs_norm, rows, matrix.columns), prompt)
+
+
+def _needs_preparation(
+    x: Tensor, matrix: DeviceMatrix, norm: DeviceNorm | None, input_rows: Tensor | None, tokens: int, prompt: bool
+) -> bool:
+    """Whether inputs are normed, gathered and rounded before a product, rather than on the way."""
+    if not prompt and (tokens == 1 or matrix.scales is not None):
+        return False
+    rounded = x.dtype == product_dtype(matrix) or (tokens <= SMALL_BATCH and not prompt)
+    return norm is not None or input_rows is not None or not rounded
 
 
 def product_dtype(matrix: DeviceMatrix) -> torch.dtype:
