@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -212,7 +213,7 @@ def weight_bytes(shape: str) -> int:
     from glassformer import blueprints
 
     config = blueprints.read_config(SHAPES[shape])
-    total = 2 * sum(weight.size for weight in blueprints.blueprint(config).weights)
+    total = 2 * sum(math.prod(weight.shape) for weight in blueprints.blueprint(config).weights)
     return total if config.tie_word_embeddings else total - 2 * config.vocab_size * config.hidden_size
 
 

@@ -14,6 +14,7 @@ from glassformer.engine.gpu.persistent.launch import NO_ID, KernelError, Launch
 from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule, misfit
 from tests.engine.gpu.reference import RandomModel, rounded, to_bfloat16
 from tests.engine.gpu.simulation import SimulatedDecoder, compile_simulation
+from tests.engine.gpu.sweeps import mostly_swept
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,10 @@ def random_cache(decoder: SimulatedDecoder, tokens: int) -> NDArray[np.float32]:
     return cache
 
 
-@pytest.mark.parametrize(("name", "start"), [(PLAIN, 0), (PLAIN, 150), *((name, 63) for name in CASES)])
+@pytest.mark.parametrize(
+    ("name", "start"),
+    mostly_swept([(PLAIN, 0), (PLAIN, 150), *((name, 63) for name in CASES)], (PLAIN, 150), ("single rows", 63)),
+)
 def test_scores_and_residuals_are_those_of_a_plain_forward_pass(make: Make, name: str, start: int) -> None:
     decoder = make(name)
     cache = random_cache(decoder, start)
@@ -107,7 +111,7 @@ def test_a_stop_id_ends_the_launch(make: Make) -> None:
     assert decoder.chosen.tolist() == ids[:2]
 
 
-@pytest.mark.parametrize("absent", range(6))
+@pytest.mark.parametrize("absent", mostly_swept(range(6), 0, 3))
 def test_when_a_block_is_missing_every_other_gives_up(make: Make, absent: int) -> None:
     decoder = make(PLAIN)
     decoder.run([5], 60, 3, absent_block=absent, patience=300_000)

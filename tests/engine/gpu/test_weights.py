@@ -15,6 +15,7 @@ from glassformer.engine.lowering import Lowering
 from glassformer.engine.program import MatrixRef, Step, StepKind
 from glassformer.errors import CheckpointError
 from tests.engine.executors import Subject
+from tests.engine.gpu.sweeps import mostly_swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,7 +53,7 @@ def test_floats_lie_side_by_side_in_their_own_dtype(what: str, tiny: Tiny) -> No
         assert np.array_equal(matrix.data.float().numpy(), expected_rows(subject, weights, step))
 
 
-@pytest.mark.parametrize("kind", [*PACKED_KINDS, "Q5_0"])
+@pytest.mark.parametrize("kind", mostly_swept([*PACKED_KINDS, "Q5_0"], "Q4_K", "Q5_0"))
 def test_packed_kinds_stay_packed(kind: str, tiny: Tiny) -> None:
     subject = tiny(kind)
     weights = weights_of(subject)

@@ -18,6 +18,7 @@ from tests.engine.gpu.kernels.cases import (
     poisoned,
     relative_error,
 )  # fmt: skip
+from tests.engine.gpu.sweeps import mostly_swept
 
 TOLERANCE = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 TREE = [-1, 0, 0, 1, 1, 2, -1]
@@ -56,7 +57,7 @@ def test_attention_equals_softmax_in_float64(mask: str, prompt: bool) -> None:
 
 
 @pytest.mark.parametrize("prompt", [False, True], ids=["step", "prompt"])
-@pytest.mark.parametrize("head_size", [8, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("head_size", mostly_swept([8, 64, 80, 96, 128, 256], 8, 80))
 def test_head_sizes(head_size: int, prompt: bool) -> None:
     torch.manual_seed(head_size)
     cache, fed, heads = Cache([40, 3], kv_heads=1, head_size=head_size, layers=1), [2, 3], 2
@@ -154,7 +155,7 @@ def test_a_token_alone_equals_the_token_in_a_batch() -> None:
     assert torch.equal(out[0], together[3])
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", mostly_swept(MASKS, "tree in a window"))
 def test_the_pattern_and_what_follows_from_it(mask: str) -> None:
     torch.manual_seed(10)
     options = dict(MASKS[mask])

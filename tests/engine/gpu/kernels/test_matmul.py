@@ -11,6 +11,7 @@ from torch import Tensor
 
 from glassformer.engine.gpu.kernels import DeviceNorm, float_matrix, matmul
 from tests.engine.gpu.kernels.cases import DTYPES, assert_written_within, poisoned, relative_error
+from tests.engine.gpu.sweeps import mostly_swept
 
 
 def normed(x: Tensor, norm: DeviceNorm) -> Tensor:
@@ -29,7 +30,7 @@ def make_norm(kind: str, width: int, bias: bool = True) -> DeviceNorm:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("tokens", "prompt"), [(1, False), (3, False), (17, False), (65, True)])
-@pytest.mark.parametrize(("rows", "columns"), [(40, 72), (18, 320), (21, 70)])
+@pytest.mark.parametrize(("rows", "columns"), mostly_swept([(40, 72), (18, 320), (21, 70)], (21, 70)))
 def test_products_of_odd_sizes(dtype: torch.dtype, tokens: int, prompt: bool, rows: int, columns: int) -> None:
     torch.manual_seed(tokens)
     weights, x = torch.randn(rows, columns).to(dtype), torch.randn(tokens, columns).to(dtype).float()
@@ -63,7 +64,7 @@ ACTIVATIONS = {
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("epilogue", ["activate", "gate", "gate of two matrices"])
+@pytest.mark.parametrize("epilogue", mostly_swept(["activate", "gate", "gate of two matrices"], "gate"))
 def test_activations_and_gates(activation: str, epilogue: str) -> None:
     torch.manual_seed(2)
     gates, values, x = torch.randn(20, 64), torch.randn(20, 64), torch.randn(3, 64)

@@ -14,6 +14,7 @@ from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.engine.gpu.kernels import DeviceMatrix, embed, float_matrix, matmul, pack
 from glassformer.engine.gpu.kernels.packed_matmul import PACKED_KINDS
 from tests.engine.gpu.kernels.cases import Cache, assert_written_within, pass_over, poisoned, relative_error
+from tests.engine.gpu.sweeps import mostly_swept
 
 
 def packed(kind: str, rows: int, columns: int) -> tuple[DeviceMatrix, Tensor]:
@@ -43,7 +44,7 @@ def test_products_with_packed_weights(kind: str, columns: int, tokens: int, prom
     assert relative_error(out, x.double() @ (values.bfloat16().double() if prompt else values).T + bias) < 1e-6
 
 
-@pytest.mark.parametrize("kind", PACKED_KINDS)
+@pytest.mark.parametrize("kind", mostly_swept(PACKED_KINDS, "Q4_K"))
 def test_a_gate_and_a_residual_of_packed_weights(kind: str) -> None:
     matrix, values = packed(kind, 40, 256)
     x, residual = torch.randn(3, 256).bfloat16().float(), torch.randn(3, 40)
@@ -58,7 +59,7 @@ def test_a_gate_and_a_residual_of_packed_weights(kind: str) -> None:
     assert relative_error(out, sums + residual) < 4e-3
 
 
-@pytest.mark.parametrize("kind", PACKED_KINDS)
+@pytest.mark.parametrize("kind", mostly_swept(PACKED_KINDS, "Q4_K"))
 def test_a_token_alone_equals_the_token_in_a_batch(kind: str) -> None:
     matrix, _ = packed(kind, 20, 768)
     x = torch.randn(40, 768)
