@@ -63,6 +63,19 @@ class TestAdmission:
         assert not executor.rows
         assert [policy.chosen for policy in policies] == [alone(policy, CountedExecutor(llama)) for policy in policies]
 
+    def test_a_text_that_leaves_and_joins_again_within_a_pass_waits_for_the_next(self) -> None:
+        """Texts are known by identity, which another may have as soon as one has left."""
+        batch = Loop(Oracle())
+        first, second = text(PROMPTS[0]), text(PROMPTS[1])
+        batch.admit([first, second])
+        steps = batch.step()
+        assert next(steps)[0] is first
+        batch.remove(second)
+        batch.admit([second])
+        assert list(steps) == []
+        finish(batch)
+        assert second.chosen == alone(second, Oracle())
+
     def test_a_prompt_is_read_in_the_pass_in_which_the_others_go_on(self) -> None:
         oracle = Oracle()
         batch = Loop(oracle)

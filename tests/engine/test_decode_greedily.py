@@ -67,6 +67,10 @@ def test_pages_that_are_shared_are_copied_first(subject: Subject) -> None:
     assert executor.decode_greedily([kept], [3], COUNT).tolist() == first
 
 
+def test_no_rows_are_no_work(subject: Subject) -> None:
+    assert subject.executor().decode_greedily([], [], 3).shape == (0, 3)
+
+
 def test_more_tokens_than_the_context_are_refused(subject: Subject) -> None:
     prompts, sources = subject.rows((4,))
     executor = subject.executor()

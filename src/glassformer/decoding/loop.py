@@ -70,6 +70,7 @@ class Loop:
         """Take a text out before its end, and give its rows' memory back."""
         for entries in (self._policies, self._waiting, self._scores, self._ahead):
             entries.pop(id(policy), None)
+        self._unchosen = [key for key in self._unchosen if key != id(policy)]
         if (lane := self._lanes.pop(id(policy), None)) is not None:
             lane.close()
         if orphans := [self._policies[key] for key, first in self._waiting.items() if first == id(policy)]:
@@ -85,8 +86,7 @@ class Loop:
             self._run()
         while self._unchosen:
             key = self._unchosen.pop(0)
-            if (policy := self._policies.get(key)) is None:  # it left since the pass began
-                continue
+            policy = self._policies[key]
             try:
                 step = self._choose(key)
             except BaseException:

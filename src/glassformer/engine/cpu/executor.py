@@ -136,7 +136,7 @@ class CpuExecutor(NativeModel, PagedRows[CpuRow]):
         self._encode([(feed, row) for feed, row in zip(feeds, open_rows, strict=True) if row.source and not row.encoded])
         prepared = self._program("", frozenset(), frozenset())
         assert prepared.program.scores is not None
-        best = []
+        best = [np.empty((0, count), np.int32)]
         for at in range(0, len(rows), MAX_SCORED_TOKENS):
             part = [
                 FeedChunk(0, feeds[n], open_rows[n], 0, 1, n - at) for n in range(at, min(at + MAX_SCORED_TOKENS, len(rows)))
