@@ -7,7 +7,7 @@ Shapes: buffers (tokens, width).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,32 @@ class FeedChunk:
         """How the feed's watch changes the keys and values of the row's source, by site."""
         watch = self.feed.watch
         return {} if watch is None else {site: watch.changes[site] for site in watch.changes if site.endswith(SOURCE_SITES)}
+
+
+def changed_source(chunk: FeedChunk, own_shift: Callable[[Change], Change]) -> Any:
+    """The pages of a row's source for this pass: changed copies of them if the feed's watch changes them.
+
+    `own_shift`: a change with its shift as an array of the engine's own library.
+    """
+    source, changes = chunk.row.source_pages, chunk.source_changes()
+    if source is None or not changes:
+        return source
+    length = len(chunk.row.source)
+    changed = source.share(length)
+    changed.reserve(0, length)  # copies what it shares
+    for site, change in changes.items():
+        layer = int(site.split(".")[1])
+        keys_values = list(changed.read(layer, length))
+        at = 0 if site.endswith(".key") else 1
+        keys_values[at] = own_shift(change).apply(keys_values[at][None], axes(site), 0)[0]
+        changed.write(layer, *keys_values)
+    return changed
+
+
+def source_value(source: Any, site: str, length: int) -> Any:
+    """The keys or values of a source, as cross-attention reads them."""
+    keys, values = source.read(int(site.split(".")[1]), length)
+    return (keys if site.endswith(".key") else values)[None]
 
 
 def watched_sites(feeds: Sequence[Feed]) -> tuple[frozenset[str], frozenset[str]]:

@@ -27,10 +27,19 @@ from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
 from glassformer.engine.program import Program
-from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, ProgramPass, TreeMask, stack_sites, stops
+from glassformer.engine.program_pass import (
+    SOURCE_SITES,
+    FeedChunk,
+    ProgramPass,
+    TreeMask,
+    changed_source,
+    source_value,
+    stack_sites,
+    stops,
+)  # fmt: skip
 from glassformer.engine.protocol import ACTIVATIONS, CACHES
 from glassformer.fork_safe_lock import ForkSafeLock
-from glassformer.sites import Change, axes
+from glassformer.sites import Change
 
 Floats = npt.NDArray[np.float32]
 PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads
@@ -174,7 +183,7 @@ class EnginePass(ProgramPass):
         has_tree = any(tree is not None for tree in self.trees)
         prepared.reserve(self.tokens, len(scored), max(keys, source_keys), max(positions) + 1 if has_tree else keys)
         decoder = prepared.program.scores is not None  # an encoder writes what is changed later
-        self.sources = [_changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
+        self.sources = [changed_source(chunk, with_numpy_shift) if decoder else chunk.row.source_pages for chunk in chunks]
         self.feeds = (NativeFeed * len(chunks))(
             *(_native_feed(*fields) for fields in zip(chunks, self.sources, self.trees, self.scored_counts, strict=True))
         )
@@ -205,7 +214,7 @@ class EnginePass(ProgramPass):
             values = {site: self.value(site, chunk).copy() for site in program.sites if site in reads}
             if source is not None and program.scores is not None:
                 sites = (site for site in reads if site.endswith(SOURCE_SITES))
-                values |= {site: _source_value(source, site, len(chunk.row.source)) for site in sites}
+                values |= {site: source_value(source, site, len(chunk.row.source)) for site in sites}
             results.append((scores[at : at + count].copy(), values))  # the next pass reuses the buffer
             at += count
         return results
@@ -222,30 +231,6 @@ def _native_feed(chunk: FeedChunk, source: PageTable | None, tree: TreeMask | No
 def default_kv_dtype(weight_kind: str) -> KvDtype:
     """What keys and values are stored in, by the kind of the weights, unless a dtype is asked for."""
     return KvDtype.F32 if weight_kind in ("F32", "F64") else KvDtype.F16
-
-
-def _source_value(source: PageTable, site: str, length: int) -> Floats:
-    """The keys or values of a source, as cross-attention reads them."""
-    keys, values = source.read(int(site.split(".")[1]), length)
-    return (keys if site.endswith(".key") else values)[None]
-
-
-def _changed_source(chunk: FeedChunk) -> PageTable | None:
-    """The keys and values of a row's source for this pass: a changed copy of them if the feed's watch changes them."""
-    source: PageTable | None = chunk.row.source_pages
-    changes = chunk.source_changes()
-    if source is None or not changes:
-        return source
-    length = len(chunk.row.source)
-    changed = source.share(length)
-    changed.reserve(0, length)  # copies what it shares
-    for site, change in changes.items():
-        layer = int(site.split(".")[1])
-        keys_values = list(changed.read(layer, length))
-        at = 0 if site.endswith(".key") else 1
-        keys_values[at] = with_numpy_shift(change).apply(keys_values[at][None], axes(site), 0)[0]
-        changed.write(layer, *keys_values)
-    return changed
 
 
 def with_numpy_shift(change: Change) -> Change:

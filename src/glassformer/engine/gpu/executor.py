@@ -34,7 +34,6 @@ from glassformer.engine.gpu.passes import (
     PassLayout,
     PassValues,
     ScoreBatch,
-    changed_source,
     fill,
     new_buffers,
     page_count,
@@ -51,7 +50,16 @@ from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.engine.lowering import Lowering
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program import Program, TokenScope
-from glassformer.engine.program_pass import SOURCE_SITES, FeedChunk, changes_pattern, stack_sites, stops, watched_sites
+from glassformer.engine.program_pass import (
+    SOURCE_SITES,
+    FeedChunk,
+    changed_source,
+    changes_pattern,
+    source_value,
+    stack_sites,
+    stops,
+    watched_sites,
+)  # fmt: skip
 from glassformer.engine.protocol import GPU_CACHES, NOT_NUMBERS, Description, Feed, Row, Want
 from glassformer.errors import ExecutorError, check_context
 from glassformer.fork_safe_lock import ForkSafeLock
@@ -242,7 +250,8 @@ class GpuExecutor(PagedRows[GpuRow]):
             first += chunk.count
         program = prepared.program
         decoder = program.scores is not None  # an encoder writes what is changed later
-        sources = [changed_source(chunk) if decoder else chunk.row.source_pages for chunk in chunks]
+        own_shift = partial(with_device_shift, device=self.device)
+        sources = [changed_source(chunk, own_shift) if decoder else chunk.row.source_pages for chunk in chunks]
         fed = PassInput(chunks, [chunk.scored() for chunk in chunks], sources)
         shape = self._captured_shape(prepared, fed, prompt)
         values = self._run_eagerly(prepared, fed, pool, prompt) if shape is None else self._replay(shape, prepared, fed)
@@ -533,11 +542,5 @@ def _read_sites(values: PassValues, chunk: FeedChunk, source: PageList | None) -
     sites = {site: values.value(site, chunk) for site in values.program.sites if site in reads}
     if source is not None:
         of_source = (site for site in reads if site.endswith(SOURCE_SITES))
-        sites |= {site: _source_value(source, site, len(chunk.row.source)) for site in of_source}
+        sites |= {site: source_value(source, site, len(chunk.row.source)) for site in of_source}
     return sites
-
-
-def _source_value(source: PageList, site: str, length: int) -> Tensor:
-    """The keys or values of a source, as cross-attention reads them."""
-    keys, values = source.read(int(site.split(".")[1]), length)
-    return (keys if site.endswith(".key") else values)[None]

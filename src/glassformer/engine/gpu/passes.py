@@ -25,7 +25,7 @@ from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
 from glassformer.engine.program import Program
 from glassformer.engine.program_pass import FeedChunk, ProgramPass
 from glassformer.errors import ExecutorError
-from glassformer.sites import Change, axes
+from glassformer.sites import Change
 
 Numbers = npt.NDArray[np.int32]
 Part = TypeVar("Part", Numbers, Tensor)
@@ -215,25 +215,6 @@ def rounded_up(number: int, step: int) -> int:
 
 def page_count(tokens: int) -> int:
     return -(-tokens // PAGE)
-
-
-def changed_source(chunk: FeedChunk) -> PageList | None:
-    """The keys and values of a row's source for this pass: a changed copy of them if the feed's watch changes them."""
-    source: PageList | None = chunk.row.source_pages
-    changes = chunk.source_changes()
-    if source is None or not changes:
-        return source
-    length = len(chunk.row.source)
-    changed = source.share(length)
-    changed.reserve(0, length)  # copies what it shares
-    for site, change in changes.items():
-        layer = int(site.split(".")[1])
-        keys_values = list(changed.read(layer, length))
-        at = 0 if site.endswith(".key") else 1
-        own = with_device_shift(change, keys_values[at].device)
-        keys_values[at] = own.apply(keys_values[at][None], axes(site), 0)[0]
-        changed.write(layer, *keys_values)
-    return changed
 
 
 def to_host(values: Tensor) -> npt.NDArray[Any]:
