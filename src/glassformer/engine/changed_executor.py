@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from glassformer.engine.protocol import Description, Feed, Scores
+from glassformer.engine.protocol import Description, Feed, Row, Scores
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.sites import Change, Watch
 
@@ -23,6 +23,10 @@ class ChangedExecutor(WrappedExecutor):
     @property
     def decode_greedily(self) -> None:
         """Every pass is changed, so that none can be left to the executor."""
+
+    def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
+        """Nothing is: what others have read was not changed."""
+        return row.length
 
     def _with_changes(self, watch: Watch | None) -> Watch:
         """Where a feed's watch changes the same site, that change wins."""

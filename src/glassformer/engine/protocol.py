@@ -6,7 +6,7 @@ loop, beams, a scheduler, a tree) decide what to feed; executors compute the sco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -127,6 +127,12 @@ def greedy_decoder(executor: Executor) -> GreedyDecoder | None:
     """An executor's `decode_greedily`, if it has it."""
     decoder: GreedyDecoder | None = getattr(executor, "decode_greedily", None)
     return decoder
+
+
+def reuse_prefix(executor: Executor, row: Row, ids: Sequence[int]) -> int:
+    """Where an executor caches prefixes, let an empty row begin with what it has of a prompt: how many tokens that is."""
+    reuse: Callable[[Row, Sequence[int]], int] | None = getattr(executor, "reuse_prefix", None)
+    return row.length if reuse is None else reuse(row, ids)
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Description, Executor, Feed, GreedyDecoder, Row, Scores, Want, greedy_decoder
+from glassformer.engine.protocol import Description, Executor, Feed, GreedyDecoder, Row, Scores, Want, greedy_decoder, reuse_prefix
 from glassformer.progress import Progress
 
 CHUNK = 256  # tokens of a prompt that are read between two reports
@@ -30,6 +30,9 @@ class WrappedExecutor:
     @property
     def decode_greedily(self) -> GreedyDecoder | None:
         return greedy_decoder(self.executor)
+
+    def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
+        return reuse_prefix(self.executor, row, ids)
 
     def open(self, source: Sequence[int] | None = None) -> Row:
         return self.executor.open(source)
@@ -55,25 +58,24 @@ class WrappedExecutor:
 
 @dataclass(frozen=True)
 class ReportingExecutor(WrappedExecutor):
-    """An executor that reads a long prompt in chunks, and reports how many of its tokens have been read.
-
-    The first chunk takes along what a prefix cache has of the prompt, which is found only as a whole.
-    """
+    """An executor that reads a long prompt in chunks, and reports how many of its tokens have been read."""
 
     progress: Progress
-    cached: int = 0  # tokens at the prompt's beginning
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
-        total, done, size = sum(len(feed.ids) for feed in feeds), 0, self.cached + CHUNK
-        while inner := [feed for feed in feeds if _is_longer(feed, size)]:
-            self.executor.run([replace(feed, ids=feed.ids[:size], want=Want.NONE) for feed in inner])
-            done += size * len(inner)
-            self.progress(done, total)
-            feeds = [replace(feed, ids=feed.ids[size:]) if _is_longer(feed, size) else feed for feed in feeds]
-            size = CHUNK
+        total = sum(len(feed.ids) for feed in feeds)
+        feeds = [self._without_cached_prefix(feed) if _can_be_cut(feed) else feed for feed in feeds]
+        while inner := [feed for feed in feeds if _can_be_cut(feed)]:
+            self.executor.run([replace(feed, ids=feed.ids[:CHUNK], want=Want.NONE) for feed in inner])
+            feeds = [replace(feed, ids=feed.ids[CHUNK:]) if _can_be_cut(feed) else feed for feed in feeds]
+            self.progress(total - sum(len(feed.ids) for feed in feeds), total)
         return self.executor.run(feeds)
 
+    def _without_cached_prefix(self, feed: Feed) -> Feed:
+        before = feed.row.length
+        return replace(feed, ids=feed.ids[reuse_prefix(self.executor, feed.row, feed.ids) - before :])
 
-def _is_longer(feed: Feed, size: int) -> bool:
-    """Whether a feed begins with a chunk of this size of which nothing is wanted."""
-    return len(feed.ids) > size and feed.want is not Want.ALL and feed.parents is None and feed.watch is None
+
+def _can_be_cut(feed: Feed) -> bool:
+    """Whether a feed begins with a chunk of which nothing is wanted."""
+    return len(feed.ids) > CHUNK and feed.want is not Want.ALL and feed.parents is None and feed.watch is None

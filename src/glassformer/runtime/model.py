@@ -449,7 +449,7 @@ class Model:
         streams = [TextStream(run, self.tokenizer) for run in runs]
         executor = self.executor
         if progress is not None:
-            executor = ReportingExecutor(executor, progress, self.cached_prefix(first.prompt_ids))
+            executor = ReportingExecutor(executor, progress)
         steps = generate(executor, policies, self._assistant(policies[0].settings.assistant_model))
         started = time.perf_counter()
         for number, step in steps:
