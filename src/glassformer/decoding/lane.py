@@ -8,8 +8,12 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.decoding.ahead import TokensAhead, at_position
 from glassformer.decoding.policy import Outcome, Policy, Step, candidates_and_logprob
-from glassformer.engine.protocol import Executor, Feed, Scores, Want
+from glassformer.engine.protocol import Choice, Executor, Feed, Scores, Want
 from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
 
@@ -17,15 +21,17 @@ CHUNK = 64  # tokens of a prompt that are scored in one pass
 
 
 class Lane:
-    def __init__(self, executor: Executor, policy: Policy) -> None:
+    def __init__(self, executor: Executor, policy: Policy, watch: Watch | None = None) -> None:
+        """`watch`: what is read and changed in every pass of its row."""
         self.executor = executor
         self.policy = policy
-        self.feeds = [Feed(executor.open(policy.source), policy.prompt)]  # what its rows run next
+        self.watch = watch
+        self.feeds = [Feed(executor.open(policy.source), policy.prompt, watch=watch)]  # what its rows run next
         self.prompt_steps: list[Step] = []  # the prompt's own tokens, if prompt_logprobs asks for them
         try:
             if policy.negative is not None:
                 source, ids = (None, policy.negative) if policy.source is None else (policy.negative, policy.prompt)
-                self.feeds.append(Feed(executor.open(source), ids))
+                self.feeds.append(Feed(executor.open(source), ids, watch=watch))
             if policy.settings.prompt_logprobs is not None:
                 self.prompt_steps = self._score_prompt(policy.settings.prompt_logprobs)
         except BaseException:
@@ -43,6 +49,8 @@ class Lane:
         """The policy's choice by the scores that the lane's feeds gave; the last step tells the outcome."""
         with self.locating_nan():
             step = self.policy.feed(*(row.host(position) for row in scores))
+        if sites := at_position(scores[0].sites, position):
+            step = replace(step, sites={site: _host_copy(value) for site, value in sites.items()})
         return self._with_outcome(step)
 
     @contextmanager
@@ -54,13 +62,19 @@ class Lane:
             raise NotNumbers(f"{error} {self._first_nan()}") from None
 
     @property
-    def can_decode_ahead(self) -> bool:
-        """Whether an executor may choose its next tokens."""
-        return self.policy.takes_best and len(self.feeds) == 1 and len(self.feeds[0].ids) == 1
+    def choice(self) -> Choice | None:
+        """How an executor may choose its next tokens, if it may."""
+        choice, watch = self.policy.choice, self.watch
+        if choice is None or len(self.feeds) > 1 or len(self.feeds[0].ids) > 1:
+            return None
+        if watch is None:
+            return choice
+        return None if watch.changes else replace(choice, sites=watch.reads)
 
-    def accept(self, token: int) -> Step:
+    def take(self, ahead: TokensAhead) -> Step | None:
         """Take a token that the executor has chosen."""
-        return self._with_outcome(self.policy.accept(token))
+        step = ahead.take()
+        return None if step is None else self._with_outcome(step)
 
     def return_to(self, length: int, token: int) -> None:
         """Drop what its row holds beyond this length, and feed this token in the next pass."""
@@ -72,7 +86,7 @@ class Lane:
 
     def feed_next(self, token: int) -> None:
         """Feed this token in the next pass."""
-        self.feeds = [Feed(feed.row, (token,)) for feed in self.feeds]
+        self.feeds = [Feed(feed.row, (token,), watch=feed.watch) for feed in self.feeds]
 
     def close(self) -> None:
         for feed in self.feeds:
@@ -84,7 +98,7 @@ class Lane:
         steps = [Step(ids[0])]
         for start in range(0, len(ids) - 1, CHUNK):
             part = ids[start : min(start + CHUNK, len(ids) - 1)]
-            (scores,) = self.executor.run([Feed(feed.row, part, Want.ALL)])
+            (scores,) = self.executor.run([replace(feed, ids=part, want=Want.ALL)])
             for position, token in enumerate(ids[start + 1 : start + 1 + len(part)]):
                 candidates, logprob = candidates_and_logprob(scores.host(position), token, count)
                 steps.append(Step(token, candidates=candidates if count else None, logprob=logprob))
@@ -103,6 +117,11 @@ class Lane:
                 if not _is_finite(value):
                     return f"The first place where they are not is {site}."
         return "No site shows where they begin."
+
+
+def _host_copy(value: Any) -> npt.NDArray[np.float32]:
+    """An array, of whatever library and on whatever device, as one of the host's own."""
+    return np.array(value.float().cpu() if hasattr(value, "cpu") else value, np.float32)
 
 
 def _is_finite(value: Any) -> bool:

@@ -21,7 +21,7 @@ class ChangedExecutor(WrappedExecutor):
         return self.executor.run([replace(feed, watch=self._with_changes(feed.watch)) for feed in feeds])
 
     @property
-    def decode_greedily(self) -> None:
+    def decode_ahead(self) -> None:
         """Every pass is changed, so that none can be left to the executor."""
 
     def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:

@@ -10,13 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.checks import ROW_NOT_OPEN, locked
 from glassformer.engine.prefix_tree import BLOCK, PrefixTree
-from glassformer.engine.protocol import Description, Executor, Feed, GreedyDecoder, Row, Scores, Want, greedy_decoder
+from glassformer.engine.protocol import (
+    AheadDecoder,
+    AheadFunctions,
+    Choice,
+    ChosenTokens,
+    Description,
+    Executor,
+    Feed,
+    Row,
+    Scores,
+    Want,
+    ahead_decoder,
+)  # fmt: skip
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
 
@@ -71,22 +84,24 @@ class PrefixCache:
         return scores
 
     @property
-    def decode_greedily(self) -> GreedyDecoder | None:
-        return None if greedy_decoder(self.executor) is None else self._decode_greedily
+    def decode_ahead(self) -> AheadDecoder | None:
+        decoder = ahead_decoder(self.executor)
+        return None if decoder is None else AheadFunctions(decoder.knows, partial(self._decode_ahead, decoder))
 
     @locked
-    def _decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-        decode = greedy_decoder(self.executor)
-        assert decode is not None
+    def _decode_ahead(
+        self, decode: AheadDecoder, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice],
+        draws: npt.NDArray[np.float64],
+    ) -> Sequence[ChosenTokens]:  # fmt: skip
         cached = [self._open_row(row) for row in rows]
         before = [row.reusable for row in cached]
         for row in cached:
             row.reusable = False
-        ids = decode([self._inner(row) for row in cached], tokens, count)
-        for row, reusable, token, best in zip(cached, before, tokens, ids.tolist(), strict=True):
-            row.ids.extend((token, *best[:-1]))
+        texts = decode([self._inner(row) for row in cached], tokens, choices, draws)
+        for row, reusable, token, chosen in zip(cached, before, tokens, texts, strict=True):
+            row.ids.extend((token, *chosen.ids[:-1]))
             row.reusable = reusable
-        return ids
+        return texts
 
     def cached_length(self, ids: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""

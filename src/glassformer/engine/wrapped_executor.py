@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Description, Executor, Feed, GreedyDecoder, Row, Scores, Want, greedy_decoder, reuse_prefix
+from glassformer.engine.protocol import (
+    AheadDecoder,
+    Description,
+    Executor,
+    Feed,
+    Row,
+    Scores,
+    Want,
+    ahead_decoder,
+    reuse_prefix,
+)  # fmt: skip
 from glassformer.progress import Progress
 
 CHUNK = 256  # tokens of a prompt that are read between two reports
@@ -28,8 +38,8 @@ class WrappedExecutor:
         return self.executor.run(feeds)
 
     @property
-    def decode_greedily(self) -> GreedyDecoder | None:
-        return greedy_decoder(self.executor)
+    def decode_ahead(self) -> AheadDecoder | None:
+        return ahead_decoder(self.executor)
 
     def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
         return reuse_prefix(self.executor, row, ids)
