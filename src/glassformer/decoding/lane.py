@@ -13,11 +13,21 @@ import numpy.typing as npt
 
 from glassformer.decoding.ahead import TokensAhead, at_position
 from glassformer.decoding.policy import Outcome, Policy, Step, candidates_and_logprob
-from glassformer.engine.protocol import Choice, Executor, Feed, Scores, Want
+from glassformer.engine.protocol import (
+    Choice,
+    Executor,
+    Feed,
+    Scores,
+    Want,
+    common_prefix,
+    prefix_caching,
+)  # fmt: skip
 from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
 
 CHUNK = 64  # tokens of a prompt that are scored in one pass
+SHORTEST_CHUNK = 64  # tokens that a prompt's last chunk has at least
+SHARED_BEGINNING = 64  # tokens that are worth waiting for, where another prompt begins with them too
 
 
 class Lane:
@@ -27,6 +37,7 @@ class Lane:
         self.policy = policy
         self.watch = watch
         self.feeds = [Feed(executor.open(policy.source), policy.prompt, watch=watch)]  # what its rows run next
+        self.cached_tokens = 0  # of the prompt, that were not read again
         self.prompt_steps: list[Step] = []  # the prompt's own tokens, if prompt_logprobs asks for them
         try:
             if policy.negative is not None:
@@ -62,6 +73,52 @@ class Lane:
             raise NotNumbers(f"{error} {self._first_nan()}") from None
 
     @property
+    def is_reading(self) -> bool:
+        """Whether more than one token is to be fed: a prompt."""
+        return any(len(feed.ids) > 1 for feed in self.feeds)
+
+    @property
+    def read_tokens(self) -> int:
+        return self.feeds[0].row.length
+
+    def can_take_over(self, other: Lane) -> bool:
+        """Whether it can begin with what another lane is about to read, instead of reading it too."""
+        caching = prefix_caching(self.executor)
+        if caching is None or self.read_tokens or not (self._is_cuttable and other._is_cuttable):
+            return False
+        prompt = self.policy.prompt
+        return common_prefix(prompt[:-1], other.policy.prompt) - caching.cached_length(prompt) >= SHARED_BEGINNING
+
+    def next_feeds(self, chunk: int | None = None) -> list[Feed]:
+        """What goes through the next pass: of a long prompt as much as ends at a multiple of `chunk` tokens.
+
+        Where a prompt is cut depends on itself alone, so that its numbers do not depend on what else is read.
+        """
+        if not self._is_cuttable:
+            return self.feeds
+        feed = self.feeds[0]
+        if not feed.row.length and (caching := prefix_caching(self.executor)) is not None:
+            self.cached_tokens = caching.reuse_prefix(feed.row, feed.ids)
+            feed = replace(feed, ids=feed.ids[self.cached_tokens :])
+            self.feeds = [feed]
+        size = len(feed.ids) if chunk is None else chunk - feed.row.length % chunk
+        if len(feed.ids) < size + SHORTEST_CHUNK:
+            return self.feeds
+        return [replace(feed, ids=feed.ids[:size], want=Want.NONE)]
+
+    def has_read(self, feeds: Sequence[Feed]) -> bool:
+        """Whether this was all that it had to feed; otherwise the rest is fed next."""
+        if feeds[0].want is not Want.NONE:
+            return True
+        self.feeds = [replace(self.feeds[0], ids=self.feeds[0].ids[len(feeds[0].ids) :])]
+        return False
+
+    @property
+    def _is_cuttable(self) -> bool:
+        """Whether its prompt may be read in chunks: one row, nothing of it watched, and its last token alone scored."""
+        return len(self.feeds) == 1 and self.watch is None and self.policy.source is None
+
+    @property
     def choice(self) -> Choice | None:
         """How an executor may choose its next tokens, if it may."""
         choice, watch = self.policy.choice, self.watch
@@ -82,7 +139,11 @@ class Lane:
         self.feed_next(token)
 
     def _with_outcome(self, step: Step) -> Step:
-        return step if step.finish is None else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps)))
+        return (
+            step
+            if step.finish is None
+            else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps), cached_tokens=self.cached_tokens))
+        )
 
     def feed_next(self, token: int) -> None:
         """Feed this token in the next pass."""

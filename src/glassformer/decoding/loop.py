@@ -13,7 +13,8 @@ import numpy as np
 from glassformer.decoding.ahead import TokensAhead, needed_draws
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Scores, ahead_decoder
+from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Feed, Scores, ahead_decoder
+from glassformer.errors import GlassError
 from glassformer.sites import Watch
 
 MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
@@ -32,6 +33,8 @@ def loop(executor: Executor, policies: Sequence[Policy], watch: Watch | None = N
         batch.admit(policies, watch)
         while batch.policies:
             for policy, step in batch.step():
+                if isinstance(step, GlassError):
+                    raise step
                 yield numbers[id(policy)], step
     finally:
         batch.close()
@@ -40,8 +43,11 @@ def loop(executor: Executor, policies: Sequence[Policy], watch: Watch | None = N
 class Loop:
     """Texts that are written together, a token each in every pass; new ones can join and any can leave in between."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, prompt_chunk: int | None = None) -> None:
+        """`prompt_chunk`: how many tokens of prompts go through one pass, so that a long prompt does not hold up the others;
+        without it all of them."""
         self.executor = executor
+        self._prompt_chunk = prompt_chunk
         self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
@@ -84,22 +90,26 @@ class Loop:
             self._waiting = {key: first for key, first in self._waiting.items() if first != id(policy)}
             self.admit(orphans, None if lane is None else lane.watch)  # the first of them reads the prompt now
 
-    def step(self) -> Iterator[tuple[Policy, Step]]:
-        """One token for each text: (policy, step). A text that ends leaves, as does one whose choice raises.
+    def step(self) -> Iterator[tuple[Policy, Step | GlassError]]:
+        """One token for each text whose prompt has been read: (policy, step). A text that ends leaves, as does one that
+        cannot go on, with its error in place of a step.
 
-        Where somebody stops in the middle of it, or a choice raises, the next call goes on with the same pass.
+        Where somebody stops in the middle of it, the next call goes on with the same pass.
         """
         if not self._unchosen:
             self._run()
         while self._unchosen:
             key = self._unchosen.pop(0)
             policy = self._policies[key]
+            step: Step | GlassError
             try:
                 step = self._choose(key)
+            except GlassError as error:
+                step = error
             except BaseException:
                 self.remove(policy)
                 raise
-            if step.finish:
+            if isinstance(step, GlassError) or step.finish:
                 self.remove(policy)
             yield policy, step
 
@@ -135,12 +145,40 @@ class Loop:
         if decode is not None and idle and len(known) == len(idle):
             self._decode_ahead(decode, idle, known)
         else:
-            self._scores.update(zip(idle, run_lanes(self.executor, list(idle.values())), strict=True))
-        for key, first in self._waiting.items():
-            self._lanes[key] = self._lanes[first].fork(self._policies[key])
-            self._scores[key] = self._scores[first]
-        self._waiting = {}
-        self._unchosen = list(self._policies)
+            self._run_pass(idle)
+        for key, first in [*self._waiting.items()]:
+            if first in self._scores:
+                del self._waiting[key]
+                self._lanes[key] = self._lanes[first].fork(self._policies[key])
+                self._scores[key] = self._scores[first]
+        self._unchosen = [key for key in self._policies if key in self._scores or key in self._ahead]
+
+    def _run_pass(self, lanes: dict[int, Lane]) -> None:
+        """One pass: a token for each text, and as much of the prompts as may go through it."""
+        feeds = [(key, lane.feeds) for key, lane in lanes.items() if not lane.is_reading]
+        feeds += self._prompt_feeds({key: lane for key, lane in lanes.items() if lane.is_reading})
+        scores = iter(self.executor.run([feed for _, parts in feeds for feed in parts]) if feeds else ())
+        for key, parts in feeds:
+            part_scores = [next(scores) for _ in parts]
+            if lanes[key].has_read(parts):
+                self._scores[key] = part_scores
+
+    def _prompt_feeds(self, lanes: dict[int, Lane]) -> list[tuple[int, list[Feed]]]:
+        """What goes through the next pass of these prompts: first of those of which the least has been read.
+
+        One that begins like another waits until that beginning has been read, if it can be taken over then.
+        """
+        feeds: list[tuple[int, list[Feed]]] = []
+        budget = self._prompt_chunk
+        for key, lane in sorted(lanes.items(), key=lambda item: item[1].read_tokens):
+            if budget is not None and budget <= 0:
+                break
+            if any(lane.can_take_over(lanes[other]) for other, _ in feeds):
+                continue
+            parts = lane.next_feeds(self._prompt_chunk)
+            feeds.append((key, parts))
+            budget = None if budget is None else budget - sum(len(part.ids) for part in parts)
+        return feeds
 
     def _decode_ahead(self, decode: AheadDecoder, lanes: dict[int, Lane], choices: Sequence[Choice]) -> None:
         """Let the executor choose the next tokens of these lanes: few at first, so that a text begins at once.

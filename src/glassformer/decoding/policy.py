@@ -55,6 +55,7 @@ class Outcome:
     beams: tuple[int, ...] = ()  # which beam each token came from
     beam_scores: tuple[Scores, ...] = ()  # of all beams at each step, (beams, vocabulary), if `look.scores` asks
     beam_logits: tuple[Scores, ...] = ()  # the same before the rules, if `look.raw` asks
+    cached_tokens: int = 0  # of the prompt, that were not read again
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from glassformer.engine.protocol import Description, Feed, Row, Scores
+from glassformer.engine.protocol import Description, Feed, Scores
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.sites import Change, Watch
 
@@ -24,9 +24,9 @@ class ChangedExecutor(WrappedExecutor):
     def decode_ahead(self) -> None:
         """Every pass is changed, so that none can be left to the executor."""
 
-    def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
-        """Nothing is: what others have read was not changed."""
-        return row.length
+    @property
+    def prefix_caching(self) -> None:
+        """What was read before was not changed."""
 
     def _with_changes(self, watch: Watch | None) -> Watch:
         """Where a feed's watch changes the same site, that change wins."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +83,10 @@ class PrefixCache:
             if len(feed.ids) >= BLOCK:  # a prompt, which others may share; single tokens are found when the row is closed
                 self._add_to_index(row)
         return scores
+
+    @property
+    def prefix_caching(self) -> Self:
+        return self
 
     @property
     def decode_ahead(self) -> AheadDecoder | None:

@@ -225,10 +225,20 @@ def ahead_decoder(executor: Executor) -> AheadDecoder | None:
     return None if greedy is None else BestAhead(greedy)
 
 
-def reuse_prefix(executor: Executor, row: Row, ids: Sequence[int]) -> int:
-    """Where an executor caches prefixes, let an empty row begin with what it has of a prompt: how many tokens that is."""
-    reuse: Callable[[Row, Sequence[int]], int] | None = getattr(executor, "reuse_prefix", None)
-    return row.length if reuse is None else reuse(row, ids)
+class PrefixCaching(Protocol):
+    """What an executor may offer beside: to begin a row with what was read before."""
+
+    def cached_length(self, ids: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
+
+    def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
+        """Let an empty row begin with what is cached of a prompt: the number of tokens that it holds then."""
+
+
+def prefix_caching(executor: Executor) -> PrefixCaching | None:
+    """An executor's prefix cache, if it has one."""
+    caching: PrefixCaching | None = getattr(executor, "prefix_caching", None)
+    return caching
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

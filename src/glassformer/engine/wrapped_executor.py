@@ -13,11 +13,12 @@ from glassformer.engine.protocol import (
     Description,
     Executor,
     Feed,
+    PrefixCaching,
     Row,
     Scores,
     Want,
     ahead_decoder,
-    reuse_prefix,
+    prefix_caching,
 )  # fmt: skip
 from glassformer.progress import Progress
 
@@ -41,8 +42,9 @@ class WrappedExecutor:
     def decode_ahead(self) -> AheadDecoder | None:
         return ahead_decoder(self.executor)
 
-    def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
-        return reuse_prefix(self.executor, row, ids)
+    @property
+    def prefix_caching(self) -> PrefixCaching | None:
+        return prefix_caching(self.executor)
 
     def open(self, source: Sequence[int] | None = None) -> Row:
         return self.executor.open(source)
@@ -82,8 +84,10 @@ class ReportingExecutor(WrappedExecutor):
         return self.executor.run(feeds)
 
     def _without_cached_prefix(self, feed: Feed) -> Feed:
-        before = feed.row.length
-        return replace(feed, ids=feed.ids[reuse_prefix(self.executor, feed.row, feed.ids) - before :])
+        caching = self.prefix_caching
+        if caching is None or feed.row.length:
+            return feed
+        return replace(feed, ids=feed.ids[caching.reuse_prefix(feed.row, feed.ids) :])
 
 
 def _can_be_cut(feed: Feed) -> bool:

@@ -102,6 +102,7 @@ class Model:
     changes: Mapping[str, Change] = field(default_factory=dict)  # by site
     prefix_cache: PrefixCache | None = None
     tokenizer_override: Tokenizer | None = None  # instead of the checkpoint's
+    executor_override: Executor | None = None  # instead of its own, around which it stands
 
     # Which model ------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,10 @@ class Model:
     def with_prefix_cache(self) -> Self:
         """The same model with a cache of the last texts it read: a common prefix is not read again."""
         return replace(self, prefix_cache=PrefixCache(self.executors.executor))
+
+    def with_executor(self, executor: Annotated[Executor, OWN_CHECK]) -> Self:
+        """The same model run by another executor: one around its own, that reports or takes turns."""
+        return replace(self, executor_override=executor)
 
     def changed(self, changes: Annotated[Mapping[str, Change], OWN_CHECK]) -> Self:
         """The same model with some of its values zeroed, scaled or replaced.
@@ -192,7 +197,7 @@ class Model:
     def executor(self) -> Executor:
         """What runs the model, under its changes if it has any."""
         self._check_writes()
-        executor: Executor = self.executors.executor if self.prefix_cache is None else self.prefix_cache
+        executor: Executor = self.executor_override or self.prefix_cache or self.executors.executor
         return ChangedExecutor(executor, self.changes) if self.changes else executor
 
     @property
