@@ -3,7 +3,8 @@
     python bench/serve.py [--llama-server PATH] [--transformers] [--model NAME] [--clients 1,4,16,64] [--rounds 3]
 
 Each server is a process of its own, started in turn, on a free port of this machine; the client is this process. Requests
-are streamed chats, greedy, of up to `--tokens` tokens, each with a prompt of its own. Servers that are not named are left out.
+are streamed chats, greedy, of up to `--tokens` tokens, each with a prompt of its own. Servers that are not
+named are left out.
 
     load       tokens/s and the time to the first token (median, 95 %) with so many clients, each of which asks again as soon
                as it is answered
@@ -134,8 +135,7 @@ async def load(server: Server, clients: int, requests: int, tokens: int) -> dict
     answers: list[Answer] = []
 
     async def client(number: int) -> None:
-        for turn in range(requests):
-            answers.append(await server.ask(question(clients * turn + number), tokens))
+        answers.extend([await server.ask(question(clients * turn + number), tokens) for turn in range(requests)])
 
     began = time.perf_counter()
     await asyncio.gather(*(client(number) for number in range(clients)))
@@ -182,13 +182,14 @@ def contestants(options: argparse.Namespace) -> Iterator[tuple[str, list[str], s
         port = free_port()
         slots = max(options.clients)
         yield "llama.cpp", [
-            str(options.llama_server), "-m", str(_file(path)), "--port", str(port), "-t", str(options.threads), "-np", str(slots),
-            "-c", str(slots * 512 + 8192), "--kv-unified", "--no-webui",
+            str(options.llama_server), "-m", str(_file(path)), "--port", str(port), "-t", str(options.threads),
+            "-np", str(slots), "-c", str(slots * 512 + 8192), "--kv-unified", "--no-webui",
         ], "model", port  # fmt: skip
     if options.transformers:
         port = free_port()
         yield "transformers", [
-            str(Path(sys.executable).with_name("transformers")), "serve", "--port", str(port), "--force-model", str(options.transformers),
+            str(Path(sys.executable).with_name("transformers")), "serve", "--port", str(port),
+            "--force-model", str(options.transformers),
         ], str(options.transformers), port  # fmt: skip
 
 

@@ -109,6 +109,12 @@ def test_detokenizer_skips_special_tokens_or_not(qwen: Tokenizer) -> None:
     assert fed(qwen, ids, skip=False) == ["a", "<|im_end|>", "b", ""]
 
 
+def test_detokenizer_shows_the_special_tokens_that_are_to_be_visible(qwen: Tokenizer) -> None:
+    ids = qwen.encode("<|im_start|>a <|im_end|>🫠")
+    pieces = qwen.detokenizer(visible_tokens=["<|im_end|>", "<no token>"])
+    assert "".join([*map(pieces.feed, ids), pieces.finish()]) == "a <|im_end|>🫠"
+
+
 def test_a_token_may_decode_differently_after_another() -> None:
     """As with the tokenizers that put a space between words, and none before the first."""
     words = ["one", "two", "three"]

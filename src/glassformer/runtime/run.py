@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -231,12 +231,15 @@ class Run:
 
 
 class TextStream:
-    """A run's text as it grows: tokens in, pieces of text out, held back while they could begin a stop string."""
+    """A run's text as it grows: tokens in, pieces of text out, held back while they could begin a stop string.
 
-    def __init__(self, run: Run, tokenizer: Tokenizer) -> None:
+    `visible_tokens`: special tokens that stand in the text all the same.
+    """
+
+    def __init__(self, run: Run, tokenizer: Tokenizer, visible_tokens: Collection[str] = ()) -> None:
         self.run = run
         self.tokenizer = tokenizer
-        self.pieces = tokenizer.detokenizer()
+        self.pieces = tokenizer.detokenizer(visible_tokens=visible_tokens)
         self.buffer = StopBuffer(as_texts(run.settings.stop_strings))
 
     def add(self, step: Step, seconds: float) -> str:

@@ -8,7 +8,7 @@ is padded to a size that hardware likes (151,936). Ids from the third range stan
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -399,9 +399,16 @@ class Tokenizer(VocabularyMixin, ChatMixin):
         texts = self.decode(sequences, skip_special_tokens, clean_up_tokenization_spaces)
         return [texts] if isinstance(texts, str) else texts
 
-    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
-        """An incremental decoder for one sequence: `feed` it ids as they come."""
-        return Detokenizer(lambda ids: self.decode(list(ids), skip_special_tokens))
+    def detokenizer(self, skip_special_tokens: bool = True, visible_tokens: Collection[str] = ()) -> Detokenizer:
+        """An incremental decoder for one sequence: `feed` it ids as they come.
+
+        `visible_tokens`: special tokens that are not skipped, such as those that a tool call begins and ends with.
+        """
+        special = self.special_added_tokens
+        if not skip_special_tokens or special.keys().isdisjoint(visible_tokens):
+            return Detokenizer(lambda ids: self.decode(list(ids), skip_special_tokens))
+        hidden = {number for token, number in special.items() if token not in visible_tokens}
+        return Detokenizer(lambda ids: self.decode([number for number in ids if number not in hidden]))
 
     @overload
     def convert_ids_to_tokens(self, ids: int, skip_special_tokens: bool = False) -> str: ...

@@ -45,6 +45,11 @@ class VocabularyMixin:
         return {t.content: i for i, t in sorted(self.backend.get_added_tokens_decoder().items())}
 
     @property
+    def special_added_tokens(self) -> dict[str, int]:
+        """The tokens that decoding leaves out with `skip_special_tokens`."""
+        return {t.content: i for i, t in sorted(self.backend.get_added_tokens_decoder().items()) if t.special}
+
+    @property
     def special_tokens_map(self) -> dict[str, Any]:
         extra = {"additional_special_tokens": list(self._additional)} if self._additional else {}
         return {**self._special, **extra}
