@@ -14,7 +14,7 @@ import torch
 
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.engine.gpu import executor as engine
-from glassformer.engine.gpu import single_row
+from glassformer.engine.gpu import single_row, single_row_steps
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
 from glassformer.engine.gpu.persistent.schedule import Schedule
@@ -98,7 +98,7 @@ def test_several_rows_go_through_the_other_kernels(executor: GpuExecutor) -> Non
 
 def test_many_tokens_take_several_launches(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = executor.decode_greedily([executor.open()], [3], 5)
-    monkeypatch.setattr(engine, "MAX_SINGLE_ROW_STEPS", 2)
+    monkeypatch.setattr(single_row_steps, "MAX_UNWATCHED_STEPS", 2)
     assert np.array_equal(executor.decode_greedily([executor.open()], [3], 5), whole)
 
 

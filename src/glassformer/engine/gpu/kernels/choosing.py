@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from glassformer.engine.gpu.kernels.candidates import NEVER, NO_ID
+from glassformer.engine.protocol import ChoiceRecords
 
 BLOCK = 1024  # scores of one program
 RUN = tl.constexpr(32)  # neighbours that stay together where a vocabulary is dealt out to blocks, like cards
@@ -61,6 +64,17 @@ def record_size(shown: int) -> int:
     return 3 + 3 * STAGES + 2 * shown
 
 
+def read_records(records: npt.NDArray[np.float64]) -> ChoiceRecords:
+    """One row's records, (steps, record size)."""
+    numbers, stages, shown = np.split(records, (3, 3 + 3 * STAGES), axis=1)
+    shares, best, chosen = numbers.T
+    in_play, totals, weighted = stages.reshape(-1, STAGES, 3).transpose(2, 0, 1)
+    ids, scores = np.split(shown, 2, axis=1)
+    return ChoiceRecords(
+        shares, best, chosen, in_play, totals, weighted, ids.astype(np.int64), scores.astype(np.float32)
+    )  # fmt: skip
+
+
 def choose_best(scores: Tensor, tokens: Tensor) -> None:
     """The best token of each row, the first of equals, int32; -1 where scores are not all numbers."""
     rows, vocabulary = scores.shape
@@ -93,11 +107,11 @@ def choose(scores: Tensor, rules: Tensor, step: Tensor, records: Tensor, tokens:
     )
     candidates_kernel[blocks, rows](
         scores, rules, bests, maxima, listed, keys, sums, vocabulary, groups, *strides,
-        GROUPS=triton.next_power_of_2(groups), **padded, num_warps=4, enable_fp_fusion=False,
+        GROUPS=triton.next_power_of_2(groups), FEW=FEW, MANY=MANY, **padded, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     choose_kernel[rows,](
         scores, rules, step, bests, listed, keys, sums, records, tokens, vocabulary, blocks, *strides, records.stride(0),
-        SHOWN=mode.shown, SHOWN_PADDED=triton.next_power_of_2(max(mode.shown, 1)), WHOLE=mode.whole, **padded,
+        SHOWN=mode.shown, WHOLE=mode.whole, **padded,
         num_warps=8 if mode.long else 4, enable_fp_fusion=False,
     )  # fmt: skip
 
@@ -200,6 +214,7 @@ def block_maxima_kernel(
 def candidates_kernel(
     scores_ptr, rules_ptr, bests_ptr, maxima_ptr, listed_ptr, keys_ptr, sums_ptr, vocabulary, groups, stride, rules_stride,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, GROUPS: tl.constexpr, LENGTH: tl.constexpr, WITH_SUMS: tl.constexpr,
+    FEW: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     block, row, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     rules_ptr += row * rules_stride
@@ -284,7 +299,7 @@ def drawn_from_blocks(
 def choose_kernel(
     scores_ptr, rules_ptr, step_ptr, bests_ptr, listed_ptr, keys_ptr, sums_ptr, records_ptr, tokens_ptr, vocabulary, blocks,
     stride, rules_stride, records_stride, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, LENGTH: tl.constexpr,
-    WITH_SUMS: tl.constexpr, SHOWN: tl.constexpr, SHOWN_PADDED: tl.constexpr, WHOLE: tl.constexpr,
+    WITH_SUMS: tl.constexpr, SHOWN: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     scores_ptr += row.to(tl.int64) * stride
