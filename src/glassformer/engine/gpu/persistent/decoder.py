@@ -174,6 +174,7 @@ class PersistentDecoder:
         tags = steps * (self.shape.layers + 1)
         if self._tag + tags >= 1 << 32:
             self._forget_exchange()
+        tag, self._tag = self._tag, self._tag + tags  # used up, even where somebody interrupts the launch
         weights = self._weights
         launch = Launch(
             stream=self._stream.data_ptr(), stream_stride=self.schedule.stream_units * UNIT * 2,
@@ -183,13 +184,12 @@ class PersistentDecoder:
             stop_ids=_address(stop_ids), chosen_ids=self._results.data_ptr() + 4 * STATUS, scores=_address(scores),
             residuals=_address(residuals), status=self._results.data_ptr(),
             patience=int(self.timeout * CLOCKS_PER_SECOND), start=start, steps=steps, given=len(ids),
-            stops=0 if stop_ids is None else len(stop_ids), scores_from=scores_from, tag=self._tag,
+            stops=0 if stop_ids is None else len(stop_ids), scores_from=scores_from, tag=tag,
             absent_block=absent_block,
         )  # fmt: skip
         with self._current_device():
             on_device = self._device.type == "cuda"
             self.kernel.launch(self.schedule.blocks, launch, torch.cuda.current_stream().cuda_stream if on_device else 0)
-        self._tag += tags
 
     def finish(self, steps: int) -> list[int]:
         """Wait for what was launched: the ids that the last launch, of so many steps, chose; an error where one gave up."""
