@@ -182,7 +182,7 @@ class Lane:
 
 def _host_copy(value: Any) -> npt.NDArray[np.float32]:
     """An array, of whatever library and on whatever device, as one of the host's own."""
-    return np.array(value.float().cpu() if hasattr(value, "cpu") else value, np.float32)
+    return np.array(value.float().cpu().numpy() if hasattr(value, "cpu") else value, np.float32)
 
 
 def _is_finite(value: Any) -> bool:

@@ -19,6 +19,7 @@ from glassformer.sites import Watch
 
 MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
 AHEAD_SECONDS = 0.02  # for all of them together: readers see tokens come, not heaps of them
+PAUSE = 32  # passes in which policies choose, after an executor could not
 
 
 def loop(executor: Executor, policies: Sequence[Policy], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:
@@ -54,6 +55,7 @@ class Loop:
         self._scores: dict[int, list[Scores]] = {}  # of the last pass, where no token was chosen by them yet
         self._ahead: dict[int, TokensAhead] = {}
         self._ahead_count = 1  # tokens that the executor chooses next
+        self._pause = 0  # passes until it chooses again
         self._unchosen: list[int] = []  # texts that get a token before the next pass
 
     @property
@@ -130,6 +132,7 @@ class Loop:
                 if not ahead.left:
                     lane.feed_next(step.id)
                 return step
+            self._pause, self._ahead_count = PAUSE, 1
             lane.return_to(ahead.length, ahead.last)
             (self._scores[key],) = run_lanes(self.executor, [lane])  # to choose, or to say what is wrong with them
         step = lane.choose(self._scores.pop(key))
@@ -140,7 +143,9 @@ class Loop:
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
         idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
-        decode, choices = ahead_decoder(self.executor), [lane.choice for lane in idle.values()]
+        decode = ahead_decoder(self.executor) if not self._pause else None
+        self._pause = max(self._pause - 1, 0)
+        choices = [lane.choice for lane in idle.values()] if decode is not None else []
         known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]
         if decode is not None and idle and len(known) == len(idle):
             self._decode_ahead(decode, idle, known)

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from glassformer.candidates import top
+from glassformer.engine.gpu import decode_ahead, kernels, kv_pool
 from glassformer.engine.gpu import executor as engine
-from glassformer.engine.gpu import kernels, kv_pool
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.gpu.graphs import padded_prompt, padded_size, power_of_two
 from glassformer.engine.gpu.passes import ScoreBatch
@@ -329,8 +329,8 @@ class TestGreedySteps:
     def test_many_steps_and_many_rows_go_in_several_pieces(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         executor = tiny("llama").gpu()
         whole = executor.decode_greedily([executor.open() for _ in range(3)], [5, 6, 7], 7)
-        monkeypatch.setattr(engine, "MAX_GREEDY_STEPS", 3)
-        monkeypatch.setattr(engine, "SIZES", (1, 2))
+        monkeypatch.setattr(decode_ahead, "MAX_STEPS", 3)
+        monkeypatch.setattr(decode_ahead, "SIZES", (1, 2))
         assert np.array_equal(executor.decode_greedily([executor.open() for _ in range(3)], [5, 6, 7], 7), whole)
 
     def test_an_unread_source_is_encoded_first(self, tiny: Tiny) -> None:
@@ -379,9 +379,9 @@ class TestGreedySteps:
 
     def test_steps_without_memory_leave_rows_as_they_were(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
         executor = tiny("llama").gpu()
-        monkeypatch.setattr(engine, "MAX_GREEDY_STEPS", 2)
+        monkeypatch.setattr(decode_ahead, "MAX_STEPS", 2)
         row, calls = executor.open(), []
-        to_host = engine.to_host
+        to_host = decode_ahead.all_to_host
 
         def fail_later(values: Any) -> Any:
             calls.append(values)
@@ -389,7 +389,7 @@ class TestGreedySteps:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
             return to_host(values)
 
-        monkeypatch.setattr(engine, "to_host", fail_later)
+        monkeypatch.setattr(decode_ahead, "all_to_host", fail_later)
         with pytest.raises(ExecutorError, match="the GPU lacks memory for these steps"):
             executor.decode_greedily([row], [5], 6)
         assert row.length == 0

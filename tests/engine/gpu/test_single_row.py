@@ -14,12 +14,12 @@ import torch
 
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.engine.gpu import executor as engine
-from glassformer.engine.gpu import single_row
+from glassformer.engine.gpu import single_row, single_row_steps
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
 from glassformer.engine.gpu.persistent.schedule import Schedule
 from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
-from glassformer.engine.protocol import Feed
+from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChosenTokens, Feed
 from glassformer.errors import ExecutorError
 from tests.engine.executors import Subject, write_checkpoint
 from tests.engine.gpu import torch_kernels
@@ -33,6 +33,10 @@ SHAPE = {
     "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "intermediate_size": 64,
     "vocab_size": 50, "num_hidden_layers": 1,
 }  # fmt: skip
+
+
+DRAWN = Choice(sampled=True, temperature=0.8, top_k=9, top_p=0.9)
+DRAWS = [0.1, 0.9, 0.4, 0.7, 0.2]
 
 
 def in_bfloat16(tensor: StoredTensor) -> StoredTensor:
@@ -98,7 +102,7 @@ def test_several_rows_go_through_the_other_kernels(executor: GpuExecutor) -> Non
 
 def test_many_tokens_take_several_launches(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = executor.decode_greedily([executor.open()], [3], 5)
-    monkeypatch.setattr(engine, "MAX_SINGLE_ROW_STEPS", 2)
+    monkeypatch.setattr(single_row_steps, "MAX_UNWATCHED_STEPS", 2)
     assert np.array_equal(executor.decode_greedily([executor.open()], [3], 5), whole)
 
 
@@ -161,3 +165,62 @@ class TestModelsThatDoNotFit:
 
     def test_without_a_gpu_there_is_a_note(self, subject: Subject) -> None:
         assert on_cpu(subject).describe().notes[-1] == "the persistent kernel needs a GPU."
+
+
+class TestChoosingAhead:
+    """A launch for each token, or one for all of them, and what is chosen and recorded beside."""
+
+    def decoded(self, executor: GpuExecutor, choice: Choice, draws: list[float]) -> ChosenTokens:
+        row = executor.open()
+        executor.run([Feed(row, [3, 4, 5])])
+        (text,) = executor.decode_ahead([row], [6], [choice], np.array([draws]))
+        assert executor._decoder is not None
+        assert row.length == 3 + len(draws)
+        return text
+
+    @pytest.mark.parametrize("choice", [Choice(candidates=3), DRAWN, replace(DRAWN, candidates=3)], ids=str)
+    def test_tokens_records_and_sites_are_those_of_the_other_kernels(
+        self, subject: Subject, executor: GpuExecutor, choice: Choice
+    ) -> None:
+        choice = replace(choice, sites=frozenset(("blocks.0.residual", "blocks.0.middle")))
+        separate = on_cpu(subject)
+        row = separate.open()
+        separate.run([Feed(row, [3, 4, 5])])
+        (expected,) = separate.decode_ahead([row], [6], [choice], np.array([DRAWS]))
+        text = self.decoded(executor, choice, DRAWS)
+        assert text.ids == expected.ids
+        assert text.records is not None
+        assert expected.records is not None
+        np.testing.assert_allclose(text.records.best, expected.records.best, atol=0.1)
+        np.testing.assert_allclose(text.records.chosen, expected.records.chosen, atol=0.1)
+        assert text.sites.keys() == choice.sites
+        for site, values in text.sites.items():
+            np.testing.assert_allclose(values, expected.sites[site], atol=0.1)
+
+    def test_watched_tokens_are_those_of_nobody_watching(self, executor: GpuExecutor) -> None:
+        watching = {"candidates": 3, "sites": frozenset(("blocks.0.residual",))}
+        for choice in (BEST, DRAWN):
+            assert (
+                self.decoded(executor, choice, DRAWS).ids == self.decoded(executor, replace(choice, **watching), DRAWS).ids
+            )
+
+    def test_many_steps_go_in_several_pieces(self, executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = self.decoded(executor, DRAWN, DRAWS).ids
+        monkeypatch.setattr(single_row_steps, "MAX_STEPS", 2)
+        assert self.decoded(executor, DRAWN, DRAWS).ids == whole
+
+    def test_what_the_kernel_does_not_keep_is_read_from_the_others(self, executor: GpuExecutor) -> None:
+        row = executor.open()
+        choice = Choice(sites=frozenset(("blocks.0.mlp.hidden",)))
+        (text,) = executor.decode_ahead([row], [6], [choice], np.zeros((1, 4)))
+        assert text.sites["blocks.0.mlp.hidden"].shape == (1, 4, 64)
+        assert executor._decoder is None
+
+    def test_scores_that_are_not_numbers_end_it(self, executor: GpuExecutor) -> None:
+        for choice in (DRAWN, Choice(candidates=3)):
+            row = executor.open()
+            executor.run([Feed(row, [3])])
+            executor._pool.tensor[row.pages.pages[0], :, :, :, 0] = torch.nan
+            (text,) = executor.decode_ahead([row], [4], [choice], np.array([DRAWS]))
+            assert text.ids == [NOT_CHOSEN] * len(DRAWS)
+            executor._pool.tensor[row.pages.pages[0]] = 0

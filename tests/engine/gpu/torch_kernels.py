@@ -6,6 +6,7 @@ Triton's interpreter takes a second for what this takes a millisecond for. The l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from glassformer.engine.gpu.kernels import PAGE, DeviceMatrix, DeviceNorm, PassTensors
+from glassformer.decoding.policy import pick
+from glassformer.decoding.rules import Rule, sampling
+from glassformer.decoding.shortlist import Shortlist
+from glassformer.decoding.token_history import TokenHistory
+from glassformer.engine.gpu.kernels import PAGE, ChoiceMode, DeviceMatrix, DeviceNorm, PassTensors
+from glassformer.engine.gpu.kernels.choosing import RULES
 
 ACTIVATIONS: dict[str, Any] = {
     "silu": F.silu,
@@ -209,3 +215,54 @@ def top_scores(scores: Tensor, values: Tensor, ids: Tensor, sums: Tensor) -> Non
     weights = depths.exp()
     sums[:, 0], sums[:, 1] = weights.sum(1), (weights * depths.clamp(min=-200)).sum(1)
     sums[:, 2] = (scores > -torch.inf).sum(1)
+
+
+def choose_best(scores: Tensor, tokens: Tensor) -> None:
+    tokens[:] = torch.where(_are_numbers(scores), scores.argmax(1), -1)
+
+
+def _are_numbers(scores: Tensor) -> Tensor:
+    return ~(scores.isnan().any(1) | scores.max(1).values.isinf())
+
+
+def advance(
+    tokens: Tensor, chosen: Tensor, step: Tensor, ids: Tensor, positions: Tensor, slots: Tensor, starts: Tensor, ends: Tensor
+) -> None:
+    chosen[step.long(), torch.arange(len(tokens))] = tokens
+    ids[:] = tokens.clamp(min=0)
+    for numbers in (positions, slots, starts, ends, step):
+        numbers += 1
+
+
+def choose(scores: Tensor, rules: Tensor, step: Tensor, records: Tensor, tokens: Tensor, mode: ChoiceMode) -> None:
+    """Row by row, with the rules as the policy has them."""
+    for row, (raw, numbers) in enumerate(zip(scores, rules.tolist(), strict=True)):
+        temperature, top_k, top_p, min_depth, sampled = numbers[:RULES]
+        record = records[int(step[row]), row]
+        tokens[row] = -1
+        if not _are_numbers(raw[None]):
+            continue
+        scaled = raw / torch.tensor(temperature, dtype=torch.float32)
+        kept = {"model": raw, "temperature": scaled}
+        for name, rule in (("top_k", sampling.top_k(int(top_k) or len(raw))), ("top_p", sampling.top_p(top_p))):
+            kept[name] = _ruled(rule, list(kept.values())[-1])
+        kept["min_p"] = _ruled(sampling.min_p(math.exp(min_depth)), kept["top_p"])
+        shares = Shortlist(kept["min_p"].numpy()).probabilities()
+        token = pick(shares, numbers[RULES + int(step[row])]) if sampled else int(raw.argmax())
+        tokens[row] = token
+        record[:3] = torch.tensor([shares[token], raw.max(), raw[token]], dtype=torch.float64)
+        if mode.shown:
+            for number, stage in enumerate(kept.values()):
+                depths = (stage - stage.max()).double()
+                weights = depths.exp()
+                sums = torch.stack(((stage > -torch.inf).sum(), weights.sum(), (weights * depths.clamp(min=-200)).sum()))
+                record[3 + 3 * number : 6 + 3 * number] = sums
+            order = scaled.sort(descending=True, stable=True).indices[: mode.shown]
+            record[-2 * mode.shown :] = torch.tensor([-1.0] * mode.shown + [-torch.inf] * mode.shown)
+            record[-2 * mode.shown :][: len(order)] = order.double()
+            record[-mode.shown :][: len(order)] = raw[order].double()
+
+
+def _ruled(rule: Rule, scores: Tensor) -> Tensor:
+    shortlist = rule(Shortlist(scores.numpy()), TokenHistory((), 0))
+    return torch.from_numpy(shortlist.full_scores(len(scores)).copy())

@@ -9,6 +9,7 @@ captured as CUDA graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,9 @@ from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
+from glassformer.engine.gpu.decode_ahead import StepDecoder, knows
 from glassformer.engine.gpu.device import device_errors, gpu
-from glassformer.engine.gpu.graphs import SIZES, CapturedShape, Replay, Replays, padded_prompt, padded_size
+from glassformer.engine.gpu.graphs import CapturedShape, Replay, Replays, padded_prompt, padded_size
 from glassformer.engine.gpu.kernels import CHUNK, PAGE
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageFormat, PageList
 from glassformer.engine.gpu.passes import (
@@ -45,6 +47,7 @@ from glassformer.engine.gpu.passes import (
 from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
 from glassformer.engine.gpu.persistent.layout import DecoderLayout
 from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
+from glassformer.engine.gpu.single_row_steps import SingleRowSteps, can_read
 from glassformer.engine.gpu.steps import bind_steps
 from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.engine.lowering import Lowering
@@ -60,7 +63,7 @@ from glassformer.engine.program_pass import (
     stops,
     watched_sites,
 )  # fmt: skip
-from glassformer.engine.protocol import GPU_CACHES, NOT_NUMBERS, Description, Feed, Row, Want
+from glassformer.engine.protocol import BEST, GPU_CACHES, AheadFunctions, Choice, ChosenTokens, Description, Feed, Row, Want
 from glassformer.errors import ExecutorError, check_context
 from glassformer.fork_safe_lock import ForkSafeLock
 from glassformer.sites import ENCODER, axes
@@ -71,10 +74,9 @@ PROMPT_TOKENS = 64  # a chunk of so many goes through the kernels for prompts
 PROMPT_CHUNK = 2048  # tokens of one feed in a pass; a feed is cut at multiples of it
 MAX_PROMPT_TOKENS = 8192  # of a prompt pass, so that a pass needs little memory
 MAX_STEP_TOKENS = 1024  # of a step pass
-MAX_GREEDY_STEPS = 256  # that are queued at once
 MIN_SINGLE_ROW_STEPS = 4  # for which the persistent kernel is made
-MAX_SINGLE_ROW_STEPS = 4096  # of one launch of it
 MAX_PROGRAMS = 32  # that are kept
+CHOICE_NOTE = "tokens are chosen on the device: the best, or drawn after temperature, top_k, top_p and min_p"
 
 
 class PreparedProgram:
@@ -145,7 +147,9 @@ class GpuExecutor(PagedRows[GpuRow]):
         self._replays = Replays(self.device)
         self._decoder: PersistentDecoder | None = None
         self._single_row, self._single_row_note = self._fitting_layout()
-        self._greedy_ids = torch.empty(MAX_GREEDY_STEPS, SIZES[-1], dtype=torch.int32, device=self.device)
+        self._steps = StepDecoder(
+            kernels, self.device, lambda sites: self._program("", sites, frozenset()), self._captured
+        )  # fmt: skip
 
     def _fitting_layout(self) -> tuple[DecoderLayout | None, str]:
         """What the persistent kernel needs to know of the model, if it fits; and a note for people."""
@@ -182,7 +186,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         on_gpu = self.device.type == "cuda"
         card = torch.cuda.get_device_name(self.device) if on_gpu else "Triton's interpreter"
         options = {} if self.cache == self._default_cache else {"cache": self.cache}
-        notes = (card, f"keys and values in {self.cache}", self._single_row_note)
+        notes = (card, f"keys and values in {self.cache}", CHOICE_NOTE, self._single_row_note)
         token_bytes = self._pool.format.bytes // PAGE
         return Description("gpu", str(self.device), self._weight_kind, 1, token_bytes, notes, options)
 
@@ -340,41 +344,46 @@ class GpuExecutor(PagedRows[GpuRow]):
         write = partial(fill, layout=layout, fed=fed)
         return self._replays.prepare((prepared, shape), self._pool.tensor.data_ptr(), layout, write, run)
 
-    # Greedy decoding --------------------------------------------------------------------------------------------
+    # Decoding ahead -------------------------------------------------------------------------------------------------
+
+    @property
+    def decode_ahead(self) -> AheadFunctions:
+        """As in the protocol."""
+        return AheadFunctions(knows, self._decode_ahead)
+
+    def decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """The best tokens, (rows, count), as in the protocol."""
+        texts = self._decode_ahead(rows, tokens, [BEST] * len(rows), np.zeros((len(rows), count)))
+        return np.array([text.ids for text in texts], np.int32).reshape(len(rows), count)
 
     @checks.locked
     @torch.inference_mode()
-    def decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-        """Feed each row its token, then `count - 1` times the best token that followed: the best ids, (rows, count).
-
-        All of them but each row's last are in the rows' caches then, after `tokens`; NOT_NUMBERS from where a row's scores
-        are none. No step waits for the host.
-        """
-        fed = [self._open_row(row) for row in rows]
+    def _decode_ahead(
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> list[ChosenTokens]:
+        fed, count = [self._open_row(row) for row in rows], draws.shape[1]
         checks.check_fed_once(fed)
         self._checks.check_ids(tokens)
         lengths = [row.length for row in fed]
         check_context(max(lengths, default=0) + count, self.context, "prompt")
-        best = np.full((len(fed), count), NOT_NUMBERS, np.int32)
-        if not best.size:
-            return best
+        if not fed or not count:
+            return [ChosenTokens([]) for _ in fed]
+        choices = [replace(choice, top_k=0) if choice.top_k >= self.config.vocab_size else choice for choice in choices]
         try:
             with device_errors("these steps"):
                 feeds = [Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)]
                 self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
                 for row in fed:
                     row.pages.reserve(row.length, row.length + count)
-                if len(fed) == 1 and (decoder := self._single_row_decoder(count)) is not None:
-                    best[0] = self._decode_single_row(decoder, fed[0], tokens[0], count)
-                    return best
-                for first in range(0, len(fed), SIZES[-1]):
-                    group = slice(first, first + SIZES[-1])
-                    best[group] = self._decode_group(fed[group], tokens[group], count)
+                decoder = self._single_row_decoder(count) if len(fed) == 1 and can_read(choices[0].sites) else None
+                if decoder is not None:
+                    single = SingleRowSteps(decoder, self._kernels, self._pool.tensor)
+                    return [single.decode(fed[0], tokens[0], choices[0], draws[0])]
+                return self._steps.decode(fed, tokens, choices, draws)
         except BaseException:
             for row, length in zip(fed, lengths, strict=True):
                 row.length = length
             raise
-        return best
 
     def _single_row_decoder(self, count: int) -> PersistentDecoder | None:
         """The persistent kernel if it fits; it is made for the first row that is decoded for some tokens."""
@@ -385,57 +394,6 @@ class GpuExecutor(PagedRows[GpuRow]):
             except ExecutorError as error:
                 self._single_row_note = str(error)
         return self._decoder
-
-    def _decode_single_row(self, decoder: PersistentDecoder, row: GpuRow, token: int, count: int) -> npt.NDArray[np.int32]:
-        best = np.full(count, NOT_NUMBERS, np.int32)
-        for done in range(0, count, MAX_SINGLE_ROW_STEPS):
-            steps = min(MAX_SINGLE_ROW_STEPS, count - done)
-            ids = decoder.decode([token], row.length, steps, self._pool.tensor, row.pages.pages).ids
-            best[done : done + len(ids)] = ids
-            row.length += steps
-            token = max(ids[-1], 0)
-        best[np.maximum.accumulate(best == NOT_NUMBERS)] = NOT_NUMBERS
-        return best
-
-    def _decode_group(self, rows: Sequence[GpuRow], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-        """The best ids of as many rows as one captured pass has."""
-        prepared = self._program("", frozenset(), frozenset())
-        size, sources = padded_size(len(rows)), [row.source_pages for row in rows]
-        assert size is not None
-        best = np.empty((len(rows), count), np.int32)
-        for done in range(0, count, step := 1 if prepared.depends_on_length else MAX_GREEDY_STEPS):
-            steps = min(step, count - done)
-            chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
-            fed = PassInput(chunks, [1] * len(chunks), sources)
-            keys, source_keys = fed.most_keys
-            prepared.set_length(keys)
-            shape = CapturedShape.of(size, size, size, keys + steps - 1, source_keys, greedy=True)
-            replay = self._captured(shape, prepared, fed, partial(self._advance, prepared))
-            for _ in range(steps):
-                replay()
-            best[:, done : done + steps] = to_host(self._greedy_ids[:steps, : len(rows)]).T
-            tokens = np.maximum(best[:, done + steps - 1], 0).tolist()
-            for row in rows:
-                row.length += steps
-        best[np.maximum.accumulate(best == NOT_NUMBERS, axis=1)] = NOT_NUMBERS
-        return best
-
-    def _advance(
-        self, prepared: PreparedProgram, buffers: list[Tensor], numbers: Mapping[str, Tensor]
-    ) -> list[Tensor | None]:
-        """Make each row's best token its next one, on the device."""
-        assert prepared.program.scores is not None
-        scores = buffers[prepared.program.scores]
-        values, sums = (torch.empty(len(scores), width, device=self.device) for width in (1, 3))
-        ids = torch.empty(len(scores), 1, dtype=torch.int32, device=self.device)
-        self._kernels.top_scores(scores, values, ids, sums)
-        not_numbers = sums[:, 0].isnan() | (sums[:, 2] == 0)
-        best = ids[:, 0].masked_fill(not_numbers, NOT_NUMBERS)
-        self._greedy_ids[:, : len(scores)].index_copy_(0, numbers["step"].long(), best[None])
-        numbers["ids"].copy_(best.clamp(min=0))
-        for name in ("positions", "slots", "starts", "ends", "step"):
-            numbers[name] += 1
-        return []
 
     # Results ----------------------------------------------------------------------------------------------------
 

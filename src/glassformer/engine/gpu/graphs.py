@@ -7,7 +7,7 @@ pass again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -46,14 +46,14 @@ class CapturedShape(NamedTuple):
     max_keys: int  # powers of two, so that a row grows for a while before the next one is captured
     max_source: int
     prompt: bool
-    greedy: bool  # whether each row's best token becomes its next one
+    ahead: Hashable  # how each row's next token is chosen; None: by the host
 
     @classmethod
     def of(
-        cls, tokens: int, feeds: int, scored: int, keys: int, source: int, *, prompt: bool = False, greedy: bool = False
+        cls, tokens: int, feeds: int, scored: int, keys: int, source: int, *, prompt: bool = False, ahead: Hashable = None
     ) -> CapturedShape:
         max_source = power_of_two(source, CHUNK) if source else 0
-        return cls(tokens, feeds, scored, power_of_two(keys, CHUNK), max_source, prompt, greedy)
+        return cls(tokens, feeds, scored, power_of_two(keys, CHUNK), max_source, prompt, ahead)
 
     @property
     def layout(self) -> PassLayout:

@@ -48,7 +48,7 @@ class PassLayout:
         by_token = dict.fromkeys(("ids", "positions", "slots", "feed_of_token"), (self.tokens,))
         by_feed = dict.fromkeys(("starts", "ends", "first_tokens", "token_counts", "source_lengths"), (self.feeds,))
         tables = {"page_table": (self.feeds, self.pages), "source_page_table": (self.feeds, self.source_pages)}
-        return {**by_token, **by_feed, **tables, "scored": (self.scored,), "step": (1,)}
+        return {**by_token, **by_feed, **tables, "scored": (self.scored,), "step": (self.feeds,)}
 
     @cached_property
     def _places(self) -> list[tuple[str, int, int, tuple[int, ...]]]:
@@ -218,12 +218,20 @@ def page_count(tokens: int) -> int:
 
 
 def to_host(values: Tensor) -> npt.NDArray[Any]:
-    """A tensor's values in memory of the host; from a GPU into pinned memory, which is several times as fast."""
-    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
-    host.copy_(values, non_blocking=True)
-    if values.is_cuda:
-        torch.cuda.current_stream(values.device).synchronize()
-    return host.numpy()
+    """A tensor's values in memory of the host."""
+    (host,) = all_to_host([values])
+    return host
+
+
+def all_to_host(tensors: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
+    """Several tensors' values in memory of the host; from a GPU into pinned memory, which is several times as fast."""
+    on_gpu = tensors[0].is_cuda
+    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_gpu) for tensor in tensors]
+    for copy, tensor in zip(copies, tensors, strict=True):
+        copy.copy_(tensor, non_blocking=True)
+    if on_gpu:
+        torch.cuda.current_stream(tensors[0].device).synchronize()
+    return [copy.numpy() for copy in copies]
 
 
 class ScoreBatch:

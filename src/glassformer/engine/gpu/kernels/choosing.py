@@ -5,7 +5,8 @@ summed is summed in float64. Whatever these rules keep is a beginning of the can
 of them are found and sorted once; each rule is then a count, and its sums are those of the first so many.
 
     block_maxima    the best score of each block of the vocabulary, and of many small groups in it
-    candidates      a score that as many groups reach as candidates are wanted: whatever reaches it goes to a list
+    bound           a score that as many groups reach as candidates are wanted
+    candidates      whatever reaches it goes to a list
     choose          one program a row sorts its list, applies the rules, draws, and says what it has seen
 
 Rows that are drawn from without top_k or top_p have no short list. Their token is found by the sums of blocks.
@@ -17,12 +18,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from glassformer.engine.gpu.kernels.candidates import NEVER, NO_ID
+from glassformer.engine.protocol import ChoiceRecords
 
 BLOCK = 1024  # scores of one program
 RUN = tl.constexpr(32)  # neighbours that stay together where a vocabulary is dealt out to blocks, like cards
@@ -61,6 +65,17 @@ def record_size(shown: int) -> int:
     return 3 + 3 * STAGES + 2 * shown
 
 
+def read_records(records: npt.NDArray[np.float64]) -> ChoiceRecords:
+    """One row's records, (steps, record size)."""
+    numbers, stages, shown = np.split(records, (3, 3 + 3 * STAGES), axis=1)
+    shares, best, chosen = numbers.T
+    in_play, totals, weighted = stages.reshape(-1, STAGES, 3).transpose(2, 0, 1)
+    ids, scores = np.split(shown, 2, axis=1)
+    return ChoiceRecords(
+        shares, best, chosen, in_play, totals, weighted, ids.astype(np.int64), scores.astype(np.float32)
+    )  # fmt: skip
+
+
 def choose_best(scores: Tensor, tokens: Tensor) -> None:
     """The best token of each row, the first of equals, int32; -1 where scores are not all numbers."""
     rows, vocabulary = scores.shape
@@ -83,22 +98,26 @@ def choose(scores: Tensor, rules: Tensor, step: Tensor, records: Tensor, tokens:
     device = scores.device
     bests = torch.empty(rows, blocks, device=device)
     maxima = torch.empty(rows, groups, device=device)
+    bounds = torch.empty(rows, 2, device=device)
     listed = torch.empty(rows, dtype=torch.int32, device=device)
     keys = torch.empty(rows, length, dtype=torch.int64, device=device)
     sums = torch.empty(rows, blocks, SUMS, dtype=torch.float64, device=device)
-    padded = {"BLOCK": BLOCK, "BLOCKS": triton.next_power_of_2(blocks), "LENGTH": length, "WITH_SUMS": mode.sums}
     strides = (scores.stride(0), rules.stride(0))
     block_maxima_kernel[blocks, rows](
-        scores, bests, maxima, listed, vocabulary, scores.stride(0), BLOCK=BLOCK, GROUP=group, num_warps=4
+        scores, bests, maxima, vocabulary, scores.stride(0), BLOCK=BLOCK, GROUP=group, num_warps=4
     )
+    bound_kernel[rows,](
+        rules, bests, maxima, bounds, listed, blocks, groups, rules.stride(0), BLOCKS=triton.next_power_of_2(blocks),
+        GROUPS=triton.next_power_of_2(groups), FEW=FEW, MANY=MANY if vocabulary > LONG else LONG, num_warps=4,
+    )  # fmt: skip
     candidates_kernel[blocks, rows](
-        scores, rules, bests, maxima, listed, keys, sums, vocabulary, groups, *strides,
-        GROUPS=triton.next_power_of_2(groups), **padded, num_warps=4, enable_fp_fusion=False,
+        scores, rules, bounds, listed, keys, sums, vocabulary, *strides, BLOCK=BLOCK, LENGTH=length, WITH_SUMS=mode.sums,
+        num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     choose_kernel[rows,](
-        scores, rules, step, bests, listed, keys, sums, records, tokens, vocabulary, blocks, *strides, records.stride(0),
-        SHOWN=mode.shown, SHOWN_PADDED=triton.next_power_of_2(max(mode.shown, 1)), WHOLE=mode.whole, **padded,
-        num_warps=8 if mode.long else 4, enable_fp_fusion=False,
+        scores, rules, step, bounds, listed, keys, sums, records, tokens, vocabulary, blocks, *strides, records.stride(0),
+        BLOCK=BLOCK, BLOCKS=triton.next_power_of_2(blocks), LENGTH=length, WITH_SUMS=mode.sums, SHOWN=mode.shown,
+        WHOLE=mode.whole, num_warps=8 if mode.long else 4, enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -168,12 +187,6 @@ def weights_of(scores, best, counted):
 
 
 @triton.jit
-def best_of_row(bests_ptr, row, blocks, BLOCKS: tl.constexpr):
-    block = tl.arange(0, BLOCKS)
-    return tl.max(tl.load(bests_ptr + row * blocks + block, mask=block < blocks, other=NEVER), axis=0)
-
-
-@triton.jit
 def min_p_cut(rules_ptr, best):
     """The score that min_p keeps from; minus infinity without it."""
     cut = (best.to(tl.float64) + tl.load(rules_ptr + MIN_DEPTH)).to(tl.float32)
@@ -182,7 +195,7 @@ def min_p_cut(rules_ptr, best):
 
 @triton.jit
 def block_maxima_kernel(
-    scores_ptr, bests_ptr, maxima_ptr, listed_ptr, vocabulary, stride, BLOCK: tl.constexpr, GROUP: tl.constexpr
+    scores_ptr, bests_ptr, maxima_ptr, vocabulary, stride, BLOCK: tl.constexpr, GROUP: tl.constexpr
 ):  # fmt: skip
     block, row, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     GROUPS: tl.constexpr = BLOCK // GROUP
@@ -192,34 +205,47 @@ def block_maxima_kernel(
     tl.store(bests_ptr + row * blocks + block, best_or_infinite(scores))
     maxima = tl.max(tl.reshape(scores, (GROUP, GROUPS)), axis=0)
     tl.store(maxima_ptr + (row * blocks + block) * GROUPS + tl.arange(0, GROUPS), maxima)
-    if block == 0:
-        tl.store(listed_ptr + row, 0)
 
 
-@triton.jit(do_not_specialize=["groups"])
+@triton.jit(do_not_specialize=["blocks", "groups"])
+def bound_kernel(
+    rules_ptr, bests_ptr, maxima_ptr, bounds_ptr, listed_ptr, blocks, groups, rules_stride, BLOCKS: tl.constexpr,
+    GROUPS: tl.constexpr, FEW: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """The row's best score, and one that as many groups reach as candidates are wanted, or half as many again."""
+    row, block, group = tl.program_id(0), tl.arange(0, BLOCKS), tl.arange(0, GROUPS)
+    best = tl.max(tl.load(bests_ptr + row * blocks + block, mask=block < blocks, other=NEVER), axis=0)
+    top_k = tl.load(rules_ptr + row * rules_stride + TOP_K).to(tl.int32)
+    sampled = tl.load(rules_ptr + row * rules_stride + SAMPLED) != 0.0
+    wanted = tl.where(sampled & (top_k == 0), MANY, tl.maximum(top_k, FEW))
+    inside = group < groups
+    maxima = ordered(tl.load(maxima_ptr + row * groups + group, mask=inside, other=NEVER))
+    highest = tl.max(maxima, axis=0)
+    low = tl.min(tl.where(inside, maxima, highest), axis=0).to(tl.int64)  # reached by all
+    high = highest.to(tl.int64) + 1  # by none
+    reached = groups
+    while (reached > wanted + wanted // 2) & (high - low > 1):
+        middle = (low + high) >> 1
+        count = tl.sum((inside & (maxima >= middle)).to(tl.int32), axis=0)
+        enough = count >= wanted
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle)
+        reached = tl.where(enough, count, reached)
+    tl.store(bounds_ptr + row * 2, best)
+    tl.store(bounds_ptr + row * 2 + 1, score_of(low.to(tl.int32)))
+    tl.store(listed_ptr + row, 0)
+
+
+@triton.jit
 def candidates_kernel(
-    scores_ptr, rules_ptr, bests_ptr, maxima_ptr, listed_ptr, keys_ptr, sums_ptr, vocabulary, groups, stride, rules_stride,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, GROUPS: tl.constexpr, LENGTH: tl.constexpr, WITH_SUMS: tl.constexpr,
+    scores_ptr, rules_ptr, bounds_ptr, listed_ptr, keys_ptr, sums_ptr, vocabulary, stride, rules_stride,
+    BLOCK: tl.constexpr, LENGTH: tl.constexpr, WITH_SUMS: tl.constexpr,
 ):  # fmt: skip
     block, row, blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(0)
     rules_ptr += row * rules_stride
-    best = best_of_row(bests_ptr, row, blocks, BLOCKS)
+    best = tl.load(bounds_ptr + row * 2)
     temperature = tl.load(rules_ptr + TEMPERATURE).to(tl.float32)
-    top_k = tl.load(rules_ptr + TOP_K).to(tl.int32)
-    sampled = tl.load(rules_ptr + SAMPLED) != 0.0
-    wanted = tl.where(sampled & (top_k == 0), MANY, tl.maximum(top_k, FEW))
-
-    # The highest score that so many groups reach: no fewer candidates do.
-    group = tl.arange(0, GROUPS)
-    maxima = ordered(tl.load(maxima_ptr + row * groups + group, mask=group < groups, other=NEVER))
-    low, high = tl.min(maxima, axis=0).to(tl.int64), tl.max(maxima, axis=0).to(tl.int64)
-    for _ in range(32):
-        middle = (low + high + 1) >> 1
-        enough = tl.sum((maxima >= middle).to(tl.int32), axis=0) >= wanted
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle - 1)
-    bound = tl.div_rn(score_of(low.to(tl.int32)), temperature)
-
+    bound = tl.div_rn(tl.load(bounds_ptr + row * 2 + 1), temperature)
     place = block * BLOCK + tl.arange(0, BLOCK)
     scores = tl.load(scores_ptr + row.to(tl.int64) * stride + place, mask=place < vocabulary, other=NEVER)
     scaled = tl.div_rn(scores, temperature)
@@ -282,9 +308,9 @@ def drawn_from_blocks(
 
 @triton.jit(do_not_specialize=["blocks"])
 def choose_kernel(
-    scores_ptr, rules_ptr, step_ptr, bests_ptr, listed_ptr, keys_ptr, sums_ptr, records_ptr, tokens_ptr, vocabulary, blocks,
+    scores_ptr, rules_ptr, step_ptr, bounds_ptr, listed_ptr, keys_ptr, sums_ptr, records_ptr, tokens_ptr, vocabulary, blocks,
     stride, rules_stride, records_stride, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, LENGTH: tl.constexpr,
-    WITH_SUMS: tl.constexpr, SHOWN: tl.constexpr, SHOWN_PADDED: tl.constexpr, WHOLE: tl.constexpr,
+    WITH_SUMS: tl.constexpr, SHOWN: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     scores_ptr += row.to(tl.int64) * stride
@@ -296,7 +322,7 @@ def choose_kernel(
     top_k = tl.load(rules_ptr + TOP_K).to(tl.int32)
     top_p = tl.load(rules_ptr + TOP_P)
     sampled = tl.load(rules_ptr + SAMPLED) != 0.0
-    best = best_of_row(bests_ptr, row, blocks, BLOCKS)
+    best = tl.load(bounds_ptr + row * 2)
     scaled_best = tl.div_rn(best, temperature)
 
     # The list, by score and then by id

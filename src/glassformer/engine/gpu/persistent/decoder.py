@@ -135,28 +135,64 @@ class PersistentDecoder:
         step and the later ones are returned. The launch ends early after a stop id. An `absent_block` makes it time out.
         """
         self._check(ids, start, steps, pool, pages)
+        numbers = torch.tensor([*ids, *stop_ids, *pages], dtype=torch.int32).to(self._device)
+        given, stops, page_table = torch.split(numbers, [len(ids), len(stop_ids), len(pages)])
+        scores = None if scores_from is None else self._empty(steps - scores_from, self.shape.vocabulary)
+        residuals = self.new_residuals(steps) if watch_residuals else None
+        self.begin()
+        self.launch(
+            given, start, steps, pool, page_table, stop_ids=stops, scores=scores, scores_from=scores_from or 0,
+            residuals=residuals, absent_block=absent_block,
+        )  # fmt: skip
+        return Decoded(self.finish(steps), scores, residuals)
+
+    def new_residuals(self, steps: int) -> Tensor:
+        return self._empty(steps, self.shape.layers, 2, self.shape.hidden)
+
+    def begin(self) -> None:
+        """Before one or more launches, of which `finish` waits for the last."""
+        self._results[:STATUS].zero_()
+
+    def launch(
+        self,
+        ids: Tensor,
+        start: int,
+        steps: int,
+        pool: Tensor,
+        pages: Tensor,
+        *,
+        stop_ids: Tensor | None = None,
+        scores: Tensor | None = None,
+        scores_from: int = 0,
+        residuals: Tensor | None = None,
+        absent_block: int = -1,
+    ) -> None:
+        """Queue steps as `decode` has them, with ids and pages that are on the device when it begins; it waits for nothing.
+
+        After a launch that gave up, those that are queued behind it give up at once.
+        """
         tags = steps * (self.shape.layers + 1)
         if self._tag + tags >= 1 << 32:
             self._forget_exchange()
-        numbers = torch.tensor([*ids, *stop_ids, *pages], dtype=torch.int32).to(self._device)
-        ids_at, stop_ids_at, pages_at = (numbers.data_ptr() + 4 * at for at in (0, len(ids), len(ids) + len(stop_ids)))
-        scores = None if scores_from is None else self._empty(steps - scores_from, self.shape.vocabulary)
-        residuals = self._empty(steps, self.shape.layers, 2, self.shape.hidden) if watch_residuals else None
+        tag, self._tag = self._tag, self._tag + tags  # used up, even where somebody interrupts the launch
         weights = self._weights
         launch = Launch(
             stream=self._stream.data_ptr(), stream_stride=self.schedule.stream_units * UNIT * 2,
             embedding=weights.embedding.data_ptr(), norms=weights.norms.data_ptr(), head_norms=_address(weights.head_norms),
             qkv_bias=_address(weights.qkv_bias), rotation=weights.rotation.data_ptr(), pool=pool.data_ptr(),
-            page_table=pages_at, exchange=self._exchange.data_ptr(), given_ids=ids_at, stop_ids=stop_ids_at,
-            chosen_ids=self._results.data_ptr() + 4 * STATUS, scores=_address(scores), residuals=_address(residuals),
-            status=self._results.data_ptr(), patience=int(self.timeout * CLOCKS_PER_SECOND), start=start, steps=steps,
-            given=len(ids), stops=len(stop_ids), scores_from=scores_from or 0, tag=self._tag, absent_block=absent_block,
+            page_table=pages.data_ptr(), exchange=self._exchange.data_ptr(), given_ids=ids.data_ptr(),
+            stop_ids=_address(stop_ids), chosen_ids=self._results.data_ptr() + 4 * STATUS, scores=_address(scores),
+            residuals=_address(residuals), status=self._results.data_ptr(),
+            patience=int(self.timeout * CLOCKS_PER_SECOND), start=start, steps=steps, given=len(ids),
+            stops=0 if stop_ids is None else len(stop_ids), scores_from=scores_from, tag=tag,
+            absent_block=absent_block,
         )  # fmt: skip
         with self._current_device():
-            self._results[:STATUS].zero_()
             on_device = self._device.type == "cuda"
             self.kernel.launch(self.schedule.blocks, launch, torch.cuda.current_stream().cuda_stream if on_device else 0)
-        self._tag += tags
+
+    def finish(self, steps: int) -> list[int]:
+        """Wait for what was launched: the ids that the last launch, of so many steps, chose; an error where one gave up."""
         results = self._results[: STATUS + steps].tolist()
         error, done, block = results[:3]
         if error != KernelError.NONE:
@@ -165,7 +201,7 @@ class PersistentDecoder:
                 f"the persistent kernel gave up after {self.timeout:g} seconds of waiting (block {block}, step {done}): "
                 "another program may hold the GPU. Try again, or use another executor."
             )
-        return Decoded(results[STATUS : STATUS + done], scores, residuals)
+        return results[STATUS : STATUS + done]
 
     def _check(self, ids: Sequence[int], start: int, steps: int, pool: Tensor, pages: Sequence[int]) -> None:
         shape, positions = self.shape, len(self._weights.rotation)

@@ -1,0 +1,245 @@
+"""Tokens that the GPU engine chooses by itself, step after step, so that none of them waits for the host.
+
+A step is a captured pass: it finds its rows' next tokens, and makes them those of the next step. A single row may have the
+persistent kernel instead (`single_row_steps.py`).
+
+Shapes: chosen ids (steps, rows); rules and records as in kernels/choosing.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from glassformer.engine.gpu.graphs import SIZES, CapturedShape, Replay, padded_size
+from glassformer.engine.gpu.kernels.choosing import (
+    FEW,
+    MANY,
+    MOST_SHOWN,
+    RULES,
+    ChoiceMode,
+    read_records,
+    record_size,
+)  # fmt: skip
+from glassformer.engine.gpu.kv_pool import GpuRow
+from glassformer.engine.gpu.passes import PassInput, all_to_host
+from glassformer.engine.program import Program, SiteLocation
+from glassformer.engine.program_pass import FeedChunk
+from glassformer.engine.protocol import NOT_CHOSEN, Choice, ChosenTokens, Feed
+from glassformer.sites import ENCODER, axes
+
+MAX_STEPS = 64  # that are queued at once
+SHOWN = (16, MOST_SHOWN)  # candidates that are recorded, some more than asked for: dividing scores may make them equal
+SPARE = 6
+TEMPERATURES = (1e-30, 1e30)  # between which float32 can divide by one
+TOKEN_AXES = frozenset(("batch", "length", "hidden", "inner", "heads", "head_size"))
+Draws = npt.NDArray[np.float64]
+
+
+class PreparedProgram(Protocol):
+    """A program that is ready to run on the device."""
+
+    program: Program
+
+    @property
+    def depends_on_length(self) -> bool: ...
+    def set_length(self, keys: int) -> None: ...
+
+
+# What a choice needs ----------------------------------------------------------------------------------------------------
+
+
+def knows(choice: Choice) -> bool:
+    """Whether tokens can be chosen so on the device."""
+    low, high = TEMPERATURES
+    return (
+        choice.top_k <= MANY
+        and choice.candidates + SPARE <= MOST_SHOWN
+        and low < choice.temperature < high
+        and all(TOKEN_AXES.issuperset(axes(site)) and not site.startswith(ENCODER) for site in choice.sites)
+    )
+
+
+def mode_of(choices: Sequence[Choice]) -> ChoiceMode | None:
+    """The kernels that choose so; None: those for the best tokens alone, of which nothing is recorded."""
+    asked = max(choice.candidates for choice in choices)
+    sampled = [choice for choice in choices if choice.sampled]
+    if not sampled and not asked:
+        return None
+    unlimited = [choice for choice in sampled if choice.top_k == 0]
+    return ChoiceMode(
+        shown=next(size for size in SHOWN if size >= asked + SPARE) if asked else 0,
+        long=bool(unlimited) or any(choice.top_k > FEW for choice in sampled),
+        sums=bool(unlimited) or asked > 0,
+        whole=any(choice.top_p == 1 for choice in unlimited),
+    )
+
+
+def rule_numbers(choices: Sequence[Choice], draws: Draws) -> Draws:
+    """The rules and draws of each row, as the kernels read them."""
+    rules = [
+        (
+            choice.temperature, choice.top_k, choice.top_p, math.log(choice.min_p) if choice.min_p > 0 else -math.inf,
+            choice.sampled,
+        )
+        for choice in choices
+    ]  # fmt: skip
+    return np.hstack((np.array(rules, np.float64), draws))
+
+
+# What comes of it --------------------------------------------------------------------------------------------------------
+
+
+class StepResults(NamedTuple):
+    """What some steps of some rows gave, on the host."""
+
+    ids: npt.NDArray[np.int32]  # (steps, rows)
+    records: npt.NDArray[np.float64]  # (steps, rows, record size); of size 0 where there are none
+    sites: Mapping[str, npt.NDArray[np.float32]]  # (steps, rows, width)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        if len(parts) == 1:
+            return parts[0]
+        sites = {site: np.concatenate([part.sites[site] for part in parts]) for site in parts[0].sites}
+        return cls(np.concatenate([part.ids for part in parts]), np.concatenate([part.records for part in parts]), sites)
+
+    def text(self, row: int, choice: Choice, heads: Mapping[str, int | None]) -> ChosenTokens:
+        """One row's tokens; `heads`: how many heads a site has."""
+        ids = self.ids[:, row]
+        ids = np.where(np.logical_or.accumulate(ids == NOT_CHOSEN), NOT_CHOSEN, ids)
+        recorded = choice.sampled or choice.candidates > 0
+        sites = {site: _with_axes(self.sites[site][:, row], heads[site]) for site in choice.sites}
+        return ChosenTokens(ids.tolist(), read_records(self.records[:, row]) if recorded else None, sites)
+
+
+def _with_axes(values: npt.NDArray[np.float32], heads: int | None) -> npt.NDArray[np.float32]:
+    """A site's values for some tokens, (tokens, width), with the axes of the site."""
+    return values[None] if heads is None else values.reshape(len(values), heads, -1).swapaxes(0, 1)[None]
+
+
+@dataclass(frozen=True)
+class StepTensors:
+    """Where captured steps write what they choose and see, and read how to choose: at fixed addresses of the device."""
+
+    chosen: Tensor  # (steps, rows) int32
+    rules: Tensor  # (rows, RULES + steps)
+    records: Tensor  # (steps, rows, record size)
+    sites: Mapping[str, Tensor]  # (steps, rows, width)
+
+    @classmethod
+    def empty(cls, rows: int, mode: ChoiceMode | None, widths: Mapping[str, int], device: torch.device) -> Self:
+        size = 0 if mode is None else record_size(mode.shown)
+        return cls(
+            torch.empty(MAX_STEPS, rows, dtype=torch.int32, device=device),
+            torch.ones(rows, RULES + MAX_STEPS, dtype=torch.float64, device=device),
+            torch.empty(MAX_STEPS, rows, size, dtype=torch.float64, device=device),
+            {site: torch.empty(MAX_STEPS, rows, width, device=device) for site, width in widths.items()},
+        )
+
+    def set_rules(self, choices: Sequence[Choice], draws: Draws) -> None:
+        numbers = torch.from_numpy(rule_numbers(choices, draws))
+        self.rules[: len(numbers), : numbers.shape[1]].copy_(numbers)
+
+    def to_host(self, steps: int, rows: int) -> StepResults:
+        """What the first so many steps wrote, when they have run."""
+        tensors = [self.chosen, self.records, *self.sites.values()]
+        ids, records, *sites = all_to_host([tensor[:steps, :rows] for tensor in tensors])
+        return StepResults(ids, records, dict(zip(self.sites, sites, strict=True)))
+
+
+# Captured steps ----------------------------------------------------------------------------------------------------------
+
+Finish = Callable[[list[Tensor], Mapping[str, Tensor]], list[Tensor | None]]
+
+
+class StepDecoder:
+    """Decodes rows of an executor ahead, by captured passes of one token a row."""
+
+    def __init__(
+        self, kernels: Any, device: torch.device, program: Callable[[frozenset[str]], PreparedProgram],
+        captured: Callable[[CapturedShape, Any, PassInput, Finish], Replay],
+    ) -> None:  # fmt: skip
+        """`program`: the one that reads these sites; `captured`: a pass of it over what is fed, with what finishes it."""
+        self._kernels, self._device, self._program, self._captured = kernels, device, program, captured
+        self._tensors: dict[Any, StepTensors] = {}
+
+    def decode(
+        self, rows: Sequence[GpuRow], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
+    ) -> list[ChosenTokens]:
+        """The next tokens of rows, whose pages are reserved; the rows grow by as many."""
+        texts: list[ChosenTokens] = []
+        for first in range(0, len(rows), SIZES[-1]):
+            group = slice(first, first + SIZES[-1])
+            texts += self._decode_group(rows[group], tokens[group], choices[group], draws[group])
+        return texts
+
+    def _decode_group(
+        self, rows: Sequence[GpuRow], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
+    ) -> list[ChosenTokens]:
+        """The tokens of as many rows as one captured pass has."""
+        mode, sites = mode_of(choices), frozenset[str]().union(*(choice.sites for choice in choices))
+        prepared = self._program(sites)
+        places = {site: prepared.program.sites[site] for site in sorted(sites)}
+        parts: list[StepResults] = []
+        for done in range(0, draws.shape[1], step := 1 if prepared.depends_on_length else MAX_STEPS):
+            some = draws[:, done : done + step]
+            parts.append(self._decode_steps(rows, tokens, choices, some, prepared, mode, places))
+            tokens = np.maximum(parts[-1].ids[-1], 0).tolist()
+            for row in rows:
+                row.length += some.shape[1]
+        results = StepResults.joined(parts)
+        heads = {site: place.heads for site, place in places.items()}
+        return [results.text(number, choice, heads) for number, choice in enumerate(choices)]
+
+    def _decode_steps(
+        self, rows: Sequence[GpuRow], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws,
+        prepared: PreparedProgram, mode: ChoiceMode | None, places: Mapping[str, SiteLocation],
+    ) -> StepResults:  # fmt: skip
+        """As many steps as are queued at once."""
+        size, steps = padded_size(len(rows)), draws.shape[1]
+        assert size is not None
+        key = (size, mode, *places)
+        if key not in self._tensors:
+            widths = {site: place.width for site, place in places.items()}
+            self._tensors[key] = StepTensors.empty(size, mode, widths, self._device)
+        tensors = self._tensors[key]
+        if mode is not None:
+            tensors.set_rules(choices, draws)
+        chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
+        fed = PassInput(chunks, [1] * len(chunks), [row.source_pages for row in rows])
+        keys, source_keys = fed.most_keys
+        prepared.set_length(keys)
+        shape = CapturedShape.of(size, size, size, keys + steps - 1, source_keys, ahead=mode or "best")
+        finish = partial(self._advance, prepared.program, mode, tensors, places)
+        replay = self._captured(shape, prepared, fed, finish)
+        for _ in range(steps):
+            replay()
+        return tensors.to_host(steps, len(rows))
+
+    def _advance(
+        self, program: Program, mode: ChoiceMode | None, tensors: StepTensors, places: Mapping[str, SiteLocation],
+        buffers: list[Tensor], numbers: Mapping[str, Tensor],
+    ) -> list[Tensor | None]:  # fmt: skip
+        """The end of a pass: choose each row's token, make it the next one, and keep what was read."""
+        assert program.scores is not None
+        scores, step = buffers[program.scores], numbers["step"]
+        tokens = torch.empty(len(scores), dtype=torch.int32, device=self._device)
+        if mode is None:
+            self._kernels.choose_best(scores, tokens)
+        else:
+            self._kernels.choose(scores, tensors.rules, step, tensors.records, tokens, mode)
+        for site, place in places.items():
+            values = buffers[place.buffer][:, place.column : place.column + place.width]
+            tensors.sites[site].index_copy_(0, step[:1].long(), values[None])
+        pass_numbers = (numbers[name] for name in ("ids", "positions", "slots", "starts", "ends"))
+        self._kernels.advance(tokens, tensors.chosen, step, *pass_numbers)
+        return []
