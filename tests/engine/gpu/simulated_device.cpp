@@ -188,14 +188,14 @@ inline float rsqrtf(float value) { return 1.f / sqrtf(value); }
 inline float __expf(float value) { return expf(value); }
 
 inline float half_of(unsigned pair, int half) { return bits_float(half ? pair & 0xffff0000u : pair << 16); }
-inline void multiply_tiles(float (&sums)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+inline void multiply_tiles(float (&sums)[4], uint4 a, unsigned b0, unsigned b1) {
     int lane = fibers::current->thread % 32;
-    auto of = fibers::meet(fibers::block().warps[fibers::current->thread / 32], lane, {a0, a1, a2, a3, b0, b1});
+    auto of = fibers::meet(fibers::block().warps[fibers::current->thread / 32], lane, {a.x, a.y, a.z, a.w, b0, b1});
     for (int i = 0; i < 4; i++) {
         int lower = i / 2, column = lane % 4 * 2 + i % 2;
         for (int k = 0; k < 16; k++) {
-            const uint32_t *a = of[lane / 4 * 4 + k % 8 / 2], *b = of[column * 4 + k % 8 / 2];
-            sums[i] += half_of(a[lower + k / 8 * 2], k % 2) * half_of(b[4 + k / 8], k % 2);
+            const uint32_t *input = of[lane / 4 * 4 + k % 8 / 2], *weights = of[column * 4 + k % 8 / 2];
+            sums[i] += half_of(input[lower + k / 8 * 2], k % 2) * half_of(weights[4 + k / 8], k % 2);
         }
     }
 }

@@ -78,7 +78,12 @@ template <int GROUP_COUNT, int GROUP_ROWS, int PADDED_COLUMNS, int GROUPS_TOGETH
     static constexpr int ROWS = GROUP_ROWS, COLUMNS = PADDED_COLUMNS, BUNDLE = GROUPS_TOGETHER, TURN = FIRST_TURN;
     static constexpr int BUNDLES = GROUP_COUNT / BUNDLE, EACH = BUNDLES / BLOCKS, REST = BUNDLES % BLOCKS;
     static constexpr int COLUMN_STEPS = COLUMNS / WARPS / COLUMN_BLOCK;  // of one warp
-    static constexpr int PASS_GROUPS = least(8 / ROWS, greatest(SLOTS / 2, 1));
+    static constexpr int MOST = (EACH + (REST > 0)) * BUNDLE;               // groups of a block
+    static constexpr int PASS_GROUPS = least(8 / ROWS, greatest(SLOTS / 3, 1));
+    static constexpr int PASSES = (MOST + PASS_GROUPS - 1) / PASS_GROUPS;   // of a block
+    static constexpr int AT_ONCE = least(4, greatest(SLOTS / 3 / PASS_GROUPS, 1));
+    static constexpr int BATCHES = (PASSES + AT_ONCE - 1) / AT_ONCE;
+    static constexpr int BATCH = (PASSES + BATCHES - 1) / BATCHES;          // passes at once, as even as they go
     static constexpr int ROUND_GROUPS = ROUND_ROWS / ROWS;
     static constexpr int HALF_BYTES = ROWS * COLUMNS;
 };
@@ -130,7 +135,7 @@ struct Launch {                 // mirrored in decoder.py
 struct Shared {
     char ring[SLOTS][SLOT_BYTES];
     float residual[HIDDEN];
-    u16 normed[NORMED], normed_rest[NORMED];  // residual * norm weight; the factor 1 / RMS is applied to the products
+    uint2 normed[NORMED / 2];           // residual * norm weight, pairs and their rests; 1 / RMS is applied to the products
     u16 attended[Output::COLUMNS];
     u16 gated[Down::COLUMNS];
     float scratch[SCRATCH];             // products of (round % 2, row, warp); in attention, values of (warp, query head)
@@ -167,10 +172,10 @@ DEVICE void barrier_expect(u64 *barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
-DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // sleeps for up to 10 microseconds
+DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // may wait for a moment
     u32 passed;
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity), "r"(10000) : "memory");
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity) : "memory");
     return passed;
 }
 DEVICE bool barrier_is_past(u64 *barrier, u32 parity) {  // at this moment
@@ -225,11 +230,11 @@ DEVICE u32 bfloat16_pair(float low, float high) {
 }
 // sums (16, 8) += inputs (16, 16) * weights (8, 16) transposed; lane l has of the inputs the rows l / 4 and l / 4 + 8, of
 // the weights the row l / 4, of the sums the columns l % 4 * 2 and the next.
-DEVICE void multiply_tiles(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+DEVICE void multiply_tiles(float (&sums)[4], uint4 a, u32 b0, u32 b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
                  " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 #endif
 
@@ -284,7 +289,7 @@ DEVICE bool gave_up(const Block &block, Patience &patience, u32 often = 64) {
 DEVICE bool wait_for(const Block &block, u64 *barrier, u32 parity) {
     Patience patience;
     while (!barrier_passed(barrier, parity))
-        if (gave_up(block, patience, 4)) return false;
+        if (gave_up(block, patience, 16)) return false;
     return true;
 }
 
@@ -361,9 +366,6 @@ struct Producer {
         if (stopped) return;
         stopped = !wait_for(block, &shared.empty[slot], parity);
         if (stopped) return;
-#if HUNGRY_SLOTS > 0
-        if (most_under_way != HEAD_FLIGHT) most_under_way = fewer_filled_than(HUNGRY_SLOTS) ? HUNGRY_FLIGHT : FLIGHT;
-#endif
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             while (under_way >= most_under_way) await_oldest_copy();
@@ -418,6 +420,27 @@ struct Producer {
 
 // The consumers ------------------------------------------------------------------------------------------------------------
 
+// Eight columns of the input, as the inputs of two multiplications of tiles, of which the first and the ninth row are
+// used; only the lanes 0-3 have columns. Of a split input the two have four columns each, the values in the first row
+// and the rests in the ninth. A plain one is the same for both: the first row has the first four columns, the ninth the
+// others, and of each product the other half is not used.
+template <class Input> struct Fragment;
+template <> struct Fragment<uint2> {
+    uint4 first, second;
+    DEVICE void load(const uint2 *input, int column, int lane) {
+        const uint4 *source = (const uint4 *)(input + column / 2) + 2 * lane;
+        first = source[0], second = source[1];
+    }
+    static DEVICE float sum(const float *of_first, const float *of_second, int i) {
+        return (of_first[i] + of_first[i + 2]) + (of_second[i] + of_second[i + 2]);
+    }
+};
+template <> struct Fragment<u16> {
+    union { uint4 first, second; };
+    DEVICE void load(const u16 *input, int column, int lane) { first = *(const uint4 *)(input + column + lane * 8); }
+    static DEVICE float sum(const float *of_first, const float *of_second, int i) { return of_first[i] + of_second[i + 2]; }
+};
+
 struct Consumer : Block {
     int slot = 0;
     u32 parity = 0;
@@ -429,18 +452,21 @@ struct Consumer : Block {
 
     // The ring -----------------------------------------------------------------------------------------------------------
 
-    DEVICE const char *slot_at(int ahead) { return shared.ring[slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS]; }
+    DEVICE int slot_ahead(int ahead) { return slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS; }
     DEVICE const char *await_slot(int ahead = 0) {
-        int at = slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS;
+        int at = slot_ahead(ahead);
         wait_for(*this, &shared.full[at][warp / (WARPS / 2)], at < slot ? parity ^ 1 : parity);
         return shared.ring[at];
     }
+    DEVICE void await_slots(int count) {  // a lane for each
+        if (lane < count) await_slot(lane);
+        warp_sync();
+    }
     DEVICE void release_slots(int count = 1) {
         warp_sync();
-        for (int i = 0; i < count; i++) {
-            if (lane == 0) barrier_arrive(&shared.empty[slot]);
-            if (++slot == SLOTS) slot = 0, parity ^= 1;
-        }
+        if (lane < count) barrier_arrive(&shared.empty[slot_ahead(lane)]);
+        slot += count;
+        if (slot >= SLOTS) slot -= SLOTS, parity ^= 1;
     }
 
     // The exchange -------------------------------------------------------------------------------------------------------
@@ -499,8 +525,7 @@ struct Consumer : Block {
         *(float2 *)(shared.residual + 2 * pair) = {first, second};
         float x = first * weights.x, y = second * weights.y;
         u32 rounded = bfloat16_pair(x, y);
-        *(u32 *)(shared.normed + 2 * pair) = rounded;
-        *(u32 *)(shared.normed_rest + 2 * pair) = bfloat16_pair(x - low(rounded), y - high(rounded));
+        shared.normed[pair] = {rounded, bfloat16_pair(x - low(rounded), y - high(rounded))};
         return fmaf(first, first, second * second);
     }
 
@@ -535,53 +560,69 @@ struct Consumer : Block {
         finish_norm(squares);
     }
 
+    // Four values; of eight, the pairs are kept in the order 0, 2, 1, 3 (see Fragment).
+    DEVICE void keep_activations(u16 *target, int part, u32 first, u32 second) {
+        u32 *eight = (u32 *)target + part / 2 * 4;
+        eight[part % 2] = first, eight[part % 2 + 2] = second;
+    }
+
     template <int COUNT> DEVICE void gather_activations(int from, u16 *target) {
-        gather<COUNT / 2>(from, [&](int, int pair, uint4 two) { *(uint2 *)(target + 4 * pair) = {two.x, two.z}; });
+        gather<COUNT / 2>(from, [&](int, int part, uint4 two) { keep_activations(target, part, two.x, two.z); });
         consumers_sync();
     }
 
     // Matrices -----------------------------------------------------------------------------------------------------------
 
-    struct Fragment { uint4 value, rest; };  // eight columns of the input; only the lanes 0-3 have one
-
-    template <bool WITH_REST> DEVICE Fragment load_fragment(const u16 *input, const u16 *rest, int column) {
-        Fragment fragment = {};
-        if (lane < 4) {
-            fragment.value = *(const uint4 *)(input + column + lane * 8);
-            if (WITH_REST) fragment.rest = *(const uint4 *)(rest + column + lane * 8);
+    // Multiply up to BATCH passes' groups; products[row * WARPS] gets this warp's part of each row's product.
+    template <class M, class Input, class Fragments>
+    DEVICE void multiply_batch(Fragments fragment, int groups, float *products) {
+        constexpr int PASS_ROWS = M::PASS_GROUPS * M::ROWS;
+        constexpr int CHAINS = M::BATCH > 1 ? 1 : 2;  // sums that do not wait for each other
+        const char *weights[M::BATCH];
+        int row = lane / 4;
+#pragma unroll
+        for (int b = 0; b < M::BATCH; b++) {
+            int group = b * M::PASS_GROUPS + row / M::ROWS;  // the rows of missing groups are multiplied and not used
+            weights[b] = shared.ring[slot_ahead(group < groups && row < PASS_ROWS ? group : 0)] + lane % 4 * 16;
+            weights[b] += (warp * M::COLUMN_STEPS * M::ROWS + row % M::ROWS) * (COLUMN_BLOCK * 2);
         }
-        return fragment;
-    }
-
-    // One pass: eight rows in PASS_GROUPS slots, or as many as there are. The lanes 0-3 return two rows' products each.
-    template <class M, class Fragments> DEVICE float2 multiply_pass(Fragments fragment, int groups) {
-        for (int i = 0; i < groups; i++) await_slot(i);
-        int row = lane / 4, group = row / M::ROWS;  // the rows of missing groups are multiplied and not used
-        const char *weights = slot_at(group < groups ? group : 0) + lane % 4 * 16;
-        weights += (warp * M::COLUMN_STEPS * M::ROWS + row % M::ROWS) * (COLUMN_BLOCK * 2);
-        float sums[4][4] = {};
+        await_slots(groups);
+        float sums[M::BATCH][CHAINS][2][4] = {};
 #pragma unroll
         for (int i = 0; i < M::COLUMN_STEPS; i++) {
-            Fragment x = fragment(i);
-            uint4 w = *(const uint4 *)(weights + i * M::ROWS * (COLUMN_BLOCK * 2));
-            multiply_tiles(sums[i % 2 * 2], x.value.x, x.rest.x, x.value.y, x.rest.y, w.x, w.y);
-            multiply_tiles(sums[i % 2 * 2 + 1], x.value.z, x.rest.z, x.value.w, x.rest.w, w.z, w.w);
+            Fragment<Input> x = fragment(i);
+#pragma unroll
+            for (int b = 0; b < M::BATCH; b++) {
+                uint4 w = *(const uint4 *)(weights[b] + i * M::ROWS * (COLUMN_BLOCK * 2));
+                multiply_tiles(sums[b][i % CHAINS][0], x.first, w.x, w.y);
+                multiply_tiles(sums[b][i % CHAINS][1], x.second, w.z, w.w);
+            }
         }
         release_slots(groups);
 #pragma unroll
-        for (int i = 0; i < 4; i++) sums[0][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
-        return {sums[0][0] + sums[0][2], sums[0][1] + sums[0][3]};
+        for (int b = 0; b < M::BATCH; b++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {  // the lanes 0-3 have two rows each
+                float sum = 0;
+#pragma unroll
+                for (int c = 0; c < CHAINS; c++) sum += Fragment<Input>::sum(sums[b][c][0], sums[b][c][1], i);
+                int at = 2 * lane + i;
+                if (at < PASS_ROWS && b * PASS_ROWS + at < groups * M::ROWS) products[(b * PASS_ROWS + at) * WARPS] = sum;
+            }
     }
 
-    // Multiply this block's rows of a matrix with an input (and its rest, if float32 was split into two) and call
-    // finish(first row of the block's, number of rows, their products) once for every ROUND_ROWS rows at most.
-    template <class M, bool WITH_REST, class Finish>
-    DEVICE void multiply(const u16 *input, const u16 *rest, int layer, Finish finish) {
-        constexpr bool IN_REGISTERS = M::COLUMN_STEPS * (WITH_REST ? 8 : 4) <= 64;
+    // Multiply this block's rows of a matrix with an input and call finish(first row, number of rows, their products) once
+    // for every ROUND_ROWS rows at most.
+    template <class M, class Input, class Finish> DEVICE void multiply(const Input *input, int layer, Finish finish) {
+        constexpr bool IN_REGISTERS = M::COLUMN_STEPS * sizeof(Fragment<Input>) <= 256;
         Share share = share_of<M>(index, layer);
         int columns = warp * M::COLUMN_STEPS * COLUMN_BLOCK;
-        auto load = [&](int i) { return load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK); };
-        Fragment kept[IN_REGISTERS ? M::COLUMN_STEPS : 1];
+        auto load = [&](int i) {
+            Fragment<Input> fragment = {};
+            if (lane < 4) fragment.load(input, columns + i * COLUMN_BLOCK, lane);
+            return fragment;
+        };
+        Fragment<Input> kept[IN_REGISTERS ? M::COLUMN_STEPS : 1];
         if (IN_REGISTERS)
 #pragma unroll
             for (int i = 0; i < M::COLUMN_STEPS; i++) kept[i] = load(i);
@@ -590,13 +631,9 @@ struct Consumer : Block {
         float *products = shared.scratch;
         for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
             int end = least(share.count, first + M::ROUND_GROUPS);
-#pragma unroll 2
-            for (int g = first; g < end; g += M::PASS_GROUPS) {
-                int groups = least(M::PASS_GROUPS, end - g);
-                float2 two = multiply_pass<M>(fragment, groups);
-                int row = lane * 2;
-                if (row < groups * M::ROWS) products[((g - first) * M::ROWS + row) * WARPS + warp] = two.x;
-                if (row + 1 < groups * M::ROWS) products[((g - first) * M::ROWS + row + 1) * WARPS + warp] = two.y;
+            for (int g = first; g < end; g += M::BATCH * M::PASS_GROUPS) {
+                int groups = least(M::BATCH * M::PASS_GROUPS, end - g);
+                multiply_batch<M, Input>(fragment, groups, products + (g - first) * M::ROWS * WARPS + warp);
             }
             consumers_sync();
             finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
@@ -611,7 +648,7 @@ struct Consumer : Block {
     }
 
     DEVICE void project_qkv(int layer) {
-        multiply<Qkv, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
+        multiply<Qkv>(shared.normed, layer, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= QKV_ROWS) return;
             float bias = QKV_BIAS ? launch.qkv_bias[layer * QKV_ROWS + row] : 0.f;
@@ -621,7 +658,7 @@ struct Consumer : Block {
 
     // A projection back to the residual, which is added; `site` is 0 after attention, 1 after the MLP.
     template <class M> DEVICE void project_back(const u16 *input, int layer, int site, int at) {
-        multiply<M, false>(input, 0, layer, [&](int first, int rows, const float *products) {
+        multiply<M>(input, layer, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= HIDDEN) return;
             float value = product(products, thread) + shared.residual[row];
@@ -639,7 +676,7 @@ struct Consumer : Block {
     }
 
     DEVICE void project_gate_up(int layer) {
-        multiply<GateUp, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
+        multiply<GateUp>(shared.normed, layer, [&](int first, int rows, const float *products) {
             int unit = first / 2 + 2 * thread;
             if (4 * thread >= rows || unit >= INNER) return;
             float low_unit = gated_unit(products, 2 * thread), high_unit = gated_unit(products, 2 * thread + 1);
@@ -899,8 +936,8 @@ struct Consumer : Block {
                 x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
             }
             float factor = 1.f / sum;
-            uint2 rounded = {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
-            *(uint2 *)(shared.attended + 4 * part) = rounded;
+            u32 first = bfloat16_pair(x[0] * factor, x[1] * factor), second = bfloat16_pair(x[2] * factor, x[3] * factor);
+            keep_activations(shared.attended, part, first, second);
         }
         consumers_sync();
     }
@@ -955,7 +992,7 @@ struct Consumer : Block {
         float *scores = watched ? launch.scores + (u64)(step - launch.scores_from) * VOCABULARY : 0;
         float best = -INFINITE;
         int id = VOCABULARY;
-        multiply<Head, true>(shared.normed, shared.normed_rest, LAYERS, [&](int first, int rows, const float *products) {
+        multiply<Head>(shared.normed, LAYERS, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= VOCABULARY) return;
             float score = product(products, thread) * scale;
@@ -1053,7 +1090,7 @@ DEVICE void prepare(const Block &block) {
         publish_barriers();
     }
     // The columns of padding, whose weights are zero, must be numbers.
-    for (int i = HIDDEN + block.thread; i < NORMED; i += THREADS + 32) shared.normed[i] = shared.normed_rest[i] = 0;
+    for (int i = HIDDEN / 2 + block.thread; i < NORMED / 2; i += THREADS + 32) shared.normed[i] = {0, 0};
     for (int i = ATTENDED + block.thread; i < Output::COLUMNS; i += THREADS + 32) shared.attended[i] = 0;
     for (int i = INNER + block.thread; i < Down::COLUMNS; i += THREADS + 32) shared.gated[i] = 0;
     block_sync();

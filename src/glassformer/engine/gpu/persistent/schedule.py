@@ -308,7 +308,7 @@ class Schedule:
             "MEMBERS": self.members, "MERGERS": self.mergers, "CHUNK_PAGES": self.chunk_pages,
             "DIRECT_CHUNKS": self.direct_chunks, "SLOTS": self.slots, "FLIGHT": flight or self.flight,
             "HEAD_FLIGHT": min(8, 2 * self.slots),
-            "PAUSE_SLOTS": 0, "HUNGRY_SLOTS": 0, "HUNGRY_FLIGHT": 0, "SHARED_BYTES": self.shared_bytes,
+            "PAUSE_SLOTS": 0, "SHARED_BYTES": self.shared_bytes,
             "GATE_UP_BUNDLE": self.matrices["gate_up"].bundle,
         }  # fmt: skip
         for name, plan in self.matrices.items():
