@@ -1,4 +1,4 @@
-// One kernel decodes many tokens of one sequence: batch 1, greedy or with given ids, weights in bfloat16.
+// One kernel decodes many tokens of one sequence: batch 1, greedy or with given ids, weights in bfloat16 or packed.
 //
 // The stream. Decoding one token reads every weight once, so the time of a token is the time of that read. Each block
 // (one per multiprocessor) owns some rows of every matrix; at load they are packed into one contiguous piece per block,
@@ -7,11 +7,16 @@
 // FLIGHT copies are under way at a time while activations are exchanged, because exchanged words wait in the same queues
 // of the L2 cache. The pages of the KV cache travel through the same ring.
 //
-// The unit of the stream is a group: some rows of a matrix, of which each of the eight consumer warps multiplies an
-// eighth of the columns with tensor cores. A slot holds one group, or one page of keys or values. It is copied in two
-// halves, each with its own barrier, for the warps 0-3 and 4-7. The tensor cores multiply eight rows of weights at a
-// time (a pass, of one or more groups) with sixteen rows of inputs, of which two are used: inputs in float32 are split
-// into two bfloat16, which the first and the ninth row hold, and the two products are added.
+// The unit of the stream is a group: some rows of a matrix, in one or more parts of some columns. A slot holds one part,
+// of which each of the eight consumer warps multiplies an eighth of the columns with tensor cores, or one page of keys or
+// values. It is copied in two halves, each with its own barrier, for the warps 0-3 and 4-7. The tensor cores multiply
+// eight rows of weights at a time (a pass, of one or more groups or a piece of one) with sixteen rows of inputs.
+//
+// Of bfloat16 weights, two rows of inputs are used: inputs in float32 are split into two bfloat16, which the first and the
+// ninth row hold, and the two products are added. Packed weights are codes of eight bits or less, with a scale for some
+// columns (see formats.py). Inputs are rounded to integers of fifteen bits with a scale for 32 columns, as bytes of their
+// upper and lower bits, so that all products are exact integers. The columns that share a scale have two rows of inputs
+// to themselves, which are zero elsewhere: thus each lane gets one scale's sum of two rows of weights.
 //
 // The exchange. What one block computes and others need travels as words of eight bytes, value and tag, each written by
 // one store and polled by those who need it. The tag is the number of the layer, counted on through tokens and launches.
@@ -69,33 +74,69 @@ struct __align__(8) Word { u32 value, tag; };
 DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 
-constexpr int COLUMN_BLOCK = 32;               // columns that four lanes read at once
+constexpr int TILE_ROWS = 8;                   // rows of weights that tensor cores multiply at a time
 constexpr int ROUND_ROWS = 64;                 // rows whose products are summed over the warps at a time
 
-// What a block multiplies of one matrix. A group is stored as (column blocks, ROWS, COLUMN_BLOCK); BUNDLE groups stay
-// together.
-template <int GROUP_COUNT, int GROUP_ROWS, int PADDED_COLUMNS, int GROUPS_TOGETHER, int FIRST_TURN> struct Matrix {
+// How weights are stored; formats.py.
+enum Format {
+    BFLOAT16, BITS_8, BITS_4, BITS_4_AND_MINIMUMS, K_BITS_4_AND_MINIMUMS, K_BITS_6, K_BITS_6_AND_MINIMUMS
+};
+
+template <int NUMBER> struct Codes {
+    static constexpr bool PACKED = NUMBER != BFLOAT16;
+    static constexpr bool K = NUMBER >= K_BITS_4_AND_MINIMUMS;  // scales are bytes, times the float16 of 256 columns
+    static constexpr bool MINIMUMS =
+        NUMBER == BITS_4_AND_MINIMUMS || NUMBER == K_BITS_4_AND_MINIMUMS || NUMBER == K_BITS_6_AND_MINIMUMS;
+    static constexpr int BITS = NUMBER == BFLOAT16 ? 16 : NUMBER == BITS_8 ? 8 : NUMBER >= K_BITS_6 ? 6 : 4;
+    static constexpr int SCALE_COLUMNS = BITS == 6 ? 16 : 32;
+    static constexpr int WORDS = NUMBER == BITS_4_AND_MINIMUMS || NUMBER == K_BITS_6_AND_MINIMUMS ? 2 : 1;  // of scales
+    static constexpr int CELL = PACKED ? 64 : 32;              // columns that four lanes read at once
+    static constexpr int CELL_BYTES = BITS >= 8 ? 64 : 32;     // of a row, without upper bits
+    // Signed codes of fewer than eight bits are multiplied as the upper bits of a byte.
+    static constexpr float CODE_UNIT = NUMBER == BITS_4 ? 1.f / 16 : BITS == 6 ? 1.f / 4 : 1.f;
+};
+
+// What a block multiplies of one matrix. A group is stored as (PARTS, 2 halves), and half a part as (cells, ROWS, bytes) of
+// the codes, then of their upper bits, and of the scales. BUNDLE groups stay together.
+template <int GROUP_COUNT, int GROUP_ROWS, int PADDED_COLUMNS, int GROUPS_TOGETHER, int FIRST_TURN, int PART_COUNT, int FORMAT>
+struct Matrix : Codes<FORMAT> {
+    using Code = Codes<FORMAT>;
     static constexpr int ROWS = GROUP_ROWS, COLUMNS = PADDED_COLUMNS, BUNDLE = GROUPS_TOGETHER, TURN = FIRST_TURN;
     static constexpr int BUNDLES = GROUP_COUNT / BUNDLE, EACH = BUNDLES / BLOCKS, REST = BUNDLES % BLOCKS;
-    static constexpr int COLUMN_STEPS = COLUMNS / WARPS / COLUMN_BLOCK;  // of one warp
     static constexpr int MOST = (EACH + (REST > 0)) * BUNDLE;               // groups of a block
-    static constexpr int PASS_GROUPS = least(8 / ROWS, greatest(SLOTS / 3, 1));
-    static constexpr int PASSES = (MOST + PASS_GROUPS - 1) / PASS_GROUPS;   // of a block
-    static constexpr int AT_ONCE = least(4, greatest(SLOTS / 3 / PASS_GROUPS, 1));
+    static constexpr int PARTS = PART_COUNT, PART_COLUMNS = COLUMNS / PARTS;
+    static constexpr int CELLS = PART_COLUMNS / WARPS / Code::CELL;         // of one warp, in a part
+
+    static constexpr int TILE_GROUPS = ROWS < TILE_ROWS && PARTS == 1 ? TILE_ROWS / ROWS : 1;
+    static constexpr int PASS_GROUPS = least(TILE_GROUPS, greatest(SLOTS / 3, 1));
+    static constexpr int PASS_ROWS = least(TILE_ROWS, PASS_GROUPS * ROWS);
+    static constexpr int PASSES = (MOST + PASS_GROUPS - 1) / PASS_GROUPS;   // of a block, if groups have no more than one
+    static constexpr int AT_ONCE = PARTS > 1 ? 1 : least(4, greatest(SLOTS / 3 / PASS_GROUPS, 1));
     static constexpr int BATCHES = (PASSES + AT_ONCE - 1) / AT_ONCE;
-    static constexpr int BATCH = (PASSES + BATCHES - 1) / BATCHES;          // passes at once, as even as they go
+    static constexpr int EVEN_BATCH = (PASSES + BATCHES - 1) / BATCHES;     // passes at once, as even as they go
+    static constexpr int BATCH = ROWS > TILE_ROWS ? ROWS / TILE_ROWS : EVEN_BATCH;
+    static constexpr int BATCH_GROUPS = ROWS > TILE_ROWS ? 1 : BATCH * PASS_GROUPS;
     static constexpr int ROUND_GROUPS = ROUND_ROWS / ROWS;
-    static constexpr int HALF_BYTES = ROWS * COLUMNS;
+
+    static constexpr int HALF_CELLS = PART_COLUMNS / 2 / Code::CELL;
+    static constexpr int UPPER_AT = HALF_CELLS * ROWS * Code::CELL_BYTES;
+    static constexpr int SCALES_AT = UPPER_AT + (Code::BITS == 6 ? HALF_CELLS * ROWS * 16 : 0);
+    static constexpr int OUTER_AT = SCALES_AT + (Code::PACKED ? HALF_CELLS * ROWS * 4 * Code::WORDS : 0);
+    static constexpr int HALF_BYTES = (OUTER_AT + (Code::K ? HALF_CELLS / 4 * ROWS * 4 : 0) + 15) / 16 * 16;
 };
-using Qkv = Matrix<QKV_GROUPS, QKV_GROUP_ROWS, QKV_COLUMNS, 1, QKV_TURN>;
-using Output = Matrix<OUTPUT_GROUPS, OUTPUT_GROUP_ROWS, OUTPUT_COLUMNS, 1, OUTPUT_TURN>;
-using GateUp = Matrix<GATE_UP_GROUPS, GATE_UP_GROUP_ROWS, GATE_UP_COLUMNS, GATE_UP_BUNDLE, GATE_UP_TURN>;
-using Down = Matrix<DOWN_GROUPS, DOWN_GROUP_ROWS, DOWN_COLUMNS, 1, DOWN_TURN>;
-using Head = Matrix<HEAD_GROUPS, HEAD_GROUP_ROWS, HEAD_COLUMNS, 1, HEAD_TURN>;
+using Qkv = Matrix<QKV_GROUPS, QKV_GROUP_ROWS, QKV_COLUMNS, 1, QKV_TURN, QKV_PARTS, QKV_FORMAT>;
+using Output = Matrix<OUTPUT_GROUPS, OUTPUT_GROUP_ROWS, OUTPUT_COLUMNS, 1, OUTPUT_TURN, OUTPUT_PARTS, OUTPUT_FORMAT>;
+using GateUp = Matrix<GATE_UP_GROUPS, GATE_UP_GROUP_ROWS, GATE_UP_COLUMNS, GATE_UP_BUNDLE, GATE_UP_TURN, GATE_UP_PARTS,
+                      GATE_UP_FORMAT>;
+using Down = Matrix<DOWN_GROUPS, DOWN_GROUP_ROWS, DOWN_COLUMNS, 1, DOWN_TURN, DOWN_PARTS, DOWN_FORMAT>;
+using Head = Matrix<HEAD_GROUPS, HEAD_GROUP_ROWS, HEAD_COLUMNS, 1, HEAD_TURN, HEAD_PARTS, HEAD_FORMAT>;
 
 constexpr int SLOT_BYTES = 2 * greatest(greatest(greatest(Qkv::HALF_BYTES, Output::HALF_BYTES), PAGE_BYTES / 2),
                                         greatest(greatest(GateUp::HALF_BYTES, Down::HALF_BYTES), Head::HALF_BYTES));
-constexpr int NORMED = Qkv::COLUMNS;  // as of GateUp and Head
+constexpr int NORMED = greatest(Qkv::COLUMNS, greatest(GateUp::COLUMNS, Head::COLUMNS));
+constexpr bool PACKED = Qkv::PACKED;
+static_assert(Output::PACKED == PACKED && GateUp::PACKED == PACKED && Down::PACKED == PACKED && Head::PACKED == PACKED,
+              "inputs are either split into bfloat16 or rounded to integers");
 constexpr int SCRATCH = greatest(2 * ROUND_ROWS * WARPS, WARPS * QUERY_VALUES);
 
 // Words of each exchange, one after the other in one allocation.
@@ -108,10 +149,12 @@ constexpr int GATED_AT = ATTENDED_AT + ATTENDED / 2;
 constexpr int BEST_AT = GATED_AT + INNER / 2;
 constexpr int PARTIAL_AT = BEST_AT + 2 * BLOCKS;
 
-struct Launch {                 // mirrored in decoder.py
+struct Launch {                 // mirrored in launch.py
     const char *stream;         // (BLOCKS, stream_stride) bytes
     u64 stream_stride;
-    const u16 *embedding;       // (VOCABULARY, HIDDEN)
+    const void *embedding;      // (VOCABULARY, HIDDEN) in bfloat16; or codes, with the next three: see packed_matmul.py
+    const u32 *embedding_scales, *embedding_outer_scales;
+    const unsigned char *embedding_high_bits;
     const float *norms;         // (2 * LAYERS + 1, HIDDEN): before attention and before the MLP of each layer; the last
     const float *head_norms;    // (LAYERS, 2, HEAD_SIZE): of queries and of keys
     const float *qkv_bias;      // (LAYERS, QKV_ROWS)
@@ -132,12 +175,25 @@ struct Launch {                 // mirrored in decoder.py
     int absent_block;           // leaves at once, so that the others time out: for tests; -1: none
 };
 
+// The input of a matrix, as tensor cores take it ----------------------------------------------------------------------------
+
+template <int COLUMNS> struct SplitInput { uint2 pairs[COLUMNS / 2]; };  // values and their rests
+template <int COLUMNS> struct PlainInput { uint4 eights[COLUMNS / 8]; };  // pairs in the order 0, 2, 1, 3
+template <int COLUMNS> struct PackedInput {
+    uint4 tiles[COLUMNS / 8];           // of 32 columns four: a lane's upper and lower bytes of the first 16, of the others
+    float scales[COLUMNS / 32];
+};
+template <bool FIRST, class A, class B> struct Choice { using Type = A; };
+template <class A, class B> struct Choice<false, A, B> { using Type = B; };
+template <int COLUMNS> using Activations = typename Choice<PACKED, PackedInput<COLUMNS>, PlainInput<COLUMNS>>::Type;
+using Normed = Choice<PACKED, PackedInput<NORMED>, SplitInput<NORMED>>::Type;
+
 struct Shared {
     char ring[SLOTS][SLOT_BYTES];
     float residual[HIDDEN];
-    uint2 normed[NORMED / 2];           // residual * norm weight, pairs and their rests; 1 / RMS is applied to the products
-    u16 attended[Output::COLUMNS];
-    u16 gated[Down::COLUMNS];
+    Normed normed;                      // residual * norm weight; 1 / RMS is applied to the products
+    Activations<Output::COLUMNS> attended;
+    Activations<Down::COLUMNS> gated;
     float scratch[SCRATCH];             // products of (round % 2, row, warp); in attention, values of (warp, query head)
     float query[QUERY_VALUES];
     u16 key[HEAD_SIZE], value[HEAD_SIZE];  // of the current token
@@ -236,6 +292,25 @@ DEVICE void multiply_tiles(float (&sums)[4], uint4 a, u32 b0, u32 b1) {
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
+// The same of bytes: sums (16, 8) += inputs (16, 32) * weights (8, 32) transposed.
+DEVICE void multiply_bytes(int (&sums)[4], uint4 a, u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+DEVICE int sum_of_bytes(u32 bytes, int sum) { return __dp4a((int)bytes, 0x01010101, sum); }
+DEVICE int nearest_integer(float value) { return __float2int_rn(value); }
+DEVICE u32 float16_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+DEVICE float float16_float(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
 #endif
 
 DEVICE float low(u32 pair) { return bits_float(pair << 16); }
@@ -247,9 +322,17 @@ DEVICE float warp_sum(float value) {
     return value;
 }
 
+// Keys and values are bfloat16 or float16.
 DEVICE void unpack(uint4 pairs, float *values) {
-    values[0] = low(pairs.x), values[1] = high(pairs.x), values[2] = low(pairs.y), values[3] = high(pairs.y);
-    values[4] = low(pairs.z), values[5] = high(pairs.z), values[6] = low(pairs.w), values[7] = high(pairs.w);
+    u32 words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        values[2 * i] = CACHE_FLOAT16 ? float16_float((u16)words[i]) : low(words[i]);
+        values[2 * i + 1] = CACHE_FLOAT16 ? float16_float((u16)(words[i] >> 16)) : high(words[i]);
+    }
+}
+DEVICE u32 cache_pair(float low, float high) {
+    return CACHE_FLOAT16 ? float16_pair(low, high) : bfloat16_pair(low, high);
 }
 
 DEVICE float dot8(uint4 pairs, const float *x, float sum) {
@@ -273,17 +356,24 @@ struct Patience {  // of one wait
     u32 tries = 0;
 };
 
+// When a wait began that may go on, or 0 if it has to end. It is not inlined, as its callers are many and call it seldom.
+__device__ __noinline__ long long since_when(int *status, volatile int *halted, long long since, long long limit, int block) {
+    if (*halted) return 0;
+    long long time = now();
+    if (!since) since = time;
+    bool others_gave_up = load_status(status) != NONE;
+    if (!others_gave_up && time - since <= limit) return since;
+    if (claim_status(status, TIMED_OUT)) status[2] = block;
+    *halted = 1;
+    return 0;
+}
+
 // Whether a wait has to end without what it waits for; looks closer at every `often`th try.
 DEVICE bool gave_up(const Block &block, Patience &patience, u32 often = 64) {
     if (++patience.tries % often) return false;
-    if (block.shared.halted) return true;
-    long long time = now();
-    if (!patience.since) patience.since = time;
-    bool others_gave_up = load_status(block.launch.status) != NONE;
-    if (!others_gave_up && time - patience.since <= block.launch.patience) return false;
-    if (claim_status(block.launch.status, TIMED_OUT)) block.launch.status[2] = block.index;
-    block.shared.halted = 1;
-    return true;
+    patience.since =
+        since_when(block.launch.status, &block.shared.halted, patience.since, block.launch.patience, block.index);
+    return !patience.since;
 }
 
 DEVICE bool wait_for(const Block &block, u64 *barrier, u32 parity) {
@@ -380,7 +470,7 @@ struct Producer {
 
     template <class M> DEVICE void send_matrix(const char *&source, int layer) {
         Share share = share_of<M>(block.index, layer);
-        for (int g = 0; g < share.count; g++, source += 2 * M::HALF_BYTES) send(source, M::HALF_BYTES);
+        for (int i = 0; i < share.count * M::PARTS; i++, source += 2 * M::HALF_BYTES) send(source, M::HALF_BYTES);
     }
 
     DEVICE void send_pages(int layer, int position) {
@@ -420,25 +510,162 @@ struct Producer {
 
 // The consumers ------------------------------------------------------------------------------------------------------------
 
-// Eight columns of the input, as the inputs of two multiplications of tiles, of which the first and the ninth row are
-// used; only the lanes 0-3 have columns. Of a split input the two have four columns each, the values in the first row
-// and the rests in the ninth. A plain one is the same for both: the first row has the first four columns, the ninth the
-// others, and of each product the other half is not used.
-template <class Input> struct Fragment;
-template <> struct Fragment<uint2> {
-    uint4 first, second;
-    DEVICE void load(const uint2 *input, int column, int lane) {
-        const uint4 *source = (const uint4 *)(input + column / 2) + 2 * lane;
+// What a lane holds of the input of a matrix: `STEPS` of them make the columns that a warp multiplies of a part.
+template <class M, class Input> struct Fragment;
+
+// Where a lane finds a pass's weights, of the row that it reads, and the scales, of the two rows whose sums it gets: those of
+// the warp's first cell.
+struct PassRows { const char *codes, *upper_bits, *scales, *outer_scales; };
+
+// Of bfloat16: eight columns, as the inputs of two multiplications of tiles, of which the first and the ninth row are used;
+// only the lanes 0-3 have columns. Of a split input the two have four columns each, the values in the first row and the
+// rests in the ninth. A plain one is the same for both: the first row has the first four columns, the ninth the others,
+// and of each product the other half is not used.
+template <class M, class Part> struct BfloatFragment {
+    static constexpr int STEPS = M::CELLS, STEP_COLUMNS = M::CELL;
+    static constexpr int CHAINS = M::BATCH > 1 ? 1 : 2;  // sums that do not wait for each other
+    struct Sums { float tiles[CHAINS][2][4]; };
+
+    static DEVICE void multiply(const Part &x, int step, const Block &, const PassRows (&rows)[M::BATCH], Sums (&sums)[M::BATCH]) {
+#pragma unroll
+        for (int b = 0; b < M::BATCH; b++) {
+            uint4 w = *(const uint4 *)(rows[b].codes + step * M::ROWS * M::CELL_BYTES);
+            multiply_tiles(sums[b].tiles[step % CHAINS][0], x.first, w.x, w.y);
+            multiply_tiles(sums[b].tiles[step % CHAINS][1], x.second, w.z, w.w);
+        }
+    }
+    static DEVICE float2 product(const Sums &sums) {
+        float2 product = {0, 0};
+#pragma unroll
+        for (int c = 0; c < CHAINS; c++) {
+            product.x += Part::sum(sums.tiles[c][0], sums.tiles[c][1], 0);
+            product.y += Part::sum(sums.tiles[c][0], sums.tiles[c][1], 1);
+        }
+        return product;
+    }
+};
+template <class M, int COLUMNS> struct Fragment<M, SplitInput<COLUMNS>> : BfloatFragment<M, Fragment<M, SplitInput<COLUMNS>>> {
+    uint4 first = {}, second = {};
+    DEVICE Fragment() {}
+    DEVICE Fragment(const SplitInput<COLUMNS> &input, int column, int, int lane) {
+        if (lane >= 4) return;
+        const uint4 *source = (const uint4 *)(input.pairs + column / 2) + 2 * lane;
         first = source[0], second = source[1];
     }
     static DEVICE float sum(const float *of_first, const float *of_second, int i) {
         return (of_first[i] + of_first[i + 2]) + (of_second[i] + of_second[i + 2]);
     }
 };
-template <> struct Fragment<u16> {
+template <class M, int COLUMNS> struct Fragment<M, PlainInput<COLUMNS>> : BfloatFragment<M, Fragment<M, PlainInput<COLUMNS>>> {
     union { uint4 first, second; };
-    DEVICE void load(const u16 *input, int column, int lane) { first = *(const uint4 *)(input + column + lane * 8); }
+    DEVICE Fragment() : first{} {}
+    DEVICE Fragment(const PlainInput<COLUMNS> &input, int column, int, int lane) : first{} {
+        if (lane < 4) first = input.eights[column / 8 + lane];
+    }
     static DEVICE float sum(const float *of_first, const float *of_second, int i) { return of_first[i] + of_second[i + 2]; }
+};
+
+// Of packed weights: the lanes 4 i to 4 i + 3 have the columns of the i-th of eight scales, in the rows i and i + 8.
+template <class M, int COLUMNS> struct Fragment<M, PackedInput<COLUMNS>> {
+    static constexpr int STEP_COLUMNS = 8 * M::SCALE_COLUMNS, STEP_CELLS = STEP_COLUMNS / M::CELL;
+    static constexpr int STEPS = (M::CELLS + STEP_CELLS - 1) / STEP_CELLS;
+    uint4 tile = {};
+    float scale = 0, sum = 0;                    // the sum of the inputs, for minimums
+    struct Sums { float rows[2]; };
+
+    DEVICE Fragment() {}
+    DEVICE Fragment(const PackedInput<COLUMNS> &input, int column, int step, int lane) {
+        int at = lane / 4 * M::SCALE_COLUMNS;
+        bool inside = STEPS * STEP_CELLS == M::CELLS || step * STEP_COLUMNS + at < M::CELLS * M::CELL;
+        int block = (column + (inside ? at : 0)) / 32;
+        tile = input.tiles[block * 4 + lane % 4], scale = inside ? input.scales[block] : 0.f;
+        if (!inside || (M::SCALE_COLUMNS == 16 && at % 32 != 0)) tile.x = tile.y = 0;
+        if (!inside || (M::SCALE_COLUMNS == 16 && at % 32 == 0)) tile.z = tile.w = 0;
+        if (M::MINIMUMS) {
+            int upper = sum_of_bytes(tile.x, sum_of_bytes(tile.z, 0)), lower = sum_of_bytes(tile.y, sum_of_bytes(tile.w, 0));
+            int total = upper * 128 + lower;
+            total += from_lane_xor(total, 1);
+            total += from_lane_xor(total, 2);
+            sum = (float)total * scale;
+        }
+        scale *= M::CODE_UNIT;
+    }
+
+    DEVICE uint4 only_of(int block, int lane) const {  // zero but in the rows of one of the blocks of 32 columns
+        bool mine = lane / (4 * 32 / M::SCALE_COLUMNS) == block;
+        return {mine ? tile.x : 0, mine ? tile.y : 0, mine ? tile.z : 0, mine ? tile.w : 0};
+    }
+
+    // Codes as bytes: of the columns below, then of those above.
+    static DEVICE uint4 codes(const PassRows &rows, int cell) {
+        const char *source = rows.codes + cell * M::ROWS * M::CELL_BYTES;
+        if (M::BITS == 8) return *(const uint4 *)source;
+        uint2 pairs = *(const uint2 *)source;
+        if (M::BITS == 6) {
+            u32 upper = *(const u32 *)(rows.upper_bits + cell * M::ROWS * 16);
+            return {(pairs.x & 0x0f0f0f0fu) << 2 | (upper & 0x03030303u) << 6,
+                    (pairs.y & 0x0f0f0f0fu) << 2 | (upper & 0x30303030u) << 2,
+                    (pairs.x & 0xf0f0f0f0u) >> 2 | (upper & 0x0c0c0c0cu) << 4,
+                    (pairs.y & 0xf0f0f0f0u) >> 2 | (upper & 0xc0c0c0c0u)};
+        }
+        if (M::CODE_UNIT != 1.f)
+            return {pairs.x << 4 & 0xf0f0f0f0u, pairs.y << 4 & 0xf0f0f0f0u, pairs.x & 0xf0f0f0f0u, pairs.y & 0xf0f0f0f0u};
+        return {pairs.x & 0x0f0f0f0fu, pairs.y & 0x0f0f0f0fu, pairs.x >> 4 & 0x0f0f0f0fu, pairs.y >> 4 & 0x0f0f0f0fu};
+    }
+
+    // Add a row's products; of the scales in a word, the `number`th is this lane's.
+    DEVICE void add(float &row, int products, u32 word, u32 minimums, u32 outer, int number) const {
+        float factor, minimum = 0;
+        if (!M::K) {
+            factor = float16_float((u16)(word >> 16 * number)), minimum = float16_float((u16)(minimums >> 16 * number));
+        } else if (M::BITS == 4) {
+            u32 pair = word >> 16 * number;
+            factor = float16_float((u16)outer) * (float)(pair & 255), minimum = float16_float((u16)(outer >> 16)) * (float)(pair >> 8 & 255);
+        } else {
+            factor = float16_float((u16)outer) * (float)((int)(word << (24 - 8 * number)) >> 24);
+            minimum = float16_float((u16)(outer >> 16)) * (float)(minimums >> number / 2 * 16 & 255);
+        }
+        row = fmaf(factor * scale, (float)products, row);
+        if (M::MINIMUMS) row = fmaf(minimum, sum, row);
+    }
+
+    static DEVICE void multiply(const Fragment &x, int step, const Block &block, const PassRows (&rows)[M::BATCH],
+                                Sums (&sums)[M::BATCH]) {
+        int tiles[M::BATCH][4] = {};
+#pragma unroll
+        for (int cell = step * STEP_CELLS; cell < least((step + 1) * STEP_CELLS, M::CELLS); cell++) {
+            int number = 2 * (cell - step * STEP_CELLS);
+            uint4 below = x.only_of(number, block.lane), above = x.only_of(number + 1, block.lane);
+#pragma unroll
+            for (int b = 0; b < M::BATCH; b++) {
+                uint4 w = codes(rows[b], cell);
+                multiply_bytes(tiles[b], below, w.x, w.y);
+                multiply_bytes(tiles[b], above, w.z, w.w);
+            }
+        }
+        constexpr int SCALES = M::CELL / M::SCALE_COLUMNS;  // of a word
+        int cell = least(step * STEP_CELLS + block.lane / 4 / SCALES, M::CELLS - 1), number = block.lane / 4 % SCALES;
+        int outer_cell = (block.warp % (WARPS / 2) * M::CELLS + cell) / 4;
+#pragma unroll
+        for (int b = 0; b < M::BATCH; b++) {
+            const char *scales = rows[b].scales + cell * M::ROWS * 4 * M::WORDS;
+            uint4 words = {};                               // of the first row its scales and minimums, then of the second
+            if (M::WORDS == 2) words = *(const uint4 *)scales;
+            else words.x = ((const uint2 *)scales)->x, words.z = ((const uint2 *)scales)->y;
+            uint2 outer = {};
+            if (M::K) outer = *(const uint2 *)(rows[b].outer_scales + outer_cell * M::ROWS * 4);
+            x.add(sums[b].rows[0], tiles[b][0] * 128 + tiles[b][2], words.x, words.y, outer.x, number);
+            x.add(sums[b].rows[1], tiles[b][1] * 128 + tiles[b][3], words.z, words.w, outer.y, number);
+        }
+    }
+
+    static DEVICE float2 product(const Sums &sums) {
+        float2 product = {sums.rows[0], sums.rows[1]};
+#pragma unroll
+        for (int mask = 4; mask < 32; mask <<= 1)
+            product.x += from_lane_xor(product.x, mask), product.y += from_lane_xor(product.y, mask);
+        return product;
+    }
 };
 
 struct Consumer : Block {
@@ -471,12 +698,13 @@ struct Consumer : Block {
 
     // The exchange -------------------------------------------------------------------------------------------------------
 
-    // Wait for COUNT words (even) at `from`; store(i, pair, two words) for the thread's pairs, the i-th of which is `pair`.
+    // Wait for COUNT words (even) at `from`; store(i, pair, two words) for the thread's pairs, the i-th of which is `pair`:
+    // as often for all threads, with zeros beyond the last.
     template <int COUNT, class Store> DEVICE void gather(int from, Store store) {
         constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
         const Word *words = launch.exchange + from;
         auto has = [&](int i) { return PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS; };
-        uint4 two[EACH];
+        uint4 two[EACH] = {};
         Patience patience;
         bool complete;
         do {
@@ -489,8 +717,7 @@ struct Consumer : Block {
                 if (has(i)) complete &= (two[i].y == tag) & (two[i].w == tag);
         } while (!complete && !gave_up(*this, patience));
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (has(i)) store(i, thread + i * THREADS, two[i]);
+        for (int i = 0; i < EACH; i++) store(i, thread + i * THREADS, two[i]);
     }
 
     DEVICE uint4 await_two(const Word *words) {
@@ -522,11 +749,46 @@ struct Consumer : Block {
     }
 
     DEVICE float keep_pair(int pair, float first, float second, float2 weights) {
-        *(float2 *)(shared.residual + 2 * pair) = {first, second};
-        float x = first * weights.x, y = second * weights.y;
-        u32 rounded = bfloat16_pair(x, y);
-        shared.normed[pair] = {rounded, bfloat16_pair(x - low(rounded), y - high(rounded))};
+        if (pair < HIDDEN / 2) *(float2 *)(shared.residual + 2 * pair) = {first, second};
+        float x[2] = {first * weights.x, second * weights.y};
+        keep(shared.normed, 2 * pair, x);
         return fmaf(first, first, second * second);
+    }
+
+    // Some of a matrix's input: all lanes of a warp call it, in order, with zeros beyond the last column.
+    template <int COLUMNS> DEVICE void keep(SplitInput<COLUMNS> &input, int column, const float (&x)[2]) {
+        u32 rounded = bfloat16_pair(x[0], x[1]);
+        uint2 split = {rounded, bfloat16_pair(x[0] - low(rounded), x[1] - high(rounded))};
+        if (column < COLUMNS) input.pairs[column / 2] = split;
+    }
+    template <int COLUMNS> DEVICE void keep(PlainInput<COLUMNS> &input, int column, u32 first, u32 second) {
+        if (column >= COLUMNS) return;
+        u32 *pairs = (u32 *)(input.eights + column / 8) + column % 8 / 4;
+        pairs[0] = first, pairs[2] = second;
+    }
+    template <int COLUMNS, int COUNT> DEVICE void keep(PackedInput<COLUMNS> &input, int column, const float (&x)[COUNT]) {
+        constexpr int MOST = 127 * 128;
+        int most_bits = 0;  // compared as bits, so that what is no number stays none
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) most_bits = greatest(most_bits, (int)(float_bits(x[i]) & 0x7fffffffu));
+#pragma unroll
+        for (int mask = 1; mask < 32 / COUNT; mask <<= 1) most_bits = greatest(most_bits, from_lane_xor(most_bits, mask));
+        float most = bits_float((u32)most_bits), factor = most > 1e-30f ? __fdividef((float)MOST, most) : 0.f;
+        u32 upper = 0, lower = 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            int value = nearest_integer(x[i] * factor), above = (value + 64) >> 7;
+            upper |= (u32)(above & 255) << 8 * i, lower |= (u32)((value - above * 128) & 255) << 8 * i;
+        }
+        if (column >= COLUMNS) return;
+        char *bytes = (char *)(input.tiles + column / 32 * 4 + column % 16 / 4) + column % 32 / 16 * 8 + column % 4;
+        if (COUNT == 4) *(u32 *)bytes = upper, *(u32 *)(bytes + 4) = lower;
+        else *(u16 *)bytes = (u16)upper, *(u16 *)(bytes + 4) = (u16)lower;
+        if (column % 32 == 0) input.scales[column / 32] = most * (1.f / MOST);
+    }
+    template <int COLUMNS> DEVICE void keep(PackedInput<COLUMNS> &input, int column, u32 first, u32 second) {
+        float x[4] = {low(first), high(first), low(second), high(second)};
+        keep(input, column, x);
     }
 
     DEVICE void finish_norm(float squares) {
@@ -539,14 +801,41 @@ struct Consumer : Block {
         scale = rsqrtf(sum * (1.f / HIDDEN) + EPSILON);
     }
 
+    // A value of a token's row of the embedding.
+    DEVICE float embedded(int id, int column) {
+        if (EMBEDDING_BITS == 16) return bits_float((u32)((const u16 *)launch.embedding)[(u64)id * HIDDEN + column] << 16);
+        constexpr int CELLS = (HIDDEN + 63) / 64, UPPER = EMBEDDING_BITS > 4 ? EMBEDDING_BITS - 4 : 1, UPPER_BYTES = 8 * UPPER;
+        u64 cell = (u64)id * CELLS + column / 64;
+        int above = column % 64 / 32, at = column % 32, code;
+        if (EMBEDDING_BITS == 8) {
+            code = ((const signed char *)launch.embedding)[cell * 64 + column % 64];
+        } else {
+            code = ((const unsigned char *)launch.embedding)[cell * 32 + at] >> 4 * above & 15;
+            if (EMBEDDING_BITS > 4) {
+                int upper = launch.embedding_high_bits[cell * UPPER_BYTES + at % UPPER_BYTES] >> at / UPPER_BYTES * 2 * UPPER;
+                code |= (upper >> above * UPPER & ((1 << UPPER) - 1)) << 4;
+            }
+        }
+        u32 word = launch.embedding_scales[cell], outer = 0;
+        if (EMBEDDING_SCALES == 1) outer = launch.embedding_outer_scales[cell];
+        if (EMBEDDING_SCALES >= 2) outer = launch.embedding_outer_scales[(u64)id * (CELLS / 4) + column / 256];
+        float value = (float)(code - EMBEDDING_ZERO);
+        if (EMBEDDING_SCALES == 3) return value * float16_float((u16)outer) * (float)((int)(word << (24 - column % 64 / 16 * 8)) >> 24);
+        u32 half = word >> 16 * above;
+        if (EMBEDDING_SCALES == 2)
+            return value * (float16_float((u16)outer) * (float)(half & 255)) + float16_float((u16)(outer >> 16)) * (float)(half >> 8 & 255);
+        return value * float16_float((u16)half) + (EMBEDDING_SCALES == 1 ? float16_float((u16)(outer >> 16 * above)) : 0.f);
+    }
+
     DEVICE void embed(int id) {
         NormWeights weights = load_norm(0);
-        const u32 *row = (const u32 *)(launch.embedding + (u64)id * HIDDEN);
         float squares = 0;
 #pragma unroll
         for (int i = 0; i < PAIRS_EACH; i++) {
             int pair = thread + i * THREADS;
-            if (pair < HIDDEN / 2) squares += keep_pair(pair, low(row[pair]), high(row[pair]), weights.pairs[i]);
+            bool inside = pair < HIDDEN / 2;
+            float first = inside ? embedded(id, 2 * pair) : 0.f, second = inside ? embedded(id, 2 * pair + 1) : 0.f;
+            squares += keep_pair(pair, first, second, weights.pairs[i]);
         }
         finish_norm(squares);
     }
@@ -560,80 +849,74 @@ struct Consumer : Block {
         finish_norm(squares);
     }
 
-    // Four values; of eight, the pairs are kept in the order 0, 2, 1, 3 (see Fragment).
-    DEVICE void keep_activations(u16 *target, int part, u32 first, u32 second) {
-        u32 *eight = (u32 *)target + part / 2 * 4;
-        eight[part % 2] = first, eight[part % 2 + 2] = second;
-    }
-
-    template <int COUNT> DEVICE void gather_activations(int from, u16 *target) {
-        gather<COUNT / 2>(from, [&](int, int part, uint4 two) { keep_activations(target, part, two.x, two.z); });
+    template <int COUNT, class Input> DEVICE void gather_activations(int from, Input &input) {
+        gather<COUNT / 2>(from, [&](int, int part, uint4 two) { keep(input, 4 * part, two.x, two.z); });
         consumers_sync();
     }
 
     // Matrices -----------------------------------------------------------------------------------------------------------
 
-    // Multiply up to BATCH passes' groups; products[row * WARPS] gets this warp's part of each row's product.
-    template <class M, class Input, class Fragments>
+    // The half of a slot and the row in it of a pass's row; the rows of missing groups are multiplied and not used.
+    template <class M> DEVICE const char *locate(int pass, int row, int groups, int &row_of_group) {
+        int of_batch = pass * M::PASS_ROWS + row, group = of_batch / M::ROWS;
+        bool missing = group >= groups || row >= M::PASS_ROWS;
+        row_of_group = missing ? 0 : of_batch % M::ROWS;
+        return shared.ring[slot_ahead(missing ? 0 : group)] + warp / (WARPS / 2) * M::HALF_BYTES;
+    }
+
+    template <class M> DEVICE PassRows pass_rows(int pass, int groups) {
+        int cells = warp % (WARPS / 2) * M::CELLS * M::ROWS, read_row, sums_row;  // rows of cells before the warp's
+        const char *read = locate<M>(pass, lane / 4, groups, read_row);
+        const char *sums = locate<M>(pass, lane % 4 * 2, groups, sums_row);
+        return {read + (cells + read_row) * M::CELL_BYTES + lane % 4 * (M::CELL_BYTES / 4),
+                read + M::UPPER_AT + (cells + read_row) * 16 + lane % 4 * 4,
+                sums + M::SCALES_AT + (cells + sums_row) * 4 * M::WORDS, sums + M::OUTER_AT + sums_row * 4};
+    }
+
+    // Multiply up to BATCH_GROUPS groups; products[row * WARPS] gets this warp's part of each row's product.
+    template <class M, class Piece, class Fragments>
     DEVICE void multiply_batch(Fragments fragment, int groups, float *products) {
-        constexpr int PASS_ROWS = M::PASS_GROUPS * M::ROWS;
-        constexpr int CHAINS = M::BATCH > 1 ? 1 : 2;  // sums that do not wait for each other
-        const char *weights[M::BATCH];
-        int row = lane / 4;
+        typename Piece::Sums sums[M::BATCH] = {};
+        for (int part = 0; part < M::PARTS; part++) {
+            PassRows rows[M::BATCH];
+#pragma unroll
+            for (int b = 0; b < M::BATCH; b++) rows[b] = pass_rows<M>(b, groups);
+            await_slots(groups);
+#pragma unroll
+            for (int step = 0; step < Piece::STEPS; step++) Piece::multiply(fragment(part, step), step, *this, rows, sums);
+            release_slots(groups);
+        }
 #pragma unroll
         for (int b = 0; b < M::BATCH; b++) {
-            int group = b * M::PASS_GROUPS + row / M::ROWS;  // the rows of missing groups are multiplied and not used
-            weights[b] = shared.ring[slot_ahead(group < groups && row < PASS_ROWS ? group : 0)] + lane % 4 * 16;
-            weights[b] += (warp * M::COLUMN_STEPS * M::ROWS + row % M::ROWS) * (COLUMN_BLOCK * 2);
+            float2 product = Piece::product(sums[b]);  // the lanes 0-3 have two rows each
+            int row = 2 * lane, end = least(M::PASS_ROWS, groups * M::ROWS - b * M::PASS_ROWS);
+            if (row < end) products[(b * M::PASS_ROWS + row) * WARPS] = product.x;
+            if (row + 1 < end) products[(b * M::PASS_ROWS + row + 1) * WARPS] = product.y;
         }
-        await_slots(groups);
-        float sums[M::BATCH][CHAINS][2][4] = {};
-#pragma unroll
-        for (int i = 0; i < M::COLUMN_STEPS; i++) {
-            Fragment<Input> x = fragment(i);
-#pragma unroll
-            for (int b = 0; b < M::BATCH; b++) {
-                uint4 w = *(const uint4 *)(weights[b] + i * M::ROWS * (COLUMN_BLOCK * 2));
-                multiply_tiles(sums[b][i % CHAINS][0], x.first, w.x, w.y);
-                multiply_tiles(sums[b][i % CHAINS][1], x.second, w.z, w.w);
-            }
-        }
-        release_slots(groups);
-#pragma unroll
-        for (int b = 0; b < M::BATCH; b++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {  // the lanes 0-3 have two rows each
-                float sum = 0;
-#pragma unroll
-                for (int c = 0; c < CHAINS; c++) sum += Fragment<Input>::sum(sums[b][c][0], sums[b][c][1], i);
-                int at = 2 * lane + i;
-                if (at < PASS_ROWS && b * PASS_ROWS + at < groups * M::ROWS) products[(b * PASS_ROWS + at) * WARPS] = sum;
-            }
     }
 
     // Multiply this block's rows of a matrix with an input and call finish(first row, number of rows, their products) once
     // for every ROUND_ROWS rows at most.
-    template <class M, class Input, class Finish> DEVICE void multiply(const Input *input, int layer, Finish finish) {
-        constexpr bool IN_REGISTERS = M::COLUMN_STEPS * sizeof(Fragment<Input>) <= 256;
+    template <class M, class Input, class Finish> DEVICE void multiply(const Input &input, int layer, Finish finish) {
+        using Piece = Fragment<M, Input>;
+        constexpr bool IN_REGISTERS = M::PARTS == 1 && Piece::STEPS * sizeof(Piece) <= 256;
         Share share = share_of<M>(index, layer);
-        int columns = warp * M::COLUMN_STEPS * COLUMN_BLOCK;
-        auto load = [&](int i) {
-            Fragment<Input> fragment = {};
-            if (lane < 4) fragment.load(input, columns + i * COLUMN_BLOCK, lane);
-            return fragment;
+        auto load = [&](int part, int step) {
+            int column = part * M::PART_COLUMNS + warp * M::CELLS * M::CELL + step * Piece::STEP_COLUMNS;
+            return Piece(input, column, step, lane);
         };
-        Fragment<Input> kept[IN_REGISTERS ? M::COLUMN_STEPS : 1];
+        Piece kept[IN_REGISTERS ? Piece::STEPS : 1];
         if (IN_REGISTERS)
 #pragma unroll
-            for (int i = 0; i < M::COLUMN_STEPS; i++) kept[i] = load(i);
-        auto fragment = [&](int i) { return IN_REGISTERS ? kept[i] : load(i); };
+            for (int step = 0; step < Piece::STEPS; step++) kept[step] = load(0, step);
+        auto fragment = [&](int part, int step) { return IN_REGISTERS ? kept[step] : load(part, step); };
         if (PAUSE_SLOTS && thread == 0) shared.exchanging = 0;
         float *products = shared.scratch;
         for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
             int end = least(share.count, first + M::ROUND_GROUPS);
-            for (int g = first; g < end; g += M::BATCH * M::PASS_GROUPS) {
-                int groups = least(M::BATCH * M::PASS_GROUPS, end - g);
-                multiply_batch<M, Input>(fragment, groups, products + (g - first) * M::ROWS * WARPS + warp);
+            for (int g = first; g < end; g += M::BATCH_GROUPS) {
+                int groups = least(M::BATCH_GROUPS, end - g);
+                multiply_batch<M, Piece>(fragment, groups, products + (g - first) * M::ROWS * WARPS + warp);
             }
             consumers_sync();
             finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
@@ -657,7 +940,7 @@ struct Consumer : Block {
     }
 
     // A projection back to the residual, which is added; `site` is 0 after attention, 1 after the MLP.
-    template <class M> DEVICE void project_back(const u16 *input, int layer, int site, int at) {
+    template <class M, class Input> DEVICE void project_back(const Input &input, int layer, int site, int at) {
         multiply<M>(input, layer, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= HIDDEN) return;
@@ -798,8 +1081,8 @@ struct Consumer : Block {
 
     DEVICE void store_part(u16 *head, const HeadPart &x) {
         if (2 * lane >= HALF) return;
-        *(u32 *)(head + 2 * lane) = bfloat16_pair(x.first.x, x.first.y);
-        *(u32 *)(head + HALF + 2 * lane) = bfloat16_pair(x.second.x, x.second.y);
+        *(u32 *)(head + 2 * lane) = cache_pair(x.first.x, x.first.y);
+        *(u32 *)(head + HALF + 2 * lane) = cache_pair(x.second.x, x.second.y);
     }
 
     // This head's queries, and if it is this member's the current token's key and value, into shared memory.
@@ -907,37 +1190,42 @@ struct Consumer : Block {
         put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(low / sum, high / sum));
     }
 
-    // Gather all heads' values of few chunks, and merge them in order on the way.
-    template <int CHUNKS> DEVICE void gather_chunks() {
-        for (int part = thread; part < ATTENDED / 4; part += THREADS) {  // four values
-            int head = part * 4 / HEAD_SIZE, at = part * 4 % HEAD_SIZE / 2;
-            uint4 values[CHUNKS], weights[CHUNKS];
-            Patience patience;
-            bool complete;
-            do {
-                complete = true;
-#pragma unroll
-                for (int c = 0; c < CHUNKS; c++) {
-                    const Word *words = launch.exchange + partial_at(head / QUERIES, c, head % QUERIES);
-                    values[c] = get_two(words + at), weights[c] = get_two(words + HALF);
-                }
-#pragma unroll
-                for (int c = 0; c < CHUNKS; c++)
-                    complete &= (values[c].y == tag) & (values[c].w == tag) & (weights[c].y == tag) & (weights[c].w == tag);
-            } while (!complete && !gave_up(*this, patience));
-            float maximum = LOWEST, sum = 0, x[4] = {};
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++) maximum = fmaxf(maximum, bits_float(weights[c].x));
+    // Four values of all heads' of few chunks, merged in order.
+    template <int CHUNKS> DEVICE uint2 merged_chunks(int part) {
+        int head = part * 4 / HEAD_SIZE, at = part * 4 % HEAD_SIZE / 2;
+        uint4 values[CHUNKS], weights[CHUNKS];
+        Patience patience;
+        bool complete;
+        do {
+            complete = true;
 #pragma unroll
             for (int c = 0; c < CHUNKS; c++) {
-                float weight = exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
-                sum += weight;
-                x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
-                x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
+                const Word *words = launch.exchange + partial_at(head / QUERIES, c, head % QUERIES);
+                values[c] = get_two(words + at), weights[c] = get_two(words + HALF);
             }
-            float factor = 1.f / sum;
-            u32 first = bfloat16_pair(x[0] * factor, x[1] * factor), second = bfloat16_pair(x[2] * factor, x[3] * factor);
-            keep_activations(shared.attended, part, first, second);
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c++)
+                complete &= (values[c].y == tag) & (values[c].w == tag) & (weights[c].y == tag) & (weights[c].w == tag);
+        } while (!complete && !gave_up(*this, patience));
+        float maximum = LOWEST, sum = 0, x[4] = {};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) maximum = fmaxf(maximum, bits_float(weights[c].x));
+#pragma unroll
+        for (int c = 0; c < CHUNKS; c++) {
+            float weight = exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
+            sum += weight;
+            x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
+            x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
+        }
+        float factor = 1.f / sum;
+        return {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
+    }
+
+    template <int CHUNKS> DEVICE void gather_chunks() {
+        for (int first = 0; first < ATTENDED / 4; first += THREADS) {
+            int part = first + thread;
+            uint2 four = part < ATTENDED / 4 ? merged_chunks<CHUNKS>(part) : uint2{0, 0};
+            keep(shared.attended, 4 * part, four.x, four.y);
         }
         consumers_sync();
     }
@@ -1032,8 +1320,9 @@ struct Consumer : Block {
     // All ---------------------------------------------------------------------------------------------------------------
 
     DEVICE void run_layers(int position) {
-        for (int layer = 0; layer < LAYERS; layer++) {
+        for (int layer = 0;; layer++) {
             if (layer > 0) gather_residual(RESIDUAL_AT, 2 * layer);
+            if (layer == LAYERS) return;
             tag++;
             project_qkv(layer);
             attention(layer, position);
@@ -1043,7 +1332,6 @@ struct Consumer : Block {
             gather_activations<INNER>(GATED_AT, shared.gated);
             project_back<Down>(shared.gated, layer, 1, RESIDUAL_AT);
         }
-        gather_residual(RESIDUAL_AT, 2 * LAYERS);
     }
 
     // Whether to go on after a token: thread 0 decides for its block, and all blocks alike unless they gave up.
@@ -1090,9 +1378,8 @@ DEVICE void prepare(const Block &block) {
         publish_barriers();
     }
     // The columns of padding, whose weights are zero, must be numbers.
-    for (int i = HIDDEN / 2 + block.thread; i < NORMED / 2; i += THREADS + 32) shared.normed[i] = {0, 0};
-    for (int i = ATTENDED + block.thread; i < Output::COLUMNS; i += THREADS + 32) shared.attended[i] = 0;
-    for (int i = INNER + block.thread; i < Down::COLUMNS; i += THREADS + 32) shared.gated[i] = 0;
+    u32 *inputs = (u32 *)&shared.normed, *end = (u32 *)(&shared.gated + 1);
+    for (u32 *word = inputs + block.thread; word < end; word += THREADS + 32) *word = 0;
     block_sync();
 }
 
