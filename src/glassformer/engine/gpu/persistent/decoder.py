@@ -215,11 +215,11 @@ class PersistentDecoder:
             status=self._results.data_ptr(), patience=int(self.timeout * CLOCKS_PER_SECOND), start=start, steps=steps,
             given=len(ids), stops=len(stop_ids), scores_from=scores_from or 0, tag=self._tag, absent_block=absent_block,
         )  # fmt: skip
+        self._tag += tags  # before the launch: an interrupted one may have used them
         with self._current_device():
             self._results[:STATUS].zero_()
             on_device = self._device.type == "cuda"
             self.kernel.launch(self.schedule.blocks, launch, torch.cuda.current_stream().cuda_stream if on_device else 0)
-        self._tag += tags
         results = self._results[: STATUS + steps].tolist()
         error, done, block = results[:3]
         if error != KernelError.NONE:
