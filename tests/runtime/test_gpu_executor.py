@@ -16,6 +16,7 @@ from glassformer.cli.app import app
 from glassformer.cli.doctor import examine, verify_engine
 from glassformer.engine.gpu import device, executor
 from glassformer.errors import ExecutorError, InputError
+from glassformer.observe.receipt import executor_arguments
 from tests.engine.gpu import torch_kernels
 
 
@@ -62,6 +63,16 @@ class TestWithAGpu:
         card(10**11)
         texts = {glassformer.load(tiny_qwen3, executor=name).chat("Hi", max_new_tokens=5) for name in ("gpu", "cpu")}
         assert len(texts) == 1
+
+    def test_batch_invariance_is_an_option_that_a_saved_run_keeps(
+        self, tiny_qwen3: Path, card: Callable[[int], None]
+    ) -> None:
+        card(10**11)
+        assert glassformer.load(tiny_qwen3).executor.describe().options == {}
+        about = glassformer.load(tiny_qwen3, batch_invariant=False).executor.describe()
+        assert about.option_texts == ["not batch-invariant"]
+        arguments = executor_arguments({"executor": {"name": about.name, "options": dict(about.options)}})
+        assert arguments == {"executor": "gpu", "batch_invariant": False}
 
     def test_a_model_that_does_not_fit(self, tiny_qwen3: Path, card: Callable[[int], None]) -> None:
         """Under `auto` another executor runs it; asked for by name, that is an error."""

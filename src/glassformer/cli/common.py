@@ -46,6 +46,10 @@ ActivationsOption = Annotated[
     str | None,
     option("--activations", help="What inputs of quantized weights are rounded to: q14; or q8: faster, coarser."),
 ]
+BatchInvariantOption = Annotated[
+    bool,
+    option("--batch-invariant/--no-batch-invariant", help="A text's numbers depend on the text alone; no: faster on a GPU."),
+]
 ThreadsOption = Annotated[
     int | None, option("--threads", minimum=1, maximum=256, help="Threads to compute with; by default the fastest number.")
 ]

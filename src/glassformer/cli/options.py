@@ -54,13 +54,15 @@ class ModelGroup(OptionGroup):
     weights: common.WeightsOption = None
     cache: common.CacheOption = None
     activations: common.ActivationsOption = None
+    batch_invariant: common.BatchInvariantOption = True
     dtype: common.DtypeOption = None
     threads: common.ThreadsOption = None
 
     def load(self, name: str | None = None, **overrides: Any) -> Model:
         """The model, or the one called `name`, loaded with these options and `overrides`."""
         common.use_threads(self.threads)
-        options = {option: getattr(self, option) for option in ("executor", "weights", "cache", "activations", "dtype")}
+        names = ("executor", "weights", "cache", "activations", "batch_invariant", "dtype")
+        options = {name: getattr(self, name) for name in names}
         return common.load_model(name or self.model, **options | overrides)
 
 

@@ -120,9 +120,9 @@ def load_as_saved(receipt: Mapping[str, Any], model_options: ChangeableModelGrou
 
     saved = executor_arguments(receipt)
     if model_options.executor != "auto" or model_options.dtype is not None:
-        saved = {name: value for name, value in saved.items() if name in ("cache", "activations")}
+        saved = {name: value for name, value in saved.items() if name in ("cache", "activations", "batch_invariant")}
         saved = saved if model_options.executor in ("cpu", "gpu") else {}
-    overrides = {name: value for name, value in saved.items() if getattr(model_options, name) in (None, "auto")}
+    overrides = {name: value for name, value in saved.items() if getattr(model_options, name) in (None, "auto", True)}
     try:
         model = model_options.load(receipt["model"], **overrides)
         model.executor.describe()

@@ -125,7 +125,7 @@ def status_line(
     opened = model.opened
     weights = f"{opened.kind} expanded to {about.dtype}" if opened.packed and about.name == "plain" else about.dtype
     where = f"{about.name} on {about.device}" if about.name != about.device else f"{about.name} ({about.notes[0]})"
-    options = "".join(f", {name} in {kind}" for name, kind in about.options.items())
+    options = "".join(f", {text}" for text in about.option_texts)
     changed = f" · changed: {abbreviate_list([*model.changes])}" if model.changes else ""
     return f"{model.name} · {chat} · {strategy} · {where}, {weights}{options}{changed}"
 

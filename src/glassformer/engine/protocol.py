@@ -75,6 +75,15 @@ class Description:
     notes: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)  # settings that differ from their defaults
 
+    @property
+    def option_texts(self) -> list[str]:
+        return option_texts(self.options)
+
+
+def option_texts(options: Mapping[str, str]) -> list[str]:
+    """An executor's options in words."""
+    return ["not batch-invariant" if name == "batch_invariant" else f"{name} in {kind}" for name, kind in options.items()]
+
 
 class Executor(Protocol):
     @property

@@ -69,7 +69,7 @@ def _label(model: ModelLike) -> str:
     if not model.writes:
         return f"{model.name}{changed}"
     about = model.executor.describe()
-    how = [about.name, about.dtype, *(f"{name} in {kind}" for name, kind in about.options.items())]
+    how = [about.name, about.dtype, *about.option_texts]
     return f"{model.name} ({', '.join(how)}{changed})"
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from glassformer.checkpoint.stored_tensors import MappedFile
 from glassformer.decoding.stopping import Finish
-from glassformer.engine.protocol import common_prefix
+from glassformer.engine.protocol import common_prefix, option_texts
 from glassformer.errors import InputError, InputTypeError
 from glassformer.observe.protocols import ModelLike, RunLike
 from glassformer.observe.tokens import token_text
@@ -158,14 +158,15 @@ def executor_options(data: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(kind) for name, kind in options.items()} if isinstance(options, Mapping) else {}
 
 
-def executor_arguments(data: Mapping[str, Any]) -> dict[str, str]:
+def executor_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `load` that give a receipt's executor."""
     name, dtype = data["executor"].get("name"), data["executor"].get("dtype")
     if name == "plain":
         return {"executor": "plain", **({"dtype": dtype} if isinstance(dtype, str) else {})}
     options = executor_options(data)
     engine = "gpu" if name == "gpu" else "cpu"
-    return {"executor": engine, **{option: options[option] for option in ("cache", "activations") if option in options}}
+    arguments: dict[str, Any] = {name: kind for name, kind in options.items() if name in ("cache", "activations")}
+    return {"executor": engine, **arguments, **({"batch_invariant": False} if "batch_invariant" in options else {})}
 
 
 def check_weights(data: Mapping[str, Any], model: ModelLike) -> None:
@@ -246,4 +247,4 @@ def _joined(notes: Any) -> str:
 
 
 def _listed(options: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} in {kind}" for name, kind in options.items()) or "none"
+    return ", ".join(option_texts(options)) or "none"

@@ -35,6 +35,7 @@ class ExecutorOptions:
     dtype: str | None = None  # that PyTorch computes in
     cache: str | None = None  # the format of an engine's KV cache
     activations: str | None = None  # what the CPU engine rounds the inputs of quantized matrices to
+    batch_invariant: bool = True  # whether what a text gets must not depend on what runs beside it
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -155,7 +156,10 @@ class Executors:
     def _gpu_executor(self, opened: OpenedModel) -> GpuExecutor:
         from glassformer.engine.gpu.executor import GpuExecutor
 
-        return GpuExecutor(opened.config, self.blueprint, opened.tensors, cache=self.options.cache)
+        return GpuExecutor(
+            opened.config, self.blueprint, opened.tensors, cache=self.options.cache,
+            batch_invariant=self.options.batch_invariant,
+        )  # fmt: skip
 
     def _cpu_executor(self, opened: OpenedModel) -> CpuExecutor:
         from glassformer.engine.cpu.executor import CpuExecutor

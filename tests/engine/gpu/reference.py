@@ -5,15 +5,22 @@ Shapes: matrices (rows, columns); keys and values (layers, 2, kv_heads, tokens, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from glassformer.engine.gpu.persistent.schedule import DecoderShape
+from glassformer.checkpoint.dequantization import dequantize
+from glassformer.checkpoint.quantization import quantize_rows
+from glassformer.engine.gpu.kernels import DeviceMatrix, float_matrix, pack
+from glassformer.engine.gpu.persistent.formats import format_of
+from glassformer.engine.gpu.persistent.schedule import LAYER_MATRICES, DecoderShape, Formats
 
 Floats = NDArray[np.float32]
+PARTS = {"qkv": ("q", "k", "v"), "output": ("o",), "gate_up": ("gate", "up"), "down": ("down",), "head": ("head",)}
 
 
 def to_bfloat16(values: Any) -> NDArray[np.uint16]:
@@ -35,43 +42,64 @@ def rotation_table(positions: int, head_size: int, base: float = 10_000.0) -> Fl
     return np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
 
 
+KindOf = Callable[[str, int], str]  # of a matrix by its name, and its layer
+
+
+def stored(values: Floats, kind: str) -> tuple[DeviceMatrix, Floats]:
+    """A matrix of a kind, and the numbers that it has then."""
+    rows, columns = values.shape
+    if kind == "BF16":
+        return float_matrix(torch.from_numpy(values).bfloat16()), rounded(values)
+    raw = quantize_rows(values.astype(np.float32), kind)
+    return pack(kind, raw, rows, columns), dequantize(np.frombuffer(raw, np.uint8), kind, values.shape, "here")
+
+
 @dataclass
 class RandomModel:
-    """Random weights of a shape, as bfloat16 can hold them."""
+    """Random weights of a shape, as their kinds can hold them."""
 
     shape: DecoderShape
     seed: int = 0
+    kind: KindOf = lambda name, layer: "BF16"
 
     def __post_init__(self) -> None:
         shape, random = self.shape, np.random.default_rng(self.seed)
+        self.stored: dict[tuple[str, int], DeviceMatrix] = {}
 
-        def matrix(rows: int, columns: int) -> Floats:
-            return rounded(random.standard_normal((rows, columns)) / np.sqrt(columns))
+        def matrix(name: str, layer: int, rows: int, columns: int, scale: float | None = None) -> Floats:
+            values = random.standard_normal((rows, columns)) * (columns**-0.5 if scale is None else scale)
+            self.stored[name, layer], values = stored(values.astype(np.float32), self.kind(name, layer))
+            return values
 
-        self.embedding = rounded(random.standard_normal((shape.vocabulary, shape.hidden)))
+        self.embedding = matrix("embedding", 0, shape.vocabulary, shape.hidden, 1.0)
         self.layers = [
             {
-                "q": matrix(shape.attended, shape.hidden),
-                "k": matrix(shape.kv_heads * shape.head_size, shape.hidden),
-                "v": matrix(shape.kv_heads * shape.head_size, shape.hidden),
-                "o": matrix(shape.hidden, shape.attended),
-                "gate": matrix(shape.inner, shape.hidden),
-                "up": matrix(shape.inner, shape.hidden),
-                "down": matrix(shape.hidden, shape.inner),
+                "q": matrix("q", layer, shape.attended, shape.hidden),
+                "k": matrix("k", layer, shape.kv_heads * shape.head_size, shape.hidden),
+                "v": matrix("v", layer, shape.kv_heads * shape.head_size, shape.hidden),
+                "o": matrix("o", layer, shape.hidden, shape.attended),
+                "gate": matrix("gate", layer, shape.inner, shape.hidden),
+                "up": matrix("up", layer, shape.inner, shape.hidden),
+                "down": matrix("down", layer, shape.hidden, shape.inner),
             }
-            for _ in range(shape.layers)
+            for layer in range(shape.layers)
         ]
-        self.head = matrix(shape.vocabulary, shape.hidden)
+        self.head = matrix("head", shape.layers, shape.vocabulary, shape.hidden)
         self.norms = random.uniform(0.5, 1.5, (2 * shape.layers + 1, shape.hidden)).astype(np.float32)
         self.head_norms = random.uniform(0.5, 2, (shape.layers, 2, shape.head_size)).astype(np.float32)
         self.qkv_bias = (random.standard_normal((shape.layers, shape.qkv_rows)) / 4).astype(np.float32)
 
-    def matrices(self, name: str, layer: int) -> list[Floats]:
+    def matrices(self, name: str, layer: int) -> list[DeviceMatrix]:
         """The parts of one of the schedule's matrices."""
-        if name == "head":
-            return [self.head]
-        parts = {"qkv": ("q", "k", "v"), "output": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
-        return [self.layers[layer][part] for part in parts[name]]
+        return [self.stored[part, layer] for part in PARTS[name]]
+
+    def formats(self) -> Formats:
+        """The format of each of the schedule's matrices."""
+        layers = range(self.shape.layers)
+        kinds = {name: {m.kind for layer in layers for m in self.matrices(name, layer)} for name in LAYER_MATRICES}
+        kinds["head"] = {self.stored["head", self.shape.layers].kind}
+        formats = {name: format_of(of_name) for name, of_name in kinds.items()}
+        return {name: form for name, form in formats.items() if form is not None}
 
     def forward(self, token: int, position: int, cache: Floats, rotation: Floats) -> tuple[Floats, Floats]:
         """One token's scores and residuals (layers, 2, hidden); its keys and values are written to the cache."""

@@ -7,12 +7,14 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from glassformer.engine.cpu.build import find_compiler
 from glassformer.engine.gpu.persistent import schedule as schedules
 from glassformer.engine.gpu.persistent.launch import Launch
-from glassformer.engine.gpu.persistent.schedule import PAGE, UNIT, Schedule
+from glassformer.engine.gpu.persistent.schedule import PAGE, Schedule
+from glassformer.engine.gpu.persistent.stream import write_matrix
 from tests.engine.gpu.reference import RandomModel, rotation_table, to_bfloat16
 
 SOURCE = Path(__file__).with_name("simulated_device.cpp")
@@ -32,11 +34,14 @@ class SimulatedDecoder:
 
     def __init__(self, model: RandomModel, schedule: Schedule, library: ctypes.CDLL, pages: int = 4) -> None:
         self.model, self.schedule, self.library, shape = model, schedule, library, model.shape
-        self.stream = np.zeros(schedule.stream_shape, np.uint16)
+        self.stream = torch.zeros(schedule.blocks * schedule.stream_words, dtype=torch.int32)
         for name, layer in schedule.matrices_in_order():
-            parts = [to_bfloat16(part) for part in model.matrices(name, layer)]
-            schedule.pack(name, parts, self.stream, schedule.places(name, layer))
-        self.embedding = to_bfloat16(model.embedding)
+            write_matrix(schedule, name, layer, model.matrices(name, layer), self.stream)
+        embedding = model.stored["embedding", 0]
+        self.embedding = {
+            "embedding": embedding.data, "embedding_scales": embedding.scales,
+            "embedding_outer_scales": embedding.outer_scales, "embedding_high_bits": embedding.high_bits,
+        }  # fmt: skip
         self.rotation = rotation_table(pages * PAGE, shape.head_size)
         self.pool = np.full((2 * pages, shape.layers, 2, shape.kv_heads, PAGE, shape.head_size), 0xFFFF, np.uint16)
         self.page_table = np.random.default_rng(1).permutation(2 * pages)[:pages].astype(np.int32)
@@ -66,7 +71,7 @@ class SimulatedDecoder:
         self.scores = np.full((steps, shape.vocabulary), np.nan, np.float32)
         self.residuals = np.full((steps, shape.layers, 2, shape.hidden), np.nan, np.float32)
         arrays = {
-            "stream": self.stream, "embedding": self.embedding, "norms": self.model.norms,
+            "norms": self.model.norms,
             "head_norms": self.model.head_norms,
             "qkv_bias": self.model.qkv_bias, "rotation": self.rotation, "pool": self.pool, "page_table": self.page_table,
             "exchange": self.words, "given_ids": np.array(ids, np.int32), "stop_ids": np.array(stop_ids, np.int32),
@@ -76,7 +81,8 @@ class SimulatedDecoder:
             arrays |= {"scores": self.scores, "residuals": self.residuals}
         launch = Launch(
             **{name: array.ctypes.data for name, array in arrays.items()},
-            stream_stride=self.schedule.stream_units * UNIT * 2,
+            **{name: tensor.data_ptr() for name, tensor in self.embedding.items() if tensor is not None},
+            stream=self.stream.data_ptr(), stream_stride=self.schedule.stream_words * 4,
             patience=patience, start=start, steps=steps, given=len(ids), stops=len(stop_ids), tag=self.tag,
             absent_block=absent_block,
         )  # fmt: skip

@@ -49,8 +49,8 @@ def model() -> RandomModel:
 
 def weights_of(model: RandomModel) -> DecoderWeights:
     return DecoderWeights(
-        lambda name, layer: [torch.from_numpy(part).bfloat16() for part in model.matrices(name, layer)],
-        torch.from_numpy(model.embedding).bfloat16(),
+        model.matrices,
+        model.stored["embedding", 0],
         torch.from_numpy(model.norms),
         torch.from_numpy(rotation_table(2 * PAGE, SHAPE.head_size)),
         torch.from_numpy(model.head_norms),
@@ -95,7 +95,7 @@ def test_decoding_stops_after_a_stop_id_and_goes_on_in_another_launch(
 
 
 def test_scores_that_are_no_numbers_give_no_id(decoder: PersistentDecoder, pool: torch.Tensor) -> None:
-    decoder._weights.embedding[3] = torch.nan
+    decoder._weights.embedding.data[3] = torch.nan
     assert decoder.decode([3], 0, 5, pool, PAGES).ids == [NO_ID]
 
 
@@ -128,7 +128,7 @@ def test_cards_and_shapes_that_do_not_fit_are_refused(model: RandomModel, kernel
     weights = weights_of(model)
     with pytest.raises(ExecutorError, match="compute capability 9.0 or later, unlike a simulated GPU"):
         PersistentDecoder(SHAPE, weights, card=replace(CARD, capability=(8, 9)), load=never)
-    with pytest.raises(ExecutorError, match="does not fit this model: heads of 80 values"):
+    with pytest.raises(ExecutorError, match="does not fit: heads of 80 values"):
         PersistentDecoder(replace(SHAPE, head_size=80), weights, card=CARD, load=never)
 
 

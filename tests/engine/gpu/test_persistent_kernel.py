@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from glassformer.engine.gpu.persistent.launch import NO_ID, KernelError, Launch
 from glassformer.engine.gpu.persistent.schedule import DecoderShape, Schedule, misfit
-from tests.engine.gpu.reference import RandomModel, rounded, to_bfloat16
+from tests.engine.gpu.reference import KindOf, RandomModel, rounded
 from tests.engine.gpu.simulation import SimulatedDecoder, compile_simulation
 from tests.engine.gpu.sweeps import mostly_swept
 
@@ -24,15 +24,37 @@ class Case:
     chunk_pages: int = 1
     direct_chunks: int = 4
     flight: int | None = None
+    kind: KindOf = lambda name, layer: "BF16"
 
 
+def mixed(name: str, layer: int) -> str:
+    """As files in Q4_K_M have it: some matrices of some layers in more bits."""
+    return "Q6_K" if name in ("embedding", "head") or (name in ("v", "down") and layer == 1) else "Q4_K"
+
+
+def all_of(kind: str) -> KindOf:
+    return lambda name, layer: kind
+
+
+PACKED_SHAPE = DecoderShape(2, 256, 4, 2, 64, 512, 100, 1e-6, True, True)
 PLAIN = "head norms and biases"
 CASES = {
     PLAIN: Case(DecoderShape(2, 256, 4, 2, 64, 128, 100, 1e-6, True, True), 6),
     "padded columns, wide heads": Case(DecoderShape(2, 72, 2, 2, 128, 264, 83, 1e-5), 5, flight=3, direct_chunks=1),
-    "few rows in a group": Case(DecoderShape(1, 2048, 2, 1, 64, 64, 50, 1e-6), 4, chunk_pages=2),
-    "gates in bundles": Case(DecoderShape(1, 4096, 3, 1, 64, 64, 30, 1e-6, True), 5, direct_chunks=2),
-    "single rows": Case(DecoderShape(1, 64, 2, 1, 64, 8192, 50, 1e-6), 3),
+    "few rows in a group": Case(DecoderShape(1, 40, 2, 1, 64, 64, 50, 1e-6), 6, chunk_pages=2),
+    "gates in bundles": Case(DecoderShape(1, 2304, 3, 1, 64, 16, 40, 1e-6, True), 5, direct_chunks=2),
+    "single rows": Case(DecoderShape(1, 8, 2, 1, 64, 64, 50, 1e-6), 6),
+    "groups in parts": Case(DecoderShape(1, 64, 2, 1, 64, 4864, 50, 1e-6), 3),
+    "Q8_0": Case(PACKED_SHAPE, 6, kind=all_of("Q8_0")),
+    "Q8_0, padded columns": Case(DecoderShape(2, 96, 2, 2, 64, 1056, 83, 1e-6), 5, kind=all_of("Q8_0")),
+    "Q8_0, groups in parts": Case(DecoderShape(1, 64, 2, 1, 64, 4864, 50, 1e-6), 3, kind=all_of("Q8_0")),
+    "Q4_0": Case(PACKED_SHAPE, 6, kind=all_of("Q4_0")),
+    "Q4_0, many rows in a group": Case(DecoderShape(1, 1024, 4, 2, 64, 256, 700, 1e-6), 6, kind=all_of("Q4_0")),
+    "Q4_1": Case(PACKED_SHAPE, 6, kind=all_of("Q4_1")),
+    "Q4_K": Case(PACKED_SHAPE, 6, kind=all_of("Q4_K")),
+    "Q5_K": Case(PACKED_SHAPE, 6, kind=all_of("Q5_K")),
+    "Q6_K": Case(DecoderShape(1, 1280, 4, 2, 64, 256, 60, 1e-6), 4, kind=all_of("Q6_K")),
+    "Q4_K and Q6_K": Case(PACKED_SHAPE, 6, kind=mixed),
 }
 Make = Callable[[str], SimulatedDecoder]
 
@@ -44,10 +66,14 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     def make_decoder(name: str) -> SimulatedDecoder:
         case = CASES[name]
         if name not in libraries:
-            assert misfit(case.shape, case.multiprocessors, 200_000) is None
-            schedule = Schedule(case.shape, case.multiprocessors, 200_000, case.chunk_pages, case.direct_chunks)
+            model = RandomModel(case.shape, kind=case.kind)
+            formats, embedding = model.formats(), case.kind("embedding", 0)
+            assert misfit(case.shape, case.multiprocessors, 200_000, formats) is None
+            schedule = Schedule(
+                case.shape, case.multiprocessors, 200_000, case.chunk_pages, case.direct_chunks, formats, embedding
+            )  # fmt: skip
             libraries[name] = schedule, compile_simulation(schedule, tmp_path_factory.mktemp("simulation"), case.flight)
-        return SimulatedDecoder(RandomModel(case.shape), *libraries[name])
+        return SimulatedDecoder(RandomModel(case.shape, kind=case.kind), *libraries[name])
 
     return make_decoder
 
@@ -61,9 +87,11 @@ def random_cache(decoder: SimulatedDecoder, tokens: int) -> NDArray[np.float32]:
     return cache
 
 
+USUAL = ((PLAIN, 150), *((name, 63) for name in ("single rows", "groups in parts", "Q8_0", "Q4_K and Q6_K")))
+
+
 @pytest.mark.parametrize(
-    ("name", "start"),
-    mostly_swept([(PLAIN, 0), (PLAIN, 150), *((name, 63) for name in CASES)], (PLAIN, 150), ("single rows", 63)),
+    ("name", "start"), mostly_swept([(PLAIN, 0), (PLAIN, 150), *((name, 63) for name in CASES)], *USUAL)
 )
 def test_scores_and_residuals_are_those_of_a_plain_forward_pass(make: Make, name: str, start: int) -> None:
     decoder = make(name)
@@ -124,7 +152,9 @@ def test_scores_that_are_no_numbers_end_the_launch(make: Make, number: float) ->
     decoder = make(PLAIN)
     decoder.run([5], 0, 3)
     second = decoder.chosen[1]
-    decoder.embedding[second] = to_bfloat16(np.float32(number))
+    embedding = decoder.embedding["embedding"]
+    assert embedding is not None
+    embedding[second] = number
     decoder.run([5], 0, 6)
     assert decoder.status[:2].tolist() == [KernelError.NONE, 3]
     assert decoder.chosen.tolist() == [decoder.chosen[0], second, NO_ID, -2, -2, -2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from glassformer.checkpoint.quantization import quantize_rows
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.engine.gpu import executor as engine
-from glassformer.engine.gpu import single_row, single_row_steps
+from glassformer.engine.gpu import single_row_steps
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
-from glassformer.engine.gpu.persistent.schedule import Schedule
 from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
 from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChosenTokens, Feed
 from glassformer.errors import ExecutorError
@@ -39,13 +39,25 @@ DRAWN = Choice(sampled=True, temperature=0.8, top_k=9, top_p=0.9)
 DRAWS = [0.1, 0.9, 0.4, 0.7, 0.2]
 
 
+def in_memory(tensor: StoredTensor, kind: str, values: np.ndarray) -> StoredTensor:
+    raw = values.reshape(-1).view(np.uint8)
+    return replace(tensor, kind=kind, file=BufferedFile(Path("memory"), raw), offset=0, size=raw.size)
+
+
 def in_bfloat16(tensor: StoredTensor) -> StoredTensor:
-    values = torch.from_numpy(tensor.to_float32()).bfloat16().contiguous().view(torch.uint8).reshape(-1).numpy()
-    return replace(tensor, kind="BF16", file=BufferedFile(Path("memory"), values), offset=0, size=values.size)
+    values = torch.from_numpy(tensor.to_float32()).bfloat16().contiguous().view(torch.uint8).numpy()
+    return in_memory(tensor, "BF16", values)
 
 
-def on_cpu(subject: Subject, **options: Any) -> GpuExecutor:
-    tensors = {name: in_bfloat16(tensor) for name, tensor in subject.opened.tensors.items()}
+def in_eight_bits(tensor: StoredTensor) -> StoredTensor:
+    """A matrix in Q8_0; others stay as they are."""
+    if len(tensor.shape) < 2:
+        return tensor
+    return in_memory(tensor, "Q8_0", np.frombuffer(quantize_rows(tensor.to_float32(), "Q8_0"), np.uint8))
+
+
+def on_cpu(subject: Subject, tensors: Mapping[str, StoredTensor] | None = None, **options: Any) -> GpuExecutor:
+    tensors = tensors or {name: in_bfloat16(tensor) for name, tensor in subject.opened.tensors.items()}
     device = torch.device("cpu")
     return GpuExecutor(subject.config, subject.blueprint, tensors, device=device, kernels=torch_kernels, **options)
 
@@ -57,18 +69,17 @@ def subject(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 @pytest.fixture(scope="module")
 def simulated(subject: Subject, tmp_path_factory: pytest.TempPathFactory) -> SimulatedKernel:
-    layout = fitting_layout(subject.blueprint, on_cpu(subject)._weights, "bf16", CARD)
-    schedule = Schedule(layout.shape, CARD.multiprocessors, CARD.shared_bytes)
+    _, schedule = fitting_layout(subject.blueprint, on_cpu(subject)._weights, "bf16", CARD)
     return SimulatedKernel(compile_simulation(schedule, tmp_path_factory.mktemp("simulation")))
 
 
 @pytest.fixture
 def executor(subject: Subject, simulated: SimulatedKernel, monkeypatch: pytest.MonkeyPatch) -> GpuExecutor:
     """One that the persistent kernel fits."""
-    decoder = partial(PersistentDecoder, card=CARD, load=lambda schedule, card: simulated, timeout=5.0)
-    monkeypatch.setattr(engine, "PersistentDecoder", decoder)
-    executor = on_cpu(subject)
-    executor._single_row = fitting_layout(subject.blueprint, executor._weights, "bf16", CARD)
+    monkeypatch.setattr(engine, "PersistentDecoder", partial(PersistentDecoder, card=CARD, timeout=5.0))
+    monkeypatch.setattr(engine, "load_kernel", lambda schedule, card: simulated)
+    executor = on_cpu(subject, batch_invariant=False)
+    executor._single_row, _ = fitting_layout(subject.blueprint, executor._weights, "bf16", CARD)
     return executor
 
 
@@ -116,7 +127,7 @@ def test_scores_that_are_not_numbers_end_it(executor: GpuExecutor) -> None:
 def test_a_kernel_that_cannot_be_made_is_noted_once(executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def fail(*arguments: Any) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
         calls.append(arguments)
         raise ExecutorError("the persistent kernel cannot be compiled.")
 
@@ -128,17 +139,39 @@ def test_a_kernel_that_cannot_be_made_is_noted_once(executor: GpuExecutor, monke
     assert executor.describe().notes[-1] == "the persistent kernel cannot be compiled."
 
 
-def test_a_copy_of_the_weights_needs_memory(
-    subject: Subject, executor: GpuExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_of_the_weights_needs_memory(executor: GpuExecutor) -> None:
     layout = executor._single_row
     assert layout is not None
-    executor._weights.device = torch.device("cuda")
-    monkeypatch.setattr(single_row, "free_memory", lambda device: 1000)
     with pytest.raises(
         ExecutorError, match=r"needs 0.0 GB for a copy of the weights, and 0.0 GB of the GPU's memory are free"
     ):
-        decoder_weights(layout, executor._weights, 64)
+        PersistentDecoder(
+            layout.shape, decoder_weights(layout, executor._weights, 64), card=replace(CARD, free_bytes=1000)
+        )  # fmt: skip
+
+
+def test_packed_weights_are_decoded_as_what_they_stand_for(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = write_checkpoint(tmp_path_factory.mktemp("packed"), "qwen3", **SHAPE)
+    tensors = {name: in_eight_bits(tensor) for name, tensor in subject.opened.tensors.items()}
+    floats = {name: in_memory(tensor, "F32", tensor.to_float32()) for name, tensor in tensors.items()}
+    executor = on_cpu(subject, tensors=tensors, batch_invariant=False)
+    assert executor.cache == "f16"
+    executor._single_row, schedule = fitting_layout(subject.blueprint, executor._weights, "f16", CARD)
+    kernel = SimulatedKernel(compile_simulation(schedule, tmp_path))
+    monkeypatch.setattr(engine, "PersistentDecoder", partial(PersistentDecoder, card=CARD, timeout=5.0))
+    monkeypatch.setattr(engine, "load_kernel", lambda schedule, card: kernel)
+    ids = [some.decode_greedily([some.open()], [6], 5).tolist() for some in (executor, on_cpu(subject, tensors=floats))]
+    assert executor._decoder is not None
+    assert ids[0] == ids[1]
+
+
+def test_batch_invariance_is_the_default_and_needs_no_persistent_kernel(subject: Subject) -> None:
+    about = on_cpu(subject).describe()
+    assert about.notes[-1] == "batch-invariant: what a row gets does not depend on what runs beside it"
+    assert about.options == {}
+    assert on_cpu(subject, batch_invariant=False).describe().options == {"batch_invariant": "false"}
 
 
 class TestModelsThatDoNotFit:
@@ -153,18 +186,27 @@ class TestModelsThatDoNotFit:
             fitting_layout(subject.blueprint, on_cpu(subject)._weights, "bf16", CARD)
 
     def test_an_older_card(self, subject: Subject) -> None:
-        with pytest.raises(ExecutorError, match=r"needs compute capability 9.0, unlike an A100"):
+        with pytest.raises(ExecutorError, match=r"needs a GPU of compute capability 9.0 or later, unlike an A100"):
             fitting_layout(
                 subject.blueprint, on_cpu(subject)._weights, "bf16", replace(CARD, name="an A100", capability=(8, 0))
             )
 
     def test_other_dtypes(self, subject: Subject) -> None:
-        for weights, cache in ((on_cpu(subject)._weights, "f16"), (subject.gpu()._weights, "bf16")):
-            with pytest.raises(ExecutorError, match="takes weights, keys and values in bfloat16 only"):
-                fitting_layout(subject.blueprint, weights, cache, CARD)
+        with pytest.raises(ExecutorError, match="keeps keys and values in bf16 or f16, not in f32"):
+            fitting_layout(subject.blueprint, on_cpu(subject)._weights, "f32", CARD)
+        with pytest.raises(ExecutorError, match="it has no format for weights in F32"):
+            fitting_layout(subject.blueprint, subject.gpu()._weights, "bf16", CARD)
+
+    def test_an_embedding_of_another_kind(self, subject: Subject) -> None:
+        weights = on_cpu(subject)._weights
+        layout, _ = fitting_layout(subject.blueprint, weights, "bf16", CARD)
+        weights._parts[layout.embedding] = replace(weights.part(layout.embedding), kind="F32")
+        with pytest.raises(ExecutorError, match="cannot read an embedding in F32"):
+            fitting_layout(subject.blueprint, weights, "bf16", CARD)
 
     def test_without_a_gpu_there_is_a_note(self, subject: Subject) -> None:
-        assert on_cpu(subject).describe().notes[-1] == "the persistent kernel needs a GPU."
+        about = on_cpu(subject, batch_invariant=False).describe()
+        assert about.notes[-1] == "the persistent kernel needs a GPU."
 
 
 class TestChoosingAhead:

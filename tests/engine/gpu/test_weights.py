@@ -87,7 +87,7 @@ def test_rows_of_a_fused_matrix(tiny: Tiny) -> None:
     weights = weights_of(subject)
     weights.matrices(matmuls(subject)[0].matrices)
     name = "model.layers.0.self_attn.k_proj.weight"
-    assert np.array_equal(weights.rows(name).numpy(), weights.stored(name).to_float32())
+    assert np.array_equal(weights.part(name).data.numpy(), weights.stored(name).to_float32())
 
 
 def test_matrices_of_different_kinds_stay_apart(tiny: Tiny) -> None:

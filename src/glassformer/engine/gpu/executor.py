@@ -44,7 +44,7 @@ from glassformer.engine.gpu.passes import (
     tree_tensors,
     with_device_shift,
 )  # fmt: skip
-from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
+from glassformer.engine.gpu.persistent.decoder import Card, KernelBuild, PersistentDecoder, load_kernel
 from glassformer.engine.gpu.persistent.layout import DecoderLayout
 from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
 from glassformer.engine.gpu.single_row_steps import SingleRowSteps, can_read
@@ -120,13 +120,15 @@ class GpuExecutor(PagedRows[GpuRow]):
 
     def __init__(
         self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
-        device: torch.device | None = None, kernels: Any = kernels,
+        batch_invariant: bool = True, device: torch.device | None = None, kernels: Any = kernels,
     ) -> None:  # fmt: skip
+        """`batch_invariant`: whether a row's numbers must not depend on whether it runs alone; if they may, a single row is
+        decoded by the persistent kernel, where it fits."""
         self.config = config
         self.blueprint = blueprint
         self.context: int = config.context
         self.device = gpu() if device is None else device
-        self._kernels = kernels
+        self._kernels, self._batch_invariant = kernels, batch_invariant
         self._checks = checks.InputChecks(config.context, config.vocab_size, blueprint.blocks, blueprint.encoder_blocks)
         self._lock = ForkSafeLock()
         self._weight_kind = main_kind(tensors.values())
@@ -146,6 +148,7 @@ class GpuExecutor(PagedRows[GpuRow]):
             )
         self._replays = Replays(self.device)
         self._decoder: PersistentDecoder | None = None
+        self._kernel_build: KernelBuild | None = None
         self._single_row, self._single_row_note = self._fitting_layout()
         self._steps = StepDecoder(
             kernels, self.device, lambda sites: self._program("", sites, frozenset()), self._captured
@@ -153,13 +156,18 @@ class GpuExecutor(PagedRows[GpuRow]):
 
     def _fitting_layout(self) -> tuple[DecoderLayout | None, str]:
         """What the persistent kernel needs to know of the model, if it fits; and a note for people."""
+        if self._batch_invariant:
+            return None, "batch-invariant: what a row gets does not depend on what runs beside it"
         if self.device.type != "cuda":
             return None, "the persistent kernel needs a GPU."
+        card = Card.of(self.device)
         try:
-            layout = fitting_layout(self.blueprint, self._weights, self.cache, Card.of(self.device))
+            layout, schedule = fitting_layout(self.blueprint, self._weights, self.cache, card)
         except ExecutorError as error:
             return None, str(error)
-        return layout, "a single row is decoded by the persistent kernel"
+        self._kernel_build = KernelBuild(schedule, card)
+        size = schedule.stream_bytes / 1e9
+        return layout, f"a single row is decoded by the persistent kernel, with {size:.1f} GB for its copy of the weights"
 
     def _page_format(self, stack: str, layers: int) -> PageFormat:
         """What a page holds of a stack's tokens; an encoder's heads may differ from its decoder's."""
@@ -186,6 +194,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         on_gpu = self.device.type == "cuda"
         card = torch.cuda.get_device_name(self.device) if on_gpu else "Triton's interpreter"
         options = {} if self.cache == self._default_cache else {"cache": self.cache}
+        options |= {} if self._batch_invariant else {"batch_invariant": "false"}
         notes = (card, f"keys and values in {self.cache}", CHOICE_NOTE, self._single_row_note)
         token_bytes = self._pool.format.bytes // PAGE
         return Description("gpu", str(self.device), self._weight_kind, 1, token_bytes, notes, options)
@@ -390,7 +399,9 @@ class GpuExecutor(PagedRows[GpuRow]):
         if self._decoder is None and self._single_row is not None and count >= MIN_SINGLE_ROW_STEPS:
             layout, self._single_row = self._single_row, None
             try:
-                self._decoder = PersistentDecoder(layout.shape, decoder_weights(layout, self._weights, self.context))
+                weights = decoder_weights(layout, self._weights, self.context)
+                load = load_kernel if self._kernel_build is None else self._kernel_build.load
+                self._decoder = PersistentDecoder(layout.shape, weights, cache=self.cache, load=load)
             except ExecutorError as error:
                 self._single_row_note = str(error)
         return self._decoder

@@ -11,44 +11,30 @@ import torch
 from torch import Tensor
 
 from glassformer.blueprints import Blueprint
-from glassformer.engine.gpu.device import free_memory
-from glassformer.engine.gpu.persistent.decoder import OLDEST_CAPABILITY, Card, DecoderWeights
+from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
+from glassformer.engine.gpu.persistent.decoder import Card, DecoderWeights, plan_schedule
 from glassformer.engine.gpu.persistent.layout import DecoderLayout, DoesNotFit, read_layout, rotation_table
-from glassformer.engine.gpu.persistent.schedule import LAYER_MATRICES, misfit
+from glassformer.engine.gpu.persistent.schedule import Schedule
 from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.errors import ExecutorError
 
 
-def fitting_layout(blueprint: Blueprint, weights: DeviceWeights, cache: str, card: Card) -> DecoderLayout:
-    """The layout of a model that the persistent kernel can decode; else an error that says why it cannot."""
-    if card.capability < OLDEST_CAPABILITY:
-        raise ExecutorError(f"the persistent kernel needs compute capability 9.0, unlike {card.name}.")
+def fitting_layout(blueprint: Blueprint, weights: DeviceWeights, cache: str, card: Card) -> tuple[DecoderLayout, Schedule]:
+    """The layout of a model that the persistent kernel can decode, and how; else an error that says why it cannot."""
     try:
         layout = read_layout(blueprint)
     except DoesNotFit as error:
         raise ExecutorError(str(error)) from error
-    if reason := misfit(layout.shape, card.multiprocessors, card.shared_bytes):
-        raise ExecutorError(f"the persistent kernel does not fit: {reason}")
-    kinds = {weights.stored(name).kind for name in _matrix_names(layout)}
-    if kinds != {"BF16"} or cache != "bf16":
-        raise ExecutorError("the persistent kernel takes weights, keys and values in bfloat16 only.")
-    return layout
+    kind = weights.part(layout.embedding).kind
+    return layout, plan_schedule(layout.shape, lambda *place: _parts(layout, weights, *place), kind, cache, card)
 
 
-def _matrix_names(layout: DecoderLayout) -> list[str]:
-    parts = [layout.parts(matrix, layer) for layer in range(layout.shape.layers) for matrix in LAYER_MATRICES]
-    return [layout.embedding, layout.head, *(name for names in parts for name in names)]
+def _parts(layout: DecoderLayout, weights: DeviceWeights, matrix: str, layer: int) -> list[DeviceMatrix]:
+    return [weights.part(name) for name in layout.parts(matrix, layer)]
 
 
 def decoder_weights(layout: DecoderLayout, weights: DeviceWeights, context: int) -> DecoderWeights:
-    """What the kernel makes its own copy of; an error where there is no memory for that."""
-    matrices = {name: weights.rows(name) for name in _matrix_names(layout)}
-    needed = sum(matrix.nbytes for matrix in matrices.values()) * 5 // 4
-    if weights.device.type == "cuda" and needed > (free := free_memory(weights.device)):
-        raise ExecutorError(
-            f"the persistent kernel needs {needed / 1e9:.1f} GB for a copy of the weights, and {free / 1e9:.1f} GB of the "
-            "GPU's memory are free."
-        )
+    """What the kernel makes its own copy of."""
 
     def on_device(values: object) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(weights.device)
@@ -56,8 +42,8 @@ def decoder_weights(layout: DecoderLayout, weights: DeviceWeights, context: int)
     head_norms = [[weights.floats(name) for name in layer.head_norms] for layer in layout.layers]
     biases = [weights.floats(*layer.qkv_biases) for layer in layout.layers if layer.qkv_biases]
     return DecoderWeights(
-        lambda matrix, layer: [matrices[name] for name in layout.parts(matrix, layer)],
-        matrices[layout.embedding],
+        lambda *place: _parts(layout, weights, *place),
+        weights.part(layout.embedding),
         norms=on_device([weights.floats(name) for name in layout.norms]),
         rotation=on_device(rotation_table(layout.rope, context, layout.shape.head_size)),
         head_norms=on_device(head_norms) if layout.shape.head_norms else None,

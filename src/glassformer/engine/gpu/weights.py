@@ -49,7 +49,7 @@ class DeviceWeights(NamedWeights):
         super().__init__(tensors, expected)
         self.device = device
         self._matrices: dict[tuple[Table, ...], list[DeviceMatrix]] = {}
-        self._rows: dict[str, Tensor] = {}
+        self._parts: dict[str, DeviceMatrix] = {}
         self._norms: dict[NormRef, DeviceNorm] = {}
         self._distance_biases: dict[DistanceBias, Tensor] = {}
 
@@ -66,20 +66,20 @@ class DeviceWeights(NamedWeights):
                 for group in groups
             ]
             for matrix, group in zip(self._matrices[tables], groups, strict=True):
-                self._note_rows(matrix, [tables[at] for at in group])
+                self._note_parts(matrix, [tables[at] for at in group])
         return self._matrices[tables]
 
-    def _note_rows(self, matrix: DeviceMatrix, tables: Sequence[Table]) -> None:
-        """Remember where the rows of each tensor lie in a matrix of floats."""
+    def _note_parts(self, matrix: DeviceMatrix, tables: Sequence[Table]) -> None:
+        """Remember where the rows of each tensor lie in a matrix."""
         first = 0
         for table in tables:
-            if isinstance(table, MatrixRef) and len(table.names) == 1 and not table.transposed and matrix.scales is None:
-                self._rows[table.names[0]] = matrix.data[first : first + table.shape[0]]
+            if isinstance(table, MatrixRef) and len(table.names) == 1 and not table.transposed:
+                self._parts[table.names[0]] = matrix.part(first, table.shape[0])
             first += table.shape[0]
 
-    def rows(self, name: str) -> Tensor:
-        """A tensor of floats that a matrix was made of, as it lies in it."""
-        return self._rows[name]
+    def part(self, name: str) -> DeviceMatrix:
+        """A tensor that a matrix was made of, as it lies in it."""
+        return self._parts[name]
 
     def table(self, table: Table) -> DeviceMatrix:
         """A table of an embedding."""

@@ -28,6 +28,15 @@ class DeviceMatrix:
     outer_scales: Tensor | None = None  # what those are multiplied with, or minimums; for kinds that have them
     high_bits: Tensor | None = None  # uint8: fifth and sixth bits of codes, for Q5_K and Q6_K
 
+    def part(self, first: int, rows: int) -> DeviceMatrix:
+        """Some of its rows, as they lie in it."""
+        scales, outer_scales, high_bits = (
+            None if tensor is None else tensor[first : first + rows]
+            for tensor in (self.scales, self.outer_scales, self.high_bits)
+        )
+        data = self.data[first : first + rows]
+        return DeviceMatrix(self.kind, rows, self.columns, data, None, scales, outer_scales, high_bits)
+
 
 @dataclass(frozen=True)
 class DeviceNorm:

@@ -5,24 +5,32 @@ Shapes: pool (pages, layers, 2, kv_heads, PAGE, head_size); scores (steps, vocab
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from threading import Thread
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from glassformer.engine.gpu.device import free_memory
+from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 from glassformer.engine.gpu.persistent.compiler import compiled
 from glassformer.engine.gpu.persistent.driver import CooperativeKernel
+from glassformer.engine.gpu.persistent.formats import EMBEDDINGS, Format, format_of
 from glassformer.engine.gpu.persistent.launch import KernelError, Launch
-from glassformer.engine.gpu.persistent.schedule import PAGE, UNIT, DecoderShape, Schedule, misfit
+from glassformer.engine.gpu.persistent.schedule import MATRICES, PAGE, DecoderShape, Formats, Schedule, misfit
+from glassformer.engine.gpu.persistent.stream import write_matrix
 from glassformer.errors import ExecutorError, InputError
 
 THREADS = 288
 STATUS = 4  # numbers before the ids in the results
 CLOCKS_PER_SECOND = 2_000_000_000  # at most; the time-out need not be exact
 OLDEST_CAPABILITY = (9, 0)  # the first with bulk copies
+CACHES = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,14 @@ class Card:
     capability: tuple[int, int]
     multiprocessors: int
     shared_bytes: int  # that one block may have
+    free_bytes: float = math.inf
 
     @classmethod
     def of(cls, device: torch.device) -> Card:
         properties = torch.cuda.get_device_properties(device)
         shared_bytes: int = properties.shared_memory_per_block_optin  # type: ignore[attr-defined]
         capability = (properties.major, properties.minor)
-        return cls(properties.name, capability, properties.multi_processor_count, shared_bytes)
+        return cls(properties.name, capability, properties.multi_processor_count, shared_bytes, free_memory(device))
 
 
 class Kernel(Protocol):
@@ -50,23 +59,73 @@ class Kernel(Protocol):
 
 
 def load_kernel(schedule: Schedule, card: Card) -> Kernel:
-    major, minor = card.capability
-    cubin = compiled(schedule.definitions(), f"sm_{major}{minor}")
-    return CooperativeKernel(cubin, "decode", THREADS, card.shared_bytes)
+    return KernelBuild(schedule, card).load(schedule, card)
+
+
+class KernelBuild:
+    """kernel.cu, which a thread compiles for a schedule: beside what the program does meanwhile."""
+
+    def __init__(self, schedule: Schedule, card: Card) -> None:
+        self._cubin: Future[bytes] = Future()
+        self._definitions, (major, minor) = schedule.definitions(), card.capability
+        self._architecture = f"sm_{major}{minor}"
+        Thread(target=self._compile, name="glass-kernel", daemon=True).start()
+
+    def _compile(self) -> None:
+        try:
+            self._cubin.set_result(compiled(self._definitions, self._architecture))
+        except BaseException as error:
+            self._cubin.set_exception(error)
+
+    def load(self, schedule: Schedule, card: Card) -> Kernel:
+        assert schedule.definitions() == self._definitions
+        return CooperativeKernel(self._cubin.result(), "decode", THREADS, card.shared_bytes)
+
+
+Matrices = Callable[[str, int], list[DeviceMatrix]]  # a matrix's parts, by its name and layer
 
 
 @dataclass(frozen=True)
 class DecoderWeights:
-    """A model's tensors on the device. Norms, biases and the rotation in float32, the others in bfloat16."""
+    """A model's tensors on the device. Norms, biases and the rotation in float32, the others in bfloat16 or packed."""
 
-    matrices: Callable[
-        [str, int], list[Tensor]
-    ]  # by name and layer: qkv: [q, k, v], output, gate_up: [gate, up], down, head
-    embedding: Tensor  # (vocabulary, hidden)
+    matrices: Matrices  # qkv: [q, k, v], output, gate_up: [gate, up], down, head
+    embedding: DeviceMatrix  # (vocabulary, hidden)
     norms: Tensor  # (2 * layers + 1, hidden): before attention and before the MLP of each layer, and the last
     rotation: Tensor  # (positions, 2, head_size / 2): cosines and sines
     head_norms: Tensor | None = None  # (layers, 2, head_size): of queries and keys
     qkv_bias: Tensor | None = None  # (layers, qkv rows)
+
+
+def plan_schedule(shape: DecoderShape, matrices: Matrices, embedding: str, cache: str, card: Card) -> Schedule:
+    """How a card runs a model whose embedding is of some kind; an error with the reason if it cannot."""
+    if card.capability < OLDEST_CAPABILITY:
+        raise ExecutorError(f"the persistent kernel needs a GPU of compute capability 9.0 or later, unlike {card.name}.")
+    if cache not in CACHES:
+        raise ExecutorError(f"the persistent kernel keeps keys and values in bf16 or f16, not in {cache}.")
+    kinds = lambda *place: [part.kind for part in matrices(*place)]  # noqa: E731
+    formats = stream_formats(kinds, shape.layers)
+    if embedding not in EMBEDDINGS:
+        raise ExecutorError(f"the persistent kernel does not fit: it cannot read an embedding in {embedding}.")
+    if reason := misfit(shape, card.multiprocessors, card.shared_bytes, formats):
+        raise ExecutorError(f"the persistent kernel does not fit: {reason}")
+    return Schedule(
+        shape, card.multiprocessors, card.shared_bytes, formats=formats, embedding=embedding, cache=cache
+    )  # fmt: skip
+
+
+def stream_formats(kinds: Callable[[str, int], list[str]], layers: int) -> Formats:
+    """The format of each matrix in the stream, by the kinds of its parts in every layer; an error if there is none."""
+    formats: dict[str, Format] = {}
+    for name in MATRICES:
+        numbers = (layers,) if name == "head" else range(layers)
+        of_matrix = {kind for layer in numbers for kind in kinds(name, layer)}
+        form = format_of(of_matrix)
+        if form is None:
+            mixture = " and ".join(sorted(of_matrix))
+            raise ExecutorError(f"the persistent kernel does not fit: it has no format for weights in {mixture}.")
+        formats[name] = form
+    return formats
 
 
 @dataclass(frozen=True)
@@ -88,17 +147,19 @@ class PersistentDecoder:
         *,
         most_steps: int = 4096,
         timeout: float = 2.0,
+        cache: str = "bf16",
         card: Card | None = None,
         load: Callable[[Schedule, Card], Kernel] = load_kernel,
     ) -> None:
         self.shape, self.timeout, self._most_steps, self._weights = shape, timeout, most_steps, weights
-        self._device = weights.embedding.device
+        self._device, self._cache = weights.embedding.data.device, CACHES.get(cache)
         card = card or Card.of(self._device)
-        if card.capability < OLDEST_CAPABILITY:
-            raise ExecutorError(f"the persistent kernel needs a GPU of compute capability 9.0 or later, unlike {card.name}.")
-        if reason := misfit(shape, card.multiprocessors, card.shared_bytes):
-            raise ExecutorError(f"the persistent kernel does not fit this model: {reason}")
-        self.schedule = Schedule(shape, card.multiprocessors, card.shared_bytes)
+        self.schedule = plan_schedule(shape, weights.matrices, weights.embedding.kind, cache, card)
+        if (needed := self.schedule.stream_bytes * 9 // 8) > card.free_bytes:
+            raise ExecutorError(
+                f"the persistent kernel needs {needed / 1e9:.1f} GB for a copy of the weights, and "
+                f"{card.free_bytes / 1e9:.1f} GB of the GPU's memory are free."
+            )
         with self._current_device():
             self.kernel = load(self.schedule, card)
             resident = self.kernel.blocks_per_multiprocessor() * card.multiprocessors
@@ -114,7 +175,7 @@ class PersistentDecoder:
     @property
     def stream_bytes(self) -> int:
         """Bytes of weights that a token reads."""
-        return int(self.schedule.units.sum()) * UNIT * 2
+        return int(self.schedule.words.sum()) * 4
 
     def decode(
         self,
@@ -175,10 +236,12 @@ class PersistentDecoder:
         if self._tag + tags >= 1 << 32:
             self._forget_exchange()
         tag, self._tag = self._tag, self._tag + tags  # used up, even where somebody interrupts the launch
-        weights = self._weights
+        weights, embedding = self._weights, self._weights.embedding
         launch = Launch(
-            stream=self._stream.data_ptr(), stream_stride=self.schedule.stream_units * UNIT * 2,
-            embedding=weights.embedding.data_ptr(), norms=weights.norms.data_ptr(), head_norms=_address(weights.head_norms),
+            stream=self._stream.data_ptr(), stream_stride=self.schedule.stream_words * 4,
+            embedding=embedding.data.data_ptr(), embedding_scales=_address(embedding.scales),
+            embedding_outer_scales=_address(embedding.outer_scales), embedding_high_bits=_address(embedding.high_bits),
+            norms=weights.norms.data_ptr(), head_norms=_address(weights.head_norms),
             qkv_bias=_address(weights.qkv_bias), rotation=weights.rotation.data_ptr(), pool=pool.data_ptr(),
             page_table=pages.data_ptr(), exchange=self._exchange.data_ptr(), given_ids=ids.data_ptr(),
             stop_ids=_address(stop_ids), chosen_ids=self._results.data_ptr() + 4 * STATUS, scores=_address(scores),
@@ -206,7 +269,7 @@ class PersistentDecoder:
     def _check(self, ids: Sequence[int], start: int, steps: int, pool: Tensor, pages: Sequence[int]) -> None:
         shape, positions = self.shape, len(self._weights.rotation)
         assert pool.is_contiguous()
-        assert pool.dtype == torch.bfloat16
+        assert pool.dtype == self._cache
         assert tuple(pool.shape[1:]) == (shape.layers, 2, shape.kv_heads, PAGE, shape.head_size)
         assert len(pages) * PAGE >= start + steps
         assert 0 < len(ids) <= steps <= self._most_steps
@@ -216,10 +279,10 @@ class PersistentDecoder:
             raise InputError(f"a token id is outside of the vocabulary of {shape.vocabulary}.")
 
     def _pack(self, weights: DecoderWeights) -> Tensor:
-        stream = torch.zeros(self.schedule.stream_shape, dtype=torch.bfloat16, device=self._device)
+        """One matrix after the other, so that there is no third copy of the weights."""
+        stream = torch.zeros(self.schedule.blocks * self.schedule.stream_words, dtype=torch.int32, device=self._device)
         for name, layer in self.schedule.matrices_in_order():
-            places = torch.from_numpy(self.schedule.places(name, layer)).to(self._device)
-            self.schedule.pack(name, weights.matrices(name, layer), stream, places)
+            write_matrix(self.schedule, name, layer, weights.matrices(name, layer), stream)
         return stream
 
     def _forget_exchange(self) -> None:

@@ -1,4 +1,4 @@
-// One kernel decodes many tokens of one sequence: batch 1, greedy or with given ids, weights in bfloat16.
+// One kernel decodes many tokens of one sequence: batch 1, greedy or with given ids, weights in bfloat16 or packed.
 //
 // The stream. Decoding one token reads every weight once, so the time of a token is the time of that read. Each block
 // (one per multiprocessor) owns some rows of every matrix; at load they are packed into one contiguous piece per block,
@@ -7,11 +7,16 @@
 // FLIGHT copies are under way at a time while activations are exchanged, because exchanged words wait in the same queues
 // of the L2 cache. The pages of the KV cache travel through the same ring.
 //
-// The unit of the stream is a group: some rows of a matrix, of which each of the eight consumer warps multiplies an
-// eighth of the columns with tensor cores. A slot holds one group, or one page of keys or values. It is copied in two
-// halves, each with its own barrier, for the warps 0-3 and 4-7. The tensor cores multiply eight rows of weights at a
-// time (a pass, of one or more groups) with sixteen rows of inputs, of which two are used: inputs in float32 are split
-// into two bfloat16, which the first and the ninth row hold, and the two products are added.
+// The unit of the stream is a group: some rows of a matrix, in one or more parts of some columns. A slot holds one part,
+// of which each of the eight consumer warps multiplies an eighth of the columns with tensor cores, or one page of keys or
+// values. It is copied in two halves, each with its own barrier, for the warps 0-3 and 4-7. The tensor cores multiply
+// eight rows of weights at a time (a pass, of one or more groups or a piece of one) with sixteen rows of inputs.
+//
+// Of bfloat16 weights, two rows of inputs are used: inputs in float32 are split into two bfloat16, which the first and the
+// ninth row hold, and the two products are added. Packed weights are codes of eight bits or less, with a scale for some
+// columns (see formats.py). Inputs are rounded to integers of fifteen bits with a scale for 32 columns, as bytes of their
+// upper and lower bits, so that all products are exact integers. The columns that share a scale have two rows of inputs
+// to themselves, which are zero elsewhere: thus each lane gets one scale's sum of two rows of weights.
 //
 // The exchange. What one block computes and others need travels as words of eight bytes, value and tag, each written by
 // one store and polled by those who need it. The tag is the number of the layer, counted on through tokens and launches.
@@ -57,7 +62,6 @@ constexpr int ATTENDED = HEADS * HEAD_SIZE;
 constexpr int KV_VALUES = KV_HEADS * HEAD_SIZE;
 constexpr int QKV_ROWS = ATTENDED + 2 * KV_VALUES;
 constexpr int SLICE = QUERY_VALUES / MERGERS;  // values that one member merges
-static_assert(DIRECT_CHUNKS <= 4, "gather_chunks merges two, three or four chunks");
 constexpr float LOWEST = -1e30f;
 constexpr int NO_ID = -1;  // the scores are no numbers
 #define INFINITE bits_float(0x7f800000u)
@@ -69,28 +73,73 @@ struct __align__(8) Word { u32 value, tag; };
 DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
 DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 
-constexpr int COLUMN_BLOCK = 32;               // columns that four lanes read at once
+constexpr int TILE_ROWS = 8;                   // rows of weights that tensor cores multiply at a time
 constexpr int ROUND_ROWS = 64;                 // rows whose products are summed over the warps at a time
 
-// What a block multiplies of one matrix. A group is stored as (column blocks, ROWS, COLUMN_BLOCK); BUNDLE groups stay
-// together.
-template <int GROUP_COUNT, int GROUP_ROWS, int PADDED_COLUMNS, int GROUPS_TOGETHER, int FIRST_TURN> struct Matrix {
+// How weights are stored; formats.py.
+enum Format {
+    BFLOAT16, BITS_8, BITS_4, BITS_4_AND_MINIMUMS, K_BITS_4_AND_MINIMUMS, K_BITS_6, K_BITS_6_AND_MINIMUMS
+};
+
+template <int NUMBER> struct Codes {
+    static constexpr bool PACKED = NUMBER != BFLOAT16;
+    static constexpr bool K = NUMBER >= K_BITS_4_AND_MINIMUMS;  // scales are bytes, times the float16 of 256 columns
+    static constexpr bool MINIMUMS =
+        NUMBER == BITS_4_AND_MINIMUMS || NUMBER == K_BITS_4_AND_MINIMUMS || NUMBER == K_BITS_6_AND_MINIMUMS;
+    static constexpr int BITS = NUMBER == BFLOAT16 ? 16 : NUMBER == BITS_8 ? 8 : NUMBER >= K_BITS_6 ? 6 : 4;
+    static constexpr int SCALE_COLUMNS = BITS == 6 ? 16 : 32;
+    static constexpr int WORDS = NUMBER == BITS_4_AND_MINIMUMS || NUMBER == K_BITS_6_AND_MINIMUMS ? 2 : 1;  // of scales
+    static constexpr int CELL = PACKED ? 64 : 32;              // columns that four lanes read at once
+    static constexpr int CELL_BYTES = BITS >= 8 ? 64 : 32;     // of a row, without upper bits
+    // Signed codes of fewer than eight bits are multiplied as the upper bits of a byte.
+    static constexpr float CODE_UNIT = NUMBER == BITS_4 ? 1.f / 16 : BITS == 6 ? 1.f / 4 : 1.f;
+};
+
+// What a block multiplies of one matrix. A group is stored as (PARTS, 2 halves), and half a part as (cells, ROWS, bytes) of
+// the codes, then of their upper bits, and of the scales. BUNDLE groups stay together.
+template <int GROUP_COUNT, int GROUP_ROWS, int PADDED_COLUMNS, int GROUPS_TOGETHER, int FIRST_TURN, int PART_COUNT, int FORMAT>
+struct Matrix : Codes<FORMAT> {
+    using Code = Codes<FORMAT>;
     static constexpr int ROWS = GROUP_ROWS, COLUMNS = PADDED_COLUMNS, BUNDLE = GROUPS_TOGETHER, TURN = FIRST_TURN;
     static constexpr int BUNDLES = GROUP_COUNT / BUNDLE, EACH = BUNDLES / BLOCKS, REST = BUNDLES % BLOCKS;
-    static constexpr int COLUMN_STEPS = COLUMNS / WARPS / COLUMN_BLOCK;  // of one warp
-    static constexpr int PASS_GROUPS = least(8 / ROWS, greatest(SLOTS / 2, 1));
+    static constexpr int MOST = (EACH + (REST > 0)) * BUNDLE;               // groups of a block
+    static constexpr int PARTS = PART_COUNT, PART_COLUMNS = COLUMNS / PARTS;
+    static constexpr int CELLS = PART_COLUMNS / WARPS / Code::CELL;         // of one warp, in a part
+
+    static constexpr int TILE_GROUPS = ROWS < TILE_ROWS && PARTS == 1 ? TILE_ROWS / ROWS : 1;
+    static constexpr int PASS_GROUPS = least(TILE_GROUPS, greatest(SLOTS / 3, 1));
+    static constexpr int PASS_ROWS = least(TILE_ROWS, PASS_GROUPS * ROWS);
     static constexpr int ROUND_GROUPS = ROUND_ROWS / ROWS;
-    static constexpr int HALF_BYTES = ROWS * COLUMNS;
+    // Units of a round: groups that make a pass, or one group of several passes. As many at once as leave the ring room
+    // for others, as even as they go.
+    static constexpr int UNIT_PASSES = greatest(ROWS / TILE_ROWS, 1);
+    static constexpr int UNITS = (least(MOST, ROUND_GROUPS) + PASS_GROUPS - 1) / PASS_GROUPS;
+    static constexpr int PASSES_AT_ONCE = Code::PACKED ? 6 : 4, SLOTS_AT_ONCE = Code::PACKED ? SLOTS / 2 : SLOTS / 3;
+    static constexpr int UNITS_AT_ONCE =
+        PARTS > 1 ? 1 : greatest(least(PASSES_AT_ONCE / UNIT_PASSES, SLOTS_AT_ONCE / PASS_GROUPS), 1);
+    static constexpr int BATCHES = (UNITS + UNITS_AT_ONCE - 1) / UNITS_AT_ONCE;
+    static constexpr int BATCH_UNITS = (UNITS + BATCHES - 1) / BATCHES;
+    static constexpr int BATCH = BATCH_UNITS * UNIT_PASSES, BATCH_GROUPS = BATCH_UNITS * PASS_GROUPS;  // passes, groups
+
+    static constexpr int HALF_CELLS = PART_COLUMNS / 2 / Code::CELL;
+    static constexpr int UPPER_AT = HALF_CELLS * ROWS * Code::CELL_BYTES;
+    static constexpr int SCALES_AT = UPPER_AT + (Code::BITS == 6 ? HALF_CELLS * ROWS * 16 : 0);
+    static constexpr int OUTER_AT = SCALES_AT + (Code::PACKED ? HALF_CELLS * ROWS * 4 * Code::WORDS : 0);
+    static constexpr int HALF_BYTES = (OUTER_AT + (Code::K ? HALF_CELLS / 4 * ROWS * 4 : 0) + 15) / 16 * 16;
 };
-using Qkv = Matrix<QKV_GROUPS, QKV_GROUP_ROWS, QKV_COLUMNS, 1, QKV_TURN>;
-using Output = Matrix<OUTPUT_GROUPS, OUTPUT_GROUP_ROWS, OUTPUT_COLUMNS, 1, OUTPUT_TURN>;
-using GateUp = Matrix<GATE_UP_GROUPS, GATE_UP_GROUP_ROWS, GATE_UP_COLUMNS, GATE_UP_BUNDLE, GATE_UP_TURN>;
-using Down = Matrix<DOWN_GROUPS, DOWN_GROUP_ROWS, DOWN_COLUMNS, 1, DOWN_TURN>;
-using Head = Matrix<HEAD_GROUPS, HEAD_GROUP_ROWS, HEAD_COLUMNS, 1, HEAD_TURN>;
+using Qkv = Matrix<QKV_GROUPS, QKV_GROUP_ROWS, QKV_COLUMNS, 1, QKV_TURN, QKV_PARTS, QKV_FORMAT>;
+using Output = Matrix<OUTPUT_GROUPS, OUTPUT_GROUP_ROWS, OUTPUT_COLUMNS, 1, OUTPUT_TURN, OUTPUT_PARTS, OUTPUT_FORMAT>;
+using GateUp = Matrix<GATE_UP_GROUPS, GATE_UP_GROUP_ROWS, GATE_UP_COLUMNS, GATE_UP_BUNDLE, GATE_UP_TURN, GATE_UP_PARTS,
+                      GATE_UP_FORMAT>;
+using Down = Matrix<DOWN_GROUPS, DOWN_GROUP_ROWS, DOWN_COLUMNS, 1, DOWN_TURN, DOWN_PARTS, DOWN_FORMAT>;
+using Head = Matrix<HEAD_GROUPS, HEAD_GROUP_ROWS, HEAD_COLUMNS, 1, HEAD_TURN, HEAD_PARTS, HEAD_FORMAT>;
 
 constexpr int SLOT_BYTES = 2 * greatest(greatest(greatest(Qkv::HALF_BYTES, Output::HALF_BYTES), PAGE_BYTES / 2),
                                         greatest(greatest(GateUp::HALF_BYTES, Down::HALF_BYTES), Head::HALF_BYTES));
-constexpr int NORMED = Qkv::COLUMNS;  // as of GateUp and Head
+constexpr int NORMED = greatest(Qkv::COLUMNS, greatest(GateUp::COLUMNS, Head::COLUMNS));
+constexpr bool PACKED = Qkv::PACKED;
+static_assert(Output::PACKED == PACKED && GateUp::PACKED == PACKED && Down::PACKED == PACKED && Head::PACKED == PACKED,
+              "inputs are either split into bfloat16 or rounded to integers");
 constexpr int SCRATCH = greatest(2 * ROUND_ROWS * WARPS, WARPS * QUERY_VALUES);
 
 // Words of each exchange, one after the other in one allocation.
@@ -103,10 +152,12 @@ constexpr int GATED_AT = ATTENDED_AT + ATTENDED / 2;
 constexpr int BEST_AT = GATED_AT + INNER / 2;
 constexpr int PARTIAL_AT = BEST_AT + 2 * BLOCKS;
 
-struct Launch {                 // mirrored in decoder.py
+struct Launch {                 // mirrored in launch.py
     const char *stream;         // (BLOCKS, stream_stride) bytes
     u64 stream_stride;
-    const u16 *embedding;       // (VOCABULARY, HIDDEN)
+    const void *embedding;      // (VOCABULARY, HIDDEN) in bfloat16; or codes, with the next three: see packed_matmul.py
+    const u32 *embedding_scales, *embedding_outer_scales;
+    const unsigned char *embedding_high_bits;
     const float *norms;         // (2 * LAYERS + 1, HIDDEN): before attention and before the MLP of each layer; the last
     const float *head_norms;    // (LAYERS, 2, HEAD_SIZE): of queries and of keys
     const float *qkv_bias;      // (LAYERS, QKV_ROWS)
@@ -127,12 +178,25 @@ struct Launch {                 // mirrored in decoder.py
     int absent_block;           // leaves at once, so that the others time out: for tests; -1: none
 };
 
+// The input of a matrix, as tensor cores take it ----------------------------------------------------------------------------
+
+template <int COLUMNS> struct SplitInput { uint2 pairs[COLUMNS / 2]; };  // values and their rests
+template <int COLUMNS> struct PlainInput { uint4 eights[COLUMNS / 8]; };  // pairs in the order 0, 2, 1, 3
+template <int COLUMNS> struct PackedInput {
+    uint4 tiles[COLUMNS / 8];           // of 32 columns four: a lane's upper and lower bytes of the first 16, of the others
+    float scales[COLUMNS / 32];
+};
+template <bool FIRST, class A, class B> struct Choice { using Type = A; };
+template <class A, class B> struct Choice<false, A, B> { using Type = B; };
+template <int COLUMNS> using Activations = typename Choice<PACKED, PackedInput<COLUMNS>, PlainInput<COLUMNS>>::Type;
+using Normed = Choice<PACKED, PackedInput<NORMED>, SplitInput<NORMED>>::Type;
+
 struct Shared {
     char ring[SLOTS][SLOT_BYTES];
     float residual[HIDDEN];
-    u16 normed[NORMED], normed_rest[NORMED];  // residual * norm weight; the factor 1 / RMS is applied to the products
-    u16 attended[Output::COLUMNS];
-    u16 gated[Down::COLUMNS];
+    Normed normed;                      // residual * norm weight; 1 / RMS is applied to the products
+    Activations<Output::COLUMNS> attended;
+    Activations<Down::COLUMNS> gated;
     float scratch[SCRATCH];             // products of (round % 2, row, warp); in attention, values of (warp, query head)
     float query[QUERY_VALUES];
     u16 key[HEAD_SIZE], value[HEAD_SIZE];  // of the current token
@@ -167,10 +231,10 @@ DEVICE void barrier_expect(u64 *barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                  ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
-DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // sleeps for up to 10 microseconds
+DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // may wait for a moment
     u32 passed;
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2, %3;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity), "r"(10000) : "memory");
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity) : "memory");
     return passed;
 }
 DEVICE bool barrier_is_past(u64 *barrier, u32 parity) {  // at this moment
@@ -225,11 +289,30 @@ DEVICE u32 bfloat16_pair(float low, float high) {
 }
 // sums (16, 8) += inputs (16, 16) * weights (8, 16) transposed; lane l has of the inputs the rows l / 4 and l / 4 + 8, of
 // the weights the row l / 4, of the sums the columns l % 4 * 2 and the next.
-DEVICE void multiply_tiles(float (&sums)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+DEVICE void multiply_tiles(float (&sums)[4], uint4 a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
                  " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+// The same of bytes: sums (16, 8) += inputs (16, 32) * weights (8, 32) transposed.
+DEVICE void multiply_bytes(int (&sums)[4], uint4 a, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+DEVICE int sum_of_bytes(u32 bytes, int sum) { return __dp4a((int)bytes, 0x01010101, sum); }
+DEVICE int nearest_integer(float value) { return __float2int_rn(value); }
+DEVICE u32 float16_pair(float low, float high) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+DEVICE float float16_float(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
 }
 #endif
 
@@ -242,9 +325,17 @@ DEVICE float warp_sum(float value) {
     return value;
 }
 
+// Keys and values are bfloat16 or float16.
 DEVICE void unpack(uint4 pairs, float *values) {
-    values[0] = low(pairs.x), values[1] = high(pairs.x), values[2] = low(pairs.y), values[3] = high(pairs.y);
-    values[4] = low(pairs.z), values[5] = high(pairs.z), values[6] = low(pairs.w), values[7] = high(pairs.w);
+    u32 words[4] = {pairs.x, pairs.y, pairs.z, pairs.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        values[2 * i] = CACHE_FLOAT16 ? float16_float((u16)words[i]) : low(words[i]);
+        values[2 * i + 1] = CACHE_FLOAT16 ? float16_float((u16)(words[i] >> 16)) : high(words[i]);
+    }
+}
+DEVICE u32 cache_pair(float low, float high) {
+    return CACHE_FLOAT16 ? float16_pair(low, high) : bfloat16_pair(low, high);
 }
 
 DEVICE float dot8(uint4 pairs, const float *x, float sum) {
@@ -268,23 +359,30 @@ struct Patience {  // of one wait
     u32 tries = 0;
 };
 
+// When a wait began that may go on, or 0 if it has to end. It is not inlined, as its callers are many and call it seldom.
+__device__ __noinline__ long long since_when(int *status, volatile int *halted, long long since, long long limit, int block) {
+    if (*halted) return 0;
+    long long time = now();
+    if (!since) since = time;
+    bool others_gave_up = load_status(status) != NONE;
+    if (!others_gave_up && time - since <= limit) return since;
+    if (claim_status(status, TIMED_OUT)) status[2] = block;
+    *halted = 1;
+    return 0;
+}
+
 // Whether a wait has to end without what it waits for; looks closer at every `often`th try.
 DEVICE bool gave_up(const Block &block, Patience &patience, u32 often = 64) {
     if (++patience.tries % often) return false;
-    if (block.shared.halted) return true;
-    long long time = now();
-    if (!patience.since) patience.since = time;
-    bool others_gave_up = load_status(block.launch.status) != NONE;
-    if (!others_gave_up && time - patience.since <= block.launch.patience) return false;
-    if (claim_status(block.launch.status, TIMED_OUT)) block.launch.status[2] = block.index;
-    block.shared.halted = 1;
-    return true;
+    patience.since =
+        since_when(block.launch.status, &block.shared.halted, patience.since, block.launch.patience, block.index);
+    return !patience.since;
 }
 
 DEVICE bool wait_for(const Block &block, u64 *barrier, u32 parity) {
     Patience patience;
     while (!barrier_passed(barrier, parity))
-        if (gave_up(block, patience, 4)) return false;
+        if (gave_up(block, patience, 16)) return false;
     return true;
 }
 
@@ -361,9 +459,6 @@ struct Producer {
         if (stopped) return;
         stopped = !wait_for(block, &shared.empty[slot], parity);
         if (stopped) return;
-#if HUNGRY_SLOTS > 0
-        if (most_under_way != HEAD_FLIGHT) most_under_way = fewer_filled_than(HUNGRY_SLOTS) ? HUNGRY_FLIGHT : FLIGHT;
-#endif
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             while (under_way >= most_under_way) await_oldest_copy();
@@ -378,7 +473,7 @@ struct Producer {
 
     template <class M> DEVICE void send_matrix(const char *&source, int layer) {
         Share share = share_of<M>(block.index, layer);
-        for (int g = 0; g < share.count; g++, source += 2 * M::HALF_BYTES) send(source, M::HALF_BYTES);
+        for (int i = 0; i < share.count * M::PARTS; i++, source += 2 * M::HALF_BYTES) send(source, M::HALF_BYTES);
     }
 
     DEVICE void send_pages(int layer, int position) {
@@ -418,6 +513,190 @@ struct Producer {
 
 // The consumers ------------------------------------------------------------------------------------------------------------
 
+// What a lane holds of the input of a matrix: `STEPS` of them make the columns that a warp multiplies of a part.
+template <class M, class Input> struct Fragment;
+
+// Where a lane finds a pass's weights, of the row that it reads, and the scales, of the two rows whose sums it gets: those of
+// the warp's first cell.
+struct PassRows { const char *codes, *upper_bits, *scales, *outer_scales; };
+
+// Of bfloat16: eight columns, as the inputs of two multiplications of tiles, of which the first and the ninth row are used;
+// only the lanes 0-3 have columns. Of a split input the two have four columns each, the values in the first row and the
+// rests in the ninth. A plain one is the same for both: the first row has the first four columns, the ninth the others,
+// and of each product the other half is not used.
+template <class M, class Part> struct BfloatFragment {
+    static constexpr int STEPS = M::CELLS, STEP_COLUMNS = M::CELL;
+    static constexpr int CHAINS = M::BATCH > 1 ? 1 : 2;  // sums that do not wait for each other
+    struct Sums { float tiles[CHAINS][2][4]; };
+
+    static DEVICE void multiply(const Part &x, int step, const Block &, const PassRows (&rows)[M::BATCH], Sums (&sums)[M::BATCH]) {
+#pragma unroll
+        for (int b = 0; b < M::BATCH; b++) {
+            uint4 w = *(const uint4 *)(rows[b].codes + step * M::ROWS * M::CELL_BYTES);
+            multiply_tiles(sums[b].tiles[step % CHAINS][0], x.first, w.x, w.y);
+            multiply_tiles(sums[b].tiles[step % CHAINS][1], x.second, w.z, w.w);
+        }
+    }
+    // put(row of the batch, this warp's part of its product), once for each row: the lanes 0-3 have two rows of a pass each.
+    template <class Put> static DEVICE void put_products(const Sums (&sums)[M::BATCH], const Block &block, Put put) {
+        if (2 * block.lane >= M::PASS_ROWS) return;
+#pragma unroll
+        for (int b = 0; b < M::BATCH; b++)
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                float product = 0;
+#pragma unroll
+                for (int c = 0; c < CHAINS; c++) product += Part::sum(sums[b].tiles[c][0], sums[b].tiles[c][1], i);
+                if (2 * block.lane + i < M::PASS_ROWS) put(b * M::PASS_ROWS + 2 * block.lane + i, product);
+            }
+    }
+};
+template <class M, int COLUMNS> struct Fragment<M, SplitInput<COLUMNS>> : BfloatFragment<M, Fragment<M, SplitInput<COLUMNS>>> {
+    uint4 first = {}, second = {};
+    DEVICE Fragment() {}
+    DEVICE Fragment(const SplitInput<COLUMNS> &input, int column, int, int lane) {
+        if (lane >= 4) return;
+        const uint4 *source = (const uint4 *)(input.pairs + column / 2) + 2 * lane;
+        first = source[0], second = source[1];
+    }
+    static DEVICE float sum(const float *of_first, const float *of_second, int i) {
+        return (of_first[i] + of_first[i + 2]) + (of_second[i] + of_second[i + 2]);
+    }
+};
+template <class M, int COLUMNS> struct Fragment<M, PlainInput<COLUMNS>> : BfloatFragment<M, Fragment<M, PlainInput<COLUMNS>>> {
+    union { uint4 first, second; };
+    DEVICE Fragment() : first{} {}
+    DEVICE Fragment(const PlainInput<COLUMNS> &input, int column, int, int lane) : first{} {
+        if (lane < 4) first = input.eights[column / 8 + lane];
+    }
+    static DEVICE float sum(const float *of_first, const float *of_second, int i) { return of_first[i] + of_second[i + 2]; }
+};
+
+// Of packed weights: the lanes 4 i to 4 i + 3 have the columns of the i-th of eight scales, in the rows i and i + 8.
+template <class M, int COLUMNS> struct Fragment<M, PackedInput<COLUMNS>> {
+    static constexpr int STEP_COLUMNS = 8 * M::SCALE_COLUMNS, STEP_CELLS = STEP_COLUMNS / M::CELL;
+    static constexpr int STEPS = (M::CELLS + STEP_CELLS - 1) / STEP_CELLS;
+    uint4 tile = {};
+    float scale = 0, sum = 0;                    // the sum of the inputs, for minimums
+    struct Sums { float rows[2]; };
+
+    DEVICE Fragment() {}
+    DEVICE Fragment(const PackedInput<COLUMNS> &input, int column, int step, int lane) {
+        int at = lane / 4 * M::SCALE_COLUMNS;
+        bool inside = STEPS * STEP_CELLS == M::CELLS || step * STEP_COLUMNS + at < M::CELLS * M::CELL;
+        int block = (column + (inside ? at : 0)) / 32;
+        tile = input.tiles[block * 4 + lane % 4], scale = inside ? input.scales[block] : 0.f;
+        if (!inside || (M::SCALE_COLUMNS == 16 && at % 32 != 0)) tile.x = tile.y = 0;
+        if (!inside || (M::SCALE_COLUMNS == 16 && at % 32 == 0)) tile.z = tile.w = 0;
+        if (M::MINIMUMS) {
+            int upper = sum_of_bytes(tile.x, sum_of_bytes(tile.z, 0)), lower = sum_of_bytes(tile.y, sum_of_bytes(tile.w, 0));
+            int total = upper * 128 + lower;
+            total += from_lane_xor(total, 1);
+            total += from_lane_xor(total, 2);
+            sum = (float)total * scale;
+        }
+        scale *= M::CODE_UNIT;
+    }
+
+    DEVICE uint4 only_of(int block, int lane) const {  // zero but in the rows of one of the blocks of 32 columns
+        bool mine = lane / (4 * 32 / M::SCALE_COLUMNS) == block;
+        return {mine ? tile.x : 0, mine ? tile.y : 0, mine ? tile.z : 0, mine ? tile.w : 0};
+    }
+
+    // Codes as bytes: of the columns below, then of those above.
+    static DEVICE uint4 codes(const PassRows &rows, int cell) {
+        const char *source = rows.codes + cell * M::ROWS * M::CELL_BYTES;
+        if (M::BITS == 8) return *(const uint4 *)source;
+        uint2 pairs = *(const uint2 *)source;
+        if (M::BITS == 6) {
+            u32 upper = *(const u32 *)(rows.upper_bits + cell * M::ROWS * 16);
+            return {(pairs.x & 0x0f0f0f0fu) << 2 | (upper & 0x03030303u) << 6,
+                    (pairs.y & 0x0f0f0f0fu) << 2 | (upper & 0x30303030u) << 2,
+                    (pairs.x & 0xf0f0f0f0u) >> 2 | (upper & 0x0c0c0c0cu) << 4,
+                    (pairs.y & 0xf0f0f0f0u) >> 2 | (upper & 0xc0c0c0c0u)};
+        }
+        if (M::CODE_UNIT != 1.f)
+            return {pairs.x << 4 & 0xf0f0f0f0u, pairs.y << 4 & 0xf0f0f0f0u, pairs.x & 0xf0f0f0f0u, pairs.y & 0xf0f0f0f0u};
+        return {pairs.x & 0x0f0f0f0fu, pairs.y & 0x0f0f0f0fu, pairs.x >> 4 & 0x0f0f0f0fu, pairs.y >> 4 & 0x0f0f0f0fu};
+    }
+
+    // Add a row's products; of the scales in a word, the `number`th is this lane's.
+    DEVICE void add(float &row, int products, u32 word, u32 minimums, u32 outer, int number) const {
+        float factor, minimum = 0;
+        if (!M::K) {
+            factor = float16_float((u16)(word >> 16 * number)), minimum = float16_float((u16)(minimums >> 16 * number));
+        } else if (M::BITS == 4) {
+            u32 pair = word >> 16 * number;
+            factor = float16_float((u16)outer) * (float)(pair & 255), minimum = float16_float((u16)(outer >> 16)) * (float)(pair >> 8 & 255);
+        } else {
+            factor = float16_float((u16)outer) * (float)((int)(word << (24 - 8 * number)) >> 24);
+            minimum = float16_float((u16)(outer >> 16)) * (float)(minimums >> number / 2 * 16 & 255);
+        }
+        row = fmaf(factor * scale, (float)products, row);
+        if (M::MINIMUMS) row = fmaf(minimum, sum, row);
+    }
+
+    static DEVICE void multiply(const Fragment &x, int step, const Block &block, const PassRows (&rows)[M::BATCH],
+                                Sums (&sums)[M::BATCH]) {
+        int tiles[M::BATCH][4] = {};
+#pragma unroll
+        for (int cell = step * STEP_CELLS; cell < least((step + 1) * STEP_CELLS, M::CELLS); cell++) {
+            int number = 2 * (cell - step * STEP_CELLS);
+            uint4 below = x.only_of(number, block.lane), above = x.only_of(number + 1, block.lane);
+            uint4 w[M::BATCH];
+#pragma unroll
+            for (int b = 0; b < M::BATCH; b++) w[b] = codes(rows[b], cell), multiply_bytes(tiles[b], below, w[b].x, w[b].y);
+#pragma unroll
+            for (int b = 0; b < M::BATCH; b++) multiply_bytes(tiles[b], above, w[b].z, w[b].w);  // after others' first ones
+        }
+        constexpr int SCALES = M::CELL / M::SCALE_COLUMNS;  // of a word
+        int cell = least(step * STEP_CELLS + block.lane / 4 / SCALES, M::CELLS - 1), number = block.lane / 4 % SCALES;
+        int outer_cell = (block.warp % (WARPS / 2) * M::CELLS + cell) / 4;
+#pragma unroll
+        for (int b = 0; b < M::BATCH; b++) {
+            const char *scales = rows[b].scales + cell * M::ROWS * 4 * M::WORDS;
+            uint4 words = {};                               // of the first row its scales and minimums, then of the second
+            if (M::WORDS == 2) words = *(const uint4 *)scales;
+            else words.x = ((const uint2 *)scales)->x, words.z = ((const uint2 *)scales)->y;
+            uint2 outer = {};
+            if (M::K) outer = *(const uint2 *)(rows[b].outer_scales + outer_cell * M::ROWS * 4);
+            x.add(sums[b].rows[0], tiles[b][0] * 128 + tiles[b][2], words.x, words.y, outer.x, number);
+            x.add(sums[b].rows[1], tiles[b][1] * 128 + tiles[b][3], words.z, words.w, outer.y, number);
+        }
+    }
+
+    // The sum over the lanes of equal lane % 4. Two lanes share the work of two rows: each keeps the sum of one of them.
+    template <class Put> static DEVICE void put_products(const Sums (&sums)[M::BATCH], const Block &block, Put put) {
+        constexpr int KEPT = M::BATCH > 2 ? 8 : M::BATCH > 1 ? 4 : 2, ROUNDS = (2 * M::BATCH + KEPT - 1) / KEPT;
+#pragma unroll
+        for (int r = 0; r < ROUNDS; r++) {
+            float rows[KEPT];
+#pragma unroll
+            for (int i = 0; i < KEPT; i++) {
+                int b = (r * KEPT + i) / 2;
+                rows[i] = b < M::BATCH ? sums[b < M::BATCH ? b : 0].rows[i % 2] : 0.f;
+            }
+            int mask = 16, number = 0, count = KEPT;
+#pragma unroll
+            for (; count > 1; count /= 2, mask /= 2) {
+                bool upper = block.lane & mask;
+                number = 2 * number + upper;
+#pragma unroll
+                for (int i = 0; i < count / 2; i++) {
+                    float kept = upper ? rows[count / 2 + i] : rows[i], given = upper ? rows[i] : rows[count / 2 + i];
+                    rows[i] = kept + from_lane_xor(given, mask);
+                }
+            }
+#pragma unroll
+            for (; mask >= 4; mask /= 2) rows[0] += from_lane_xor(rows[0], mask);
+            int at = r * KEPT + number, row = at / 2 * M::PASS_ROWS + block.lane % 4 * 2 + at % 2;
+            constexpr int SHARERS = 8 / KEPT;  // lanes that end with the same sum
+            bool first = block.lane / 4 % SHARERS == 0, has_row = at < 2 * M::BATCH && block.lane % 4 * 2 < M::PASS_ROWS;
+            if (first && has_row) put(row, rows[0]);
+        }
+    }
+};
+
 struct Consumer : Block {
     int slot = 0;
     u32 parity = 0;
@@ -429,42 +708,55 @@ struct Consumer : Block {
 
     // The ring -----------------------------------------------------------------------------------------------------------
 
-    DEVICE const char *slot_at(int ahead) { return shared.ring[slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS]; }
+    DEVICE int slot_ahead(int ahead) { return slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS; }
     DEVICE const char *await_slot(int ahead = 0) {
-        int at = slot + ahead < SLOTS ? slot + ahead : slot + ahead - SLOTS;
+        int at = slot_ahead(ahead);
         wait_for(*this, &shared.full[at][warp / (WARPS / 2)], at < slot ? parity ^ 1 : parity);
         return shared.ring[at];
     }
+    DEVICE void await_slots(int count) {  // a lane for each
+        if (lane < count) await_slot(lane);
+        warp_sync();
+    }
     DEVICE void release_slots(int count = 1) {
         warp_sync();
-        for (int i = 0; i < count; i++) {
-            if (lane == 0) barrier_arrive(&shared.empty[slot]);
-            if (++slot == SLOTS) slot = 0, parity ^= 1;
-        }
+        if (lane < count) barrier_arrive(&shared.empty[slot_ahead(lane)]);
+        slot += count;
+        if (slot >= SLOTS) slot -= SLOTS, parity ^= 1;
     }
 
     // The exchange -------------------------------------------------------------------------------------------------------
 
-    // Wait for COUNT words (even) at `from`; store(i, pair, two words) for the thread's pairs, the i-th of which is `pair`.
-    template <int COUNT, class Store> DEVICE void gather(int from, Store store) {
-        constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
+    // Wait for COUNT words (even) at `from`; store(i, number, pairs of words) for the thread's words, TOGETHER pairs at a
+    // time, the i-th of which are the `number`th of all: as often for all threads, with zeros beyond the last.
+    template <int COUNT, int TOGETHER, class Store> DEVICE void gather(int from, Store store) {
+        constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + TOGETHER * THREADS - 1) / (TOGETHER * THREADS);
+        constexpr int ROUNDS = PACKED ? (EACH + 7) / 8 : 1, ROUND = (EACH + ROUNDS - 1) / ROUNDS;  // registers are few
         const Word *words = launch.exchange + from;
-        auto has = [&](int i) { return PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS; };
-        uint4 two[EACH];
-        Patience patience;
-        bool complete;
-        do {
-            complete = true;
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (has(i)) two[i] = get_two(words + 2 * (thread + i * THREADS));
+        for (int first = 0; first < EACH; first += ROUND) {
+            auto pair = [&](int i, int k) { return (thread + (first + i) * THREADS) * TOGETHER + k; };
+            auto has = [&](int i) { return PAIRS % (TOGETHER * THREADS) == 0 || pair(i, TOGETHER - 1) < PAIRS; };
+            uint4 two[ROUND][TOGETHER] = {};
+            Patience patience;
+            bool complete;
+            do {
+                complete = true;
 #pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (has(i)) complete &= (two[i].y == tag) & (two[i].w == tag);
-        } while (!complete && !gave_up(*this, patience));
+                for (int i = 0; i < ROUND; i++)
 #pragma unroll
-        for (int i = 0; i < EACH; i++)
-            if (has(i)) store(i, thread + i * THREADS, two[i]);
+                    for (int k = 0; k < TOGETHER; k++)
+                        if (first + i < EACH && has(i)) two[i][k] = get_two(words + 2 * pair(i, k));
+#pragma unroll
+                for (int i = 0; i < ROUND; i++)
+#pragma unroll
+                    for (int k = 0; k < TOGETHER; k++)
+                        if (first + i < EACH && has(i)) complete &= (two[i][k].y == tag) & (two[i][k].w == tag);
+            } while (!complete && !gave_up(*this, patience));
+#pragma unroll
+            for (int i = 0; i < ROUND; i++)
+                if (first + i < EACH) store(first + i, thread + (first + i) * THREADS, two[i]);
+        }
     }
 
     DEVICE uint4 await_two(const Word *words) {
@@ -480,28 +772,64 @@ struct Consumer : Block {
 
     // The residual and its norm ------------------------------------------------------------------------------------------
 
-    static constexpr int PAIRS_EACH = (HIDDEN / 2 + THREADS - 1) / THREADS;
+    static constexpr int SIDE = PACKED ? 4 : 2;  // values of the residual that a thread has side by side
+    static constexpr int SIDES_EACH = (HIDDEN / SIDE + THREADS - 1) / THREADS;
 
-    struct NormWeights { float2 pairs[PAIRS_EACH]; };  // read before waiting for what they multiply
+    struct __align__(4 * SIDE) Side { float x[SIDE]; };
+    struct NormWeights { Side sides[SIDES_EACH]; };  // read before waiting for what they multiply
 
-    DEVICE NormWeights load_norm(int number) {
-        NormWeights weights;
-        const float2 *source = (const float2 *)(launch.norms + number * HIDDEN);
+    DEVICE NormWeights load_norm(int norm) {
+        NormWeights weights = {};
+        const Side *source = (const Side *)(launch.norms + norm * HIDDEN);
 #pragma unroll
-        for (int i = 0; i < PAIRS_EACH; i++) {
-            int pair = thread + i * THREADS;
-            weights.pairs[i] = pair < HIDDEN / 2 ? source[pair] : float2{0, 0};
+        for (int i = 0; i < SIDES_EACH; i++) {
+            int number = thread + i * THREADS;
+            if (number < HIDDEN / SIDE) weights.sides[i] = source[number];
         }
         return weights;
     }
 
-    DEVICE float keep_pair(int pair, float first, float second, float2 weights) {
-        *(float2 *)(shared.residual + 2 * pair) = {first, second};
-        float x = first * weights.x, y = second * weights.y;
-        u32 rounded = bfloat16_pair(x, y);
-        *(u32 *)(shared.normed + 2 * pair) = rounded;
-        *(u32 *)(shared.normed_rest + 2 * pair) = bfloat16_pair(x - low(rounded), y - high(rounded));
-        return fmaf(first, first, second * second);
+    DEVICE float keep_side(int number, const Side &values, const Side &weights) {
+        if (number < HIDDEN / SIDE) ((Side *)shared.residual)[number] = values;
+        float x[SIDE], squares = 0;
+#pragma unroll
+        for (int i = 0; i < SIDE; i++) x[i] = values.x[i] * weights.x[i], squares = fmaf(values.x[i], values.x[i], squares);
+        keep(shared.normed, SIDE * number, x);
+        return squares;
+    }
+
+    // Some of a matrix's input: all lanes of a warp call it, in order, with zeros beyond the last column.
+    template <int COLUMNS> DEVICE void keep(SplitInput<COLUMNS> &input, int column, const float (&x)[2]) {
+        u32 rounded = bfloat16_pair(x[0], x[1]);
+        uint2 split = {rounded, bfloat16_pair(x[0] - low(rounded), x[1] - high(rounded))};
+        if (column < COLUMNS) input.pairs[column / 2] = split;
+    }
+    template <int COLUMNS> DEVICE void keep(PlainInput<COLUMNS> &input, int column, u32 first, u32 second) {
+        if (column >= COLUMNS) return;
+        u32 *pairs = (u32 *)(input.eights + column / 8) + column % 8 / 4;
+        pairs[0] = first, pairs[2] = second;
+    }
+    template <int COLUMNS> DEVICE void keep(PackedInput<COLUMNS> &input, int column, const float (&x)[4]) {
+        constexpr int MOST = 127 * 128;
+        int most_bits = 0;  // compared as bits, so that what is no number stays none
+#pragma unroll
+        for (int i = 0; i < 4; i++) most_bits = greatest(most_bits, (int)(float_bits(x[i]) & 0x7fffffffu));
+#pragma unroll
+        for (int mask = 1; mask < 8; mask <<= 1) most_bits = greatest(most_bits, from_lane_xor(most_bits, mask));
+        float most = bits_float((u32)most_bits), factor = most > 1e-30f ? __fdividef((float)MOST, most) : 0.f;
+        u32 upper = 0, lower = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int value = nearest_integer(x[i] * factor), above = (value + 64) >> 7;
+            upper |= (u32)(above & 255) << 8 * i, lower |= (u32)((value - above * 128) & 255) << 8 * i;
+        }
+        if (column >= COLUMNS) return;
+        ((uint2 *)(input.tiles + column / 32 * 4 + column % 16 / 4))[column % 32 / 16] = {upper, lower};
+        if (column % 32 == 0) input.scales[column / 32] = most * (1.f / MOST);
+    }
+    template <int COLUMNS> DEVICE void keep(PackedInput<COLUMNS> &input, int column, u32 first, u32 second) {
+        float x[4] = {low(first), high(first), low(second), high(second)};
+        keep(input, column, x);
     }
 
     DEVICE void finish_norm(float squares) {
@@ -514,14 +842,41 @@ struct Consumer : Block {
         scale = rsqrtf(sum * (1.f / HIDDEN) + EPSILON);
     }
 
+    // A value of a token's row of the embedding.
+    DEVICE float embedded(int id, int column) {
+        if (EMBEDDING_BITS == 16) return bits_float((u32)((const u16 *)launch.embedding)[(u64)id * HIDDEN + column] << 16);
+        constexpr int CELLS = (HIDDEN + 63) / 64, UPPER = EMBEDDING_BITS > 4 ? EMBEDDING_BITS - 4 : 1, UPPER_BYTES = 8 * UPPER;
+        u64 cell = (u64)id * CELLS + column / 64;
+        int above = column % 64 / 32, at = column % 32, code;
+        if (EMBEDDING_BITS == 8) {
+            code = ((const signed char *)launch.embedding)[cell * 64 + column % 64];
+        } else {
+            code = ((const unsigned char *)launch.embedding)[cell * 32 + at] >> 4 * above & 15;
+            if (EMBEDDING_BITS > 4) {
+                int upper = launch.embedding_high_bits[cell * UPPER_BYTES + at % UPPER_BYTES] >> at / UPPER_BYTES * 2 * UPPER;
+                code |= (upper >> above * UPPER & ((1 << UPPER) - 1)) << 4;
+            }
+        }
+        u32 word = launch.embedding_scales[cell], outer = 0;
+        if (EMBEDDING_SCALES == 1) outer = launch.embedding_outer_scales[cell];
+        if (EMBEDDING_SCALES >= 2) outer = launch.embedding_outer_scales[(u64)id * (CELLS / 4) + column / 256];
+        float value = (float)(code - EMBEDDING_ZERO);
+        if (EMBEDDING_SCALES == 3) return value * float16_float((u16)outer) * (float)((int)(word << (24 - column % 64 / 16 * 8)) >> 24);
+        u32 half = word >> 16 * above;
+        if (EMBEDDING_SCALES == 2)
+            return value * (float16_float((u16)outer) * (float)(half & 255)) + float16_float((u16)(outer >> 16)) * (float)(half >> 8 & 255);
+        return value * float16_float((u16)half) + (EMBEDDING_SCALES == 1 ? float16_float((u16)(outer >> 16 * above)) : 0.f);
+    }
+
     DEVICE void embed(int id) {
         NormWeights weights = load_norm(0);
-        const u32 *row = (const u32 *)(launch.embedding + (u64)id * HIDDEN);
         float squares = 0;
 #pragma unroll
-        for (int i = 0; i < PAIRS_EACH; i++) {
-            int pair = thread + i * THREADS;
-            if (pair < HIDDEN / 2) squares += keep_pair(pair, low(row[pair]), high(row[pair]), weights.pairs[i]);
+        for (int i = 0; i < SIDES_EACH; i++) {
+            int number = thread + i * THREADS;
+            Side values = {};
+            for (int k = 0; k < SIDE && number < HIDDEN / SIDE; k++) values.x[k] = embedded(id, SIDE * number + k);
+            squares += keep_side(number, values, weights.sides[i]);
         }
         finish_norm(squares);
     }
@@ -529,74 +884,81 @@ struct Consumer : Block {
     DEVICE void gather_residual(int from, int norm) {
         NormWeights weights = load_norm(norm);
         float squares = 0;
-        gather<HIDDEN>(from, [&](int i, int pair, uint4 two) {
-            squares += keep_pair(pair, bits_float(two.x), bits_float(two.z), weights.pairs[i]);
+        gather<HIDDEN, SIDE / 2>(from, [&](int i, int number, const uint4 (&two)[SIDE / 2]) {
+            Side values;
+#pragma unroll
+            for (int k = 0; k < SIDE; k++) values.x[k] = bits_float(k % 2 ? two[k / 2].z : two[k / 2].x);
+            squares += keep_side(number, values, weights.sides[i]);
         });
         finish_norm(squares);
     }
 
-    template <int COUNT> DEVICE void gather_activations(int from, u16 *target) {
-        gather<COUNT / 2>(from, [&](int, int pair, uint4 two) { *(uint2 *)(target + 4 * pair) = {two.x, two.z}; });
+    template <int COUNT, class Input> DEVICE void gather_activations(int from, Input &input) {
+        gather<COUNT / 2, 1>(from, [&](int, int number, const uint4 (&two)[1]) {
+            keep(input, 4 * number, two[0].x, two[0].z);
+        });
         consumers_sync();
     }
 
     // Matrices -----------------------------------------------------------------------------------------------------------
 
-    struct Fragment { uint4 value, rest; };  // eight columns of the input; only the lanes 0-3 have one
-
-    template <bool WITH_REST> DEVICE Fragment load_fragment(const u16 *input, const u16 *rest, int column) {
-        Fragment fragment = {};
-        if (lane < 4) {
-            fragment.value = *(const uint4 *)(input + column + lane * 8);
-            if (WITH_REST) fragment.rest = *(const uint4 *)(rest + column + lane * 8);
-        }
-        return fragment;
+    // The half of a slot and the row in it of a pass's row; the rows of missing groups are multiplied and not used.
+    template <class M> DEVICE const char *locate(int pass, int row, int groups, int &row_of_group) {
+        int of_batch = pass * M::PASS_ROWS + row, group = of_batch / M::ROWS;
+        bool missing = group >= groups || row >= M::PASS_ROWS;
+        row_of_group = missing ? 0 : of_batch % M::ROWS;
+        return shared.ring[slot_ahead(missing ? 0 : group)] + warp / (WARPS / 2) * M::HALF_BYTES;
     }
 
-    // One pass: eight rows in PASS_GROUPS slots, or as many as there are. The lanes 0-3 return two rows' products each.
-    template <class M, class Fragments> DEVICE float2 multiply_pass(Fragments fragment, int groups) {
-        for (int i = 0; i < groups; i++) await_slot(i);
-        int row = lane / 4, group = row / M::ROWS;  // the rows of missing groups are multiplied and not used
-        const char *weights = slot_at(group < groups ? group : 0) + lane % 4 * 16;
-        weights += (warp * M::COLUMN_STEPS * M::ROWS + row % M::ROWS) * (COLUMN_BLOCK * 2);
-        float sums[4][4] = {};
-#pragma unroll
-        for (int i = 0; i < M::COLUMN_STEPS; i++) {
-            Fragment x = fragment(i);
-            uint4 w = *(const uint4 *)(weights + i * M::ROWS * (COLUMN_BLOCK * 2));
-            multiply_tiles(sums[i % 2 * 2], x.value.x, x.rest.x, x.value.y, x.rest.y, w.x, w.y);
-            multiply_tiles(sums[i % 2 * 2 + 1], x.value.z, x.rest.z, x.value.w, x.rest.w, w.z, w.w);
-        }
-        release_slots(groups);
-#pragma unroll
-        for (int i = 0; i < 4; i++) sums[0][i] = (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]);
-        return {sums[0][0] + sums[0][2], sums[0][1] + sums[0][3]};
+    template <class M> DEVICE PassRows pass_rows(int pass, int groups) {
+        int cells = warp % (WARPS / 2) * M::CELLS * M::ROWS, read_row, sums_row;  // rows of cells before the warp's
+        const char *read = locate<M>(pass, lane / 4, groups, read_row);
+        const char *sums = locate<M>(pass, lane % 4 * 2, groups, sums_row);
+        return {read + (cells + read_row) * M::CELL_BYTES + lane % 4 * (M::CELL_BYTES / 4),
+                read + M::UPPER_AT + (cells + read_row) * 16 + lane % 4 * 4,
+                sums + M::SCALES_AT + (cells + sums_row) * 4 * M::WORDS, sums + M::OUTER_AT + sums_row * 4};
     }
 
-    // Multiply this block's rows of a matrix with an input (and its rest, if float32 was split into two) and call
-    // finish(first row of the block's, number of rows, their products) once for every ROUND_ROWS rows at most.
-    template <class M, bool WITH_REST, class Finish>
-    DEVICE void multiply(const u16 *input, const u16 *rest, int layer, Finish finish) {
-        constexpr bool IN_REGISTERS = M::COLUMN_STEPS * (WITH_REST ? 8 : 4) <= 64;
+    // Multiply up to BATCH_GROUPS groups; products[row * WARPS] gets this warp's part of each row's product.
+    template <class M, class Piece, class Fragments>
+    DEVICE void multiply_batch(Fragments fragment, int groups, float *products) {
+        typename Piece::Sums sums[M::BATCH] = {};
+        for (int part = 0; part < M::PARTS; part++) {
+            PassRows rows[M::BATCH];
+#pragma unroll
+            for (int b = 0; b < M::BATCH; b++) rows[b] = pass_rows<M>(b, groups);
+            await_slots(groups);
+#pragma unroll
+            for (int step = 0; step < Piece::STEPS; step++) Piece::multiply(fragment(part, step), step, *this, rows, sums);
+            release_slots(groups);
+        }
+        Piece::put_products(sums, *this, [&](int row, float product) {
+            if (row < groups * M::ROWS) products[row * WARPS] = product;
+        });
+    }
+
+    // Multiply this block's rows of a matrix with an input and call finish(first row, number of rows, their products) once
+    // for every ROUND_ROWS rows at most.
+    template <class M, class Input, class Finish> DEVICE void multiply(const Input &input, int layer, Finish finish) {
+        using Piece = Fragment<M, Input>;
+        constexpr bool IN_REGISTERS = M::PARTS == 1 && Piece::STEPS * sizeof(Piece) <= 256;
         Share share = share_of<M>(index, layer);
-        int columns = warp * M::COLUMN_STEPS * COLUMN_BLOCK;
-        auto load = [&](int i) { return load_fragment<WITH_REST>(input, rest, columns + i * COLUMN_BLOCK); };
-        Fragment kept[IN_REGISTERS ? M::COLUMN_STEPS : 1];
+        auto load = [&](int part, int step) {
+            int column = part * M::PART_COLUMNS + warp * M::CELLS * M::CELL + step * Piece::STEP_COLUMNS;
+            return Piece(input, column, step, lane);
+        };
+        Piece kept[IN_REGISTERS ? Piece::STEPS : 1];
         if (IN_REGISTERS)
 #pragma unroll
-            for (int i = 0; i < M::COLUMN_STEPS; i++) kept[i] = load(i);
-        auto fragment = [&](int i) { return IN_REGISTERS ? kept[i] : load(i); };
+            for (int step = 0; step < Piece::STEPS; step++) kept[step] = load(0, step);
+        auto fragment = [&](int part, int step) { return IN_REGISTERS ? kept[step] : load(part, step); };
         if (PAUSE_SLOTS && thread == 0) shared.exchanging = 0;
         float *products = shared.scratch;
         for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
             int end = least(share.count, first + M::ROUND_GROUPS);
-#pragma unroll 2
-            for (int g = first; g < end; g += M::PASS_GROUPS) {
-                int groups = least(M::PASS_GROUPS, end - g);
-                float2 two = multiply_pass<M>(fragment, groups);
-                int row = lane * 2;
-                if (row < groups * M::ROWS) products[((g - first) * M::ROWS + row) * WARPS + warp] = two.x;
-                if (row + 1 < groups * M::ROWS) products[((g - first) * M::ROWS + row + 1) * WARPS + warp] = two.y;
+            for (int g = first; g < end; g += M::BATCH_GROUPS) {
+                int groups = least(M::BATCH_GROUPS, end - g);
+                multiply_batch<M, Piece>(fragment, groups, products + (g - first) * M::ROWS * WARPS + warp);
             }
             consumers_sync();
             finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
@@ -611,7 +973,7 @@ struct Consumer : Block {
     }
 
     DEVICE void project_qkv(int layer) {
-        multiply<Qkv, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
+        multiply<Qkv>(shared.normed, layer, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= QKV_ROWS) return;
             float bias = QKV_BIAS ? launch.qkv_bias[layer * QKV_ROWS + row] : 0.f;
@@ -620,8 +982,8 @@ struct Consumer : Block {
     }
 
     // A projection back to the residual, which is added; `site` is 0 after attention, 1 after the MLP.
-    template <class M> DEVICE void project_back(const u16 *input, int layer, int site, int at) {
-        multiply<M, false>(input, 0, layer, [&](int first, int rows, const float *products) {
+    template <class M, class Input> DEVICE void project_back(const Input &input, int layer, int site, int at) {
+        multiply<M>(input, layer, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= HIDDEN) return;
             float value = product(products, thread) + shared.residual[row];
@@ -639,7 +1001,7 @@ struct Consumer : Block {
     }
 
     DEVICE void project_gate_up(int layer) {
-        multiply<GateUp, true>(shared.normed, shared.normed_rest, layer, [&](int first, int rows, const float *products) {
+        multiply<GateUp>(shared.normed, layer, [&](int first, int rows, const float *products) {
             int unit = first / 2 + 2 * thread;
             if (4 * thread >= rows || unit >= INNER) return;
             float low_unit = gated_unit(products, 2 * thread), high_unit = gated_unit(products, 2 * thread + 1);
@@ -761,8 +1123,8 @@ struct Consumer : Block {
 
     DEVICE void store_part(u16 *head, const HeadPart &x) {
         if (2 * lane >= HALF) return;
-        *(u32 *)(head + 2 * lane) = bfloat16_pair(x.first.x, x.first.y);
-        *(u32 *)(head + HALF + 2 * lane) = bfloat16_pair(x.second.x, x.second.y);
+        *(u32 *)(head + 2 * lane) = cache_pair(x.first.x, x.first.y);
+        *(u32 *)(head + HALF + 2 * lane) = cache_pair(x.second.x, x.second.y);
     }
 
     // This head's queries, and if it is this member's the current token's key and value, into shared memory.
@@ -870,46 +1232,49 @@ struct Consumer : Block {
         put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(low / sum, high / sum));
     }
 
-    // Gather all heads' values of few chunks, and merge them in order on the way.
-    template <int CHUNKS> DEVICE void gather_chunks() {
-        for (int part = thread; part < ATTENDED / 4; part += THREADS) {  // four values
-            int head = part * 4 / HEAD_SIZE, at = part * 4 % HEAD_SIZE / 2;
-            uint4 values[CHUNKS], weights[CHUNKS];
-            Patience patience;
-            bool complete;
-            do {
-                complete = true;
+    // Four values of all heads', merged in order from few chunks.
+    DEVICE uint2 merged_chunks(int part, int chunks) {
+        int head = part * 4 / HEAD_SIZE, at = part * 4 % HEAD_SIZE / 2;
+        uint4 values[DIRECT_CHUNKS] = {}, weights[DIRECT_CHUNKS] = {};
+        Patience patience;
+        bool complete;
+        do {
+            complete = true;
 #pragma unroll
-                for (int c = 0; c < CHUNKS; c++) {
-                    const Word *words = launch.exchange + partial_at(head / QUERIES, c, head % QUERIES);
-                    values[c] = get_two(words + at), weights[c] = get_two(words + HALF);
-                }
-#pragma unroll
-                for (int c = 0; c < CHUNKS; c++)
-                    complete &= (values[c].y == tag) & (values[c].w == tag) & (weights[c].y == tag) & (weights[c].w == tag);
-            } while (!complete && !gave_up(*this, patience));
-            float maximum = LOWEST, sum = 0, x[4] = {};
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++) maximum = fmaxf(maximum, bits_float(weights[c].x));
-#pragma unroll
-            for (int c = 0; c < CHUNKS; c++) {
-                float weight = exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
-                sum += weight;
-                x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
-                x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
+            for (int c = 0; c < DIRECT_CHUNKS; c++) {
+                const Word *words = launch.exchange + partial_at(head / QUERIES, c, head % QUERIES);
+                if (c < chunks) values[c] = get_two(words + at), weights[c] = get_two(words + HALF);
             }
-            float factor = 1.f / sum;
-            uint2 rounded = {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
-            *(uint2 *)(shared.attended + 4 * part) = rounded;
+#pragma unroll
+            for (int c = 0; c < DIRECT_CHUNKS; c++)
+                complete &= c >= chunks || ((values[c].y == tag) & (values[c].w == tag) & (weights[c].y == tag) & (weights[c].w == tag));
+        } while (!complete && !gave_up(*this, patience));
+        float maximum = LOWEST, sum = 0, x[4] = {};
+#pragma unroll
+        for (int c = 0; c < DIRECT_CHUNKS; c++)
+            if (c < chunks) maximum = fmaxf(maximum, bits_float(weights[c].x));
+#pragma unroll
+        for (int c = 0; c < DIRECT_CHUNKS; c++) {
+            float weight = c < chunks ? exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z) : 0.f;
+            sum += weight;
+            x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
+            x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
         }
-        consumers_sync();
+        float factor = 1.f / sum;
+        return {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
     }
 
     DEVICE void gather_attended(const AttentionShare &share) {
-        if (!share.merged_by_all()) gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
-        else if (share.partials() == 2) gather_chunks<2>();
-        else if (share.partials() == 3) gather_chunks<3>();
-        else gather_chunks<4>();
+        if (!share.merged_by_all()) {
+            gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
+            return;
+        }
+        for (int first = 0; first < ATTENDED / 4; first += THREADS) {
+            int part = first + thread;
+            uint2 four = part < ATTENDED / 4 ? merged_chunks(part, share.partials()) : uint2{0, 0};
+            keep(shared.attended, 4 * part, four.x, four.y);
+        }
+        consumers_sync();
     }
 
     DEVICE void attention(int layer, int position) {
@@ -955,7 +1320,7 @@ struct Consumer : Block {
         float *scores = watched ? launch.scores + (u64)(step - launch.scores_from) * VOCABULARY : 0;
         float best = -INFINITE;
         int id = VOCABULARY;
-        multiply<Head, true>(shared.normed, shared.normed_rest, LAYERS, [&](int first, int rows, const float *products) {
+        multiply<Head>(shared.normed, LAYERS, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= VOCABULARY) return;
             float score = product(products, thread) * scale;
@@ -995,8 +1360,9 @@ struct Consumer : Block {
     // All ---------------------------------------------------------------------------------------------------------------
 
     DEVICE void run_layers(int position) {
-        for (int layer = 0; layer < LAYERS; layer++) {
+        for (int layer = 0;; layer++) {
             if (layer > 0) gather_residual(RESIDUAL_AT, 2 * layer);
+            if (layer == LAYERS) return;
             tag++;
             project_qkv(layer);
             attention(layer, position);
@@ -1006,7 +1372,6 @@ struct Consumer : Block {
             gather_activations<INNER>(GATED_AT, shared.gated);
             project_back<Down>(shared.gated, layer, 1, RESIDUAL_AT);
         }
-        gather_residual(RESIDUAL_AT, 2 * LAYERS);
     }
 
     // Whether to go on after a token: thread 0 decides for its block, and all blocks alike unless they gave up.
@@ -1053,9 +1418,8 @@ DEVICE void prepare(const Block &block) {
         publish_barriers();
     }
     // The columns of padding, whose weights are zero, must be numbers.
-    for (int i = HIDDEN + block.thread; i < NORMED; i += THREADS + 32) shared.normed[i] = shared.normed_rest[i] = 0;
-    for (int i = ATTENDED + block.thread; i < Output::COLUMNS; i += THREADS + 32) shared.attended[i] = 0;
-    for (int i = INNER + block.thread; i < Down::COLUMNS; i += THREADS + 32) shared.gated[i] = 0;
+    u32 *inputs = (u32 *)&shared.normed, *end = (u32 *)(&shared.gated + 1);
+    for (u32 *word = inputs + block.thread; word < end; word += THREADS + 32) *word = 0;
     block_sync();
 }
 

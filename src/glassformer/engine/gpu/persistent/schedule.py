@@ -1,35 +1,36 @@
 """What of the persistent kernel is data: which shapes fit, who multiplies which rows, and the stream of weights.
 
-Each matrix is cut into groups of some rows, of which each of a block's eight warps multiplies an eighth of the columns. The
-groups of each matrix are dealt to the blocks in runs, as evenly as they go; who gets one group more changes from matrix to
-matrix, so that all blocks' streams are about equally long. A block's stream is its groups in order of use: for each layer
-QKV, output, gate and up, down; the head last. A group is stored as (column blocks, rows, COLUMN_BLOCK), so that a warp reads
-consecutive bytes.
+Each matrix is cut into groups of some rows, and wide groups into parts of some columns; a part is what a slot of the
+kernel's ring holds, and each of a block's eight warps multiplies an eighth of its columns. The groups of each matrix are
+dealt to the blocks in runs, as evenly as they go; who gets one group more changes from matrix to matrix, so that all
+blocks' streams are about equally long. A block's stream is its groups in order of use: for each layer QKV, output, gate
+and up, down; the head last. How a group holds its weights is in formats.py and stream.py.
 
-This module needs neither torch nor CUDA. The arrays that are packed may be numpy's or torch's.
+This module needs neither torch nor CUDA.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-WARPS = 8
-COLUMN_BLOCK = 32  # columns that four lanes read at once
+from glassformer.engine.gpu.persistent.formats import BFLOAT16, EMBEDDINGS, WARPS, Format
+
 ROUND_ROWS = 64  # rows whose products are summed over the warps at a time
-UNIT = WARPS * COLUMN_BLOCK  # columns are padded to a multiple, which is also the unit in which streams are counted
+TILE_ROWS = 8  # that tensor cores multiply at a time
 PAGE = 64  # tokens in a page of the KV cache
-USUAL_GROUP_BYTES = 16_384
-SMALL_LAYER_BYTES = 1 << 20  # of one block
+USUAL_PART_BYTES = 16_384
+MOST_PART_BYTES = 20_480
+BYTES_UNDER_WAY = 16_384  # of a block, in small layers
+SMALL_LAYER_BYTES = 1 << 19  # of one block
 MOST_MEMBERS = 32  # blocks that share a KV head
 MOST_SLOTS = 16
 LAYER_MATRICES = ("qkv", "output", "gate_up", "down")
+MATRICES = (*LAYER_MATRICES, "head")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,11 @@ class DecoderShape:
         return (self.heads + 2 * self.kv_heads) * self.head_size
 
 
-def misfit(shape: DecoderShape, multiprocessors: int, shared_bytes: int) -> str | None:
+Formats = Mapping[str, Format]  # of each of MATRICES
+ALL_BFLOAT16: Formats = dict.fromkeys(MATRICES, BFLOAT16)
+
+
+def misfit(shape: DecoderShape, multiprocessors: int, shared_bytes: int, formats: Formats = ALL_BFLOAT16) -> str | None:
     """Why the kernel cannot run a shape, in one sentence, or None if it can."""
     if shape.head_size not in (64, 128):
         return f"heads of {shape.head_size} values do not fit: the persistent kernel knows heads of 64 and 128."
@@ -71,7 +76,9 @@ def misfit(shape: DecoderShape, multiprocessors: int, shared_bytes: int) -> str 
     for name, size in (("hidden", shape.hidden), ("inner", shape.inner)):
         if size % 8:
             return f"the {name} size of {size} is no multiple of 8, and activations are exchanged in pairs of pairs."
-    schedule = Schedule(shape, multiprocessors, shared_bytes)
+    if len({form.is_packed for form in formats.values()}) > 1:
+        return "some of the matrices are packed and others are not."
+    schedule = Schedule(shape, multiprocessors, shared_bytes, formats=formats)
     if schedule.blocks < shape.kv_heads:
         return f"{shape.kv_heads} KV heads are more than the {schedule.blocks} blocks that the matrices' rows occupy."
     if schedule.members < shape.query_heads_per_kv_head:
@@ -90,7 +97,9 @@ class MatrixPlan:
     columns: int
     rows_per_group: int
     bundle: int  # groups that stay together
-    blocks: int
+    form: Format = BFLOAT16
+    parts: int = 1  # of a group's columns
+    blocks: int = 1
     turn: int = 0  # which block gets the first run, in the first layer
     paired: bool = False  # the rows are two matrices of rows / 2, side by side in each group
 
@@ -111,15 +120,21 @@ class MatrixPlan:
 
     @property
     def padded_columns(self) -> int:
-        return -(-self.columns // UNIT) * UNIT
+        return self.form.unit * self.parts * -(-self.columns // (self.form.unit * self.parts))
 
     @property
-    def group_bytes(self) -> int:
-        return self.rows_per_group * self.padded_columns * 2
+    def half_words(self) -> int:
+        """Words of 32 bits of half a part, which is copied at once: whole 16 bytes."""
+        words = self.rows_per_group * self.form.row_words(self.padded_columns // self.parts // 2)
+        return -(-words // 4) * 4
 
     @property
-    def units_per_group(self) -> int:
-        return self.rows_per_group * self.padded_columns // UNIT
+    def part_bytes(self) -> int:
+        return 8 * self.half_words
+
+    @property
+    def group_words(self) -> int:
+        return 2 * self.half_words * self.parts
 
     def share(self, turned_block: int) -> tuple[int, int]:
         """The first group and the number of groups of a block, counted from the one that gets the first run."""
@@ -127,25 +142,40 @@ class MatrixPlan:
         return (turned_block * each + min(turned_block, self.rest)) * self.bundle, (each + more) * self.bundle
 
 
-def plan_matrix(name: str, rows: int, columns: int, multiprocessors: int, paired: bool = False) -> MatrixPlan:
-    """The most rows to a group of the usual size, but so few that all multiprocessors get a group."""
-    fewest = 2 if paired else 1
-    for rows_per_group in (8, 4, 2, 1):
+def plan_matrix(
+    name: str, rows: int, columns: int, multiprocessors: int, paired: bool = False, form: Format = BFLOAT16
+) -> MatrixPlan:
+    """The most rows to a group of the usual size, but so few that all multiprocessors get a group. Groups of as many rows as
+    tensor cores multiply at a time may be larger: they are cut into parts."""
+    fewest = 2 if paired else form.fewest_rows
+    for rows_per_group in (32, 16, 8, 4, 2, 1):
         bundle = 2 if paired and rows_per_group == 2 else 1  # two gated units make one word
-        plan = MatrixPlan(name, rows, columns, rows_per_group, bundle, 1, paired=paired)
-        fits = plan.group_bytes <= USUAL_GROUP_BYTES and plan.groups // bundle >= multiprocessors
+        plan = MatrixPlan(name, rows, columns, rows_per_group, bundle, form, paired=paired)
+        usual = plan.part_bytes <= USUAL_PART_BYTES and (rows_per_group <= TILE_ROWS or form.is_packed)
+        fits = (usual or rows_per_group == TILE_ROWS) and plan.groups // bundle >= multiprocessors
         if fits or rows_per_group == fewest:
             break
-    return plan
+    fewest_parts = -(-plan.part_bytes // MOST_PART_BYTES)
+    cuts = (replace(plan, parts=parts) for parts in range(fewest_parts, 2 * fewest_parts))
+    return min(cuts, key=lambda cut: (cut.padded_columns, cut.parts)) if fewest_parts > 1 else plan
 
 
 class Schedule:
     """A shape's division over the blocks of a card."""
 
     def __init__(
-        self, shape: DecoderShape, multiprocessors: int, shared_bytes: int, chunk_pages: int = 1, direct_chunks: int = 4
+        self,
+        shape: DecoderShape,
+        multiprocessors: int,
+        shared_bytes: int,
+        chunk_pages: int = 1,
+        direct_chunks: int = 4,
+        formats: Formats = ALL_BFLOAT16,
+        embedding: str = "BF16",
+        cache: str = "bf16",
     ) -> None:
         self.shape, self.shared_bytes, self.chunk_pages, self.direct_chunks = shape, shared_bytes, chunk_pages, direct_chunks
+        self.embedding, self.cache = embedding, cache  # the kind of one, the dtype of the other: bf16 or f16
         sizes = {
             "qkv": (shape.qkv_rows, shape.hidden),
             "output": (shape.hidden, shape.attended),
@@ -153,14 +183,13 @@ class Schedule:
             "down": (shape.hidden, shape.inner),
             "head": (shape.vocabulary, shape.hidden),
         }
-        plans = [plan_matrix(name, *size, multiprocessors, name == "gate_up") for name, size in sizes.items()]
+        plans = [plan_matrix(name, *size, multiprocessors, name == "gate_up", formats[name]) for name, size in sizes.items()]
         # The exchange needs every block to own a part of every matrix: a block that does not can be overtaken.
         self.blocks = min(multiprocessors, *(plan.groups // plan.bundle for plan in plans))
         self.matrices: dict[str, MatrixPlan] = {}
         turn = 0
         for plan in plans:
-            fields = {**vars(plan), "blocks": self.blocks, "turn": turn}
-            self.matrices[plan.name] = MatrixPlan(**fields)
+            self.matrices[plan.name] = replace(plan, blocks=self.blocks, turn=turn)
             turn = (turn - self.matrices[plan.name].rest) % self.blocks
             if plan.name == LAYER_MATRICES[-1]:
                 self.layer_turn, turn = turn, 0
@@ -195,17 +224,18 @@ class Schedule:
     @property
     def slot_bytes(self) -> int:
         page = PAGE * self.shape.head_size * 2
-        return max(page, *(plan.group_bytes for plan in self.matrices.values()))
+        return max(page, *(plan.part_bytes for plan in self.matrices.values()))
 
     @property
     def slots(self) -> int:
         """Slots of the ring: what the rest of kernel.cu's Shared leaves, which is counted here, rounded up."""
         shape, plans = self.shape, self.matrices
         queries, size = shape.query_heads_per_kv_head, shape.head_size
-        normed = plans["qkv"].padded_columns
+        normed = max(plans[name].padded_columns for name in ("qkv", "gate_up", "head"))
         scratch = max(2 * ROUND_ROWS * WARPS, WARPS * queries * size)
         merged = self.members * (queries * size // self.mergers + 2)
-        floats = shape.hidden + normed + scratch + queries * size + 2 * WARPS * queries + merged + 5 * WARPS + 8
+        scales = sum(plan.padded_columns // 32 for plan in plans.values())
+        floats = shape.hidden + normed + scales + scratch + queries * size + 2 * WARPS * queries + merged + 5 * WARPS + 8
         halves = plans["output"].padded_columns + plans["down"].padded_columns + 2 * size
         rest = 4 * floats + 2 * halves + 24 * MOST_SLOTS + 256
         return min(MOST_SLOTS, (self.shared_bytes - rest) // self.slot_bytes)
@@ -221,81 +251,46 @@ class Schedule:
 
     @cached_property
     def _offsets(self) -> tuple[dict[tuple[str, int], NDArray[np.int64]], NDArray[np.int64]]:
-        """For each matrix the unit of each block's stream at which it begins; and each block's units."""
+        """For each matrix the word of each block's stream at which it begins; and each block's words."""
         position, offsets = np.zeros(self.blocks, np.int64), {}
         for name, layer in self.matrices_in_order():
             offsets[name, layer] = position.copy()
-            units = self.matrices[name].units_per_group
-            position += [self.share(name, layer, block)[1] * units for block in range(self.blocks)]
+            words = self.matrices[name].group_words
+            position += [self.share(name, layer, block)[1] * words for block in range(self.blocks)]
         return offsets, position
 
     @property
-    def units(self) -> NDArray[np.int64]:
-        """The length of each block's stream, in units of UNIT values."""
+    def words(self) -> NDArray[np.int64]:
+        """The length of each block's stream, in words of 32 bits."""
         return self._offsets[1]
 
     @property
-    def stream_units(self) -> int:
+    def stream_words(self) -> int:
         """The length of the longest: where the next block's begins."""
-        return int(self.units.max())
+        return int(self.words.max())
 
     @property
-    def stream_shape(self) -> tuple[int, int]:
-        return self.blocks * self.stream_units, UNIT
+    def stream_bytes(self) -> int:
+        """Of all blocks' streams."""
+        return 4 * self.blocks * self.stream_words
 
-    def places(self, name: str, layer: int) -> NDArray[np.int64]:
-        """Where each unit of a matrix, in the order of its groups, lies in the stream of all blocks."""
-        plan, units = self.matrices[name], self.matrices[name].units_per_group
-        places = np.empty((plan.groups, units), np.int64)
-        for block in range(self.blocks):
-            first, count = self.share(name, layer, block)
-            start = block * self.stream_units + self._offsets[0][name, layer][block]
-            places[first : first + count] = start + np.arange(count * units).reshape(count, units)
-        return places.reshape(-1)
-
-    def pack(self, name: str, matrices: list[Any], stream: Any, places: Any) -> None:
-        """Copy the matrix, or the parts that make it, into a stream of zeros. The parts of gate_up are the gate and the up
-        projection; the others are put below each other."""
-        plan = self.matrices[name]
-        groups = self._groups(plan, stream, places)
-        if plan.paired:
-            half = plan.rows_per_group // 2
-            for part, matrix in enumerate(matrices):
-                target = groups[: len(matrix) // half, part * half : (part + 1) * half, : plan.columns]
-                target[:] = matrix.reshape(-1, half, plan.columns)
-        else:
-            rows, start = groups.reshape(-1, plan.padded_columns), 0
-            for matrix in matrices:
-                rows[start : start + len(matrix), : plan.columns] = matrix
-                start += len(matrix)
-        blocks = groups.reshape(plan.groups, plan.rows_per_group, -1, COLUMN_BLOCK)
-        stream[places] = blocks.swapaxes(1, 2).reshape(-1, UNIT)
-
-    def unpack(self, name: str, lengths: list[int], stream: Any, places: Any) -> list[Any]:
-        """The inverse of `pack`: the parts, which have these numbers of rows."""
-        plan = self.matrices[name]
-        groups = self._groups(plan, stream, places)
-        if plan.paired:
-            half = plan.rows_per_group // 2
-            parts = [groups[:, :half], groups[:, half:]]
-            return [
-                part.reshape(-1, plan.padded_columns)[:length, : plan.columns]
-                for part, length in zip(parts, lengths, strict=True)
-            ]
-        rows, ends = groups.reshape(-1, plan.padded_columns), list(itertools.accumulate(lengths))
-        return [rows[end - length : end, : plan.columns] for end, length in zip(ends, lengths, strict=True)]
-
-    @staticmethod
-    def _groups(plan: MatrixPlan, stream: Any, places: Any) -> Any:
-        """A copy of a matrix's groups, as (groups, rows of a group, columns)."""
-        blocks = stream[places].reshape(plan.groups, -1, plan.rows_per_group, COLUMN_BLOCK)
-        return blocks.swapaxes(1, 2).reshape(plan.groups, plan.rows_per_group, plan.padded_columns)
+    def offset(self, name: str, layer: int, block: int) -> int:
+        """The word of all blocks' stream at which a block's groups of a matrix begin."""
+        return block * self.stream_words + int(self._offsets[0][name, layer][block])
 
     @property
     def flight(self) -> int:
         """Copies under way at a time: few where a layer takes about as long as its exchanges, more for large layers."""
-        layer_bytes = sum(plan.groups * plan.group_bytes for plan in self.matrices.values() if plan.name != "head")
-        return 2 if layer_bytes < SMALL_LAYER_BYTES * self.blocks else min(8, 2 * self.slots)
+        plans = [self.matrices[name] for name in LAYER_MATRICES]
+        copies = sum(plan.groups * plan.parts * 2 for plan in plans)
+        layer_bytes = sum(plan.groups * plan.group_words * 4 for plan in plans)
+        usual = max(2, round(BYTES_UNDER_WAY * copies / layer_bytes))
+        return min(usual if layer_bytes < SMALL_LAYER_BYTES * self.blocks else 4 * usual, 2 * self.slots)
+
+    @property
+    def head_flight(self) -> int:
+        """The same for the head, beside which nothing is exchanged."""
+        return min(2 * self.slots, max(8, 4 * BYTES_UNDER_WAY // (4 * self.matrices["head"].half_words)))
 
     def definitions(self, flight: int | None = None) -> dict[str, str]:
         """The constants that kernel.cu is compiled with."""
@@ -307,9 +302,10 @@ class Schedule:
             "QUERY_SCALE": f"{shape.head_size**-0.5 / np.log(2):.9e}f", "BLOCKS": self.blocks, "LAYER_TURN": self.layer_turn,
             "MEMBERS": self.members, "MERGERS": self.mergers, "CHUNK_PAGES": self.chunk_pages,
             "DIRECT_CHUNKS": self.direct_chunks, "SLOTS": self.slots, "FLIGHT": flight or self.flight,
-            "HEAD_FLIGHT": min(8, 2 * self.slots),
-            "PAUSE_SLOTS": 0, "HUNGRY_SLOTS": 0, "HUNGRY_FLIGHT": 0, "SHARED_BYTES": self.shared_bytes,
-            "GATE_UP_BUNDLE": self.matrices["gate_up"].bundle,
+            "HEAD_FLIGHT": self.head_flight,
+            "PAUSE_SLOTS": 0, "SHARED_BYTES": self.shared_bytes,
+            "CACHE_FLOAT16": int(self.cache == "f16"), "GATE_UP_BUNDLE": self.matrices["gate_up"].bundle,
+            **dict(zip(("EMBEDDING_BITS", "EMBEDDING_ZERO", "EMBEDDING_SCALES"), EMBEDDINGS[self.embedding], strict=True)),
         }  # fmt: skip
         for name, plan in self.matrices.items():
             sizes = {
@@ -317,6 +313,8 @@ class Schedule:
                 "GROUP_ROWS": plan.rows_per_group,
                 "COLUMNS": plan.padded_columns,
                 "TURN": plan.turn,
+                "PARTS": plan.parts,
+                "FORMAT": plan.form.number.value,
             }
             values |= {f"{name.upper()}_{field}": size for field, size in sizes.items()}
         return {name: str(value) for name, value in values.items()}
