@@ -94,7 +94,7 @@ class InputChecks:
 
 def check_ids(ids: Sequence[int], vocabulary: int) -> None:
     """Refuse token ids that no row of the embedding table belongs to."""
-    if len(ids) and 0 <= min(ids) and max(ids) < vocabulary:
+    if len(ids) and min(ids) >= 0 and max(ids) < vocabulary:
         return
     for token in ids:
         if not 0 <= token < vocabulary:

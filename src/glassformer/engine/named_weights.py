@@ -51,7 +51,7 @@ class NamedWeights:
     def _flat(self, name: str) -> Floats:
         if name in OPTIONAL_ZEROS and name not in self._tensors:
             return np.zeros(math.prod(self._shapes[name]), np.float32)
-        return self.stored(name).to_float32().reshape(-1)
+        return self.stored(name).in_memory().to_float32().reshape(-1)
 
 
 def check_size(tensor: StoredTensor) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from glassformer.engine.gpu import device
 from glassformer.errors import ExecutorError
@@ -105,10 +107,16 @@ class TestFailures:
         with pytest.raises(ExecutorError, match=message), device.device_errors("the weights"):
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    def test_a_card_that_fails(self) -> None:
-        message = "the GPU failed at this pass: CUDA error: unspecified launch failure. Load"
+    @pytest.mark.parametrize("sign", ["CUDA error", "Triton Error [CUDA]"])
+    def test_a_card_that_fails_or_is_taken_away(self, sign: str) -> None:
+        message = re.escape(f"the GPU failed at this pass: {sign}: unspecified launch failure. Load")
         with pytest.raises(ExecutorError, match=message), device.device_errors("this pass"):
-            raise RuntimeError("CUDA error: unspecified launch failure\nCompile with `TORCH_USE_CUDA_DSA`")
+            raise RuntimeError(f"{sign}: unspecified launch failure\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    def test_a_kernel_that_does_not_compile(self) -> None:
+        message = "could not compile a kernel for this pass: out of resource: shared memory, Required: 112640"
+        with pytest.raises(ExecutorError, match=message), device.device_errors("this pass"):
+            raise OutOfResources(112640, 101376, "shared memory")
 
     def test_other_errors_stay_what_they_are(self) -> None:
         for error in (RuntimeError("shapes do not fit"), ExecutorError("CUDA error in a message of ours"), KeyError("x")):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 OLDEST = (8, 0)  # compute capability: Ampere, which multiplies bfloat16
 RESERVE = 10**9  # bytes beside the weights, at least: for keys and values, and for passes
+DEVICE_FAILURES = ("CUDA error", "Triton Error [CUDA]")  # what torch and Triton say when a card fails or is gone
 INSTALL = "Install it: pip install 'glassformer[gpu]'."
 
 
@@ -72,7 +73,7 @@ def memory_reason(needed: int) -> str | None:
 
 
 def _failure(error: RuntimeError) -> str:
-    return f"the GPU cannot be used: {str(error).splitlines()[0].rstrip('.')}. Check nvidia-smi, or use executor='cpu'."
+    return f"the GPU cannot be used: {_first_line(error)}. Check nvidia-smi, or use executor='cpu'."
 
 
 def _dotted(version: tuple[int, int]) -> str:
@@ -115,6 +116,16 @@ def device_errors(what: str) -> Iterator[None]:
             f"the GPU lacks memory for {what}. Close other programs that use it, or use smaller weights or fewer rows."
         ) from error
     except RuntimeError as error:
-        if isinstance(error, ExecutorError) or "CUDA error" not in str(error):
+        if isinstance(error, ExecutorError) or not any(sign in str(error) for sign in DEVICE_FAILURES):
             raise
-        raise ExecutorError(f"the GPU failed at {what}: {str(error).splitlines()[0]}. Load the model again.") from error
+        raise ExecutorError(f"the GPU failed at {what}: {_first_line(error)}. Load the model again.") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("triton."):
+            raise
+        raise ExecutorError(
+            f"Triton could not compile a kernel for {what}: {_first_line(error)}. Use executor='plain', or another Triton."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

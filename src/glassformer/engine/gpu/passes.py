@@ -131,7 +131,8 @@ def fill(numbers: Numbers, layout: PassLayout, fed: PassInput) -> None:
 def _ranges(firsts: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """So many numbers from each first one on, one after another."""
     ends = counts.cumsum()
-    return np.arange(ends[-1]) + np.repeat(firsts - (ends - counts), counts)
+    numbers: npt.NDArray[Any] = np.arange(ends[-1]) + np.repeat(firsts - (ends - counts), counts)
+    return numbers
 
 
 def _pad(views: dict[str, Numbers], tokens: int, feeds: int, scored: int) -> None:

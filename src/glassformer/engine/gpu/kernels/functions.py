@@ -32,6 +32,14 @@ def has_copy_engine(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+@cache
+def shared_bytes(device: torch.device) -> int:
+    """The shared memory that a program can have: 227 kB on Hopper, 99 kB on the cards that people have at home."""
+    if device.type != "cuda":
+        return 227 * 1024
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+
+
 @triton.jit
 def sigmoid(x):
     return 1.0 / (1.0 + tl.exp(-x))

@@ -32,13 +32,11 @@ from glassformer.engine.gpu.kernels.functions import (
     norm_width,
     normed_columns,
     output_places,
+    shared_bytes,
     tile_tokens_and_rows,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.packed_matmul import launch_packed_matmul
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm
-
-SMALL_BATCH = 16  # tokens whose inputs are rounded by each tile for itself
-
 
 SMALL_BATCH = 16  # tokens whose inputs each tile rounds for itself, if they need no norm
 
@@ -52,6 +50,18 @@ class Tile(NamedTuple):
     warps: int
     stages: int  # iterations whose weights are loaded ahead
     by_copy_engine: bool = False
+
+    def within(self, shared_bytes: int, itemsize: int, gated: bool) -> Tile:
+        """The same tile with as few columns and stages as a multiprocessor's shared memory has room for."""
+        tile = self
+        while (tile.tokens + tile.rows * (1 + gated)) * tile.columns * itemsize * tile.stages > shared_bytes:
+            if tile.columns > 64:
+                tile = tile._replace(columns=tile.columns // 2)
+            elif tile.stages > 1:
+                tile = tile._replace(stages=tile.stages - 1)
+            else:
+                break
+        return tile
 
 
 def matmul(
@@ -148,7 +158,8 @@ def _launch_matmul(
     norm: tuple[tuple[Any, ...], dict[str, Any]], prompt: bool,
 ) -> None:  # fmt: skip
     tokens, rows = outputs[4:6]
-    tile = tile_for(tokens, rows, matrix, constants["EPILOGUE"] == GATE.value)
+    gated = constants["EPILOGUE"] == GATE.value
+    tile = tile_for(tokens, rows, matrix, gated).within(shared_bytes(x.device), matrix.data.itemsize, gated)
     grid = (triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),)
     constants |= {
         "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns, "num_warps": tile.warps,
