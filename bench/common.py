@@ -88,10 +88,11 @@ def race(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> tup
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def report(name: str, rows: list[dict[str, Any]]) -> None:
-    """Rows for people on stderr, the same as JSON on stdout."""
+def report(name: str, rows: list[dict[str, Any]], quiet: bool = False) -> None:
+    """Rows for people on stderr, unless `quiet`, and the same as JSON on stdout."""
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"\n{name} ({machine})", file=sys.stderr)
-    for row in rows:
-        print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr)
+    if not quiet:
+        print(f"\n{name} ({machine})", file=sys.stderr)
+        for row in rows:
+            print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr)
     print(json.dumps({"bench": name, "machine": machine, "rows": rows}))

@@ -65,7 +65,7 @@ class MappedFile:
     def read_into(self, target: Bytes, offset: int) -> None:
         """Fill an array with bytes of the file, read without the mapping: an error if the file has changed or lost some."""
         self.check()
-        view, done = memoryview(target), 0
+        view, done = target.data, 0
         while done < len(view):
             part = view[done : done + MAX_READ]
             if hasattr(os, "preadv"):

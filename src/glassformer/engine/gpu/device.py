@@ -6,9 +6,10 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from glassformer.errors import ExecutorError
@@ -102,6 +103,24 @@ def describe() -> tuple[str, int]:
     import torch
 
     return torch.cuda.get_device_name(), free_memory(gpu())
+
+
+@contextmanager
+def beside_triton_s_key() -> Iterator[None]:
+    """Meanwhile, in a thread, Triton hashes its own files: compiled kernels are kept under that key, and it takes 0.4 s."""
+
+    def read_key() -> None:
+        with suppress(Exception):  # another version may have it elsewhere, and then finds it when it needs it
+            from triton.runtime.cache import triton_key
+
+            triton_key()
+
+    thread = Thread(target=read_key, name="glassformer-triton-key", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 @contextmanager

@@ -92,7 +92,10 @@ class DeviceWeights(NamedWeights):
         rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1]
         if parts[0].kind in DTYPES:
             weights = torch.empty(rows, columns, dtype=DTYPES[parts[0].kind], device=self.device)
-            for part, target in zip(parts, weights.split([part.shape[0] for part in parts]), strict=True):
+            first = 0
+            for part in parts:
+                target = weights[first : first + part.shape[0]]
+                first += part.shape[0]
                 if isinstance(part.rows, StoredTensor):
                     self._upload.copy(part.rows, target)
                 else:

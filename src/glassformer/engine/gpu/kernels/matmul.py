@@ -25,8 +25,8 @@ from glassformer.engine.gpu.kernels.functions import (
     NO_NORM,
     NORM_WARPS,
     NORMS,
+    can_be_tiled,
     finish_tile,
-    has_copy_engine,
     load_other,
     mean_and_scale,
     norm_width,
@@ -139,7 +139,9 @@ def tile_for(tokens: int, rows: int, matrix: DeviceMatrix, gated: bool) -> Tile:
         return Tile(32, 32, 128, 4, 4)
     if tokens <= 256:
         return Tile(64, 64, 64, 4, 4)
-    return Tile(128, 128 if gated or matrix.columns < 2048 else 256, 64, 8, 3, True)
+    if rows >= 4096 and matrix.columns >= 2048 and not gated:
+        return Tile(128, 256, 64, 8, 3, True)
+    return Tile(128, 128, 64, 8, 3 if gated or matrix.columns < 2048 else 4, True)
 
 
 def norm_arguments(
@@ -171,17 +173,11 @@ def _launch_matmul(
         single_matmul_kernel[grid](x, matrix.data, *outputs, x.stride(0), *arguments, MASKED=masked, **more, **constants)
         return
     inputs, weights = x, matrix.data
-    tiled = tile.by_copy_engine and _can_be_tiled(x) and _can_be_tiled(weights)
+    tiled = tile.by_copy_engine and can_be_tiled(x) and can_be_tiled(weights)
     if tiled:
         inputs = TensorDescriptor.from_tensor(x, [tile.tokens, tile.columns])
         weights = TensorDescriptor.from_tensor(weights, [tile.rows, tile.columns])
     matmul_kernel[grid](inputs, weights, *outputs, x.stride(0), TILED=tiled, MASKED=masked, **constants)
-
-
-def _can_be_tiled(matrix: Tensor) -> bool:
-    """Whether the copy engine can load tiles of a matrix: its rows begin at multiples of 16 bytes."""
-    aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) * matrix.itemsize % 16 == 0 and matrix.stride(1) == 1
-    return aligned and (not matrix.is_cuda or has_copy_engine(matrix.device))
 
 
 @triton.jit
