@@ -69,10 +69,11 @@ def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:
         torch.set_default_dtype(DTYPES_BY_NAME[shape["dtype"]])
         try:
             torch.manual_seed(0)
-            model = model_class_for_head(config.model_type, config.default_head)(config)
+            with torch.device("cuda" if torch.cuda.is_available() else "cpu"):  # billions of weights take minutes on a CPU
+                model = model_class_for_head(config.model_type, config.default_head)(config)
         finally:
             torch.set_default_dtype(before)
-        model.save_pretrained(folder)
+        model.to("cpu").save_pretrained(folder)
     return folder
 
 

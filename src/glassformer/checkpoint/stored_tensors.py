@@ -68,12 +68,17 @@ class MappedFile:
         view, done = target.data, 0
         while done < len(view):
             part = view[done : done + MAX_READ]
-            if hasattr(os, "preadv"):
-                count = os.preadv(self._descriptor, [part], offset + done)
-            else:
-                content = self.read(offset + done, len(part))
-                part[: len(content)] = content
-                count = len(content)
+            try:
+                if hasattr(os, "preadv"):
+                    count = os.preadv(self._descriptor, [part], offset + done)
+                else:
+                    content = self.read(offset + done, len(part))
+                    part[: len(content)] = content
+                    count = len(content)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self.path}: some of it could not be read: {error.strerror}. Check the file and its disk."
+                ) from error
             if not count:
                 raise CheckpointError(
                     f"{self.path}: was cut short while it was in use: it ends at byte {offset + done}. Fetch it again, and "

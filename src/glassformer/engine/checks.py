@@ -29,7 +29,7 @@ NOT_SCORED = "no position of this feed was scored: it was fed with Want.NONE."
 
 class HasLock(Protocol):
     @property
-    def _lock(self) -> AbstractContextManager[None]: ...
+    def _lock(self) -> AbstractContextManager[object]: ...
 
 
 Owner = TypeVar("Owner", bound=HasLock)

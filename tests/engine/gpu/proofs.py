@@ -221,7 +221,8 @@ def launches(full: bool) -> str:
                 best = decode(groups[number])
         except Interrupted:
             interrupted += 1
-            assert [row.length for row in rows] == lengths
+            grown = {row.length - length for row, length in zip(rows, lengths, strict=True)}
+            assert grown <= {0, 8}, grown  # as before; or it came too late, and all was done
             continue
         slowest = max(slowest, time.perf_counter() - began)
         assert np.array_equal(best, expected[number])
@@ -243,7 +244,7 @@ def life(full: bool) -> str:
     """Rows opened, fed, forked, rewound, exchanged and closed at random; what each gets, it gets alone too, bit for bit."""
     draw, executor = random.Random(1), RandomModel(SMALL).executor()
     rows: list[RowLife] = []
-    count, checked = 600 if full else 60, 0
+    count, checked = 200 if full else 60, 0
     for number in range(count):
         deed = draw.choice(("open", "feed", "feed", "feed", "fork", "rewind", "select", "close"))
         if deed == "open" or not rows:

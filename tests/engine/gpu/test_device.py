@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -99,6 +100,30 @@ def test_an_executor_without_a_card_is_an_error(tiny: Callable[..., Subject], mo
     subject = tiny("llama")
     with pytest.raises(ExecutorError, match="there is no NVIDIA driver here"):
         GpuExecutor(subject.config, subject.blueprint, subject.opened.tensors)
+
+
+class TestMeanwhile:
+    def test_work_is_done_when_the_rest_is(self) -> None:
+        done: list[int] = []
+
+        def work() -> None:
+            done.append(threading.get_ident())
+
+        with device.meanwhile(work):
+            pass
+        assert len(done) == 1
+        assert done[0] != threading.get_ident()
+
+    def test_its_errors_are_nobody_s(self, recwarn: pytest.WarningsRecorder) -> None:
+        with device.meanwhile(device.create_context):  # there is no driver here, or none that is asked for
+            pass
+        assert not recwarn
+
+    def test_tritons_key_is_remembered(self) -> None:
+        from triton.runtime.cache import triton_key
+
+        device.read_triton_key()
+        assert triton_key.cache_info().currsize == 1
 
 
 class TestFailures:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.engine.gpu import kernels
+from glassformer.engine.gpu import kernels, steps
 from glassformer.engine.gpu.steps import PromptDtypes, prompt_dtypes
 from glassformer.engine.program import Epilogue, StepKind
 from glassformer.engine.protocol import Feed, Want
 from glassformer.sites import Watch
-from tests.engine.executors import Subject
+from tests.engine.executors import Subject, open_all
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -51,14 +51,32 @@ def test_what_only_matmuls_read_is_written_as_they_round_it(in_bfloat16: Subject
 
 
 def test_watched_values_stay_as_they_are(in_bfloat16: Subject) -> None:
-    steps = rounded(dtypes_by_step(in_bfloat16, "blocks.0.attention.heads"))
-    assert steps == [("GATE", "writes"), ("ADD", "reads")]
+    ends = rounded(dtypes_by_step(in_bfloat16, "blocks.0.attention.heads"))
+    assert ends == [("GATE", "writes"), ("ADD", "reads")]
 
 
 def test_float32_weights_round_nothing(tiny: Any) -> None:
-    steps = dtypes_by_step(tiny("llama"))
-    assert {both for _, both in steps} == {PromptDtypes()}
-    assert Epilogue.GATE in {step.epilogue for step, _ in steps}
+    dtypes = dtypes_by_step(tiny("llama"))
+    assert {both for _, both in dtypes} == {PromptDtypes()}
+    assert Epilogue.GATE in {step.epilogue for step, _ in dtypes}
+
+
+@pytest.mark.parametrize("family", [*reference.DECODERS, *reference.PAIRS])
+def test_rounding_changes_no_score(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any family, whatever its steps are."""
+    head = "seq2seq" if family in reference.PAIRS else "causal"
+    reference.build(family, head).to(torch.bfloat16).save_pretrained(tmp_path)
+    subject = Subject(tmp_path)
+    prompts, sources = subject.rows((66 if family != "bart" else 50,))
+
+    def scores() -> Any:
+        executor = subject.gpu("bf16")
+        feeds = [Feed(row, ids) for row, ids in zip(open_all(executor, prompts, sources), prompts, strict=True)]
+        return executor.run(feeds)[0].host()
+
+    rounded_scores = scores()
+    monkeypatch.setattr(steps, "prompt_dtypes", lambda program, weights: [PromptDtypes()] * len(program.steps))
+    assert np.allclose(rounded_scores, scores(), atol=1e-5 * np.abs(rounded_scores).max())
 
 
 def test_a_prompt_has_the_same_scores_watched_and_unwatched(in_bfloat16: Subject) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +65,15 @@ def test_a_file_that_is_cut_short_between_the_check_and_the_read(
     cut(tmp_path / "numbers")
     monkeypatch.setattr(MappedFile, "check", lambda file: None)
     with pytest.raises(CheckpointError, match="was cut short while it was in use: it ends at byte 100"):
+        stored.in_memory()
+
+
+def test_a_disk_that_fails(stored: StoredTensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(CheckpointError, match="some of it could not be read: Input/output error. Check the file and"):
         stored.in_memory()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -34,7 +35,8 @@ def unusable_reason() -> str | None:
     """Why the GPU engine cannot run here, in one sentence; None if it can."""
     if not has_driver():
         return "the GPU engine needs an NVIDIA GPU, and there is no NVIDIA driver here. Use executor='cpu'."
-    import torch
+    with nullcontext() if "torch" in sys.modules else meanwhile(create_context):
+        import torch
 
     if torch.version.cuda is None:
         return "the GPU engine needs a PyTorch with CUDA, and this one is built without. Install torch from pytorch.org."
@@ -106,21 +108,34 @@ def describe() -> tuple[str, int]:
 
 
 @contextmanager
-def beside_triton_s_key() -> Iterator[None]:
-    """Meanwhile, in a thread, Triton hashes its own files: compiled kernels are kept under that key, and it takes 0.4 s."""
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Do something in another thread that is only for speed: where it fails, what needs it does it itself."""
 
-    def read_key() -> None:
-        with suppress(Exception):  # another version may have it elsewhere, and then finds it when it needs it
-            from triton.runtime.cache import triton_key
+    def attempt() -> None:
+        with suppress(Exception):
+            work()
 
-            triton_key()
-
-    thread = Thread(target=read_key, name="glassformer-triton-key", daemon=True)
+    thread = Thread(target=attempt, name=f"glassformer-{work.__name__}", daemon=True)
     thread.start()
     try:
         yield
     finally:
         thread.join()
+
+
+def create_context() -> None:
+    """The driver's context of the first GPU, which torch takes over; without torch, so that it can be imported meanwhile."""
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def read_triton_key() -> None:
+    """The hash of Triton's own files, under which it keeps what it has compiled: it remembers that."""
+    from triton.runtime.cache import triton_key
+
+    triton_key()
 
 
 @contextmanager

@@ -55,12 +55,18 @@ class DeviceWeights(NamedWeights):
         self._norms: dict[NormRef, DeviceNorm] = {}
         self._distance_biases: dict[DistanceBias, Tensor] = {}
 
+    def read(self, name: str) -> StoredTensor:
+        """Read without the file's mapping, for the reason in upload.py."""
+        return self.stored(name).in_memory()
+
     def matrices(self, tables: tuple[Table, ...], gated: bool = False) -> list[DeviceMatrix]:
         """The matrices of one step; neighbours of one kind are one. `gated`: two halves, which both are or neither."""
+        if tables in self._matrices:
+            return self._matrices[tables]
         if len(tables) == 1 and isinstance(tables[0], MatrixRef) and tables[0].biases:  # a tied table may have a bias
             (data,) = self.matrices((tables[0]._replace(biases=()),))
-            return [replace(data, bias=self._bias(tables))]
-        if tables not in self._matrices:
+            self._matrices[tables] = [replace(data, bias=self._bias(tables))]
+        else:
             parts = [self._part(table) for table in tables]
             groups = [list(group) for _, group in groupby(range(len(parts)), lambda at: parts[at].kind)]
             self._matrices[tables] = [
@@ -118,7 +124,7 @@ class DeviceWeights(NamedWeights):
             and not needs_transpose
             and columns % block_size(stored.kind)[0] == 0
         ):
-            packed = stored.in_memory().bytes.reshape(rows, -1)
+            packed = self.read(table.names[0]).bytes.reshape(rows, -1)
             order = stored.layout.rows(rows) if isinstance(stored.layout, InterleavedPairs) else slice(None)
             if stored.kind == WIDENED_KIND:
                 return MatrixPart("Q8_0", _as_q8_0(packed)[order], table.shape)
@@ -127,7 +133,7 @@ class DeviceWeights(NamedWeights):
         kind = stored.kind if len(kinds) == 1 and stored.kind in DTYPES else "F32"
         if len(tensors) == 1 and stored.kind == kind and stored.layout is None and not table.transposed:
             return MatrixPart(kind, stored, table.shape)
-        values = [_float_rows(tensor.in_memory(), DTYPES[kind]) for tensor in tensors]
+        values = [_float_rows(self.read(name), DTYPES[kind]) for name in table.names]
         return MatrixPart(kind, torch.cat([value.T if table.transposed else value for value in values]), table.shape)
 
     def _bias(self, tables: Sequence[Table]) -> Tensor | None:
@@ -155,7 +161,7 @@ class DeviceWeights(NamedWeights):
         if bias is None:
             return None
         if bias not in self._distance_biases:
-            table = self.stored(bias.table).in_memory().to_float32()
+            table = self.read(bias.table).to_float32()
             self._distance_biases[bias] = self._to_device(bias.values(table))
         return self._distance_biases[bias]
 

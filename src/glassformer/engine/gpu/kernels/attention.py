@@ -12,6 +12,7 @@ head_size): keys, then values. A tile is (queries, keys).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from glassformer.engine.gpu.kernels.functions import can_be_tiled
+from glassformer.engine.gpu.kernels.functions import can_be_tiled, shared_bytes
 from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
@@ -69,7 +70,7 @@ def attention(
     if prompt:
         assert rows is None
         assert p.tree_mask is None
-        tile, rows_of_heads = prompt_tile(head_size, pool.dtype), pool.view(-1, head_size)
+        tile, rows_of_heads = prompt_tile(head_size, pool.dtype, shared_bytes(pool.device)), pool.view(-1, head_size)
         tiled = can_be_tiled(rows_of_heads)
         source = TensorDescriptor.from_tensor(rows_of_heads, [PAGE, constants["BLOCK"]]) if tiled else pool
         prompt_attention_kernel[heads, p.starts.shape[0], triton.cdiv(max_tokens, tile.tokens)](
@@ -84,7 +85,7 @@ def attention(
         return
     partial_values = torch.empty(tokens * heads * chunks, head_size, device=queries.device)
     partial_sums = torch.empty(tokens * heads * chunks, 2, device=queries.device)
-    tile = step_tile(head_size, pool.dtype)
+    tile = step_tile(head_size, pool.dtype, shared_bytes(pool.device))
     step_attention_kernel[tokens, kv_heads * blocks, chunks](
         *arguments, partial_values, partial_sums, **constants, QUERIES=QUERIES, KEYS=tile.keys, CHUNK=CHUNK,
         num_warps=tile.warps, num_stages=tile.stages,
@@ -96,20 +97,39 @@ def attention(
 class AttentionTile(NamedTuple):
     """How much of a multiprocessor a program takes."""
 
-    tokens: int  # of a block of a prompt pass
+    tokens: int  # of a block of a prompt pass; heads of one token of a step pass
     keys: int  # of one iteration
     warps: int
     stages: int  # iterations whose keys are loaded ahead
 
 
-def step_tile(head_size: int, dtype: torch.dtype) -> AttentionTile:
-    """Decides the order in which a chunk's weights are summed: by the shape of the model alone."""
-    return AttentionTile(1, 64 if head_size > 128 or dtype == torch.float32 else 128, 4, 2)
+def step_tile(head_size: int, dtype: torch.dtype, shared: int) -> AttentionTile:
+    """Decides the order in which a chunk's weights are summed: by the model's shape and the card alone."""
+    keys = 64 if head_size > 128 or dtype == torch.float32 else 128
+    tiles = [AttentionTile(QUERIES, keys, 4, 2), *(AttentionTile(QUERIES, few, 4, 1) for few in (32, 16))]
+    return _first_within(tiles, 1, head_size, dtype, shared)
 
 
-def prompt_tile(head_size: int, dtype: torch.dtype) -> AttentionTile:
-    """By what was fastest on an H200."""
-    return AttentionTile(64, PAGE, 4, 3 if head_size * dtype.itemsize <= 256 else 2)
+def prompt_tile(head_size: int, dtype: torch.dtype, shared: int) -> AttentionTile:
+    """By what was fastest on an H200, if there is room for it."""
+    tiles = [AttentionTile(64, PAGE, 4, stages) for stages in (3, 2, 1)]
+    tiles += [AttentionTile(tokens, PAGE, 4, 1) for tokens in (32, 16)]
+    return _first_within(tiles if head_size * dtype.itemsize <= 256 else tiles[1:], 0, head_size, dtype, shared)
+
+
+def _first_within(
+    tiles: Sequence[AttentionTile], unbuffered: int, head_size: int, dtype: torch.dtype, shared: int
+) -> AttentionTile:
+    """The first tile whose queries and weights, and keys and values of all stages, fit the shared memory; else the last.
+
+    `unbuffered`: stages that need no memory of their own.
+    """
+    row = int(triton.next_power_of_2(head_size)) * dtype.itemsize
+    for tile in tiles:
+        loaded = (tile.tokens + 2 * tile.keys * max(1, tile.stages - unbuffered)) * row
+        if loaded + tile.tokens * tile.keys * dtype.itemsize <= shared:
+            return tile
+    return tiles[-1]
 
 
 def attention_pattern(
