@@ -9,8 +9,8 @@ limits, measured in the same run: how fast the card reads memory (a token needs 
 its context), and how fast it multiplies matrices in bfloat16. Weights are random, of Qwen3-0.6B's shape or Llama-3-8B's,
 and so is the vocabulary, which has a word for each id. Figures are medians.
 
-    decode     one text: tokens/s after a short prompt and after 4,096 tokens, and with ten candidates a token; with the
-               persistent kernel, and without it
+    decode     one text: tokens/s after a short prompt and after 4,096 tokens, and with ten candidates and a
+               residual a token; with the persistent kernel, and without it
     batches    32 and 128 texts of 128 tokens in and 128 out; and the same with cuBLAS instead of kernels whose sums have one
                order, which is what batch invariance costs
     prefill    a prompt of 2,048 tokens
@@ -81,9 +81,13 @@ def load(shape: str, executor: str, *, batch_invariant: bool = True) -> Any:
     """A model; not batch-invariant: with the persistent kernel for a single text."""
     import glassformer
 
-    known = executor == "gpu" and "batch_invariant" in inspect.signature(glassformer.load).parameters
-    options: dict[str, Any] = {"batch_invariant": batch_invariant} if known else {}
+    options = known(glassformer.load, batch_invariant=batch_invariant) if executor == "gpu" else {}
     return glassformer.load(checkpoint(shape), executor=executor, **options)
+
+
+def known(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """The options that a function has: so older versions can be measured too."""
+    return {name: value for name, value in options.items() if name in inspect.signature(function).parameters}
 
 
 def packed_model(shape: str, executor: str, kind: str, head_kind: str) -> Any:
@@ -124,9 +128,10 @@ def prompt(tokens: int, seed: int = 0) -> str:
 
 
 def text_rate(model: Any, tokens: int, new: int, look: int = 0) -> float:
-    """Tokens a second of one text, after its first."""
+    """Tokens a second of one text, after its first; `look`: with so many candidates and one residual a token."""
     run = model.prepare(prompt(tokens), raw=True, max_new_tokens=new, eos_token_id=None, do_sample=False)
-    for _ in model.generate(run, look=look):
+    sites = known(model.generate, sites=f"blocks.{model.blueprint.blocks // 2}.residual") if look else {}
+    for _ in model.generate(run, look=look, **sites):
         pass
     assert len(run.ids) == new
     return float(run.tokens_per_second)
