@@ -244,7 +244,7 @@ def life(full: bool) -> str:
     """Rows opened, fed, forked, rewound, exchanged and closed at random; what each gets, it gets alone too, bit for bit."""
     draw, executor = random.Random(1), RandomModel(SMALL).executor()
     rows: list[RowLife] = []
-    count, checked = 200 if full else 60, 0
+    count, checked = 150 if full else 40, 0
     for number in range(count):
         deed = draw.choice(("open", "feed", "feed", "feed", "fork", "rewind", "select", "close"))
         if deed == "open" or not rows:
