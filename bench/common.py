@@ -69,10 +69,11 @@ def random_checkpoint(shape: Mapping[str, Any] = QWEN3_06B) -> Path:
         torch.set_default_dtype(DTYPES_BY_NAME[shape["dtype"]])
         try:
             torch.manual_seed(0)
-            model = model_class_for_head(config.model_type, config.default_head)(config)
+            with torch.device("cuda" if torch.cuda.is_available() else "cpu"):  # billions of weights take minutes on a CPU
+                model = model_class_for_head(config.model_type, config.default_head)(config)
         finally:
             torch.set_default_dtype(before)
-        model.save_pretrained(folder)
+        model.to("cpu").save_pretrained(folder)
     return folder
 
 
@@ -88,10 +89,11 @@ def race(ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> tup
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def report(name: str, rows: list[dict[str, Any]]) -> None:
-    """Rows for people on stderr, the same as JSON on stdout."""
+def report(name: str, rows: list[dict[str, Any]], quiet: bool = False) -> None:
+    """Rows for people on stderr, unless `quiet`, and the same as JSON on stdout."""
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"\n{name} ({machine})", file=sys.stderr)
-    for row in rows:
-        print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr)
+    if not quiet:
+        print(f"\n{name} ({machine})", file=sys.stderr)
+        for row in rows:
+            print("  " + "  ".join(f"{key} {value}" for key, value in row.items()), file=sys.stderr)
     print(json.dumps({"bench": name, "machine": machine, "rows": rows}))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from types import TracebackType
+from _thread import RLock
+from typing import Any, Self
 from weakref import WeakSet
 
 _locks: WeakSet[ForkSafeLock] = WeakSet()
@@ -17,38 +18,28 @@ _registry = threading.Lock()
 _held_for_fork: list[ForkSafeLock] = []
 
 
-class ForkSafeLock:
-    """A mutual exclusion for `with`. `outer`: it is held while others of these are taken, so a fork takes it before them."""
+class ForkSafeLock(RLock):  # type: ignore[misc]  # its `with` is native code: no signal comes between its end and the release
+    """A mutual exclusion of threads. `outer`: it is held while others of these are taken, so a fork takes it before them."""
+
+    def __new__(cls, *arguments: Any, **named: Any) -> Self:
+        return super().__new__(cls)
 
     def __init__(self, outer: bool = False) -> None:
         self.outer = outer
-        self.lock = threading.Lock()
-        self.owner: int | None = None  # a thread
         with _registry:
             _locks.add(self)
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-        self.owner = threading.get_ident()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.owner = None
-        self.lock.release()
 
 
 def _acquire_all() -> None:
     _registry.acquire()  # no lock is made meanwhile
     for lock in sorted(_locks, key=lambda lock: not lock.outer):
-        if lock.owner != threading.get_ident():  # a thread that forks inside its own pass holds it in both processes
-            lock.lock.acquire()
-            _held_for_fork.append(lock)
+        lock.acquire()  # a thread that forks inside its own pass holds it in both processes, and takes it once more
+        _held_for_fork.append(lock)
 
 
 def _release_all() -> None:
     while _held_for_fork:
-        _held_for_fork.pop().lock.release()
+        _held_for_fork.pop().release()
     _registry.release()
 
 

@@ -46,7 +46,12 @@ def matches_type(value: Any, hint: Any) -> bool:
         return True  # whose items come later
     if origin in LISTS:
         kinds = (list, tuple, range, *((AbstractSet,) if origin in (Collection, Iterable) else ()))
-        return isinstance(value, kinds) and all(matches_type(item, get_args(hint)[0]) for item in value)
+        item_hint = get_args(hint)[0]
+        if not isinstance(value, kinds):
+            return False
+        return all(kind is item_hint for kind in set(map(type, value))) or all(
+            matches_type(item, item_hint) for item in value
+        )
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
     if origin is Callable or hint is Callable:
@@ -123,6 +128,6 @@ def brief(value: Any) -> str:
 def as_python_number(value: Any) -> Any:
     """NumPy's numbers and truth values as Python's, which are the same, in lists too; everything else as it is."""
     kind = type(value)
-    if kind in (list, tuple, set) and any(type(item).__module__ == "numpy" for item in value):
+    if kind in (list, tuple, set) and any(item.__module__ == "numpy" for item in set(map(type, value))):
         return kind(map(as_python_number, value))
     return value.item() if kind.__module__ == "numpy" and hasattr(kind, "item") and getattr(value, "ndim", 1) == 0 else value

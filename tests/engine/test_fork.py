@@ -112,7 +112,7 @@ def test_a_lock_that_another_thread_holds(executor: Any) -> None:
 
 def test_a_fork_inside_a_pass_of_its_own(executor: Any) -> None:
     with executor._lock:
-        child = start(lambda: executor._lock.owner == threading.get_ident())
+        child = start(lambda: executor._lock._is_owned())
     assert results(child) == [0]
 
 

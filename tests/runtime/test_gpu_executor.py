@@ -18,6 +18,7 @@ from glassformer.engine.gpu import device, executor
 from glassformer.errors import ExecutorError, InputError
 from glassformer.observe.receipt import executor_arguments
 from tests.engine.gpu import torch_kernels
+from tests.parity import reference
 
 
 @pytest.fixture
@@ -81,6 +82,17 @@ class TestWithAGpu:
         message = r"needs 1\.\d GB for this model, and 1.0 GB of the GPU's memory are free. Close other programs"
         with pytest.raises(ExecutorError, match=message):
             executor_of(tiny_qwen3, executor="gpu")
+
+    def test_models_that_only_read_are_refused(self, tmp_path: Path) -> None:
+        reference.write(tmp_path, "bert", "masked")
+        assert glassformer.load(tmp_path).head == "masked"
+        message = "runs models that write text, and .* only reads. Use executor='cpu' or 'plain'."
+        with pytest.raises(ExecutorError, match=message):
+            glassformer.load(tmp_path, executor="gpu")
+
+    def test_hidden_states_of_texts_are_refused(self, tiny_qwen3: Path) -> None:
+        with pytest.raises(ExecutorError, match="writes text, and gives no hidden states of whole texts"):
+            _ = glassformer.load(tiny_qwen3, executor="gpu").reader
 
     def test_a_gpu_that_fails_at_loading(
         self,

@@ -25,6 +25,7 @@ from glassformer.regular_files import open_regular
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+MAX_READ = 1 << 30  # bytes of one call: systems read at most 2 GB
 
 
 class MappedFile:
@@ -61,6 +62,31 @@ class MappedFile:
         """Some bytes, read from the file and not through the mapping: at its end there may be fewer."""
         return os.pread(self._descriptor, size, offset) if hasattr(os, "pread") else self.buffer[offset : offset + size]
 
+    def read_into(self, target: Bytes, offset: int) -> None:
+        """Fill an array with bytes of the file, read without the mapping: an error if the file has changed or lost some."""
+        self.check()
+        view, done = target.data, 0
+        while done < len(view):
+            part = view[done : done + MAX_READ]
+            try:
+                if hasattr(os, "preadv"):
+                    count = os.preadv(self._descriptor, [part], offset + done)
+                else:
+                    content = self.read(offset + done, len(part))
+                    part[: len(content)] = content
+                    count = len(content)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{self.path}: some of it could not be read: {error.strerror}. Check the file and its disk."
+                ) from error
+            if not count:
+                raise CheckpointError(
+                    f"{self.path}: was cut short while it was in use: it ends at byte {offset + done}. Fetch it again, and "
+                    "load the model again."
+                )
+            done += count
+        self.check()
+
     def check(self) -> None:
         """Refuse to go on with a file that has changed since it was mapped."""
         status = os.fstat(self._descriptor)
@@ -91,6 +117,11 @@ class BufferedFile:
     path: Path
     buffer: npt.NDArray[np.uint8]
     mapped: MappedFile | None = None  # the file, where the other library has mapped it
+
+    def read_into(self, target: Bytes, offset: int) -> None:
+        self.check()
+        target[...] = self.buffer[offset : offset + target.size]
+        self.check()
 
     def check(self) -> None:
         if self.mapped is not None:
@@ -191,6 +222,12 @@ class StoredTensor:
         """The raw bytes, as a view into the mapping of a file that has not changed."""
         self.file.check()
         return np.frombuffer(self.file.buffer, np.uint8, self.size, self.offset)
+
+    def in_memory(self) -> StoredTensor:
+        """The same tensor with a copy of its bytes, which nothing that happens to the file can change or end."""
+        copied = np.empty(self.size, np.uint8)
+        self.file.read_into(copied, self.offset)
+        return replace(self, file=BufferedFile(self.file.path, copied), offset=0)
 
     def same_bytes(self, other: StoredTensor) -> bool:
         """Whether two tensors are one tensor stored twice, as some tied checkpoints have it."""

@@ -40,6 +40,10 @@ class NamedWeights:
             )
         return tensor
 
+    def read(self, name: str) -> StoredTensor:
+        """A tensor whose bytes are to be read now: an engine may copy them first."""
+        return self.stored(name)
+
     @property
     def kinds(self) -> set[str]:
         return {tensor.kind for tensor in self._tensors.values()}
@@ -51,7 +55,7 @@ class NamedWeights:
     def _flat(self, name: str) -> Floats:
         if name in OPTIONAL_ZEROS and name not in self._tensors:
             return np.zeros(math.prod(self._shapes[name]), np.float32)
-        return self.stored(name).to_float32().reshape(-1)
+        return self.read(name).to_float32().reshape(-1)
 
 
 def check_size(tensor: StoredTensor) -> None:

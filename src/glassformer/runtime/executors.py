@@ -78,6 +78,10 @@ class Executors:
     def __init__(self, opened: OpenedModel | InMemory, options: ExecutorOptions) -> None:
         self.opened = opened
         self.options = options
+        if options.executor == "gpu" and isinstance(opened, OpenedModel) and opened.head not in ("causal", "seq2seq"):
+            raise ExecutorError(
+                f"the GPU engine runs models that write text, and {opened.name} only reads. Use executor='cpu' or 'plain'."
+            )
 
     @cached_property
     def blueprint(self) -> Blueprint:
@@ -140,6 +144,10 @@ class Executors:
         """The CPU engine over the model's base, which turns texts to states; None where PyTorch runs it."""
         if isinstance(self.opened, InMemory) or "module" in vars(self) or self.opened.config.encoder_layers:
             return None  # in PyTorch already; or an encoder-decoder, whose states come from PyTorch
+        if self.options.executor == "gpu":
+            raise ExecutorError(
+                "the GPU engine writes text, and gives no hidden states of whole texts. Use executor='cpu' or 'plain'."
+            )
         return self._native(self._cpu_reader)
 
     @cached_property

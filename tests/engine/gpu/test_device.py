@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from triton.runtime.errors import OutOfResources
 
 from glassformer.engine.gpu import device
 from glassformer.errors import ExecutorError
@@ -99,16 +102,46 @@ def test_an_executor_without_a_card_is_an_error(tiny: Callable[..., Subject], mo
         GpuExecutor(subject.config, subject.blueprint, subject.opened.tensors)
 
 
+class TestMeanwhile:
+    def test_work_is_done_when_the_rest_is(self) -> None:
+        done: list[int] = []
+
+        def work() -> None:
+            done.append(threading.get_ident())
+
+        with device.meanwhile(work):
+            pass
+        assert len(done) == 1
+        assert done[0] != threading.get_ident()
+
+    def test_its_errors_are_nobody_s(self, recwarn: pytest.WarningsRecorder) -> None:
+        with device.meanwhile(device.create_context):  # there is no driver here, or none that is asked for
+            pass
+        assert not recwarn
+
+    def test_tritons_key_is_remembered(self) -> None:
+        from triton.runtime.cache import triton_key
+
+        device.read_triton_key()
+        assert triton_key.cache_info().currsize == 1
+
+
 class TestFailures:
     def test_out_of_memory(self) -> None:
         message = "the GPU lacks memory for the weights. Close other programs"
         with pytest.raises(ExecutorError, match=message), device.device_errors("the weights"):
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    def test_a_card_that_fails(self) -> None:
-        message = "the GPU failed at this pass: CUDA error: unspecified launch failure. Load"
+    @pytest.mark.parametrize("sign", ["CUDA error", "Triton Error [CUDA]"])
+    def test_a_card_that_fails_or_is_taken_away(self, sign: str) -> None:
+        message = re.escape(f"the GPU failed at this pass: {sign}: unspecified launch failure. Load")
         with pytest.raises(ExecutorError, match=message), device.device_errors("this pass"):
-            raise RuntimeError("CUDA error: unspecified launch failure\nCompile with `TORCH_USE_CUDA_DSA`")
+            raise RuntimeError(f"{sign}: unspecified launch failure\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    def test_a_kernel_that_does_not_compile(self) -> None:
+        message = "could not compile a kernel for this pass: out of resource: shared memory, Required: 112640"
+        with pytest.raises(ExecutorError, match=message), device.device_errors("this pass"):
+            raise OutOfResources(112640, 101376, "shared memory")
 
     def test_other_errors_stay_what_they_are(self) -> None:
         for error in (RuntimeError("shapes do not fit"), ExecutorError("CUDA error in a message of ours"), KeyError("x")):

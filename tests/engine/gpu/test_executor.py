@@ -432,3 +432,30 @@ class TestPages:
         assert row.length == 2
         (after,), (expected,) = executor.run([Feed(row, [6])]), executor.run([Feed(executor.open(), [4, 5, 6])])
         assert np.allclose(after.host(), expected.host(), atol=1e-5)
+
+    @pytest.mark.parametrize("family", ["llama", "t5"])
+    @pytest.mark.parametrize("last", [1, 3])
+    def test_an_interrupted_pass_leaves_rows_as_they_were(self, last: int, family: str, tiny: Tiny) -> None:
+        """Ctrl-C between two kernels, of an encoder's pass or a decoder's."""
+        launches = 0
+
+        class Interrupted:
+            def __getattr__(self, name: str) -> Any:
+                nonlocal launches
+                launches += name == "attention"
+                if launches == last:
+                    raise KeyboardInterrupt
+                return getattr(torch_kernels, name)
+
+        executor = tiny(family).gpu()
+        row, other = (executor.open([9, 8, 7] if family == "t5" else None) for _ in range(2))
+        executor._kernels = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            executor.run([Feed(row, [4, 5, 6])])
+        launches = 0
+        with pytest.raises(KeyboardInterrupt):
+            executor.decode_greedily([row], [4], 5)
+        assert row.length == 0
+        executor._kernels = torch_kernels
+        (after,), (expected,) = executor.run([Feed(row, [4, 5, 6])]), executor.run([Feed(other, [4, 5, 6])])
+        assert np.array_equal(after.host(), expected.host())

@@ -62,7 +62,7 @@ def matmul(
     output_rows: Tensor | None = None, prompt: bool = False,
 ) -> None:  # fmt: skip
     inputs = _normed(x[_places(input_rows, x)], norm)
-    results = [inputs.to(matrix.data.dtype) @ matrix.data.T for matrix in matrices]
+    results = [inputs.to(matrix.data.dtype).float() @ matrix.data.T.float() for matrix in matrices]
     results = [
         result.float() + (0 if matrix.bias is None else matrix.bias)
         for result, matrix in zip(results, matrices, strict=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from glassformer.errors import ExecutorError
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 OLDEST = (8, 0)  # compute capability: Ampere, which multiplies bfloat16
 RESERVE = 10**9  # bytes beside the weights, at least: for keys and values, and for passes
+DEVICE_FAILURES = ("CUDA error", "Triton Error [CUDA]")  # what torch and Triton say when a card fails or is gone
 INSTALL = "Install it: pip install 'glassformer[gpu]'."
 
 
@@ -32,7 +35,8 @@ def unusable_reason() -> str | None:
     """Why the GPU engine cannot run here, in one sentence; None if it can."""
     if not has_driver():
         return "the GPU engine needs an NVIDIA GPU, and there is no NVIDIA driver here. Use executor='cpu'."
-    import torch
+    with nullcontext() if "torch" in sys.modules else meanwhile(create_context):
+        import torch
 
     if torch.version.cuda is None:
         return "the GPU engine needs a PyTorch with CUDA, and this one is built without. Install torch from pytorch.org."
@@ -72,7 +76,7 @@ def memory_reason(needed: int) -> str | None:
 
 
 def _failure(error: RuntimeError) -> str:
-    return f"the GPU cannot be used: {str(error).splitlines()[0].rstrip('.')}. Check nvidia-smi, or use executor='cpu'."
+    return f"the GPU cannot be used: {_first_line(error)}. Check nvidia-smi, or use executor='cpu'."
 
 
 def _dotted(version: tuple[int, int]) -> str:
@@ -104,6 +108,37 @@ def describe() -> tuple[str, int]:
 
 
 @contextmanager
+def meanwhile(work: Callable[[], object]) -> Iterator[None]:
+    """Do something in another thread that is only for speed: where it fails, what needs it does it itself."""
+
+    def attempt() -> None:
+        with suppress(Exception):
+            work()
+
+    thread = Thread(target=attempt, name=f"glassformer-{work.__name__}", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def create_context() -> None:
+    """The driver's context of the first GPU, which torch takes over; without torch, so that it can be imported meanwhile."""
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
+def read_triton_key() -> None:
+    """The hash of Triton's own files, under which it keeps what it has compiled: it remembers that."""
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+
+
+@contextmanager
 def device_errors(what: str) -> Iterator[None]:
     """Around work on the device: its failures as errors that a person can read."""
     import torch
@@ -115,6 +150,16 @@ def device_errors(what: str) -> Iterator[None]:
             f"the GPU lacks memory for {what}. Close other programs that use it, or use smaller weights or fewer rows."
         ) from error
     except RuntimeError as error:
-        if isinstance(error, ExecutorError) or "CUDA error" not in str(error):
+        if isinstance(error, ExecutorError) or not any(sign in str(error) for sign in DEVICE_FAILURES):
             raise
-        raise ExecutorError(f"the GPU failed at {what}: {str(error).splitlines()[0]}. Load the model again.") from error
+        raise ExecutorError(f"the GPU failed at {what}: {_first_line(error)}. Load the model again.") from error
+    except Exception as error:
+        if not type(error).__module__.startswith("triton."):
+            raise
+        raise ExecutorError(
+            f"Triton could not compile a kernel for {what}: {_first_line(error)}. Use executor='plain', or another Triton."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

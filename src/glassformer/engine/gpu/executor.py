@@ -24,7 +24,7 @@ from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
 from glassformer.engine.gpu.decode_ahead import StepDecoder, knows
-from glassformer.engine.gpu.device import device_errors, gpu
+from glassformer.engine.gpu.device import device_errors, gpu, meanwhile, read_triton_key
 from glassformer.engine.gpu.graphs import CapturedShape, Replay, Replays, padded_prompt, padded_size
 from glassformer.engine.gpu.kernels import CHUNK, PAGE
 from glassformer.engine.gpu.kv_pool import GpuRow, KvPool, PageFormat, PageList
@@ -137,7 +137,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         expected = {weight.name: weight.shape for weight in blueprint.weights}
         self._weights = DeviceWeights(tensors, expected, self.device)
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], PreparedProgram] = {}
-        with device_errors("the weights"):
+        with device_errors("the weights"), meanwhile(read_triton_key):
             for stack in ("", ENCODER) if blueprint.encoder_blocks else ("",):
                 self._program(stack, frozenset(), frozenset())
             self._pool = KvPool(self._page_format("", blueprint.blocks), self.device)

@@ -102,9 +102,17 @@ class Replay:
             with torch.cuda.stream(stream):
                 run(numbers.device)  # compiles the kernels
             torch.cuda.current_stream().wait_stream(stream)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, pool=pool):
-                self._outputs = run(numbers.device)
+            self._capture(pool)
+
+    def _capture(self, pool: Any) -> None:
+        """Without memory for a graph, the pass goes on without one."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=pool):
+                self._outputs = self._run(self.numbers.device)
+        except torch.OutOfMemoryError:
+            return
+        self._graph = graph
 
     def __call__(self) -> list[Tensor | None]:
         """Run it; what it returns holds until the next replay of any."""

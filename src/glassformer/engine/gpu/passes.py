@@ -6,11 +6,10 @@ Shapes: buffers (tokens, width); scores (scored positions, vocabulary).
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -104,31 +103,36 @@ def fill(numbers: Numbers, layout: PassLayout, fed: PassInput) -> None:
     numbers.fill(PADDING_PAGE)
     chunks = fed.chunks
     views = layout.views(numbers)
-    ids, slots, feed_of_token, scored, first_tokens = (array("i") for _ in range(5))
-    for at, (chunk, count) in enumerate(zip(chunks, fed.counts, strict=True)):
-        first, begin, end = len(ids), chunk.offset, chunk.offset + chunk.count
-        first_tokens.append(first)
-        ids.extend(chunk.feed.ids[begin:end])
-        slots.extend(range(chunk.start + begin, chunk.start + end))
-        feed_of_token.extend((at,) * chunk.count)
-        scored.extend(range(first + chunk.count - count, first + chunk.count))
+    counts = np.array([chunk.count for chunk in chunks])
+    scored_counts = np.array(fed.counts)
+    ends = counts.cumsum()
+    first_slots = np.array([chunk.start + chunk.offset for chunk in chunks])
+    ids = chain.from_iterable(chunk.feed.ids[chunk.offset : chunk.offset + chunk.count] for chunk in chunks)
+    slots = _ranges(first_slots, counts)
+    values = {
+        "ids": np.fromiter(ids, np.int32, ends[-1]), "slots": slots, "positions": slots,
+        "feed_of_token": np.repeat(np.arange(len(chunks)), counts), "starts": [chunk.start for chunk in chunks],
+        "ends": [chunk.start + len(chunk.feed.ids) for chunk in chunks], "first_tokens": ends - counts,
+        "token_counts": counts, "scored": _ranges(ends - scored_counts, scored_counts),
+    }  # fmt: skip
+    for name, part in values.items():
+        views[name][: len(part)] = part
+    for at, chunk in enumerate(chunks):
         pages = chunk.row.pages.pages
         views["page_table"][at, : len(pages)] = pages
-    by_token = {"ids": ids, "slots": slots, "positions": slots, "feed_of_token": feed_of_token}
-    by_feed = {
-        "starts": [chunk.start for chunk in chunks],
-        "ends": [chunk.start + len(chunk.feed.ids) for chunk in chunks],
-        "first_tokens": first_tokens,
-        "token_counts": [chunk.count for chunk in chunks],
-    }
-    for name, values in {**by_token, **by_feed, "scored": scored}.items():
-        views[name][: len(values)] = values
     if layout.source_pages:
         views["source_lengths"][: len(chunks)] = [len(chunk.row.source) for chunk in chunks]
         for at, source in enumerate(fed.sources):
             if source is not None:
                 views["source_page_table"][at, : len(source.pages)] = source.pages
-    _pad(views, len(ids), len(chunks), len(scored))
+    _pad(views, fed.tokens, len(chunks), fed.scored)
+
+
+def _ranges(firsts: npt.NDArray[Any], counts: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """So many numbers from each first one on, one after another."""
+    ends = counts.cumsum()
+    numbers: npt.NDArray[Any] = np.arange(ends[-1]) + np.repeat(firsts - (ends - counts), counts)
+    return numbers
 
 
 def _pad(views: dict[str, Numbers], tokens: int, feeds: int, scored: int) -> None:

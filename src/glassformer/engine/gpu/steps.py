@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
+from glassformer.engine.gpu.kernels import product_dtype
 from glassformer.engine.gpu.passes import DevicePass
 from glassformer.engine.gpu.weights import DeviceWeights
 from glassformer.engine.program import Epilogue, Program, Step, StepKind, TokenScope
 
 Launch: TypeAlias = Callable[[DevicePass], None]
+
+
+class PromptDtypes(NamedTuple):
+    """What a step reads and writes in a prompt pass."""
+
+    input: torch.dtype = torch.float32
+    output: torch.dtype = torch.float32
 
 
 def bind_steps(program: Program, weights: DeviceWeights) -> list[Launch]:
@@ -20,7 +29,71 @@ def bind_steps(program: Program, weights: DeviceWeights) -> list[Launch]:
     After the last keys and values are stored, a step runs for scored tokens only, unless a later site is watched. There
     prompts are computed as single tokens are, so that nobody can tell from the numbers who watches.
     """
-    return [BINDERS[step.kind](step, weights, not step.after_cache) for step in program.steps]
+    dtypes = prompt_dtypes(program, weights)
+    return [BINDERS[step.kind](step, weights, dtypes[number]) for number, step in enumerate(program.steps)]
+
+
+def prompt_dtypes(program: Program, weights: DeviceWeights) -> list[PromptDtypes]:
+    """The dtypes of each step's input and output in prompt passes.
+
+    What only matmuls read, and nobody else, is written in the dtype that they would round it to: the numbers are the same,
+    and fewer bytes go to memory and back.
+    """
+    dtypes = [PromptDtypes() for _ in program.steps]
+    kept = {program.scores, *(location.buffer for location in program.sites.values())}
+    for changes in program.pattern_changes.values():
+        kept |= {buffer for change in changes for buffer in (change.changed_heads, change.heads)}
+    for number, step in enumerate(program.steps):
+        if step.output in kept or step.after_cache or not _can_round_output(step, weights):
+            continue
+        readers = list(_readers(program, number))
+        rounded = {_input_dtype(program.steps[reader], step.output, weights) for reader in readers}
+        if len(rounded) == 1:
+            (dtype,) = rounded
+            dtypes[number] = dtypes[number]._replace(output=dtype)
+            for reader in readers:
+                dtypes[reader] = dtypes[reader]._replace(input=dtype)
+    return dtypes
+
+
+def _can_round_output(step: Step, weights: DeviceWeights) -> bool:
+    """Whether a kernel writes all of a step's output once, and reads none of it back."""
+    if step.kind is StepKind.MATMUL:
+        gated = step.epilogue is Epilogue.GATE
+        return not gated or len(weights.matrices(step.matrices, gated=True)) == 1
+    return step.kind is StepKind.ATTENTION
+
+
+def _readers(program: Program, writer: int) -> Iterator[int]:
+    """The steps that read what a step has written."""
+    buffer = program.steps[writer].output
+    for number, step in enumerate(program.steps[writer + 1 :], writer + 1):
+        if step.input == buffer or (_has_second_input(step) and step.second_input == buffer):
+            yield number
+        if step.output == buffer and step.kind not in IN_PLACE:
+            return
+
+
+def _has_second_input(step: Step) -> bool:
+    return step.epilogue is Epilogue.ADD or step.kind in (StepKind.ADD, StepKind.WEIGHTED_VALUES)
+
+
+def _input_dtype(step: Step, buffer: int, weights: DeviceWeights) -> torch.dtype:
+    """What a step rounds a buffer to before it does anything else with it; float32 where it does not."""
+    adds = _has_second_input(step) and step.second_input == buffer
+    if step.kind is not StepKind.MATMUL or step.norm is not None or step.after_cache or adds:
+        return torch.float32
+    matrices = weights.matrices(step.matrices, gated=step.epilogue is Epilogue.GATE)
+    dtypes = {product_dtype(matrix) for matrix in matrices}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+
+
+def _buffer(run: DevicePass, number: int, prompt_dtype: torch.dtype) -> Tensor:
+    """A buffer as it is in this pass; numbers of fewer bytes lie in the first part of each row."""
+    buffer = run.buffers[number]
+    if not run.prompt or prompt_dtype == buffer.dtype:
+        return buffer
+    return buffer.view(prompt_dtype)[:, : buffer.shape[1]]
 
 
 def _rows(run: DevicePass, scope: TokenScope) -> tuple[Tensor | None, Tensor | None]:
@@ -30,7 +103,28 @@ def _rows(run: DevicePass, scope: TokenScope) -> tuple[Tensor | None, Tensor | N
     return run.scored, run.scored if scope is TokenScope.SCORED else None
 
 
-def _bind_embed(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
+def _pool(run: DevicePass, step: Step) -> Tensor:
+    return run.source_pool if step.cross_attention else run.pool
+
+
+def _head_options(step: Step) -> dict[str, Any]:
+    """Whose keys and values a step is about, for every kernel that knows heads."""
+    return {
+        "layer": step.layer, "heads": step.heads, "kv_heads": step.kv_heads, "head_size": step.head_size,
+        "cross": step.cross_attention,
+    }  # fmt: skip
+
+
+def _mask_options(step: Step, weights: DeviceWeights) -> dict[str, Any]:
+    """How queries are scored against keys."""
+    return {
+        "scale": step.scale, "causal": step.causal, "window": step.window,
+        "distance_bias": weights.distance_bias(step.distance_bias),
+        "max_distance": 0 if step.distance_bias is None else step.distance_bias.max_distance,
+    }  # fmt: skip
+
+
+def _bind_embed(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     tables = [weights.table(table) for table in step.matrices]
 
     def launch(run: DevicePass) -> None:
@@ -40,7 +134,7 @@ def _bind_embed(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
     return launch
 
 
-def _bind_norm(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
+def _bind_norm(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     norm = weights.norm(step.norm)
     assert norm is not None
 
@@ -50,7 +144,7 @@ def _bind_norm(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
     return launch
 
 
-def _bind_matmul(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
+def _bind_matmul(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     matrices = weights.matrices(step.matrices, gated=step.epilogue is Epilogue.GATE)
     norm = weights.norm(step.norm)
     epilogue, activation = step.epilogue.name.lower(), step.activation.name.lower()
@@ -59,75 +153,65 @@ def _bind_matmul(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
     def launch(run: DevicePass) -> None:
         input_rows, output_rows = _rows(run, step.scope)
         run.kernels.matmul(
-            run.buffers[step.input], matrices, run.buffers[step.output], norm=norm, epilogue=epilogue, activation=activation,
-            residual=run.buffers[step.second_input] if adds else None, scale=step.scale, input_rows=input_rows,
-            output_rows=output_rows, prompt=prompt and run.prompt,
+            _buffer(run, step.input, dtypes.input), matrices, _buffer(run, step.output, dtypes.output), norm=norm,
+            epilogue=epilogue, activation=activation, residual=run.buffers[step.second_input] if adds else None,
+            scale=step.scale, input_rows=input_rows, output_rows=output_rows, prompt=run.prompt and not step.after_cache,
         )  # fmt: skip
 
     return launch
 
 
-def _bind_rope_kv_store(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
+def _bind_rope_kv_store(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     query_norm, key_norm = weights.norm(step.query_norm), weights.norm(step.key_norm)
+    options = _head_options(step)
 
     def launch(run: DevicePass) -> None:
         frequencies, scale = (None, 1.0) if step.rope is None else run.ropes[step.rope]
         run.kernels.rope_kv_store(
-            run.tensors, run.buffers[step.input], run.source_pool if step.cross_attention else run.pool, layer=step.layer,
-            heads=step.heads, kv_heads=step.kv_heads, head_size=step.head_size, query_offset=step.query_offset,
+            run.tensors, run.buffers[step.input], _pool(run, step), **options, query_offset=step.query_offset,
             key_offset=step.key_offset, value_offset=step.value_offset, query_norm=query_norm, key_norm=key_norm,
             frequencies=frequencies, rope_scale=scale, rotate=step.kind is not StepKind.KV_STORE,
-            store=step.kind is not StepKind.ROPE, cross=step.cross_attention,
+            store=step.kind is not StepKind.ROPE,
         )  # fmt: skip
 
     return launch
 
 
-def _bind_attention(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
-    bias = weights.distance_bias(step.distance_bias)
-    max_distance = 0 if step.distance_bias is None else step.distance_bias.max_distance
+def _bind_attention(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    options = {**_head_options(step), **_mask_options(step, weights)}
 
     def launch(run: DevicePass) -> None:
-        prompt_pass = prompt and run.prompt
+        prompt = run.prompt and not step.after_cache
         run.kernels.attention(
-            run.tensors, run.buffers[step.input], run.source_pool if step.cross_attention else run.pool,
-            run.buffers[step.output], layer=step.layer, heads=step.heads, kv_heads=step.kv_heads, head_size=step.head_size,
-            scale=step.scale, causal=step.causal, window=step.window, distance_bias=bias, max_distance=max_distance,
-            cross=step.cross_attention, max_keys=run.max_source if step.cross_attention else run.max_keys,
-            rows=_rows(run, step.scope)[0], prompt=prompt_pass,
-            max_tokens=run.max_tokens if prompt_pass else 0,
+            run.tensors, run.buffers[step.input], _pool(run, step), _buffer(run, step.output, dtypes.output), **options,
+            max_keys=run.max_source if step.cross_attention else run.max_keys, rows=_rows(run, step.scope)[0],
+            prompt=prompt, max_tokens=run.max_tokens if prompt else 0,
         )  # fmt: skip
 
     return launch
 
 
-def _bind_attention_pattern(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
-    bias = weights.distance_bias(step.distance_bias)
-    max_distance = 0 if step.distance_bias is None else step.distance_bias.max_distance
+def _bind_attention_pattern(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    options = {**_head_options(step), **_mask_options(step, weights)}
 
     def launch(run: DevicePass) -> None:
-        run.kernels.attention_pattern(
-            run.tensors, run.buffers[step.input], run.source_pool if step.cross_attention else run.pool,
-            run.buffers[step.output], layer=step.layer, heads=step.heads, kv_heads=step.kv_heads, head_size=step.head_size,
-            scale=step.scale, causal=step.causal, window=step.window, distance_bias=bias, max_distance=max_distance,
-            cross=step.cross_attention, keys=run.pattern_keys,
-        )  # fmt: skip
+        queries, pattern = run.buffers[step.input], run.buffers[step.output]
+        run.kernels.attention_pattern(run.tensors, queries, _pool(run, step), pattern, **options, keys=run.pattern_keys)
 
     return launch
 
 
-def _bind_weighted_values(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
+def _bind_weighted_values(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    options = _head_options(step)
+
     def launch(run: DevicePass) -> None:
-        run.kernels.weighted_values(
-            run.tensors, run.buffers[step.second_input], run.source_pool if step.cross_attention else run.pool,
-            run.buffers[step.output], layer=step.layer, heads=step.heads, kv_heads=step.kv_heads, head_size=step.head_size,
-            keys=run.pattern_keys, cross=step.cross_attention,
-        )  # fmt: skip
+        pattern, heads = run.buffers[step.second_input], run.buffers[step.output]
+        run.kernels.weighted_values(run.tensors, pattern, _pool(run, step), heads, **options, keys=run.pattern_keys)
 
     return launch
 
 
-def _bind_add(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
+def _bind_add(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     def launch(run: DevicePass) -> None:
         first, second = run.buffers[step.input], run.buffers[step.second_input]
         run.kernels.add(first, second, run.buffers[step.output], rows=_rows(run, step.scope)[0])
@@ -135,7 +219,7 @@ def _bind_add(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
     return launch
 
 
-def _bind_activate(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
+def _bind_activate(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     activation = step.activation.name.lower()
 
     def launch(run: DevicePass) -> None:
@@ -145,14 +229,15 @@ def _bind_activate(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
     return launch
 
 
-def _bind_copy(step: Step, weights: DeviceWeights, prompt: bool) -> Launch:
+def _bind_copy(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     def launch(run: DevicePass) -> None:
         run.kernels.copy(run.buffers[step.input], run.buffers[step.output], rows=_rows(run, step.scope)[0])
 
     return launch
 
 
-BINDERS: dict[StepKind, Callable[[Step, DeviceWeights, bool], Launch]] = {
+IN_PLACE = (StepKind.ROPE, StepKind.ROPE_KV_STORE, StepKind.KV_STORE)  # they have no output
+BINDERS: dict[StepKind, Callable[[Step, DeviceWeights, PromptDtypes], Launch]] = {
     StepKind.EMBED: _bind_embed,
     StepKind.NORM: _bind_norm,
     StepKind.MATMUL: _bind_matmul,

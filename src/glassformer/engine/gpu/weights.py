@@ -13,6 +13,7 @@ from torch import Tensor
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.stored_tensors import Bytes, Floats, InterleavedPairs, StoredTensor, Transposed
 from glassformer.engine.gpu.kernels import DeviceMatrix, DeviceNorm, float_matrix, pack
+from glassformer.engine.gpu.upload import Upload
 from glassformer.engine.named_weights import NamedWeights, check_size
 from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRef, SinusoidTable, Table
 
@@ -24,10 +25,10 @@ NORMS = {NormKind.RMS_NORM: "rms", NormKind.LAYER_NORM: "layer"}
 
 @dataclass(frozen=True)
 class MatrixPart:
-    """A matrix as it comes from the file: rows of floats, or of packed bytes."""
+    """A matrix as it comes from the file: rows of floats, or of packed bytes; a stored tensor's as they lie there."""
 
     kind: str
-    rows: Tensor | Bytes
+    rows: Tensor | Bytes | StoredTensor
     shape: tuple[int, int]
 
 
@@ -48,17 +49,24 @@ class DeviceWeights(NamedWeights):
     ) -> None:
         super().__init__(tensors, expected)
         self.device = device
+        self._upload = Upload(device)
         self._matrices: dict[tuple[Table, ...], list[DeviceMatrix]] = {}
         self._parts: dict[str, DeviceMatrix] = {}
         self._norms: dict[NormRef, DeviceNorm] = {}
         self._distance_biases: dict[DistanceBias, Tensor] = {}
 
+    def read(self, name: str) -> StoredTensor:
+        """Read without the file's mapping, for the reason in upload.py."""
+        return self.stored(name).in_memory()
+
     def matrices(self, tables: tuple[Table, ...], gated: bool = False) -> list[DeviceMatrix]:
         """The matrices of one step; neighbours of one kind are one. `gated`: two halves, which both are or neither."""
+        if tables in self._matrices:
+            return self._matrices[tables]
         if len(tables) == 1 and isinstance(tables[0], MatrixRef) and tables[0].biases:  # a tied table may have a bias
             (data,) = self.matrices((tables[0]._replace(biases=()),))
-            return [replace(data, bias=self._bias(tables))]
-        if tables not in self._matrices:
+            self._matrices[tables] = [replace(data, bias=self._bias(tables))]
+        else:
             parts = [self._part(table) for table in tables]
             groups = [list(group) for _, group in groupby(range(len(parts)), lambda at: parts[at].kind)]
             self._matrices[tables] = [
@@ -90,7 +98,14 @@ class DeviceWeights(NamedWeights):
         rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1]
         if parts[0].kind in DTYPES:
             weights = torch.empty(rows, columns, dtype=DTYPES[parts[0].kind], device=self.device)
-            torch.cat([torch.as_tensor(part.rows).to(self.device) for part in parts], out=weights)
+            first = 0
+            for part in parts:
+                target = weights[first : first + part.shape[0]]
+                first += part.shape[0]
+                if isinstance(part.rows, StoredTensor):
+                    self._upload.copy(part.rows, target)
+                else:
+                    target.copy_(torch.as_tensor(part.rows))
             return float_matrix(weights)
         packed = np.concatenate([np.asarray(part.rows) for part in parts])
         return pack(parts[0].kind, packed.reshape(-1), rows, columns, self.device)
@@ -109,14 +124,16 @@ class DeviceWeights(NamedWeights):
             and not needs_transpose
             and columns % block_size(stored.kind)[0] == 0
         ):
-            packed = stored.bytes.reshape(rows, -1)
+            packed = self.read(table.names[0]).bytes.reshape(rows, -1)
             order = stored.layout.rows(rows) if isinstance(stored.layout, InterleavedPairs) else slice(None)
             if stored.kind == WIDENED_KIND:
                 return MatrixPart("Q8_0", _as_q8_0(packed)[order], table.shape)
             return MatrixPart(stored.kind, packed[order], table.shape)
         kinds = {tensor.kind for tensor in tensors}
         kind = stored.kind if len(kinds) == 1 and stored.kind in DTYPES else "F32"
-        values = [_float_rows(tensor, DTYPES[kind]) for tensor in tensors]
+        if len(tensors) == 1 and stored.kind == kind and stored.layout is None and not table.transposed:
+            return MatrixPart(kind, stored, table.shape)
+        values = [_float_rows(self.read(name), DTYPES[kind]) for name in table.names]
         return MatrixPart(kind, torch.cat([value.T if table.transposed else value for value in values]), table.shape)
 
     def _bias(self, tables: Sequence[Table]) -> Tensor | None:
@@ -144,7 +161,8 @@ class DeviceWeights(NamedWeights):
         if bias is None:
             return None
         if bias not in self._distance_biases:
-            self._distance_biases[bias] = self._to_device(bias.values(self.stored(bias.table).to_float32()))
+            table = self.read(bias.table).to_float32()
+            self._distance_biases[bias] = self._to_device(bias.values(table))
         return self._distance_biases[bias]
 
     def _to_device(self, values: Floats) -> Tensor:

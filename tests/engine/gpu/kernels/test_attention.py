@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from glassformer.engine.gpu.kernels import attention, attention_pattern, weighted_values
+from glassformer.engine.gpu.kernels.attention import prompt_tile, step_tile
 from tests.engine.gpu.kernels.cases import (
     DTYPES,
     Cache,
@@ -177,3 +178,26 @@ def test_the_pattern_and_what_follows_from_it(mask: str) -> None:
     weighted_values(p, pattern, cache.pool, out, **shape)
     assert_written_within(out, whole)
     assert relative_error(out, attended(p, cache, weights, 1)) < 1e-6
+
+
+HOPPER, HOME = 227 * 1024, 99 * 1024  # shared memory of a program, on an H200 and on the cards that people have at home
+
+
+@pytest.mark.parametrize(
+    ("head_size", "dtype", "shared", "prompt", "step"),
+    [
+        (128, torch.bfloat16, HOPPER, (64, 3), (128, 2)),
+        (128, torch.bfloat16, HOME, (64, 2), (128, 2)),
+        (256, torch.bfloat16, HOPPER, (64, 2), (64, 2)),
+        (256, torch.bfloat16, HOME, (32, 1), (64, 2)),
+        (256, torch.float32, HOPPER, (64, 1), (64, 2)),
+        (256, torch.float32, HOME, (16, 1), (32, 1)),
+    ],
+)
+def test_tiles_fit_the_shared_memory(
+    head_size: int, dtype: torch.dtype, shared: int, prompt: tuple[int, int], step: tuple[int, int]
+) -> None:
+    chosen = prompt_tile(head_size, dtype, shared)
+    assert (chosen.tokens, chosen.stages) == prompt
+    chosen = step_tile(head_size, dtype, shared)
+    assert (chosen.keys, chosen.stages) == step

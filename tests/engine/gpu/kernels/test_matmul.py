@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.engine.gpu.kernels import DeviceNorm, float_matrix, matmul
+from glassformer.engine.gpu.kernels.matmul import tile_for
 from tests.engine.gpu.kernels.cases import DTYPES, assert_written_within, poisoned, relative_error
 from tests.engine.gpu.sweeps import mostly_swept
 
@@ -22,6 +23,17 @@ def normed(x: Tensor, norm: DeviceNorm) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], weight, bias, norm.eps)
     x = x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * weight
     return x if bias is None else x + bias
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("tokens", [1, 8, 32, 128, 2048])
+def test_tiles_fit_the_shared_memory_of_cards_that_have_less(tokens: int, gated: bool) -> None:
+    matrix = float_matrix(torch.empty(6144, 4096, dtype=torch.bfloat16))
+    wanted = tile_for(tokens, 3072, matrix, gated)
+    assert wanted.within(227 * 1024, 2, gated) == wanted
+    tile = wanted.within(99 * 1024, 2, gated)
+    assert (tile.tokens, tile.rows) == (wanted.tokens, wanted.rows)
+    assert (tile.tokens + tile.rows * (1 + gated)) * tile.columns * 2 * tile.stages <= 99 * 1024
 
 
 def make_norm(kind: str, width: int, bias: bool = True) -> DeviceNorm:

@@ -17,7 +17,7 @@ from glassformer.engine.gpu.kernels.attention import attention, attention_patter
 from glassformer.engine.gpu.kernels.candidates import top_scores
 from glassformer.engine.gpu.kernels.choosing import ChoiceMode, advance, choose, choose_best
 from glassformer.engine.gpu.kernels.elementwise import activate, add, copy, embed, norm
-from glassformer.engine.gpu.kernels.matmul import matmul
+from glassformer.engine.gpu.kernels.matmul import matmul, product_dtype
 from glassformer.engine.gpu.kernels.packed_matmul import pack
 from glassformer.engine.gpu.kernels.rope import rope_kv_store
 from glassformer.engine.gpu.kernels.tensors import (
@@ -49,6 +49,7 @@ __all__ = [
     "matmul",
     "norm",
     "pack",
+    "product_dtype",
     "rope_kv_store",
     "top_scores",
     "weighted_values",

@@ -12,13 +12,16 @@ head_size): keys, then values. A tile is (queries, keys).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from glassformer.engine.gpu.kernels.functions import can_be_tiled, shared_bytes
 from glassformer.engine.gpu.kernels.tensors import CHUNK, PAGE, PassTensors
 
 QUERIES = 16  # heads of one token in a program: the least that tl.dot takes
@@ -67,10 +70,13 @@ def attention(
     if prompt:
         assert rows is None
         assert p.tree_mask is None
-        tile = prompt_tile(head_size, pool.dtype)
-        prompt_attention_kernel[triton.cdiv(max_tokens, tile.tokens), p.starts.shape[0], heads](
-            *arguments, p.first_tokens, p.token_counts, **constants, TOKENS=tile.tokens,
-            num_warps=tile.warps, num_stages=tile.stages,
+        tile, rows_of_heads = prompt_tile(head_size, pool.dtype, shared_bytes(pool.device)), pool.view(-1, head_size)
+        tiled = can_be_tiled(rows_of_heads)
+        source = TensorDescriptor.from_tensor(rows_of_heads, [PAGE, constants["BLOCK"]]) if tiled else pool
+        prompt_attention_kernel[heads, p.starts.shape[0], triton.cdiv(max_tokens, tile.tokens)](
+            arguments[0], source, *arguments[2:], p.first_tokens, p.token_counts,
+            **{**constants, "enable_fp_fusion": True}, TOKENS=tile.tokens, TILED=tiled, num_warps=tile.warps,
+            num_stages=tile.stages,
         )  # fmt: skip
         return
     tokens = queries.shape[0] if rows is None else rows.shape[0]
@@ -79,7 +85,7 @@ def attention(
         return
     partial_values = torch.empty(tokens * heads * chunks, head_size, device=queries.device)
     partial_sums = torch.empty(tokens * heads * chunks, 2, device=queries.device)
-    tile = step_tile(head_size, pool.dtype)
+    tile = step_tile(head_size, pool.dtype, shared_bytes(pool.device))
     step_attention_kernel[tokens, kv_heads * blocks, chunks](
         *arguments, partial_values, partial_sums, **constants, QUERIES=QUERIES, KEYS=tile.keys, CHUNK=CHUNK,
         num_warps=tile.warps, num_stages=tile.stages,
@@ -91,19 +97,39 @@ def attention(
 class AttentionTile(NamedTuple):
     """How much of a multiprocessor a program takes."""
 
-    tokens: int  # of a block of a prompt pass
+    tokens: int  # of a block of a prompt pass; heads of one token of a step pass
     keys: int  # of one iteration
     warps: int
     stages: int  # iterations whose keys are loaded ahead
 
 
-def step_tile(head_size: int, dtype: torch.dtype) -> AttentionTile:
-    """Decides the order in which a chunk's weights are summed: by the shape of the model alone."""
-    return AttentionTile(1, 64 if head_size > 128 or dtype == torch.float32 else 128, 4, 2)
+def step_tile(head_size: int, dtype: torch.dtype, shared: int) -> AttentionTile:
+    """Decides the order in which a chunk's weights are summed: by the model's shape and the card alone."""
+    keys = 64 if head_size > 128 or dtype == torch.float32 else 128
+    tiles = [AttentionTile(QUERIES, keys, 4, 2), *(AttentionTile(QUERIES, few, 4, 1) for few in (32, 16))]
+    return _first_within(tiles, 1, head_size, dtype, shared)
 
 
-def prompt_tile(head_size: int, dtype: torch.dtype) -> AttentionTile:
-    return AttentionTile(64, 64, 4, 2)
+def prompt_tile(head_size: int, dtype: torch.dtype, shared: int) -> AttentionTile:
+    """By what was fastest on an H200, if there is room for it."""
+    tiles = [AttentionTile(64, PAGE, 4, stages) for stages in (3, 2, 1)]
+    tiles += [AttentionTile(tokens, PAGE, 4, 1) for tokens in (32, 16)]
+    return _first_within(tiles if head_size * dtype.itemsize <= 256 else tiles[1:], 0, head_size, dtype, shared)
+
+
+def _first_within(
+    tiles: Sequence[AttentionTile], unbuffered: int, head_size: int, dtype: torch.dtype, shared: int
+) -> AttentionTile:
+    """The first tile whose queries and weights, and keys and values of all stages, fit the shared memory; else the last.
+
+    `unbuffered`: stages that need no memory of their own.
+    """
+    row = int(triton.next_power_of_2(head_size)) * dtype.itemsize
+    for tile in tiles:
+        loaded = (tile.tokens + 2 * tile.keys * max(1, tile.stages - unbuffered)) * row
+        if loaded + tile.tokens * tile.keys * dtype.itemsize <= shared:
+            return tile
+    return tiles[-1]
 
 
 def attention_pattern(
@@ -221,11 +247,18 @@ def load_plane_rows(
 
 
 @triton.jit
-def load_page(address, count, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr):
-    """The first `count` keys or values of a page, (PAGE, head_size), zero after them."""
-    key, place = tl.arange(0, PAGE), tl.arange(0, BLOCK)
-    mask = (key < count)[:, None] & (place < HEAD_SIZE)[None, :]
-    return tl.load(address + key[:, None] * HEAD_SIZE + place[None, :], mask=mask, other=0.0)
+def load_page(pool, row, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr, TILED: tl.constexpr):
+    """All keys or values of a page that one head has, (PAGE, head_size), from a row of the pool's heads on.
+
+    `TILED`: the pool is a descriptor, whose tiles the copy engine loads; otherwise an address.
+    """
+    if TILED:
+        tile = pool.load([row.to(tl.int32), 0])
+    else:
+        place = tl.arange(0, BLOCK)
+        addresses = pool + (row + tl.arange(0, PAGE).to(tl.int64))[:, None] * HEAD_SIZE + place[None, :]
+        tile = tl.load(addresses, mask=(place < HEAD_SIZE)[None, :], other=0.0)
+    return tile
 
 
 @triton.jit
@@ -354,22 +387,29 @@ def add_keys(scores, tile, maximum, total, values):
     highest = tl.maximum(maximum, tl.max(scores, axis=1))
     shift = tl.where(highest == NEVER, 0.0, highest)
     weights = tl.exp2(scores - shift[:, None])
-    kept = tl.exp2(maximum - shift)
+    total, values = add_values(weights, tile, tl.exp2(maximum - shift), total, values)
+    return highest, total, values
+
+
+@triton.jit
+def add_values(weights, tile, kept, total, values):
+    """Weighted values of one more tile of keys, after so much is `kept` of those before."""
     total = total * kept + tl.sum(weights, axis=1)
     values = tl.dot(weights.to(tile.dtype), tile, values * kept[:, None], input_precision="ieee")
-    return highest, total, values
+    return total, values
 
 
 @triton.jit(do_not_specialize=(*UNSPECIALIZED, "kv_heads"))
 def prompt_attention_kernel(
-    query_ptr, pool_ptr, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
+    query_ptr, pool, out_ptr, rows, positions, slots, feed_of_token, starts, ends, page_table, tree_mask, tree_positions,
     distance_bias, query_stride, out_stride, table_stride, page_stride, tree_width, layer, scale, window, max_distance,
     heads, kv_heads, first_tokens, token_counts, HAS_ROWS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     TREE: tl.constexpr, BIAS: tl.constexpr, HEAD_SIZE: tl.constexpr, BLOCK: tl.constexpr, PAGE: tl.constexpr,
-    TOKENS: tl.constexpr,
+    TOKENS: tl.constexpr, TILED: tl.constexpr,
 ):  # fmt: skip
-    feed, head = tl.program_id(1), tl.program_id(2)
-    block = tl.num_programs(0) - 1 - tl.program_id(0)  # those with the most keys first
+    """Pages whose keys all queries of the block see are scored without a mask; the last ones with it."""
+    head, feed = tl.program_id(0), tl.program_id(1)
+    block = tl.num_programs(2) - 1 - tl.program_id(2)  # of all heads first those with the most keys
     count = tl.load(token_counts + feed)
     if block * TOKENS < count:
         number = block * TOKENS + tl.arange(0, TOKENS)
@@ -381,33 +421,37 @@ def prompt_attention_kernel(
         place = tl.arange(0, BLOCK)
         in_query = live[:, None] & (place < HEAD_SIZE)[None, :]
         queries = query_ptr + token.to(tl.int64)[:, None] * query_stride + head * HEAD_SIZE + place[None, :]
-        query = tl.load(queries, mask=in_query, other=0.0).to(pool_ptr.dtype.element_ty)
+        dtype = pool.dtype if TILED else pool.dtype.element_ty
+        query = tl.load(queries, mask=in_query, other=0.0).to(dtype)
         maximum = tl.full([TOKENS], NEVER, tl.float32)
         total = tl.zeros([TOKENS], tl.float32)
         values = tl.zeros([TOKENS, BLOCK], tl.float32)
-        kv_head = head // (heads // kv_heads)
-        plane = layer * 2 * kv_heads + kv_head
         low, last = tl.min(first, axis=0) // PAGE * PAGE, tl.max(end, axis=0)
         whole = low  # keys before it are seen by all
         if not WINDOW and not BIAS:
             whole = tl.min(tl.where(live, end, last), axis=0) // PAGE * PAGE
         pages = page_table + feed.to(tl.int64) * table_stride
-        planes = pool_ptr + plane.to(tl.int64) * PAGE * HEAD_SIZE
-        value_offset = kv_heads.to(tl.int64) * PAGE * HEAD_SIZE
+        page_rows = page_stride // HEAD_SIZE
+        first_row = (layer * 2 * kv_heads + head // (heads // kv_heads)) * PAGE
         for start in range(low, whole, PAGE):
-            page = planes + tl.load(pages + start // PAGE).to(tl.int64) * page_stride
-            keys = load_page(page, PAGE, HEAD_SIZE, BLOCK, PAGE)
-            tile = load_page(page + value_offset, PAGE, HEAD_SIZE, BLOCK, PAGE)
-            scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
-            maximum, total, values = add_keys(scores, tile, maximum, total, values)
+            row = tl.load(pages + start // PAGE).to(tl.int64) * page_rows + first_row
+            keys = load_page(pool, row, HEAD_SIZE, BLOCK, PAGE, TILED)
+            tile = load_page(pool, row + kv_heads * PAGE, HEAD_SIZE, BLOCK, PAGE, TILED)
+            dots = tl.dot(query, tl.trans(keys), input_precision="ieee")
+            highest = tl.maximum(maximum, tl.max(dots, axis=1) * scale)
+            weights = tl.exp2(dots * scale - highest[:, None])
+            total, values = add_values(weights, tile, tl.exp2(maximum - highest), total, values)
+            maximum = highest
         for start in range(whole, last, PAGE):
-            page = planes + tl.load(pages + start // PAGE).to(tl.int64) * page_stride
-            keys = load_page(page, last - start, HEAD_SIZE, BLOCK, PAGE)
-            tile = load_page(page + value_offset, last - start, HEAD_SIZE, BLOCK, PAGE)
+            row = tl.load(pages + start // PAGE).to(tl.int64) * page_rows + first_row
+            key = start + tl.arange(0, PAGE)
+            keys = load_page(pool, row, HEAD_SIZE, BLOCK, PAGE, TILED)
+            tile = load_page(pool, row + kv_heads * PAGE, HEAD_SIZE, BLOCK, PAGE, TILED)
+            tile = tl.where((key < last)[:, None], tile, tl.zeros_like(tile))  # what an earlier row left may be no number
             scores = masked_scores(
-                query, keys, start + tl.arange(0, PAGE), head, token[:, None], feed, position[:, None], first[:, None],
-                end[:, None], scale, starts, tree_mask, tree_positions, distance_bias, tree_width, window, max_distance,
-                live[:, None], WINDOW, TREE, BIAS,
+                query, keys, key, head, token[:, None], feed, position[:, None], first[:, None], end[:, None], scale, starts,
+                tree_mask, tree_positions, distance_bias, tree_width, window, max_distance, live[:, None], WINDOW, TREE,
+                BIAS,
             )  # fmt: skip
             maximum, total, values = add_keys(scores, tile, maximum, total, values)
         out = out_ptr + token.to(tl.int64)[:, None] * out_stride + head * HEAD_SIZE + place[None, :]

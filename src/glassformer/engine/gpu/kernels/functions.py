@@ -6,6 +6,7 @@ Shapes: TOKENS and ROWS are a tile's, (tokens, columns) for inputs and (tokens, 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 import triton
@@ -30,6 +31,21 @@ def norm_width(columns: int) -> int:
 def has_copy_engine(device: torch.device) -> bool:
     """Whether tiles can be loaded by descriptor: on Hopper and later."""
     return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def can_be_tiled(matrix: torch.Tensor) -> bool:
+    """Whether the copy engine can load tiles of a matrix: its rows begin at multiples of 16 bytes, and can be counted."""
+    aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) * matrix.itemsize % 16 == 0 and matrix.stride(1) == 1
+    return aligned and len(matrix) < 2**31 and (not matrix.is_cuda or has_copy_engine(matrix.device))
+
+
+@cache
+def shared_bytes(device: torch.device) -> int:
+    """The shared memory that a program can have: 227 kB on Hopper, 99 kB on the cards that people have at home."""
+    if device.type != "cuda":
+        return 227 * 1024
+    properties: Any = torch.cuda.get_device_properties(device)
+    return int(properties.shared_memory_per_block_optin)
 
 
 @triton.jit

@@ -25,20 +25,18 @@ from glassformer.engine.gpu.kernels.functions import (
     NO_NORM,
     NORM_WARPS,
     NORMS,
+    can_be_tiled,
     finish_tile,
-    has_copy_engine,
     load_other,
     mean_and_scale,
     norm_width,
     normed_columns,
     output_places,
+    shared_bytes,
     tile_tokens_and_rows,
 )  # fmt: skip
 from glassformer.engine.gpu.kernels.packed_matmul import launch_packed_matmul
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm
-
-SMALL_BATCH = 16  # tokens whose inputs are rounded by each tile for itself
-
 
 SMALL_BATCH = 16  # tokens whose inputs each tile rounds for itself, if they need no norm
 
@@ -52,6 +50,18 @@ class Tile(NamedTuple):
     warps: int
     stages: int  # iterations whose weights are loaded ahead
     by_copy_engine: bool = False
+
+    def within(self, shared_bytes: int, itemsize: int, gated: bool) -> Tile:
+        """The same tile with as few columns and stages as a multiprocessor's shared memory has room for."""
+        tile = self
+        while (tile.tokens + tile.rows * (1 + gated)) * tile.columns * itemsize * tile.stages > shared_bytes:
+            if tile.columns > 64:
+                tile = tile._replace(columns=tile.columns // 2)
+            elif tile.stages > 1:
+                tile = tile._replace(stages=tile.stages - 1)
+            else:
+                break
+        return tile
 
 
 def matmul(
@@ -133,7 +143,9 @@ def tile_for(tokens: int, rows: int, matrix: DeviceMatrix, gated: bool) -> Tile:
         return Tile(32, 32, 128, 4, 4)
     if tokens <= 256:
         return Tile(64, 64, 64, 4, 4)
-    return Tile(128, 128 if gated or matrix.columns < 2048 else 256, 64, 8, 3, True)
+    if rows >= 4096 and matrix.columns >= 2048 and not gated:
+        return Tile(128, 256, 64, 8, 3, True)
+    return Tile(128, 128, 64, 8, 3 if gated or matrix.columns < 2048 else 4, True)
 
 
 def norm_arguments(
@@ -152,7 +164,8 @@ def _launch_matmul(
     norm: tuple[tuple[Any, ...], dict[str, Any]], prompt: bool,
 ) -> None:  # fmt: skip
     tokens, rows = outputs[4:6]
-    tile = tile_for(tokens, rows, matrix, constants["EPILOGUE"] == GATE.value)
+    gated = constants["EPILOGUE"] == GATE.value
+    tile = tile_for(tokens, rows, matrix, gated).within(shared_bytes(x.device), matrix.data.itemsize, gated)
     grid = (triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),)
     constants |= {
         "TOKENS": tile.tokens, "ROWS": tile.rows, "COLUMNS": tile.columns, "num_warps": tile.warps,
@@ -164,17 +177,11 @@ def _launch_matmul(
         single_matmul_kernel[grid](x, matrix.data, *outputs, x.stride(0), *arguments, MASKED=masked, **more, **constants)
         return
     inputs, weights = x, matrix.data
-    tiled = tile.by_copy_engine and _can_be_tiled(x) and _can_be_tiled(weights)
+    tiled = tile.by_copy_engine and can_be_tiled(x) and can_be_tiled(weights)
     if tiled:
         inputs = TensorDescriptor.from_tensor(x, [tile.tokens, tile.columns])
         weights = TensorDescriptor.from_tensor(weights, [tile.rows, tile.columns])
     matmul_kernel[grid](inputs, weights, *outputs, x.stride(0), TILED=tiled, MASKED=masked, **constants)
-
-
-def _can_be_tiled(matrix: Tensor) -> bool:
-    """Whether the copy engine can load tiles of a matrix: its rows begin at multiples of 16 bytes."""
-    aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) * matrix.itemsize % 16 == 0 and matrix.stride(1) == 1
-    return aligned and (not matrix.is_cuda or has_copy_engine(matrix.device))
 
 
 @triton.jit

@@ -1,0 +1,64 @@
+"""Bytes of checkpoint files on their way to the device.
+
+They are read from the file, not through its mapping, by several threads into pinned memory, from where the device copies
+them by itself; meanwhile the next piece is read. A file that is cut short or changed on the way is an error, where a mapping
+would end the process.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.checkpoint.stored_tensors import StoredTensor
+
+PIECE = 1 << 25  # bytes that are copied at once
+READERS = 4  # threads that read a piece together
+PIECES = 2  # in pinned memory: one is copied, another is read
+
+
+class Upload:
+    """The way to one device; its pinned memory is given back when it is dropped."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._pieces: list[tuple[Tensor, Any]] = []  # pinned memory, and the event after which it is free again
+        self._readers = ThreadPoolExecutor(READERS, "glassformer-read")
+        self._next = 0
+
+    def copy(self, tensor: StoredTensor, target: Tensor) -> None:
+        """Copy a tensor's bytes to a contiguous tensor on the device."""
+        assert target.is_contiguous()
+        flat = target.view(-1).view(torch.uint8)
+        assert flat.numel() == tensor.size
+        for begin in range(0, tensor.size, PIECE):
+            count = min(PIECE, tensor.size - begin)
+            piece, copied = self._free_piece()
+            self._read(tensor, begin, piece[:count])
+            flat[begin : begin + count].copy_(piece[:count], non_blocking=True)
+            if copied is not None:
+                copied.record()
+
+    def _free_piece(self) -> tuple[Tensor, Any]:
+        if len(self._pieces) < PIECES:
+            on_gpu = self.device.type == "cuda"
+            memory = torch.empty(PIECE, dtype=torch.uint8, pin_memory=on_gpu)
+            self._pieces.append((memory, torch.cuda.Event() if on_gpu else None))  # type: ignore[no-untyped-call]
+            return self._pieces[-1]
+        piece, copied = self._pieces[self._next]
+        self._next = (self._next + 1) % PIECES
+        if copied is not None:
+            copied.synchronize()
+        return piece, copied
+
+    def _read(self, tensor: StoredTensor, begin: int, piece: Tensor) -> None:
+        target, step = piece.numpy(), -(-piece.numel() // READERS)
+        parts = [
+            self._readers.submit(tensor.file.read_into, target[at : at + step], tensor.offset + begin + at)
+            for at in range(0, target.size, step)
+        ]
+        for part in parts:
+            part.result()

@@ -1,0 +1,357 @@
+"""What only a real GPU can show of the GPU engine; `test_on_a_gpu.py` runs it in a process that sees the GPU.
+
+    python -m tests.engine.gpu.proofs [--full] accuracy repeats launches life memory passes
+    compute-sanitizer --tool memcheck python -m tests.engine.gpu.proofs passes
+
+Each proof prints what it measured in one line, and raises if that is not what is promised. `--full` takes Qwen3-0.6B's shape
+and the numbers that are published; without it, small models and some seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from glassformer.blueprints import blueprint, read_config
+from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
+from glassformer.engine.gpu.executor import GpuExecutor
+from glassformer.engine.protocol import Feed, Want
+from glassformer.errors import ExecutorError
+from glassformer.sites import Watch
+
+SMALL: dict[str, Any] = {
+    "model_type": "qwen3", "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 512, "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN3: dict[str, Any] = {
+    **SMALL, "vocab_size": 151936, "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "intermediate_size": 3072, "max_position_embeddings": 40960, "rope_theta": 1e6,
+}  # fmt: skip
+KINDS = {torch.float32: "F32", torch.bfloat16: "BF16"}
+DEVICE = "cuda"
+MAX_ERROR_RATIO = 1.5  # of the error of plain bfloat16
+
+
+@dataclass
+class RandomModel:
+    """A model with random weights, as an executor and as PyTorch modules."""
+
+    shape: dict[str, Any]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.config = read_config(self.shape)
+        self.blueprint = blueprint(self.config)
+        draw = torch.Generator(DEVICE).manual_seed(self.seed)
+        self.weights = {
+            weight.name: (
+                1 + 0.1 * torch.randn(weight.shape, generator=draw, device=DEVICE)
+                if len(weight.shape) == 1
+                else 0.03 * torch.randn(weight.shape, generator=draw, device=DEVICE)
+            ).bfloat16()
+            for weight in self.blueprint.weights
+        }
+
+    def executor(self, *, batch_invariant: bool = True) -> GpuExecutor:
+        """`batch_invariant=False`: a single row is decoded by the persistent kernel."""
+        stored = {}
+        for name, weight in self.weights.items():
+            values = weight.cpu().view(torch.uint8).reshape(-1).numpy()
+            file = BufferedFile(Path("memory"), values)
+            stored[name] = StoredTensor(name, KINDS[weight.dtype], tuple(weight.shape), file, 0, values.size)
+        known = "batch_invariant" in inspect.signature(GpuExecutor).parameters
+        options: Any = {"batch_invariant": batch_invariant} if known else {}
+        return GpuExecutor(self.config, self.blueprint, stored, **options)
+
+    def scores(self, ids: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """What the readable family computes in a dtype, (tokens, vocabulary)."""
+        from glassformer.compat.auto import model_class_for_head
+
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.device(DEVICE):
+                module = model_class_for_head(self.config.model_type, self.config.default_head)(self.config).eval()
+        finally:
+            torch.set_default_dtype(before)
+        state = {name: weight.to(dtype) for name, weight in self.weights.items()}
+        module.load_state_dict(state, strict=False)
+        module.tie_weights() if hasattr(module, "tie_weights") else None
+        with torch.inference_mode():
+            logits: torch.Tensor = module(torch.tensor([list(ids)], device=DEVICE)).logits[0].float()
+        return logits
+
+
+def random_ids(count: int, vocabulary: int, seed: int = 0) -> list[int]:
+    draw = random.Random(seed)
+    return [draw.randrange(3, vocabulary) for _ in range(count)]
+
+
+def relative_error(scores: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((scores.double() - expected.double()).norm() / expected.double().norm())
+
+
+def accuracy(full: bool) -> str:
+    """Teacher-forced: the scores of every position, by prompt kernels, by steps and by the persistent kernel."""
+    model = RandomModel(QWEN3 if full else SMALL)
+    ids = random_ids(2000 if full else 300, model.config.vocab_size)
+    expected = model.scores(ids, torch.float32)
+    best = expected.argmax(-1)
+    plain = model.scores(ids, torch.bfloat16)
+    plain_error = relative_error(plain, expected)
+    lines = [f"plain bfloat16 {plain_error:.2e}, best token {float((plain.argmax(-1) == best).double().mean()):.1%}"]
+    del plain
+    ratios = []
+    for name, scores in _teacher_forced(model, ids):
+        ratio = relative_error(scores, expected) / plain_error
+        ratios.append(ratio)
+        lines.append(f"{name} {ratio:.2f} of it, best token {float((scores.argmax(-1) == best).double().mean()):.1%}")
+    assert max(ratios) <= MAX_ERROR_RATIO, lines
+    return f"{len(ids)} tokens, error against float32: " + "; ".join(lines)
+
+
+def _teacher_forced(model: RandomModel, ids: Sequence[int]) -> Iterator[tuple[str, torch.Tensor]]:
+    executor = model.executor(batch_invariant=False)
+    row = executor.open()
+    (prompt,) = executor.run([Feed(row, ids, Want.ALL)])
+    yield "prompt", torch.stack([torch.from_numpy(prompt.host(at)) for at in range(len(ids))]).to(DEVICE)
+    executor.rewind(row, 0)
+    steps = []
+    for token in ids:
+        (scores,) = executor.run([Feed(row, (token,))])
+        steps.append(torch.from_numpy(scores.host().copy()))
+    yield "steps", torch.stack(steps).to(DEVICE)
+    executor.rewind(row, 0)
+    decoder = executor._single_row_decoder(len(ids))
+    if decoder is not None:
+        row.pages.reserve(0, len(ids))
+        decoded = decoder.decode(ids, 0, len(ids), executor._pool.tensor, row.pages.pages, scores_from=0)
+        assert decoded.scores is not None
+        yield "persistent", decoded.scores
+
+
+def repeats(full: bool) -> str:
+    """The same feeds again and again, bit for bit, beside other rows and alone."""
+    model, count = RandomModel(SMALL), 200 if full else 20
+    executor = model.executor(batch_invariant=False)
+    prompts = [random_ids(length, 1000, seed=length) for length in (1, 9, 64, 70, 300)]
+
+    def life(numbers: Sequence[int], watch: Watch | None = None) -> dict[int, list[Any]]:
+        rows = [executor.open() for _ in numbers]
+        feeds = [prompts, *([[7 + step + number] for number in range(len(prompts))] for step in range(2))]
+        results: dict[int, list[Any]] = {number: [] for number in numbers}
+        for fed in feeds:
+            scores = executor.run([Feed(row, fed[number], watch=watch) for row, number in zip(rows, numbers, strict=True)])
+            for number, result in zip(numbers, scores, strict=True):
+                results[number].append(result.host().copy())
+        for row, number in zip(rows, numbers, strict=True):
+            results[number].append(executor.decode_greedily([row], [5], 16))
+            executor.close(row)
+        return results
+
+    expected = life(range(len(prompts)))
+    watch = Watch.of("blocks.*.residual", "blocks.0.attention.pattern", blocks=model.blueprint.blocks)
+    lives: list[Callable[[], dict[int, list[Any]]]] = [lambda: life(range(len(prompts))), lambda: life(range(4), watch)]
+    lives += [lambda number=number: life([number]) for number in range(len(prompts))]  # type: ignore[misc]
+    for number in range(count):
+        for row, results in lives[number % len(lives)]().items():
+            equal = [np.array_equal(a, b) for a, b in zip(results, expected[row], strict=True)]
+            assert all(equal), f"repeat {number}, row {row}: {equal}"
+    return f"{count} repeats bit-equal, alone, in company, watched and unwatched"
+
+
+class Interrupted(BaseException):
+    """What a signal raises in the middle of a launch, as Ctrl-C does."""
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def launches(full: bool) -> str:
+    """Many launches of single rows and of batches, some of them interrupted: none hangs, and all give the same tokens."""
+    count = 10_000 if full else 300
+    draw, executor = random.Random(0), RandomModel(SMALL).executor(batch_invariant=False)
+    rows = [executor.open() for _ in range(3)]
+    executor.run([Feed(row, random_ids(20 + number, 1000, number)) for number, row in enumerate(rows)])
+    lengths = [row.length for row in rows]
+    groups = [rows[:1], rows[1:2], rows]
+
+    def decode(group: Sequence[Any]) -> Any:
+        return executor.decode_greedily(group, [5] * len(group), 8)
+
+    def rewind() -> None:
+        for row, length in zip(rows, lengths, strict=True):
+            executor.rewind(row, length)
+
+    expected = []
+    for group in groups:
+        expected.append(decode(group))
+        rewind()
+    interrupted, slowest = 0, 0.0
+    for _ in range(count):
+        rewind()
+        number = draw.randrange(len(groups))
+        began = time.perf_counter()
+        try:
+            with interrupted_after(draw.uniform(1e-5, 3e-3) if draw.random() < 0.05 else 60):
+                best = decode(groups[number])
+        except Interrupted:
+            interrupted += 1
+            grown = {row.length - length for row, length in zip(rows, lengths, strict=True)}
+            assert grown <= {0, 8}, grown  # as before; or it came too late, and all was done
+            continue
+        slowest = max(slowest, time.perf_counter() - began)
+        assert np.array_equal(best, expected[number])
+    return f"{count} launches, {interrupted} interrupted, the slowest took {slowest * 1e3:.1f} ms, all with the same tokens"
+
+
+@dataclass
+class RowLife:
+    """A row, and all that was done to it: (ids that were fed) or (length that was kept)."""
+
+    row: Any
+    deeds: list[tuple[int, ...] | int] = field(default_factory=list)
+
+    def fork(self, row: Any) -> RowLife:
+        return RowLife(row, list(self.deeds))
+
+
+def life(full: bool) -> str:
+    """Rows opened, fed, forked, rewound, exchanged and closed at random; what each gets, it gets alone too, bit for bit."""
+    draw, executor = random.Random(1), RandomModel(SMALL).executor()
+    rows: list[RowLife] = []
+    count, checked = 150 if full else 40, 0
+    for number in range(count):
+        deed = draw.choice(("open", "feed", "feed", "feed", "fork", "rewind", "select", "close"))
+        if deed == "open" or not rows:
+            rows.append(RowLife(executor.open()))
+        elif deed == "feed":
+            fed = draw.sample(rows, draw.randint(1, len(rows)))
+            chunks = [tuple(random_ids(draw.choice((1, 1, 2, 17, 64, 130)), 1000, number + at)) for at in range(len(fed))]
+            scores = executor.run([Feed(item.row, chunk) for item, chunk in zip(fed, chunks, strict=True)])
+            for item, chunk in zip(fed, chunks, strict=True):
+                item.deeds.append(chunk)
+            at = draw.randrange(len(fed))
+            assert np.array_equal(scores[at].host(), _alone(executor, fed[at].deeds)), f"deed {number}"
+            checked += 1
+        elif deed == "fork":
+            item = draw.choice(rows)
+            rows.append(item.fork(executor.fork(item.row)))
+        elif deed == "rewind":
+            item = draw.choice(rows)
+            item.deeds.append(executor.rewind(item.row, draw.randint(0, item.row.length)))
+        elif deed == "select":
+            parents = [draw.randrange(len(rows)) for _ in rows]
+            executor.select([item.row for item in rows], parents)
+            deeds = [list(rows[parent].deeds) for parent in parents]
+            for item, taken in zip(rows, deeds, strict=True):
+                item.deeds = taken
+        if deed == "close" or len(rows) > 12:
+            executor.close(rows.pop(draw.randrange(len(rows))).row)
+    used = executor._pool.used
+    for item in rows:
+        executor.close(item.row)
+    assert executor._pool.used == 0, used
+    return f"{count} deeds, {checked} passes equal to the row alone, bit for bit"
+
+
+def _alone(executor: GpuExecutor, deeds: Sequence[tuple[int, ...] | int]) -> Any:
+    """The scores of the last feed, if a row does the same without company."""
+    row, scores = executor.open(), None
+    for deed in deeds:
+        if isinstance(deed, int):
+            executor.rewind(row, deed)
+        else:
+            (result,) = executor.run([Feed(row, deed)])
+            scores = result.host().copy()
+    executor.close(row)
+    return scores
+
+
+def memory(full: bool) -> str:
+    """Without memory: one error, and everything goes on when there is some again."""
+    executor = RandomModel(SMALL).executor()
+    ids = random_ids(300, 1000)
+    row = executor.open()
+    (scores,) = executor.run([Feed(row, ids)])
+    expected = scores.host().copy()
+    errors = []
+    executor.rewind(row, 0)
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, torch.cuda.memory_reserved() / total))
+    try:
+        for attempt in (lambda: executor.run([Feed(row, ids * 10, Want.ALL)]), lambda: RandomModel(SMALL, 1).executor()):
+            try:
+                attempt()
+            except (ExecutorError, torch.OutOfMemoryError) as error:  # the model's own random weights are torch's
+                errors.append(type(error).__name__)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    executor.rewind(row, 0)
+    (scores,) = executor.run([Feed(row, ids)])
+    assert np.array_equal(scores.host(), expected)
+    assert errors, "nothing failed"
+    return f"without memory: {', '.join(errors)}; then the same scores as before"
+
+
+def passes(full: bool) -> str:
+    """Every kind of pass once, on a tiny model, for compute-sanitizer; `full`: with the persistent kernel, slow as it is."""
+    model = RandomModel({**SMALL, "num_hidden_layers": 2, "hidden_size": 128, "intermediate_size": 256})
+    executor = model.executor(batch_invariant=not full)
+    rows = [executor.open() for _ in range(20)]
+    executor.run([Feed(row, random_ids(length, 1000)) for row, length in zip(rows, (70, 5, 1) * 7, strict=False)])
+    watch = Watch.of("blocks.*", blocks=model.blueprint.blocks)
+    executor.run([Feed(rows[0], [3, 4], Want.ALL, parents=[-1, -1]), Feed(rows[1], random_ids(65, 1000), watch=watch)])
+    executor.run([Feed(rows[2], [5], watch=watch)])
+    for count in (2, 20):
+        executor.decode_greedily(rows[:count], [5] * count, 3)
+    if full and (decoder := executor._single_row_decoder(4)) is not None:
+        decoder.timeout = 100.0
+        executor.decode_greedily(rows[:1], [5], 4)
+    torch.cuda.synchronize()
+    return "all ran"
+
+
+PROOFS: dict[str, Callable[[bool], str]] = {
+    "accuracy": accuracy, "repeats": repeats, "launches": launches, "life": life, "memory": memory,
+    "passes": passes,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("proofs", nargs="+", choices=sorted(PROOFS))
+    parser.add_argument("--full", action="store_true")
+    options = parser.parse_args()
+    for name in options.proofs:
+        began = time.perf_counter()
+        print(f"{name}: {PROOFS[name](options.full)} ({time.perf_counter() - began:.1f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
