@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import NOT_NUMBERS, Executor, GreedyDecoder, Scores, greedy_decoder
+from glassformer.engine.protocol import NOT_NUMBERS, Executor, GreedyDecoder, Scores, greedy_decoder, max_ahead
 
-MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
 AHEAD_SECONDS = 0.02  # for all of them together: readers see tokens come, not heaps of them
 
 
@@ -147,7 +146,7 @@ class Loop:
         began = time.perf_counter()
         ids = decode([feed.row for feed in feeds], fed, count)
         in_time = int(AHEAD_SECONDS * count / max(time.perf_counter() - began, 1e-9))
-        self._ahead_count = max(1, min(2 * self._ahead_count, MAX_AHEAD, in_time))
+        self._ahead_count = max(1, min(2 * self._ahead_count, max_ahead(self.executor), in_time))
         self._ahead.update(zip(lanes, map(ChosenAhead, ids.tolist(), lengths, fed), strict=True))
 
 

@@ -121,12 +121,19 @@ class GreedyDecoder(Protocol):
 
 
 NOT_NUMBERS = -1
+MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
 
 
 def greedy_decoder(executor: Executor) -> GreedyDecoder | None:
     """An executor's `decode_greedily`, if it has it."""
     decoder: GreedyDecoder | None = getattr(executor, "decode_greedily", None)
     return decoder
+
+
+def max_ahead(executor: Executor) -> int:
+    """How many tokens a driver may let an executor choose at once."""
+    most: int = getattr(executor, "max_ahead", MAX_AHEAD)
+    return most
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

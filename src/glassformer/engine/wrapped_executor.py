@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Description, Executor, Feed, GreedyDecoder, Row, Scores, Want, greedy_decoder
+from glassformer.engine.protocol import (
+    Description,
+    Executor,
+    Feed,
+    GreedyDecoder,
+    Row,
+    Scores,
+    Want,
+    greedy_decoder,
+    max_ahead,
+)
 from glassformer.progress import Progress
 
 CHUNK = 256  # tokens of a prompt that are read between two reports
@@ -26,6 +36,10 @@ class WrappedExecutor:
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
         return self.executor.run(feeds)
+
+    @property
+    def max_ahead(self) -> int:
+        return max_ahead(self.executor)
 
     @property
     def decode_greedily(self) -> GreedyDecoder | None:
