@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from glassformer.blueprints import Blueprint, Config
-from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
@@ -46,7 +45,7 @@ from glassformer.engine.gpu.persistent.decoder import Card, PersistentDecoder
 from glassformer.engine.gpu.persistent.layout import DecoderLayout
 from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
 from glassformer.engine.gpu.steps import bind_steps
-from glassformer.engine.gpu.weights import DeviceWeights
+from glassformer.engine.gpu.weights import DeviceWeights, EngineTensor
 from glassformer.engine.lowering import Lowering
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program import Program, TokenScope
@@ -112,12 +111,12 @@ class PreparedProgram:
 
 
 class GpuExecutor(PagedRows[GpuRow]):
-    """An `Executor` over a blueprint and stored tensors, on a GPU."""
+    """An `Executor` over a blueprint and stored tensors, or a live model's parameters, on a GPU."""
 
     _row_type = GpuRow
 
     def __init__(
-        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
+        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, EngineTensor], *, cache: str | None = None,
         device: torch.device | None = None, kernels: Any = kernels,
     ) -> None:  # fmt: skip
         self.config = config
