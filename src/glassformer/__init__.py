@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from glassformer.families.shared.outputs import ModelOutput as ModelOutput
     from glassformer.layers.cache import DynamicCache as DynamicCache
     from glassformer.layers.cache import EncoderDecoderCache as EncoderDecoderCache
+    from glassformer.layers.cache import StaticCache as StaticCache
     from glassformer.observe.compare import compare as compare
     from glassformer.observe.plan import plan as plan
     from glassformer.opened import AutoConfig as AutoConfig
@@ -59,7 +60,7 @@ _HOMES = {
     "engine.protocol": ("Executor",),
     "errors": ("GlassError",),
     "families.shared.outputs": ("ModelOutput",),
-    "layers.cache": ("DynamicCache", "EncoderDecoderCache"),
+    "layers.cache": ("DynamicCache", "EncoderDecoderCache", "StaticCache"),
     "observe.compare": ("compare",),
     "observe.plan": ("plan",),
     "opened": ("AutoConfig", "AutoTokenizer"),
@@ -94,6 +95,7 @@ __all__ = [
     "Model",
     "ModelOutput",
     "Run",
+    "StaticCache",
     "Step",
     "Task",
     "TextStreamer",

@@ -12,10 +12,10 @@ from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from glassformer.decoding import Finish, Look, Policy
-from glassformer.decoding.loop import MAX_AHEAD, Loop, loop
+from glassformer.decoding.loop import Loop, loop
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.engine.protocol import NOT_NUMBERS, BestAhead, Feed, ahead_decoder
+from glassformer.engine.protocol import MAX_AHEAD, NOT_NUMBERS, BestAhead, Feed, ahead_decoder, max_ahead
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.errors import NotNumbers
 from tests.decoding.oracle import Oracle, recipe
@@ -75,6 +75,16 @@ def test_a_text_begins_with_few_tokens_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert counts[:6] == [1, 2, 4, 8, 16, 32]
     assert max(counts) == MAX_AHEAD
     assert sum(counts) == 119  # nothing is computed for nothing where only the length ends a text
+
+
+def test_an_executor_may_refuse_to_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
+    oracle = DecodingOracle()
+    oracle.max_ahead = 1  # type: ignore[attr-defined]
+    policy = text([5, 6])
+    written(WrappedExecutor(oracle), [policy])
+    assert oracle.bursts == [(1, 1)] * 19
+    assert max_ahead(WrappedExecutor(DecodingOracle())) == MAX_AHEAD
 
 
 def test_a_slow_executor_chooses_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from glassformer.engine.protocol import NOT_NUMBERS, Feed, ahead_decoder
 from glassformer.errors import ExecutorError, InputError
 from tests.engine.executors import Subject, open_all, write_checkpoint
 
-DECODERS = ("cpu", "gpu")
+DECODERS = ("plain", "cpu", "gpu")
 FAMILIES = ("llama", "gemma3_text", "gpt2", "t5")
 COUNT = 9
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
-from glassformer.checkpoint.stored_tensors import StoredTensor
+AnyTensor = TypeVar("AnyTensor")
 
 LEGACY_SUFFIXES = ((re.compile(r"\.gamma$"), ".weight"), (re.compile(r"\.beta$"), ".bias"))  # of a norm, in old files
 BASES = ("model", "transformer", "bert", "roberta", "distilbert")  # the module below a head
@@ -20,17 +21,17 @@ EMBEDDING_NAMES = (  # of one embedding matrix, wherever it is shared
 )  # fmt: skip
 
 
-def modern_names(stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+def modern_names(stored: Mapping[str, AnyTensor]) -> dict[str, AnyTensor]:
     tensors = dict(stored)
     for old, new in LEGACY_SUFFIXES:
         tensors = {old.sub(new, name): tensor for name, tensor in tensors.items()}
     return tensors
 
 
-def resolve_names(stored: Mapping[str, StoredTensor], expected: Sequence[str]) -> dict[str, StoredTensor]:
+def resolve_names(stored: Mapping[str, AnyTensor], expected: Sequence[str]) -> dict[str, AnyTensor]:
     """The stored tensors under the expected names; those that are not stored are left out."""
     tensors = modern_names(stored)
-    resolved: dict[str, StoredTensor] = {}
+    resolved: dict[str, AnyTensor] = {}
     for name in expected:
         base, _, rest = name.partition(".")
         shared = EMBEDDING_NAMES if name in EMBEDDING_NAMES[1:] else ()  # a head of its own has one name

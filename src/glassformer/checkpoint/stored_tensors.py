@@ -218,6 +218,11 @@ class StoredTensor:
         return math.prod(self.shape)
 
     @property
+    def label(self) -> str:
+        """What errors call it."""
+        return f"{self.file.path}: tensor {self.name!r}"
+
+    @property
     def bytes(self) -> npt.NDArray[np.uint8]:
         """The raw bytes, as a view into the mapping of a file that has not changed."""
         self.file.check()
@@ -247,7 +252,7 @@ class StoredTensor:
     def to_float32(self) -> Floats:
         """The values in float32, as the family has them; for packed and for plain float kinds."""
         shape = self.shape if self.layout is None else self.layout.stored_shape(self.shape)
-        values = dequantize(self.bytes, self.kind, shape, f"{self.file.path}: tensor {self.name!r}")
+        values = dequantize(self.bytes, self.kind, shape, self.label)
         return values if self.layout is None else self.layout.from_stored(values)
 
     def row(self, number: int) -> Floats:
@@ -266,7 +271,15 @@ PLAIN_KINDS: dict[str, int] = {  # kind: bytes per element
 }  # fmt: skip
 
 
-def main_kind(tensors: Iterable[StoredTensor]) -> str:
+class HasKind(Protocol):
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def elements(self) -> int: ...
+
+
+def main_kind(tensors: Iterable[HasKind]) -> str:
     """The kind that most of a checkpoint's numbers are stored in."""
     counts: Counter[str] = Counter()
     for tensor in tensors:

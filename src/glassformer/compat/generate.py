@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from glassformer.compat.generation_executor import executor_for, release_engine
 from glassformer.decoding import GenerationConfig, Look, Outcome, Policy, Recipe, Step, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
 from glassformer.decoding.text_warnings import remedies
@@ -35,6 +36,16 @@ class GenerationMixin:
 
     config: Any
     generation_config: GenerationConfig
+    use_gpu_engine: bool = True  # where the model is on a GPU, and nobody has hooks on it or has changed its modules
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        release_engine(cast(nn.Module, self))  # the parameters move, or change their dtype
+        return super()._apply(fn, recurse)  # type: ignore[misc]
+
+    def train(self, mode: bool = True) -> Any:
+        if mode:
+            release_engine(cast(nn.Module, self))  # its memory is wanted for gradients
+        return super().train(mode)  # type: ignore[misc]
 
     def generate(
         self: Any,
@@ -256,16 +267,14 @@ def _decoder_prompts(
 
 
 def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
-    from glassformer.engine.plain.executor import PlainExecutor
-
     assistant = call.settings.assistant_model
     if assistant is not None:
         check_assistant(model, assistant)
-        assistant = PlainExecutor(assistant)
-    was_training = model.training
+        assistant = executor_for(assistant)
+    executor, was_training = executor_for(model), model.training
     model.eval()
     try:
-        yield from generate(PlainExecutor(model), call.policies, assistant)
+        yield from generate(executor, call.policies, assistant)
     finally:
         model.train(was_training)
 

@@ -13,11 +13,10 @@ import numpy as np
 from glassformer.decoding.ahead import TokensAhead, needed_draws
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Feed, Scores, ahead_decoder
+from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Feed, Scores, ahead_decoder, max_ahead
 from glassformer.errors import GlassError
 from glassformer.sites import Watch
 
-MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
 AHEAD_SECONDS = 0.02  # for all of them together: readers see tokens come, not heaps of them
 PAUSE = 32  # passes in which policies choose, after an executor could not
 
@@ -198,7 +197,7 @@ class Loop:
         began = time.perf_counter()
         texts = decode([feed.row for feed in feeds], fed, choices, draws)
         in_time = int(AHEAD_SECONDS * count / max(time.perf_counter() - began, 1e-9))
-        self._ahead_count = max(1, min(2 * self._ahead_count, MAX_AHEAD, in_time))
+        self._ahead_count = max(1, min(2 * self._ahead_count, max_ahead(self.executor), in_time))
         self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
 
 

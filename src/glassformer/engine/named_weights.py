@@ -1,46 +1,66 @@
-"""A model's stored tensors under the names that its blueprint has for them, for every engine."""
+"""A model's weights under the names that its blueprint has for them, for every engine."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.legacy_names import resolve_names
-from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Floats, StoredTensor
+from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, Floats, HasKind
 from glassformer.errors import CheckpointError
 
 OPTIONAL_ZEROS = ("final_logits_bias",)  # zeros where a file lacks them
 
 
-class NamedWeights:
+class WeightTensor(HasKind, Protocol):
+    """A weight, wherever it lies: a `StoredTensor` of a file, or what stands for a live parameter."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def label(self) -> str:
+        """What errors call it."""
+
+    def to_float32(self) -> Floats: ...
+
+
+AnyTensor = TypeVar("AnyTensor", bound=WeightTensor)
+
+
+class NamedWeights(Generic[AnyTensor]):
     """The weights of one model by name.
 
     `expected` has the shapes that follow from the config: kernels read so many numbers without a check, so a tensor of
     another shape is refused here, before anything is read.
     """
 
-    def __init__(self, tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, tensors: Mapping[str, AnyTensor], expected: Mapping[str, tuple[int, ...]]) -> None:
         self._tensors = resolve_names(tensors, tuple(expected))
         self._shapes = expected
         for name in expected:
             if name in self._tensors or name not in OPTIONAL_ZEROS:
                 self.stored(name)
 
-    def stored(self, name: str) -> StoredTensor:
+    def stored(self, name: str) -> AnyTensor:
         tensor, shape = self._tensors.get(name), self._shapes[name]
         if tensor is None:
             raise CheckpointError(f"the weights lack {name}. Is this the config of these weights?")
         if tensor.shape != shape:
             raise CheckpointError(
-                f"{tensor.file.path}: tensor {tensor.name!r} has shape {tensor.shape}, but the config makes {name!r} "
-                f"{shape}. Is this the config of these weights?"
+                f"{tensor.label} has shape {tensor.shape}, but the config makes {name!r} {shape}. "
+                "Is this the config of these weights?"
             )
         return tensor
 
-    def read(self, name: str) -> StoredTensor:
+    def read(self, name: str) -> AnyTensor:
         """A tensor whose bytes are to be read now: an engine may copy them first."""
         return self.stored(name)
 
@@ -58,12 +78,12 @@ class NamedWeights:
         return self.read(name).to_float32().reshape(-1)
 
 
-def check_size(tensor: StoredTensor) -> None:
+def check_size(tensor: WeightTensor) -> None:
     """Refuse a tensor whose bytes do not match its kind and shape: kernels rely on them."""
     elements, size = (1, PLAIN_KINDS[tensor.kind]) if tensor.kind in PLAIN_KINDS else block_size(tensor.kind)
     if tensor.elements % elements or tensor.size != tensor.elements // elements * size:
         raise CheckpointError(
-            f"{tensor.file.path}: tensor {tensor.name!r} has {tensor.size} bytes, "
+            f"{tensor.label} has {tensor.size} bytes, "
             f"which do not make {tensor.kind} of shape {tensor.shape}. "
             "Fetch the file again."
         )

@@ -208,6 +208,7 @@ class GreedyDecoder(Protocol):
 
 
 NOT_NUMBERS = NOT_CHOSEN
+MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
 
 
 @dataclass(frozen=True)
@@ -248,6 +249,12 @@ def prefix_caching(executor: Executor) -> PrefixCaching | None:
     """An executor's prefix cache, if it has one."""
     caching: PrefixCaching | None = getattr(executor, "prefix_caching", None)
     return caching
+
+
+def max_ahead(executor: Executor) -> int:
+    """How many tokens a driver may let an executor choose at once."""
+    most: int = getattr(executor, "max_ahead", MAX_AHEAD)
+    return most
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

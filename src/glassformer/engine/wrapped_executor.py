@@ -18,6 +18,7 @@ from glassformer.engine.protocol import (
     Scores,
     Want,
     ahead_decoder,
+    max_ahead,
     prefix_caching,
 )  # fmt: skip
 from glassformer.progress import Progress
@@ -37,6 +38,10 @@ class WrappedExecutor:
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
         return self.executor.run(feeds)
+
+    @property
+    def max_ahead(self) -> int:
+        return max_ahead(self.executor)
 
     @property
     def decode_ahead(self) -> AheadDecoder | None:

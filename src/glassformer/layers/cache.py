@@ -2,7 +2,8 @@
 
 A cache is a value that the caller owns and hands to a pass; the model keeps none. Without gradients a layer writes
 into buffers reserved in advance (amortized, no copy per token); with gradients it concatenates, so that nothing
-a backward pass needs is overwritten.
+a backward pass needs is overwritten. A static cache reserves all that it will ever hold with the first tokens, at addresses
+that stay the same.
 
 Shapes: keys and values are (batch, heads, length, head_size).
 """
@@ -10,10 +11,12 @@ Shapes: keys and values are (batch, heads, length, head_size).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from glassformer.errors import InputError
 
 
 class Cache(Protocol):
@@ -121,12 +124,134 @@ class DynamicCache:
         return f"DynamicCache(layers=[{', '.join(type(layer).__name__ for layer in self.layers)}])"
 
 
+class StaticLayer:
+    """One layer's memory, of a fixed size."""
+
+    def __init__(self, max_cache_len: int) -> None:
+        self.max_cache_len = max_cache_len
+        self.length = 0
+        self.keys: Tensor | None = None  # (batch, heads, max_cache_len, head_size), zeros after what is remembered
+        self.values: Tensor | None = None
+
+    def update(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """With gradients, they flow to this pass's keys and values, and not into earlier passes."""
+        start, end = self.length, self.length + key.shape[2]
+        self._check_room(key, end)
+        if self.keys is None or self.values is None:
+            with torch.inference_mode(False):  # so that passes with and without it can write to them
+                shapes = ((*new.shape[:2], self.max_cache_len, new.shape[3]) for new in (key, value))
+                self.keys, self.values = (
+                    torch.zeros(shape, dtype=new.dtype, device=new.device)
+                    for shape, new in zip(shapes, (key, value), strict=True)
+                )
+        self.length = end
+        both = []
+        for buffer, new in ((self.keys, key), (self.values, value)):
+            buffer[:, :, start:end] = new.detach()
+            with_gradients = torch.is_grad_enabled() and new.requires_grad
+            both.append(torch.cat((buffer[:, :, :start].clone(), new), 2) if with_gradients else buffer[:, :, :end])
+        return both[0], both[1]
+
+    def _check_room(self, key: Tensor, end: int) -> None:
+        if end > self.max_cache_len:
+            raise InputError(
+                f"the static cache has room for {self.max_cache_len} tokens: {self.length} are in it, and {key.shape[2]} "
+                "more do not fit. Take a larger max_cache_len, or reset() it."
+            )
+        if self.keys is not None and self.keys.shape[0] != key.shape[0]:
+            raise InputError(
+                f"the static cache was first used for a batch of {self.keys.shape[0]}, and cannot hold one of "
+                f"{key.shape[0]}. Make another."
+            )
+
+    def reset(self) -> None:
+        self.length = 0
+        for buffer in (self.keys, self.values):
+            if buffer is not None:
+                buffer.zero_()
+
+    def crop(self, length: int) -> None:
+        """Forget what came after so many tokens (or, if negative, the last so many)."""
+        self.length = min(self.length, length) if length >= 0 else max(0, self.length + length)
+        for buffer in (self.keys, self.values):
+            if buffer is not None:
+                buffer[:, :, self.length :] = 0
+
+    def reorder(self, rows: Tensor) -> None:
+        """Take these rows of the batch, in this order: beams. They stay where they are in memory."""
+        for buffer in (self.keys, self.values):
+            if buffer is not None:
+                buffer.copy_(buffer.index_select(0, rows.to(buffer.device)))
+
+
+class StaticCache:
+    """The cache of every layer, of a fixed size: pass it as `past_key_values`, and again with the next token.
+
+    Example:
+        cache = StaticCache(model.config, max_cache_len=64)
+        output = model(**tokens, past_key_values=cache)
+
+    Args:
+        config: the model's.
+        max_cache_len: how many tokens it can hold; more are an error.
+        max_batch_size, device, dtype: accepted for familiarity: the first tokens decide them.
+    """
+
+    def __init__(
+        self, config: Any, max_cache_len: int, max_batch_size: int | None = None, device: Any = None, dtype: Any = None
+    ) -> None:
+        if isinstance(max_cache_len, bool) or not isinstance(max_cache_len, int) or max_cache_len < 1:
+            raise InputError(f"max_cache_len is {max_cache_len!r}; it must be a number of tokens, from 1 on.")
+        self.max_cache_len = max_cache_len
+        self.layers = [StaticLayer(max_cache_len) for _ in range(config.num_hidden_layers)]
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        return self.layers[layer].update(key, value)
+
+    def get_seq_length(self, layer: int = 0) -> int:
+        return self.layers[layer].length if layer < len(self.layers) else 0
+
+    def get_max_length(self) -> int:
+        return self.max_cache_len
+
+    get_max_cache_shape = get_max_length  # its older name
+
+    def reset(self) -> None:
+        """Forget everything, and keep the memory for the next text."""
+        for layer in self.layers:
+            layer.reset()
+
+    def crop(self, length: int) -> None:
+        for layer in self.layers:
+            layer.crop(length)
+
+    def reorder_cache(self, rows: Tensor) -> None:
+        for layer in self.layers:
+            layer.reorder(rows)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
+        return self.layers[layer].keys, self.layers[layer].values
+
+    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+        return (self[number] for number in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"StaticCache(layers=[{', '.join(type(layer).__name__ for layer in self.layers)}])"
+
+
 class EncoderDecoderCache:
     """A decoder's memory of its own tokens, and of the keys and values that each layer made of the source, once."""
 
-    def __init__(self) -> None:
-        self.self_attention_cache = DynamicCache()
-        self.cross_attention_cache = DynamicCache()
+    def __init__(
+        self,
+        self_attention_cache: DynamicCache | StaticCache | None = None,
+        cross_attention_cache: DynamicCache | StaticCache | None = None,
+    ) -> None:
+        self.self_attention_cache = DynamicCache() if self_attention_cache is None else self_attention_cache
+        self.cross_attention_cache = DynamicCache() if cross_attention_cache is None else cross_attention_cache
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return self.self_attention_cache.update(key, value, layer)
@@ -134,11 +259,12 @@ class EncoderDecoderCache:
     def cross_keys_and_values(self, layer: int, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         """A layer's keys and values of the source, projected on first use."""
         if self.cross_attention_cache.get_seq_length(layer) == 0:
-            self.cross_attention_cache.update(*project(), layer)
+            return self.cross_attention_cache.update(*project(), layer)
         key, value = self.cross_attention_cache[layer]
         assert key is not None
         assert value is not None
-        return key, value
+        length = self.cross_attention_cache.get_seq_length(layer)
+        return key[:, :, :length], value[:, :, :length]
 
     def get_seq_length(self, layer: int = 0) -> int:
         return self.self_attention_cache.get_seq_length(layer)

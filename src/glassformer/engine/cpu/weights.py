@@ -55,7 +55,7 @@ class ConvertedMatrix:
     key: str  # what it is converted from, for the cache's hash
 
 
-class NativeWeights(NamedWeights):
+class NativeWeights(NamedWeights[StoredTensor]):
     """The weights in memory: first all matrices are declared (`require`), then each is used (`matrix`, `vector`)."""
 
     def __init__(self, tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], engine: Engine) -> None:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from glassformer.blueprints import Blueprint, Config
-from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
@@ -49,7 +48,7 @@ from glassformer.engine.gpu.persistent.layout import DecoderLayout
 from glassformer.engine.gpu.single_row import decoder_weights, fitting_layout
 from glassformer.engine.gpu.single_row_steps import SingleRowSteps, can_read
 from glassformer.engine.gpu.steps import bind_steps
-from glassformer.engine.gpu.weights import DeviceWeights
+from glassformer.engine.gpu.weights import DeviceWeights, EngineTensor
 from glassformer.engine.lowering import Lowering
 from glassformer.engine.paged_rows import PagedRows
 from glassformer.engine.program import Program, TokenScope
@@ -114,12 +113,12 @@ class PreparedProgram:
 
 
 class GpuExecutor(PagedRows[GpuRow]):
-    """An `Executor` over a blueprint and stored tensors, on a GPU."""
+    """An `Executor` over a blueprint and stored tensors, or a live model's parameters, on a GPU."""
 
     _row_type = GpuRow
 
     def __init__(
-        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
+        self, config: Config, blueprint: Blueprint, tensors: Mapping[str, EngineTensor], *, cache: str | None = None,
         batch_invariant: bool = True, device: torch.device | None = None, kernels: Any = kernels,
     ) -> None:  # fmt: skip
         """`batch_invariant`: whether a row's numbers must not depend on whether it runs alone; if they may, a single row is

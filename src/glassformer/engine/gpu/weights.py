@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.stored_tensors import Bytes, Floats, InterleavedPairs, StoredTensor, Transposed
 from glassformer.engine.gpu.kernels import DeviceMatrix, DeviceNorm, float_matrix, pack
+from glassformer.engine.gpu.parameters import ParameterTensor
 from glassformer.engine.gpu.upload import Upload
 from glassformer.engine.named_weights import NamedWeights, check_size
 from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRef, SinusoidTable, Table
@@ -20,6 +22,7 @@ from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRe
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PACKED_KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 WIDENED_KIND = "Q5_0"  # becomes Q8_0, which can hold the same numbers
+EngineTensor: TypeAlias = StoredTensor | ParameterTensor
 NORMS = {NormKind.RMS_NORM: "rms", NormKind.LAYER_NORM: "layer"}
 
 
@@ -41,11 +44,11 @@ def device_bytes(tensors: Iterable[StoredTensor]) -> int:
     )
 
 
-class DeviceWeights(NamedWeights):
+class DeviceWeights(NamedWeights[EngineTensor]):
     """The weights of one model on the device; each is copied there once, when first asked for."""
 
     def __init__(
-        self, tensors: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], device: torch.device
+        self, tensors: Mapping[str, EngineTensor], expected: Mapping[str, tuple[int, ...]], device: torch.device
     ) -> None:
         super().__init__(tensors, expected)
         self.device = device
@@ -55,7 +58,7 @@ class DeviceWeights(NamedWeights):
         self._norms: dict[NormRef, DeviceNorm] = {}
         self._distance_biases: dict[DistanceBias, Tensor] = {}
 
-    def read(self, name: str) -> StoredTensor:
+    def read(self, name: str) -> EngineTensor:
         """Read without the file's mapping, for the reason in upload.py."""
         return self.stored(name).in_memory()
 
@@ -97,6 +100,8 @@ class DeviceWeights(NamedWeights):
         """Matrices of one input and kind as one, on the device."""
         rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1]
         if parts[0].kind in DTYPES:
+            if len(parts) == 1 and isinstance(parts[0].rows, Tensor):
+                return float_matrix(parts[0].rows.to(self.device))
             weights = torch.empty(rows, columns, dtype=DTYPES[parts[0].kind], device=self.device)
             first = 0
             for part in parts:
@@ -119,22 +124,30 @@ class DeviceWeights(NamedWeights):
         stored, (rows, columns) = tensors[0], table.shape
         needs_transpose = table.transposed and not isinstance(stored.layout, Transposed)
         if (
-            len(tensors) == 1
+            isinstance(stored, StoredTensor)
+            and len(tensors) == 1
             and stored.kind in (*PACKED_KINDS, WIDENED_KIND)
             and not needs_transpose
             and columns % block_size(stored.kind)[0] == 0
         ):
-            packed = self.read(table.names[0]).bytes.reshape(rows, -1)
+            packed = stored.in_memory().bytes.reshape(rows, -1)
             order = stored.layout.rows(rows) if isinstance(stored.layout, InterleavedPairs) else slice(None)
             if stored.kind == WIDENED_KIND:
                 return MatrixPart("Q8_0", _as_q8_0(packed)[order], table.shape)
             return MatrixPart(stored.kind, packed[order], table.shape)
         kinds = {tensor.kind for tensor in tensors}
         kind = stored.kind if len(kinds) == 1 and stored.kind in DTYPES else "F32"
-        if len(tensors) == 1 and stored.kind == kind and stored.layout is None and not table.transposed:
+        if (
+            isinstance(stored, StoredTensor)
+            and len(tensors) == 1
+            and stored.kind == kind
+            and stored.layout is None
+            and not table.transposed
+        ):
             return MatrixPart(kind, stored, table.shape)
         values = [_float_rows(self.read(name), DTYPES[kind]) for name in table.names]
-        return MatrixPart(kind, torch.cat([value.T if table.transposed else value for value in values]), table.shape)
+        values = [value.T if table.transposed else value for value in values]
+        return MatrixPart(kind, values[0] if len(values) == 1 else torch.cat(values), table.shape)
 
     def _bias(self, tables: Sequence[Table]) -> Tensor | None:
         """The biases of some matrices side by side; zeros where one of them has none."""
@@ -177,8 +190,10 @@ def _as_q8_0(rows: Bytes) -> Bytes:
     return np.concatenate((blocks[:, :2], codes - np.uint8(16)), axis=1).reshape(len(rows), -1)
 
 
-def _float_rows(tensor: StoredTensor, dtype: torch.dtype) -> Tensor:
-    """A tensor's values on the host, as the family has them, without a copy where they lie so in the file."""
+def _float_rows(tensor: EngineTensor, dtype: torch.dtype) -> Tensor:
+    """A tensor's values as the family has them, without a copy where they lie so in the file or the parameter."""
+    if isinstance(tensor, ParameterTensor):
+        return tensor.values.to(dtype)
     if tensor.layout is None and DTYPES.get(tensor.kind) == dtype and tensor.bytes.flags.writeable:
         return torch.from_numpy(tensor.bytes).view(dtype).reshape(tensor.shape)
     return torch.from_numpy(tensor.to_float32()).to(dtype)

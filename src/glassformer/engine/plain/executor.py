@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from torch import Tensor
 from glassformer.candidates import Candidates, top
 from glassformer.engine import checks
 from glassformer.engine.plain.kv_cache import CacheWindow, PlainRow, RowCache, SourceCache
-from glassformer.engine.protocol import Description, Feed, Row
-from glassformer.errors import ExecutorError
+from glassformer.engine.protocol import NOT_NUMBERS, Description, Feed, Row
+from glassformer.errors import ExecutorError, check_context
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.families.shared.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
 from glassformer.families.shared.seq2seq import EncoderDecoder
@@ -29,15 +30,28 @@ from glassformer.sites import Observer, Tap, axes
 PAD_ID = 0  # any id: what is computed at padded positions is never read
 
 
-class PlainScores:
-    def __init__(self, logits: Tensor, sites: Mapping[str, Any]) -> None:
+class HostCopy:
+    """The scores of a whole pass, brought to the host by one copy when the first of them is asked for."""
+
+    def __init__(self, logits: Tensor) -> None:
         self._logits = logits  # (scored positions, vocabulary)
+
+    @cached_property
+    def scores(self) -> npt.NDArray[np.float32]:
+        scores: npt.NDArray[np.float32] = self._logits.float().cpu().numpy()
+        return scores
+
+
+class PlainScores:
+    def __init__(self, copy: HostCopy, positions: range, sites: Mapping[str, Any]) -> None:
+        self._copy = copy
+        self._positions = positions  # of this feed among all that were scored
         self.sites = sites
 
     def host(self, index: int = -1) -> npt.NDArray[np.float32]:
-        if not len(self._logits):
+        if not self._positions:
             raise ExecutorError(checks.NOT_SCORED)
-        scores: npt.NDArray[np.float32] = self._logits[index].float().cpu().numpy()
+        scores: npt.NDArray[np.float32] = self._copy.scores[self._positions[index]]
         return scores
 
     def top(self, k: int, index: int = -1) -> Candidates:
@@ -46,6 +60,8 @@ class PlainScores:
 
 class PlainExecutor:
     """An `Executor` over any model that scores the next token."""
+
+    max_ahead = 1  # modules may have hooks, which see no token that nobody wants
 
     def __init__(self, model: CausalLM | Seq2SeqLM) -> None:
         self.model = model
@@ -146,19 +162,76 @@ class PlainExecutor:
             for at, (feed, row, length) in enumerate(zip(feeds, rows, lengths, strict=True))
         ]
         tap = Tap([observer for observer in observers if observer is not None]) if any(observers) else None
-        encoder_decoder = isinstance(self.base, EncoderDecoder)
-        source = SourceCache(self._cache.source, rows, device) if encoder_decoder else None
-        p = self.base.new_pass(positions, mask, window, tap, source)
         scored = [checks.scored_columns(feed) for feed in feeds]
         keep = (
             torch.tensor([at for at, columns in enumerate(scored) for _ in columns], dtype=torch.long, device=device),
             torch.tensor([column for columns in scored for column in columns], dtype=torch.long, device=device),
         )
+        logits = self._logits(ids, rows, window, mask, positions, keep, tap)
+        copy, first, results = HostCopy(logits), 0, []
+        for feed, observer, start, columns in zip(feeds, observers, starts, scored, strict=True):
+            scores = PlainScores(copy, range(first, first + len(columns)), {})
+            if observer is not None:
+                scores = _watched_scores(feed, logits[first : first + len(columns)], observer, start + columns.start)
+            results.append(scores)
+            first += len(columns)
+        return results
+
+    def _logits(
+        self, ids: Tensor, rows: Sequence[PlainRow], window: CacheWindow, mask: Mask, positions: Tensor,
+        keep: int | tuple[Tensor, Tensor], tap: Tap | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The model itself, over one token of each row or more; `keep`: the positions to score."""
+        encoder_decoder = isinstance(self.base, EncoderDecoder)
+        source = SourceCache(self._cache.source, rows, ids.device) if encoder_decoder else None
+        p = self.base.new_pass(positions, mask, window, tap, source)
         tokens = {"decoder_input_ids" if encoder_decoder else "input_ids": ids}
         output: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
         assert output.logits is not None
-        logits = torch.split(output.logits, [len(columns) for columns in scored])
-        return [_scores(*fields) for fields in zip(feeds, logits, observers, starts, scored, strict=True)]
+        return output.logits
+
+    @checks.locked
+    @torch.inference_mode()
+    def decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """The best ids, (rows, count), as `GreedyDecoder` says: scores stay on the model's device, and ids until the end."""
+        fed = [self._open_row(row) for row in rows]
+        checks.check_fed_once(fed)
+        self._checks.check_ids(tokens)
+        lengths = [row.length for row in fed]
+        check_context(max(lengths, default=0) + count, self.context, "prompt")
+        if not fed or not count:
+            return np.empty((len(fed), count), np.int32)
+        order = sorted(range(len(fed)), key=lambda at: fed[at].slot)
+        try:
+            with checks.unchanged_weights(self.model):
+                feeds = [Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)]
+                self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
+                best = self._decode([fed[at] for at in order], [tokens[at] for at in order], count)
+        except BaseException:
+            for row, length in zip(fed, lengths, strict=True):
+                row.length = length
+            raise
+        ids = np.empty((len(fed), count), np.int32)
+        ids[order] = best
+        ids[np.maximum.accumulate(ids == NOT_NUMBERS, axis=1)] = NOT_NUMBERS
+        return ids
+
+    def _decode(self, rows: Sequence[PlainRow], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
+        """The best ids of rows in the order of their slots; NOT_NUMBERS where the best score is none."""
+        device = self.base.token_embedding.weight.device
+        slots, longest = [row.slot for row in rows], max(row.length for row in rows)
+        self._cache.reserve(longest + count)
+        ids, chosen = torch.tensor(tokens, device=device)[:, None], []
+        for _ in range(count):
+            window = CacheWindow(self._cache, slots, [row.length for row in rows], 1, device)
+            mask = Mask(window.columns, window.keys, aligned=window.aligned)
+            scores, best = self._logits(ids, rows, window, mask, window.columns, 1).max(-1)
+            chosen.append(best.masked_fill(~scores.isfinite(), NOT_NUMBERS))
+            ids = best
+            for row in rows:
+                row.length += 1
+        all_ids: npt.NDArray[np.int32] = torch.cat(chosen, 1).int().cpu().numpy()
+        return all_ids
 
     def _apply_trees(self, feeds: Sequence[Feed], starts: Sequence[int], mask: Mask, positions: Tensor) -> Tensor:
         """Tree attention: each token sees only its ancestors, and stands one position after its parent."""
@@ -223,12 +296,11 @@ class PlainExecutor:
         return Description("plain", str(weight.device), dtype, torch.get_num_threads(), self._cache.own.bytes_per_token)
 
 
-def _scores(feed: Feed, logits: Tensor, observer: Observer | None, start: int, columns: range) -> PlainScores:
-    """One feed's scores, changed and recorded if its watch asks for the site `scores`."""
-    if feed.watch is None or observer is None:
-        return PlainScores(logits, {})
-    if (change := feed.watch.changes.get("scores")) is not None and columns:
-        logits = change.apply(logits[None], axes("scores"), start + columns.start)[0]
+def _watched_scores(feed: Feed, logits: Tensor, observer: Observer, start: int) -> PlainScores:
+    """One feed's scores, changed and recorded if its watch asks for the site `scores`; `start`: the first one's position."""
+    assert feed.watch is not None
+    if (change := feed.watch.changes.get("scores")) is not None and len(logits):
+        logits = change.apply(logits[None], axes("scores"), start)[0]
     if "scores" in feed.watch.reads:
         observer.record["scores"] = logits[None]
-    return PlainScores(logits, observer.record)
+    return PlainScores(HostCopy(logits), range(len(logits)), observer.record)

@@ -35,7 +35,7 @@ from glassformer.families.shared.outputs import (
 from glassformer.families.shared.seq2seq import shift_right
 from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import FamilyModule, ForwardPass, attach_module, label_modules
-from glassformer.layers.cache import Cache, EncoderDecoderCache
+from glassformer.layers.cache import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from glassformer.sites import Observer, Tap
 from glassformer.typecheck import brief
 
@@ -154,7 +154,7 @@ class Seq2SeqLM(ModelWithHead):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        past_key_values: EncoderDecoderCache | DynamicCache | StaticCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,

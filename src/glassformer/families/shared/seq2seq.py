@@ -16,7 +16,7 @@ from glassformer.families.shared.base import IGNORED, BaseModel, WatchLike
 from glassformer.families.shared.outputs import BaseModelOutput, Seq2SeqModelOutput
 from glassformer.families.shared.tensor_checks import checked_forward
 from glassformer.layers import CrossAttention, EncodedSource, ForwardPass, Mask
-from glassformer.layers.cache import EncoderDecoderCache
+from glassformer.layers.cache import DynamicCache, EncoderDecoderCache, StaticCache
 from glassformer.sites import ENCODER, Tap
 
 
@@ -53,7 +53,7 @@ class EncoderDecoder(BaseModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: BaseModelOutput | Sequence[Tensor] | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        past_key_values: EncoderDecoderCache | DynamicCache | StaticCache | None = None,
         inputs_embeds: Tensor | None = None,
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
@@ -89,6 +89,8 @@ class EncoderDecoder(BaseModel):
             )
             if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
                 past_key_values = EncoderDecoderCache()
+            elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+                past_key_values = EncoderDecoderCache(past_key_values)  # of the decoder's own tokens
             past = past_key_values.get_seq_length() if past_key_values is not None else 0
             watched = self.watch_for(output_attentions, output_hidden_states, watch)
             tap = self.make_tap(watched, past)

@@ -1,0 +1,170 @@
+"""What runs a live model in `generate`: the GPU engine where it is on a GPU and just what its class says; else PyTorch.
+
+The engine computes what a model's class and config say, with the parameters that the model has. Whatever else a caller has
+done to the modules (hooks, adapters, other dtypes) is seen by PyTorch alone, which calls every module, as ever.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from glassformer.blueprints import blueprint
+from glassformer.engine.protocol import Executor
+from glassformer.errors import CheckpointError, ExecutorError
+
+if TYPE_CHECKING:
+    from glassformer.engine.gpu.executor import GpuExecutor
+    from glassformer.engine.gpu.parameters import ParameterWatch
+
+ENGINE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+OWN_ATTRIBUTES = {"training", "generation_config", "weight_files", "use_gpu_engine"}  # that change no number
+note = logging.getLogger("glassformer").warning
+
+
+@dataclass
+class LiveEngine:
+    """The GPU engine over one model, kept between calls with the numbers that it was made of."""
+
+    watch: ParameterWatch
+    executor: GpuExecutor | None  # None: it could not be made
+
+
+_engines: WeakKeyDictionary[nn.Module, LiveEngine] = WeakKeyDictionary()
+_as_built: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
+
+
+def executor_for(model: Any) -> Executor:
+    """What runs a model in `generate` now."""
+    if (executor := _gpu_executor(model)) is not None:
+        return executor
+    from glassformer.engine.plain.executor import PlainExecutor
+
+    return PlainExecutor(model)
+
+
+def release_engine(model: nn.Module) -> None:
+    """Give back what is kept on the GPU for a model's next `generate`."""
+    _engines.pop(model, None)
+
+
+def _gpu_executor(model: Any) -> GpuExecutor | None:
+    if not model.use_gpu_engine or not _engine_can_run_on(model.device):
+        return None
+    parts = Parts.of(model)
+    if own_computation(model, parts) is not None:
+        return None
+    tensors = {name: value.detach() for name, value in parts.tensors.items()}
+    live = _engines.get(model)
+    if live is None or not live.watch.unchanged(tensors):
+        live = None
+        release_engine(model)  # before there is another
+        _engines[model] = live = _new_engine(model, tensors)
+    return live.executor
+
+
+def _new_engine(model: Any, tensors: dict[str, Tensor]) -> LiveEngine:
+    from glassformer.engine.gpu.parameters import ParameterTensor, ParameterWatch
+
+    watch = ParameterWatch(tensors)
+    weights = {name: ParameterTensor(name, value) for name, value in tensors.items()}
+    try:
+        _check_memory(model, weights.values())
+        executor = _make_executor(model.config, blueprint(model.config, model.head), weights)
+    except (ExecutorError, CheckpointError) as error:
+        note(f"{type(model).__name__} generates with PyTorch: {error}")
+        return LiveEngine(watch, None)
+    return LiveEngine(watch, executor)
+
+
+def _make_executor(config: Any, model_blueprint: Any, weights: Any) -> GpuExecutor:
+    from glassformer.engine.gpu.executor import GpuExecutor
+
+    return GpuExecutor(config, model_blueprint, weights)
+
+
+def _engine_can_run_on(device: torch.device) -> bool:
+    if device.type != "cuda" or device.index != torch.cuda.current_device():
+        return False
+    from glassformer.engine.gpu.device import unusable_reason
+
+    return unusable_reason() is None
+
+
+def _check_memory(model: Any, weights: Any) -> None:
+    """Refuse where the GPU lacks memory for a second copy of the matrices, most of which are joined."""
+    from glassformer.engine.gpu.device import memory_reason
+
+    embedding = model.base_model.token_embedding.weight.nbytes
+    if (reason := memory_reason(sum(weight.size for weight in weights) - embedding)) is not None:
+        raise ExecutorError(reason)
+
+
+# Whether a model is just what its class says ----------------------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """The modules of a model, and their parameters and buffers, by name."""
+
+    modules: dict[str, nn.Module]
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, model: Any) -> Parts:
+        modules = {"its base": model.base_model, "its head": model.head_module} | dict(model.named_modules())  # named or not
+        tensors = {
+            f"{name}.{key}" if name else key: value
+            for name, module in modules.items()
+            if not name.startswith("its ")
+            for key, value in (*module._parameters.items(), *module._buffers.items())
+            if value is not None
+        }
+        return cls(modules, tensors)
+
+    @property
+    def shapes(self) -> dict[str, tuple[torch.Size, str]]:
+        """The shape of each tensor, and the first name of one that has several."""
+        first_names: dict[int, str] = {}
+        return {name: (value.shape, first_names.setdefault(id(value), name)) for name, value in self.tensors.items()}
+
+
+def own_computation(model: Any, parts: Parts) -> str | None:
+    """What makes a model compute something else than its class and config say, or what only PyTorch computes; else None."""
+    if model.training:
+        return "it is in training mode"
+    device = model.device
+    if torch.is_autocast_enabled(device.type) or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return "PyTorch's operations are intercepted"
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return "every module has a hook"
+    for name, module in parts.modules.items():
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"{name or 'the model'} has a hook"
+    for name, value in parts.tensors.items():
+        plain = type(value) in (nn.Parameter, Tensor) and value.layout is torch.strided and value.is_contiguous()
+        if not plain or value.dtype not in ENGINE_DTYPES or value.device != device:
+            return f"{name} is on another device, or of a dtype or class that the engine does not know"
+    if model not in _as_built:
+        with torch.device("meta"):
+            _as_built[model] = Parts.of(type(model)(model.config))
+    built = _as_built[model]
+    if built.modules.keys() != parts.modules.keys() or built.shapes != parts.shapes:
+        return "modules or parameters were added, removed or reshaped"
+    changed = (name for name, module in parts.modules.items() if not _same_module(module, built.modules[name]))
+    return next((f"{name or 'the model'} was replaced or changed" for name in changed), None)
+
+
+def _same_module(module: nn.Module, built: nn.Module) -> bool:
+    """Whether a module is as its class built it; what the caller has added to it must hide nothing of its class."""
+    attributes, as_built = vars(module), vars(built)
+    return type(module) is type(built) and all(
+        not hasattr(type(module), name) if name not in as_built else value is as_built[name] or value == as_built[name]
+        for name, value in attributes.items()
+        if name[0] != "_" and name not in OWN_ATTRIBUTES
+    )
