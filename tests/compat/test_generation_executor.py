@@ -94,7 +94,7 @@ def test_matrices_that_stand_alone_are_the_parameters_themselves(load: Callable[
     model = load()
     weights = executor_for(model)._weights
     for name in ("model.layers.0.mlp.down_proj.weight", "model.layers.0.self_attn.o_proj.weight"):
-        assert weights.rows(name).data_ptr() == model.get_parameter(name).data_ptr()
+        assert weights.part(name).data.data_ptr() == model.get_parameter(name).data_ptr()
 
 
 def halve_in_place(model: Any) -> None:

@@ -149,6 +149,7 @@ class Counting:
         class One:
             def __init__(self, last: int) -> None:
                 self.last = last
+                self.sites: dict[str, Any] = {}
 
             def host(self, index: int = -1) -> Any:
                 return np.eye(50, dtype=np.float32)[self.last + 1]

@@ -30,6 +30,7 @@ from glassformer.engine.protocol import (
     Scores,
     Want,
     ahead_decoder,
+    max_ahead,
 )  # fmt: skip
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
@@ -87,6 +88,10 @@ class PrefixCache:
     @property
     def prefix_caching(self) -> Self:
         return self
+
+    @property
+    def max_ahead(self) -> int:
+        return max_ahead(self.executor)
 
     @property
     def decode_ahead(self) -> AheadDecoder | None:
