@@ -13,9 +13,23 @@ from hypothesis import strategies as st
 
 from glassformer.decoding import Finish, Look, Policy
 from glassformer.decoding.loop import Loop, loop
+from glassformer.decoding.policy import pick
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.engine.protocol import MAX_AHEAD, NOT_NUMBERS, BestAhead, Feed, ahead_decoder, max_ahead
+from glassformer.engine.protocol import (
+    BEST,
+    MAX_AHEAD,
+    NOT_CHOSEN,
+    NOT_NUMBERS,
+    AheadFunctions,
+    BestAhead,
+    Choice,
+    ChoiceRecords,
+    ChosenTokens,
+    Feed,
+    ahead_decoder,
+    max_ahead,
+)  # fmt: skip
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.errors import NotNumbers
 from tests.decoding.oracle import Oracle, recipe
@@ -146,6 +160,89 @@ def test_a_watched_text_stays_with_the_policy() -> None:
     steps = [step for _, step in loop(oracle, [policy])]
     assert all(step.candidates is not None for step in steps)
     assert not oracle.bursts
+
+
+class DrawingOracle(Oracle):
+    """An oracle that chooses as texts ask it to, but at some lengths of a row; its policies are of the same settings."""
+
+    def __init__(self, settings: dict[str, Any], gives_up_at: frozenset[int] = frozenset()) -> None:
+        super().__init__()
+        self.settings, self.gives_up_at = settings, gives_up_at
+        self.bursts: list[int] = []
+
+    @property
+    def decode_ahead(self) -> AheadFunctions:
+        return AheadFunctions(lambda choice: True, self._decode)
+
+    def _decode(self, rows: Any, tokens: Any, choices: Any, draws: Any) -> list[ChosenTokens]:
+        self.bursts.append(draws.shape[1])
+        return [self._text(*row) for row in zip(rows, tokens, draws, strict=True)]
+
+    def _text(self, row: Any, token: int, draws: Any) -> ChosenTokens:
+        ids, gaps, shares = [], [], []
+        for draw in draws:
+            scores = self._one(Feed(row, (token,))).host()
+            weights = np.exp(scores.astype(np.float64) - scores.max())
+            token = pick(weights / weights.sum(), draw)
+            ids.append(NOT_CHOSEN if NOT_CHOSEN in ids or row.length in self.gives_up_at else token)
+            gaps.append(scores.max() - scores[token])
+            shares.append(weights[token] / weights.sum())
+        none, zeros = np.empty((len(ids), 0)), np.zeros(len(ids))
+        return ChosenTokens(ids, ChoiceRecords(np.array(shares), np.array(gaps), zeros, *[none] * 5))
+
+
+def test_drawn_texts_are_those_of_single_steps() -> None:
+    settings = {"do_sample": True, "top_k": 0, "seed": 3}
+    oracle = DrawingOracle(settings)
+    mine, theirs = ([text(prompt, **settings) for prompt in PROMPTS] for _ in range(2))
+    assert written(oracle, mine) == written(Oracle(), theirs)
+    assert oracle.bursts
+    for policy, other in zip(mine, theirs, strict=True):
+        assert policy.gap == pytest.approx(other.gap)
+        assert policy.history.surprisals == pytest.approx(other.history.surprisals)
+
+
+def test_where_an_executor_cannot_choose_policies_do_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
+    monkeypatch.setattr("glassformer.decoding.loop.PAUSE", 5)
+    settings = {"do_sample": True, "top_k": 0, "seed": 3, "max_new_tokens": 16}
+    oracle = DrawingOracle(settings, gives_up_at=frozenset([5]))
+    assert written(oracle, [text([5, 6], **settings)]) == written(Oracle(), [text([5, 6], **settings)])
+    assert oracle.bursts == [1, 2, 1, 2, 4]  # the third token of the second burst is none
+    assert not oracle.rows
+
+
+def test_the_draws_of_the_next_tokens_are_those_of_each_step() -> None:
+    history = text([5], do_sample=True, seed=11).history
+    ahead = history.next_draws(5).tolist()
+    for draw in ahead:
+        assert history.draw() == draw
+        history.add(3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_beams": 3, "do_sample": True},
+        {"do_sample": True, "rules": ["temperature", "top_k"], "temperature": 0.5},
+        {"do_sample": True, "logits_processor": [lambda ids, scores: scores]},
+        {"do_sample": True, "typical_p": 0.9},
+        {"do_sample": True, "mirostat": 2},
+    ],
+    ids=str,
+)
+def test_what_no_executor_may_choose(changes: dict[str, Any]) -> None:
+    assert text([5], **changes).choice is None
+
+
+def test_a_choice_is_the_settings_that_are_in_force() -> None:
+    assert text([5]).choice == BEST
+    settings = {"do_sample": True, "temperature": 0.7, "top_k": 9, "top_p": 0.8, "min_p": 0.1}
+    policy = Policy(recipe(**settings), [5], context=64, look=Look.of(3))
+    assert policy.choice == Choice(sampled=True, temperature=0.7, top_k=9, top_p=0.8, min_p=0.1, candidates=3)
+    assert text([5], do_sample=True, top_k=0).choice == Choice(sampled=True)
+    for look in (Look(raw=True), Look(scores=True), Look.of("all")):
+        assert Policy(recipe(), [5], context=64, look=look).choice is None
 
 
 def test_scores_that_are_not_numbers_are_said_as_without_it() -> None:

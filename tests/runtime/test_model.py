@@ -12,7 +12,7 @@ import torch
 
 import glassformer
 from glassformer.decoding import Finish
-from glassformer.engine.protocol import CACHES
+from glassformer.engine.protocol import CACHES, Feed
 from glassformer.errors import (
     ConfigError,
     ExecutorError,
@@ -25,6 +25,7 @@ from glassformer.errors import (
 )
 from glassformer.observe.compare import compare
 from glassformer.runtime.executors import EXECUTORS
+from glassformer.sites import Watch
 from tests.parity import reference
 
 
@@ -66,6 +67,25 @@ def test_chat_gives_the_text_of_generate(model: Any) -> None:
     )
     ids = model.module.generate(**tokens, max_new_tokens=8)[0, tokens["input_ids"].shape[1] :]
     assert model.chat("Hi", max_new_tokens=8) == model.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_watched_sites_come_with_each_step(model: Any) -> None:
+    sites = ("blocks.*.residual", "blocks.1.attention.heads")
+    run = model.watch("how are you?", sites=sites, max_new_tokens=3)
+    reading = model.executor.open()
+    (scores,) = model.executor.run([Feed(reading, run.prompt_ids, watch=Watch(frozenset(run.steps[0].sites)))])
+    for site, value in run.steps[0].sites.items():
+        whole = scores.sites[site][0]
+        assert (value == (whole[-1] if site.endswith("residual") else whole[:, -1])).all()
+    assert run.steps[2].sites.keys() == {"blocks.0.residual", "blocks.1.residual", "blocks.1.attention.heads"}
+    assert run.ids == model.watch("how are you?", max_new_tokens=3).ids
+    policies = model.policies(model.recipe(model.settings.merged({"max_new_tokens": 2})), [5, 6])
+    assert all(step.sites.keys() == {"final"} for _, step in model.generate_steps(policies, sites="final"))
+
+
+def test_sites_are_not_watched_where_texts_are_compared(model: Any) -> None:
+    with pytest.raises(SettingError, match="sites are watched where each pass gives a token. Leave num_beams"):
+        model.watch("how are you?", sites="final", num_beams=2, max_new_tokens=2)
 
 
 def test_watch_many_gives_several_texts(model: Any) -> None:

@@ -100,10 +100,7 @@ def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Itera
     probabilities = (np.exp(scores - scores[:, :1]) / totals[:, :1]).astype(np.float32)
     chosen_scores = records.chosen[:steps].astype(np.float32)
     logprobs = (chosen_scores - scores[:, 0] + np.log(probabilities[:, 0])).tolist()
-    candidates = [
-        Candidates(first[step, :count], scores[step, :count], probabilities[step, :count])
-        for step, count in enumerate(shown.tolist())
-    ]
+    candidates = list(map(Candidates, *(cut_rows(part, shown) for part in (first, scores, probabilities))))
     if not look.waterfall:
         yield from map(Explanation, candidates, logprobs)
         return
@@ -120,12 +117,19 @@ def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Itera
     ends = np.exp(ends - ends.max(1, keepdims=True)) / totals[:, -1:]
     entropies = np.maximum(0.0, (np.log(totals) - weighted / totals) / math.log(2)).tolist()
     counts = in_play.astype(np.int64).tolist()
-    for step, length in enumerate(lengths.tolist()):
-        fall = Waterfall(
-            names, columns[step, :length], by_stage[step, :, :length], tuple(counts[step]), tuple(entropies[step]),
-            ends[step, :length],
-        )  # fmt: skip
-        yield Explanation(candidates[step], logprobs[step], entropies[step][0], fall)
+    falls = zip(
+        cut_rows(columns, lengths), cut_rows(by_stage, lengths), map(tuple, counts), map(tuple, entropies),
+        cut_rows(ends, lengths), strict=True,
+    )  # fmt: skip
+    for step, fall in enumerate(falls):
+        yield Explanation(candidates[step], logprobs[step], entropies[step][0], Waterfall(names, *fall))
+
+
+def cut_rows(values: npt.NDArray[Any], lengths: Ids) -> list[npt.NDArray[Any]]:
+    """Each step's values, as many along the last axis as it has."""
+    if (lengths == lengths[0]).all():
+        return list(values[..., : lengths[0]])
+    return [row[..., :length] for row, length in zip(values, lengths.tolist(), strict=True)]
 
 
 def needed_draws(policy: Policy, count: int) -> Numbers:

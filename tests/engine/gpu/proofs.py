@@ -135,10 +135,10 @@ def _teacher_forced(model: RandomModel, ids: Sequence[int]) -> Iterator[tuple[st
         steps.append(torch.from_numpy(scores.host().copy()))
     yield "steps", torch.stack(steps).to(DEVICE)
     executor.rewind(row, 0)
-    decoder = executor._single_row_decoder(len(ids))
-    if decoder is not None:
+    single_row = executor._single_row_decoder(len(ids))
+    if single_row is not None:
         row.pages.reserve(0, len(ids))
-        decoded = decoder.decode(ids, 0, len(ids), executor._pool.tensor, row.pages.pages, scores_from=0)
+        decoded = single_row._decoder.decode(ids, 0, len(ids), executor._pool.tensor, row.pages.pages, scores_from=0)
         assert decoded.scores is not None
         yield "persistent", decoded.scores
 
@@ -330,8 +330,8 @@ def passes(full: bool) -> str:
     executor.run([Feed(rows[2], [5], watch=watch)])
     for count in (2, 20):
         executor.decode_greedily(rows[:count], [5] * count, 3)
-    if full and (decoder := executor._single_row_decoder(4)) is not None:
-        decoder.timeout = 100.0
+    if full and (single_row := executor._single_row_decoder(4)) is not None:
+        single_row._decoder.timeout = 100.0
         executor.decode_greedily(rows[:1], [5], 4)
     torch.cuda.synchronize()
     return "all ran"

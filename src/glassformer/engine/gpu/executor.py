@@ -146,7 +146,7 @@ class GpuExecutor(PagedRows[GpuRow]):
                 else None
             )
         self._replays = Replays(self.device)
-        self._decoder: PersistentDecoder | None = None
+        self._decoder: SingleRowSteps | None = None
         self._kernel_build: KernelBuild | None = None
         self._single_row, self._single_row_note = self._fitting_layout()
         self._steps = StepDecoder(
@@ -385,22 +385,22 @@ class GpuExecutor(PagedRows[GpuRow]):
                     row.pages.reserve(row.length, row.length + count)
                 decoder = self._single_row_decoder(count) if len(fed) == 1 and can_read(choices[0].sites) else None
                 if decoder is not None:
-                    single = SingleRowSteps(decoder, self._kernels, self._pool.tensor)
-                    return [single.decode(fed[0], tokens[0], choices[0], draws[0])]
+                    return [decoder.decode(fed[0], tokens[0], choices[0], draws[0], self._pool.tensor)]
                 return self._steps.decode(fed, tokens, choices, draws)
         except BaseException:
             for row, length in zip(fed, lengths, strict=True):
                 row.length = length
             raise
 
-    def _single_row_decoder(self, count: int) -> PersistentDecoder | None:
+    def _single_row_decoder(self, count: int) -> SingleRowSteps | None:
         """The persistent kernel if it fits; it is made for the first row that is decoded for some tokens."""
         if self._decoder is None and self._single_row is not None and count >= MIN_SINGLE_ROW_STEPS:
             layout, self._single_row = self._single_row, None
             try:
                 weights = decoder_weights(layout, self._weights, self.context)
                 load = load_kernel if self._kernel_build is None else self._kernel_build.load
-                self._decoder = PersistentDecoder(layout.shape, weights, cache=self.cache, load=load)
+                decoder = PersistentDecoder(layout.shape, weights, cache=self.cache, load=load)
+                self._decoder = SingleRowSteps(decoder, self._kernels)
             except ExecutorError as error:
                 self._single_row_note = str(error)
         return self._decoder

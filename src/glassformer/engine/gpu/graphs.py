@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from glassformer.engine.gpu.kernels import CHUNK
 from glassformer.engine.gpu.passes import Numbers, PassLayout, page_count
 
+Result = TypeVar("Result")
 SIZES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)  # rows
 MAX_GRAPHS = 96  # that are kept; each has the memory of its scores and of the sites that it is read at
 
@@ -88,6 +89,24 @@ class PassNumbers:
             self._copied.record()
 
 
+def capture(run: Callable[[], Result], pool: Any = None) -> tuple[Any, Result]:
+    """A CUDA graph of what a function launches, and what it returned; the function is run once before.
+
+    None in place of the graph where there is no memory for it.
+    """
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        result = run()  # compiles the kernels
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            return graph, run()
+    except torch.OutOfMemoryError:
+        return None, result
+
+
 class Replay:
     """A pass that can be run again and again over numbers at a fixed address."""
 
@@ -97,22 +116,7 @@ class Replay:
         self._run = run
         self._graph: Any = None
         if numbers.device.is_cuda:
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                run(numbers.device)  # compiles the kernels
-            torch.cuda.current_stream().wait_stream(stream)
-            self._capture(pool)
-
-    def _capture(self, pool: Any) -> None:
-        """Without memory for a graph, the pass goes on without one."""
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, pool=pool):
-                self._outputs = self._run(self.numbers.device)
-        except torch.OutOfMemoryError:
-            return
-        self._graph = graph
+            self._graph, self._outputs = capture(lambda: run(numbers.device), pool)
 
     def __call__(self) -> list[Tensor | None]:
         """Run it; what it returns holds until the next replay of any."""

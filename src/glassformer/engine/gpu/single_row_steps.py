@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from glassformer.engine.gpu.decode_ahead import MAX_STEPS, Draws, StepResults, StepTensors, mode_of
+from glassformer.engine.gpu.graphs import capture, power_of_two
 from glassformer.engine.gpu.kernels.choosing import ChoiceMode
 from glassformer.engine.gpu.kv_pool import GpuRow
 from glassformer.engine.gpu.passes import all_to_host
 from glassformer.engine.gpu.persistent.decoder import PersistentDecoder
-from glassformer.engine.protocol import NOT_CHOSEN, Choice, ChosenTokens
+from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChosenTokens
 
 MAX_UNWATCHED_STEPS = 4096  # of one launch
 RESIDUAL_SITE = re.compile(r"blocks\.(\d+)\.(middle|residual)")
@@ -32,73 +33,114 @@ def can_read(sites: frozenset[str]) -> bool:
     return all(RESIDUAL_SITE.fullmatch(site) for site in sites)
 
 
+class Chooser:
+    """Kernels that choose by scores at a fixed address, captured once; the best, unless other rules are set."""
+
+    def __init__(self, kernels: Any, rows: int, vocabulary: int, mode: ChoiceMode, device: torch.device) -> None:
+        self._kernels, self._mode = kernels, mode
+        self.scores = torch.zeros(rows, vocabulary, device=device)
+        self.tensors = StepTensors.empty(rows, mode, {}, device)
+        self.tensors.set_rules([BEST] * rows, np.zeros((rows, 1)))
+        self.next_tokens, self._step, self._tokens, self._other_numbers = (
+            torch.zeros(rows, dtype=torch.int32, device=device) for _ in range(4)
+        )
+        self._graph: Any = capture(self._run)[0] if device.type == "cuda" else None
+
+    def begin(self) -> None:
+        """Count steps from the first again."""
+        self._step.zero_()
+
+    def __call__(self) -> None:
+        """Choose, and go on to the next step."""
+        if self._graph is None:
+            self._run()
+        else:
+            self._graph.replay()
+
+    def _run(self) -> None:
+        tensors, step = self.tensors, self._step
+        self._kernels.choose(self.scores, tensors.rules, step, tensors.records, self._tokens, self._mode)
+        self._kernels.advance(self._tokens, tensors.chosen, step, self.next_tokens, *[self._other_numbers] * 4)
+
+
 class SingleRowSteps:
-    """Decodes one row with the persistent kernel."""
+    """Decodes one row at a time with the persistent kernel."""
 
-    def __init__(self, decoder: PersistentDecoder, kernels: Any, pool: Tensor) -> None:
-        self._decoder, self._kernels, self._pool = decoder, kernels, pool
+    def __init__(self, decoder: PersistentDecoder, kernels: Any) -> None:
+        self._decoder, self._kernels = decoder, kernels
+        self._choosers: dict[tuple[int, ChoiceMode, bool], Chooser] = {}  # by rows, kernels, and whether they draw
 
-    def decode(self, row: GpuRow, token: int, choice: Choice, draws: Draws) -> ChosenTokens:
+    def decode(self, row: GpuRow, token: int, choice: Choice, draws: Draws, pool: Tensor) -> ChosenTokens:
         """The row's next tokens, as many as there are draws; its pages are reserved, and it grows by as many."""
         mode = mode_of([choice])
         step = MAX_UNWATCHED_STEPS if mode is None and not choice.sites else MAX_STEPS
         parts: list[StepResults] = []
         for done in range(0, len(draws), step):
             some = draws[done : done + step]
+            numbers = torch.tensor([token, *row.pages.pages], dtype=torch.int32).to(pool.device)
             if choice.sampled:
                 assert mode is not None
-                parts.append(self._draw(row, token, choice, some, mode))
+                parts.append(self._draw(row.length, numbers, choice, some, mode, pool))
             else:
-                parts.append(self._take_best(row, token, choice, len(some), mode))
+                parts.append(self._take_best(row.length, numbers, choice, len(some), mode, pool))
             row.length += len(some)
             token = max(int(parts[-1].ids[-1, 0]), 0)
         return StepResults.joined(parts).text(0, choice, dict.fromkeys(choice.sites))
 
-    def _take_best(self, row: GpuRow, token: int, choice: Choice, steps: int, mode: ChoiceMode | None) -> StepResults:
-        """One launch; its scores are looked at afterwards, all of its steps together."""
-        decoded = self._decoder.decode(
-            [token], row.length, steps, self._pool, row.pages.pages, scores_from=None if mode is None else 0,
-            watch_residuals=bool(choice.sites),
-        )  # fmt: skip
-        device = self._pool.device
-        ids = np.full((steps, 1), NOT_CHOSEN, np.int32)
-        ids[: len(decoded.ids), 0] = decoded.ids
-        records = torch.empty(1, steps, 0, dtype=torch.float64, device=device)
-        if decoded.scores is not None:
-            assert mode is not None
-            tensors = StepTensors.empty(steps, mode, {}, device)
-            tensors.set_rules([choice] * steps, np.zeros((steps, 1)))
-            step, tokens = (torch.zeros(steps, dtype=torch.int32, device=device) for _ in range(2))
-            self._kernels.choose(decoded.scores, tensors.rules, step, tensors.records, tokens, mode)
-            records = tensors.records[:1]
-        host_records, *sites = all_to_host([records, *_at_sites(decoded.residuals, choice.sites)])
-        values = {site: value[:, None] for site, value in zip(sorted(choice.sites), sites, strict=True)}
-        return StepResults(ids, host_records.swapaxes(0, 1), values)
+    def _chooser(self, rows: int, mode: ChoiceMode, sampled: bool, device: torch.device) -> Chooser:
+        key = (rows, mode, sampled)
+        if key not in self._choosers:
+            self._choosers[key] = Chooser(self._kernels, rows, self._decoder.shape.vocabulary, mode, device)
+        chooser = self._choosers[key]
+        chooser.begin()
+        return chooser
 
-    def _draw(self, row: GpuRow, token: int, choice: Choice, draws: Draws, mode: ChoiceMode) -> StepResults:
+    def _take_best(
+        self, start: int, numbers: Tensor, choice: Choice, steps: int, mode: ChoiceMode | None, pool: Tensor
+    ) -> StepResults:
+        """One launch; its scores are looked at afterwards, all of its steps together."""
+        decoder, scores = self._decoder, None
+        residuals = decoder.new_residuals(steps) if choice.sites else None
+        watched = _at_sites(residuals, choice.sites)
+        if mode is not None:
+            chooser = self._chooser(power_of_two(steps, 1), mode, False, pool.device)
+            scores, watched = chooser.scores, [*watched, chooser.tensors.records[0, :steps]]
+        decoder.begin()
+        decoder.launch(numbers[:1], start, steps, pool, numbers[1:], scores=scores, residuals=residuals)
+        if mode is not None:
+            chooser()
+        chosen = decoder.finish(steps)
+        ids = np.full((steps, 1), NOT_CHOSEN, np.int32)
+        ids[: len(chosen), 0] = chosen
+        values = all_to_host(watched) if watched else []
+        records = np.empty((steps, 0)) if mode is None else values.pop()
+        return StepResults(ids, records[:, None], _by_site(values, choice.sites))
+
+    def _draw(
+        self, start: int, numbers: Tensor, choice: Choice, draws: Draws, mode: ChoiceMode, pool: Tensor
+    ) -> StepResults:
         """A launch for each step, and kernels that choose between two of them."""
-        decoder, kernels, device, steps = self._decoder, self._kernels, self._pool.device, len(draws)
-        tensors = StepTensors.empty(1, mode, {}, device)
+        decoder, steps = self._decoder, len(draws)
+        chooser = self._chooser(1, mode, True, pool.device)
+        tensors, next_token = chooser.tensors, chooser.next_tokens
         tensors.set_rules([choice], draws[None])
-        pages = torch.tensor(row.pages.pages, dtype=torch.int32).to(device)
-        next_token = torch.tensor([token], dtype=torch.int32).to(device)
-        chosen, step, other_numbers = (torch.zeros(1, dtype=torch.int32, device=device) for _ in range(3))
-        scores = torch.empty(1, decoder.shape.vocabulary, device=device)
+        next_token.copy_(numbers[:1])
         residuals = decoder.new_residuals(steps) if choice.sites else None
         decoder.begin()
         for number in range(steps):
-            decoder.launch(
-                next_token, row.length + number, 1, self._pool, pages, scores=scores,
-                residuals=None if residuals is None else residuals[number],
-            )  # fmt: skip
-            kernels.choose(scores, tensors.rules, step, tensors.records, chosen, mode)
-            kernels.advance(chosen, tensors.chosen, step, next_token, *[other_numbers] * 4)
+            step_residuals = None if residuals is None else residuals[number]
+            decoder.launch(next_token, start + number, 1, pool, numbers[1:], scores=chooser.scores, residuals=step_residuals)
+            chooser()
         ids, records, *sites = all_to_host(
             [tensors.chosen[:steps], tensors.records[:steps], *_at_sites(residuals, choice.sites)]
         )
         decoder.finish(1)
-        values = {site: value[:, None] for site, value in zip(sorted(choice.sites), sites, strict=True)}
-        return StepResults(ids, records, values)
+        return StepResults(ids, records, _by_site(sites, choice.sites))
+
+
+def _by_site(values: Sequence[Any], sites: frozenset[str]) -> dict[str, Any]:
+    """What was read at each site: (steps, 1, hidden)."""
+    return {site: value[:, None] for site, value in zip(sorted(sites), values, strict=True)}
 
 
 def _at_sites(residuals: Tensor | None, sites: frozenset[str]) -> Sequence[Tensor]:
