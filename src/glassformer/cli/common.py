@@ -44,7 +44,7 @@ CacheOption = Annotated[
 ]
 ActivationsOption = Annotated[
     str | None,
-    option("--activations", help="What inputs of quantized weights are rounded to: q14; or q8: faster, coarser."),
+    option("--activations", help="What inputs of quantized weights are rounded to: q14; or mixed, q8: faster, coarser."),
 ]
 ThreadsOption = Annotated[
     int | None, option("--threads", minimum=1, maximum=256, help="Threads to compute with; by default the fastest number.")
