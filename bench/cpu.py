@@ -6,8 +6,8 @@
 Every figure is a process of its own: `llama-bench` for llama.cpp and its fork ik_llama.cpp, `glass_bench.py`, which times
 text to text, for ours. They take turns, round by round; figures are medians, in tokens per second, and a ratio above 1
 means that ours is faster. Ours runs three times: with its default of fourteen bits for activations, with mixed ones, and
-with q8, which is how llama.cpp rounds. The rivals run with whatever makes them fastest: before the rounds each test is tried with and without
-flash attention, mmap (llama.cpp) and repacking (ik_llama.cpp). One that is not installed is left out.
+with q8, which is how llama.cpp rounds. The rivals run with whatever makes them fastest: before the rounds each test is tried
+with and without flash attention, mmap (llama.cpp) and repacking (ik_llama.cpp). One that is not installed is left out.
 
     text       SmolLM2 Q4_1: prefill, decode, decode after a long context
     kinds      Qwen3-0.6B's shape in several kinds: prefill and decode
