@@ -443,7 +443,8 @@ ALWAYS_INLINE void add_side_by_side(const uint8_t* tile, const SuperScales* oute
 template <class Tile, int R, int H, int T, int N>
 ALWAYS_INLINE void add_in_turn(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
     constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves, P = summed_parts<R>;
-    constexpr int lanes = T < LANES ? T : LANES, in_flight = T < tokens_in_flight<P> ? T : tokens_in_flight<P>;
+    constexpr int in_flight = T < tokens_in_flight<P> ? T : tokens_in_flight<P>;
+    constexpr int lanes = T < LANES || !fits_biased_sum<Tile, P> ? 1 : LANES;  // conversions leave time for scalars
     const float* sums = in.template sums_of<Tile>(H);
     UNROLLED for (int v = 0; v < N; ++v) {
         B four[8];
@@ -464,24 +465,40 @@ ALWAYS_INLINE void add_in_turn(const uint8_t* tile, const SuperScales* outer, in
     }
 }
 
+// The same for one token, two vectors of rows at a time where four would need more registers than there are: beside their
+// sums, K kinds have the scales of a super-block in them.
+template <class Tile, int R, int H, int N, bool TWO>
+ALWAYS_INLINE void add_one_token(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
+    if constexpr (N == 4 && (Tile::head > 0 || R == ROUND_MIXED)) {
+        UNROLLED for (int v = 0; v < N; v += 2) {
+            F pair[1][2] = {{value[0][v], value[0][v + 1]}};
+            add_side_by_side<Tile, R, H, 1, 2, TWO>(tile, outer + v, vector + v, in, pair);
+            value[0][v] = pair[0][0], value[0][v + 1] = pair[0][1];
+            COMPILER_BARRIER;
+        }
+    } else {
+        add_side_by_side<Tile, R, H, 1, N, TWO>(tile, outer, vector, in, value);
+    }
+}
+
 template <class Tile, int R, int H, int T, int N>
 ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
-    if constexpr (T > 1 && !TOKENS_SIDE_BY_SIDE) {
+    if constexpr (T == 1) {
+        const bool two = R == ROUND_Q14 || (R == ROUND_MIXED && *in.refined);
+        if (two) add_one_token<Tile, R, H, N, R != ROUND_Q8>(tile, outer, vector, in, value);
+        else if constexpr (R != ROUND_Q14) add_one_token<Tile, R, H, N, false>(tile, outer, vector, in, value);
+    } else if constexpr (!TOKENS_SIDE_BY_SIDE) {
         add_in_turn<Tile, R, H, T, N>(tile, outer, vector, in, value);
-    } else if constexpr (R != ROUND_MIXED) {
-        add_side_by_side<Tile, R, H, T, N, R == ROUND_Q14>(tile, outer, vector, in, value);
-    } else if constexpr (T == 1) {
-        if (*in.refined) add_side_by_side<Tile, R, H, T, N, true>(tile, outer, vector, in, value);
-        else add_side_by_side<Tile, R, H, T, N, false>(tile, outer, vector, in, value);
     } else {
-        constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
-        add_side_by_side<Tile, R, H, T, N, false>(tile, outer, vector, in, value);
-        if (in.template any_refined<T>())
-            UNROLLED for (int v = 0; v < N; ++v) {
-                B four[8];
-                unpack<Tile, G, E>(tile + Tile::first, vector + v, four);
-                add_residuals<Tile, R, G, E, T>(four, RowScales<Tile>(outer[v], tile, vector + v, H), in, value, v);
-            }
+        add_side_by_side<Tile, R, H, T, N, R == ROUND_Q14>(tile, outer, vector, in, value);
+        if constexpr (R == ROUND_MIXED)
+            if (in.template any_refined<T>())
+                UNROLLED for (int v = 0; v < N; ++v) {
+                    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
+                    B four[8];
+                    unpack<Tile, G, E>(tile + Tile::first, vector + v, four);
+                    add_residuals<Tile, R, G, E, T>(four, RowScales<Tile>(outer[v], tile, vector + v, H), in, value, v);
+                }
     }
 }
 
