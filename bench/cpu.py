@@ -5,9 +5,9 @@
 
 Every figure is a process of its own: `llama-bench` for llama.cpp and its fork ik_llama.cpp, `glass_bench.py`, which times
 text to text, for ours. They take turns, round by round; figures are medians, in tokens per second, and a ratio above 1
-means that ours is faster. Ours runs twice: with its default of fourteen bits for activations, and with q8, which is how
-llama.cpp rounds. The rivals run with whatever makes them fastest: before the rounds each test is tried with and without
-flash attention, mmap (llama.cpp) and repacking (ik_llama.cpp). One that is not installed is left out.
+means that ours is faster. Ours runs three times: with its default of fourteen bits for activations, with mixed ones, and
+with q8, which is how llama.cpp rounds. The rivals run with whatever makes them fastest: before the rounds each test is tried
+with and without flash attention, mmap (llama.cpp) and repacking (ik_llama.cpp). One that is not installed is left out.
 
     text       SmolLM2 Q4_1: prefill, decode, decode after a long context
     kinds      Qwen3-0.6B's shape in several kinds: prefill and decode
@@ -49,7 +49,8 @@ Row: TypeAlias = dict[str, Any]
 
 HERE = Path(__file__).parent
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-OURS, OURS_Q8, LLAMA, IK_LLAMA = "ours", "ours q8", "llama.cpp", "ik_llama.cpp"
+OURS, LLAMA, IK_LLAMA = "ours", "llama.cpp", "ik_llama.cpp"
+COARSER = ("mixed", "q8")  # activations
 ROWS = (1, 8, 16)
 ROW_STEPS = 48
 QUESTION = "What is the capital of France?"
@@ -180,7 +181,8 @@ class Bench:
     def _beside_rivals(self, model: Model, threads: int, test: Test) -> Row:
         contestants: dict[str, Measurement] = {OURS: partial(glass_bench, model, threads, test.options)}
         if "BF16" not in model.name:  # whose activations are not rounded
-            contestants[OURS_Q8] = partial(glass_bench, model, threads, test.options, "q8")
+            for activations in COARSER:
+                contestants[f"{OURS} {activations}"] = partial(glass_bench, model, threads, test.options, activations)
         if (binary := self.rivals.get(LLAMA)) is not None:
             variants = [["-fa", flash, "-mmp", mmap] for flash, mmap in product("01", "01")]
             contestants[LLAMA] = llama_bench(binary, variants, model, threads, test.options)
@@ -191,7 +193,8 @@ class Bench:
         row: Row = {"what": f"{model.name}, {test}", "threads": threads, **rounded(rates)}
         if LLAMA in rates:
             row |= {"ratio": round(rates[OURS] / rates[LLAMA], 2)}
-            row |= {"q8 ratio": round(rates[OURS_Q8] / rates[LLAMA], 2)} if OURS_Q8 in rates else {}
+            coarser = {activations: rates[name] for activations in COARSER if (name := f"{OURS} {activations}") in rates}
+            row |= {f"{activations} ratio": round(rate / rates[LLAMA], 2) for activations, rate in coarser.items()}
         if IK_LLAMA in rates:
             row |= {f"÷ {IK_LLAMA}": round(rates[OURS] / rates[IK_LLAMA], 2)}
         return with_goals(row, threads)
@@ -212,14 +215,16 @@ class Bench:
             contestants = {
                 f"{rows}{suffix}": partial(glass_bench, self.smollm2, threads, options[rows], activations)
                 for rows in ROWS
-                for suffix, activations in (("", "q14"), (" q8", "q8"))
+                for suffix, activations in (("", "q14"), (" mixed", "mixed"), (" q8", "q8"))
             }
             rates = race(contestants, self.rounds)
             for rows in ROWS[1:]:
                 row = {"what": f"{self.smollm2.name}, {rows} rows ÷ 1 row", "threads": threads}
                 row |= {OURS: round(rates[f"{rows}"], 1), "1 row": round(rates["1"], 1)}
                 row |= {"ratio": round(rates[f"{rows}"] / rates["1"], 2)}
-                row |= {"q8 ratio": round(rates[f"{rows} q8"] / rates["1 q8"], 2)}
+                for activations in COARSER:
+                    ratio = rates[f"{rows} {activations}"] / rates[f"1 {activations}"]
+                    row |= {f"{activations} ratio": round(ratio, 2)}
                 yield with_goals(row, threads)
 
     def encoders(self) -> Iterator[Row]:
@@ -272,7 +277,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Row]]] = {
 
 
 def chart(rows: Sequence[Row], path: Path) -> None:
-    """The ratios as bars, q8's in a lighter colour, with what must be reached as a mark on each."""
+    """The ratios as bars, those of coarser activations in lighter colours, with what must be reached as a mark on each."""
     from matplotlib import pyplot as plt
 
     bars = []
@@ -281,8 +286,9 @@ def chart(rows: Sequence[Row], path: Path) -> None:
             rival = "" if "÷" in row["what"] or "share" in row["what"] else f" ÷ {LLAMA}"
             label = f"{row['what']}{rival}, {row['threads']} threads"
             bars.append((label, row["ratio"], row["must"], "#4878a8"))
-            if "q8 ratio" in row:
-                bars.append((f"{label}, activations in q8", row["q8 ratio"], row["must"], "#9ab8d4"))
+            for activations, colour in (("mixed", "#7198be"), ("q8", "#9ab8d4")):
+                if f"{activations} ratio" in row:
+                    bars.append((f"{label}, {activations} activations", row[f"{activations} ratio"], row["must"], colour))
     figure, axes = plt.subplots(figsize=(9, 0.4 * len(bars) + 1))
     for number, (_, ratio, must, colour) in enumerate(bars[::-1]):
         axes.barh(number, ratio, color=colour)

@@ -44,20 +44,17 @@ def rates(model: Any, prompt: str, new: int) -> tuple[float, float]:
 
 
 def rows_rate(model: Any, rows: int, new: int) -> float:
-    """Tokens per second of rows that are decoded together."""
-    from glassformer.engine.protocol import Feed
+    """Tokens per second of rows that are decoded together, each with the best token that followed."""
+    from glassformer.engine.protocol import Feed, greedy_decoder
 
     executor = model.executor
+    decode_greedily = greedy_decoder(executor)
+    assert decode_greedily is not None
     opened = [executor.open() for _ in range(rows)]
     executor.run([Feed(row, list(range(number, number + ROW_PROMPT))) for number, row in enumerate(opened)])
-    best = [0] * rows
-    began = 0.0
-    for step in range(1 + new):
-        best = [
-            int(scores.host().argmax())
-            for scores in executor.run([Feed(row, [token]) for row, token in zip(opened, best, strict=True)])
-        ]
-        began = began if step else time.perf_counter()  # the first step warms up
+    decode_greedily(opened, [0] * rows, 2)  # the first steps warm up
+    began = time.perf_counter()
+    decode_greedily(opened, [0] * rows, new)
     return rows * new / (time.perf_counter() - began)
 
 
@@ -69,7 +66,7 @@ def main() -> None:
     parser.add_argument("-n", "--n-gen", type=int, default=0)
     parser.add_argument("-d", "--n-depth", type=int, default=0)
     parser.add_argument("--rows", type=int, default=0)
-    parser.add_argument("--activations", choices=("q14", "q8"))
+    parser.add_argument("--activations", choices=("q14", "mixed", "q8"))
     options = parser.parse_args()
     if options.threads is not None:
         os.environ["GLASS_THREADS"] = str(options.threads)  # read when the engine starts

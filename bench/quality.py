@@ -65,6 +65,7 @@ def main() -> None:
     options: dict[str, dict[str, str]] = {
         "activations in q14, the default": {},
         "cache in q8": {"cache": "q8"},
+        "activations mixed": {"activations": "mixed"},
         "activations in q8": {"activations": "q8"},
     }
     others: dict[str, Any] = {

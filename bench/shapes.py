@@ -2,7 +2,8 @@
 
     python bench/shapes.py [--kinds Q4_K Q8_0 BF16 Q4_0 Q6_K]
 
-Speed depends on shapes and kinds, not on what the weights say. So nothing is quantized: a GGUF file gets the metadata and
+Speed depends on shapes and kinds, not on what the weights say; only with mixed activations it depends on how many outliers
+there are, and norms make as many as trained models have. So nothing is quantized: a GGUF file gets the metadata and
 the tensor table that the real one has, and its blocks are random bytes with scales that keep the weights around 0.02. That
 takes about a second per gigabyte. The tokenizers are made up too, with as many tokens and merges as the real ones have.
 """
@@ -34,6 +35,10 @@ SCALES: Mapping[str, Mapping[int, float]] = {  # the half floats of a block, by 
     "Q4_K": {0: 0.00014, 2: 0.001}, "Q5_K": {0: 0.00007, 2: 0.001}, "Q6_K": {208: 0.000015},
 }  # fmt: skip
 MASKS = {"BF16": (0x807F, 0x3C80), "F16": (0x83FF, 0x2400)}  # sign and mantissa are random, the exponent is that of 2**-6
+OUTLIER, OUTLIER_DISTANCE = (
+    12.0,
+    128,
+)  # of norms' weights: in a seventh of the blocks of 32 inputs one is five times their rms
 PIECE = 1 << 20  # bytes that are drawn at a time
 WORDPIECE_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -46,7 +51,7 @@ def smollm2() -> Path:
 def random_gguf(kind: str, shape: Mapping[str, Any] = QWEN3_06B, name: str = "qwen3-0.6b") -> Path:
     """A GGUF file in a kind, made once and kept beside the fetched models."""
     kind = check_kind(kind)
-    path = home() / "bench" / f"{name}-{kind.lower()}.gguf"
+    path = home() / "bench" / "with-outliers" / f"{name}-{kind.lower()}.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         config = blueprints.read_config(shape)
@@ -62,7 +67,7 @@ def _no_rows(*_: Any) -> Any:
 
 
 class RandomTensor(OutputTensor):
-    """A tensor of random blocks; what is not quantized (norms) is ones."""
+    """A tensor of random blocks; what is not quantized (norms) is ones, and some outliers."""
 
     def pieces(self) -> Iterator[Callable[[], Bytes]]:
         _, size = block_size(self.kind)
@@ -74,7 +79,9 @@ class RandomTensor(OutputTensor):
 def random_blocks(kind: str, count: int, seed: int) -> Bytes:
     """So many blocks of a kind, as bytes."""
     if kind == "F32":
-        return np.ones(count, np.float32).view(np.uint8)
+        norm = np.ones(count, np.float32)
+        norm[::OUTLIER_DISTANCE] = OUTLIER
+        return norm.view(np.uint8)
     _, size = block_size(kind)
     draw = np.random.Generator(np.random.SFC64(seed))
     drawn = draw.integers(0, 1 << 64, -(-count * size // 8), np.uint64).view(np.uint8)[: count * size]

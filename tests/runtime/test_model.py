@@ -12,7 +12,7 @@ import torch
 
 import glassformer
 from glassformer.decoding import Finish
-from glassformer.engine.protocol import CACHES, Feed
+from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
 from glassformer.errors import (
     ConfigError,
     ExecutorError,
@@ -270,12 +270,15 @@ class TestExecutors:
     def test_packed_weights_keep_half_floats(self, smollm2: Path) -> None:
         assert "keys and values in f16" in glassformer.load(smollm2).executor.describe().notes
 
-    def test_q8_activations_are_coarser_than_q14(self, smollm2: Path) -> None:
-        fine, coarse = (glassformer.load(smollm2, activations=activations) for activations in ("q14", "q8"))
-        assert (fine.executor.describe().options, coarse.executor.describe().options) == ({}, {"activations": "q8"})
-        found: Any = compare(fine, coarse, text="The capital of France is Paris.")
-        assert 1e-5 < found.divergence < 0.05
-        assert found.names == (f"{fine.name} (cpu, Q4_1)", f"{fine.name} (cpu, Q4_1, activations in q8)")
+    def test_mixed_activations_are_coarser_than_q14_and_finer_than_q8(self, smollm2: Path) -> None:
+        fine, mixed, coarse = (glassformer.load(smollm2, activations=activations) for activations in ACTIVATIONS)
+        options = [model.executor.describe().options for model in (fine, mixed, coarse)]
+        assert options == [{}, {"activations": "mixed"}, {"activations": "q8"}]
+        text = "The capital of France is Paris."
+        near: Any = compare(fine, mixed, text=text)
+        far: Any = compare(fine, coarse, text=text)
+        assert 1e-5 < near.divergence < far.divergence / 2 < 0.025
+        assert far.names == (f"{fine.name} (cpu, Q4_1)", f"{fine.name} (cpu, Q4_1, activations in q8)")
 
     @pytest.mark.parametrize(
         ("asked", "said"),
@@ -284,7 +287,7 @@ class TestExecutors:
             ({"executor": "plain", "cache": "q8"}, "cache is for the CPU and GPU engines: .* Leave one out"),
             ({"dtype": "float32", "cache": "f16"}, "cache is for the CPU and GPU engines: .* Leave one out"),
             ({"executor": "plain", "activations": "q8"}, "activations are for the CPU engine: .* Leave one out"),
-            ({"activations": "q9"}, "there is no kind of activations 'q9'. Known: q14, q8"),
+            ({"activations": "q9"}, "there is no kind of activations 'q9'. Known: q14, mixed, q8"),
             ({"cache": "f61"}, "there is no cache 'f61'. Did you mean 'f16'\\? Known: f32, f16, bf16, q8"),
         ],
     )

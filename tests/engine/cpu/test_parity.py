@@ -188,7 +188,7 @@ def test_parity_of_kinds_levels_and_cache_dtypes(kind: str, level: str, cache: s
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("cache", "activations"), [("f32", "q14"), ("f16", "q14"), ("f32", "q8")])
+@pytest.mark.parametrize(("cache", "activations"), [("f32", "q14"), ("f16", "q14"), ("f32", "mixed"), ("f32", "q8")])
 def test_parity_of_the_default_model(smollm2: Path, cache: str, activations: str) -> None:
     """SmolLM2, packed as Q4_1: thirty blocks, and the bounds that `glass doctor --verify` holds it to."""
     from glassformer.observe.verification import tolerance

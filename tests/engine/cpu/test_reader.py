@@ -14,6 +14,7 @@ import torch
 from glassformer.engine.cpu import reader
 from glassformer.engine.cpu.library import Engine, levels
 from glassformer.engine.cpu.reader import CpuReader
+from glassformer.engine.protocol import ACTIVATIONS
 from glassformer.errors import InputError
 from glassformer.observe.verification import difference
 from glassformer.opened import open_model
@@ -58,17 +59,18 @@ def test_states_match_every_family(family: str, head: str, seed: int, tmp_path: 
             assert difference("final", {"final": wanted}, {"final": states}).error <= 1e-5
 
 
-def test_q8_activations(tmp_path: Path) -> None:
+def test_coarser_activations(tmp_path: Path) -> None:
     reference.write(tmp_path, "bert", "base", hidden_size=64, intermediate_size=96)
     model = open_model(tmp_path)
     tensors = replace(model, replacement_tensors=requantize(model, "q8_0")).tensors
     rows = texts(model.config.vocab_size)
-    fine, coarse = (
+    fine, *coarser = (
         CpuReader(model.config, model.blueprint(), tensors, activations=activations).read(rows)
-        for activations in ("q14", "q8")
+        for activations in ACTIVATIONS
     )
-    for one, other in zip(fine, coarse, strict=True):
-        assert 1e-4 < difference("final", {"final": one}, {"final": other}).error < 7e-2
+    for coarse in coarser:
+        for one, other in zip(fine, coarse, strict=True):
+            assert 1e-4 < difference("final", {"final": one}, {"final": other}).error < 7e-2
 
 
 @torch.no_grad()

@@ -50,6 +50,12 @@ class KvDtype(IntEnum):
     F32, F16, BF16, Q8 = range(4)
 
 
+class ActivationRounding(IntEnum):
+    """What the inputs of packed matrices are rounded to: see `native/glass.h`."""
+
+    Q14, MIXED, Q8 = range(3)
+
+
 def int32(value: int, name: str) -> int:
     """A number that goes into native code, refused if 32 bits cannot hold it."""
     if not LEAST <= value <= MOST:
@@ -136,7 +142,7 @@ class NativePass(Structure):
         ("rope_tables", POINTER(NativeRope)),
         *((name, c_void_p) for name in ("ids", "positions", "scored", "token_types", "buffers", "widths")),
         *_numbers("end_step", "feed_count", "rope_count", "token_count", "scored_count", "kv_dtype"),
-        *_numbers("activation_parts", "begin_step"),
+        *_numbers("activation_rounding", "begin_step"),
     ]
 
 

@@ -21,7 +21,7 @@ from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.cpu.kv_pages import PageFormat, PageTable, page_addresses
-from glassformer.engine.cpu.library import Engine, KvDtype, NativeFeed, NativePass, NativeRope
+from glassformer.engine.cpu.library import ActivationRounding, Engine, KvDtype, NativeFeed, NativePass, NativeRope
 from glassformer.engine.cpu.native_steps import native_steps
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights
@@ -45,7 +45,7 @@ Floats = npt.NDArray[np.float32]
 PassResult = tuple[Floats, dict[str, Any]]  # scores, and the sites that a watch reads
 MAX_PROGRAMS = 32  # that are kept; each has the memory of its largest pass
 KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))
-ACTIVATION_PARTS = dict(zip(ACTIVATIONS, (2, 1), strict=True))  # of each input: eight bits, and six more below them
+ROUNDINGS: Mapping[str, ActivationRounding] = dict(zip(ACTIVATIONS, ActivationRounding, strict=True))
 
 
 class NativeModel:
@@ -85,7 +85,7 @@ class NativeModel:
         prepared = self._programs.pop(key, None)
         if prepared is None:
             program = Lowering(self.blueprint, *key, self.config).lower()
-            prepared = PreparedProgram(program, self._weights, self._kv_dtype, ACTIVATION_PARTS[self._activations])
+            prepared = PreparedProgram(program, self._weights, self._kv_dtype, ROUNDINGS[self._activations])
             if len(self._programs) >= MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = prepared
@@ -111,7 +111,7 @@ class NativeModel:
 class PreparedProgram:
     """A program and the memory that its passes use, which each pass reuses."""
 
-    def __init__(self, program: Program, weights: NativeWeights, kv_dtype: KvDtype, activation_parts: int) -> None:
+    def __init__(self, program: Program, weights: NativeWeights, kv_dtype: KvDtype, rounding: ActivationRounding) -> None:
         self.program = program
         self.rope_tables = (NativeRope * max(1, len(program.ropes)))()
         self._tables: list[Floats] = [np.empty(0, np.float32) for _ in program.ropes]
@@ -125,7 +125,7 @@ class PreparedProgram:
         self.native = NativePass(
             steps=native_steps(program, weights), rope_tables=self.rope_tables, buffers=self._addresses.ctypes.data,
             widths=self.widths.ctypes.data, rope_count=len(program.ropes), kv_dtype=kv_dtype,
-            activation_parts=activation_parts,
+            activation_rounding=rounding,
         )  # fmt: skip
 
     def reserve(self, tokens: int, scored: int, keys: int, positions: int) -> None:

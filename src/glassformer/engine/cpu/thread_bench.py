@@ -23,7 +23,15 @@ from glassformer.blueprints import Blueprint, Config, blueprint, read_config
 from glassformer.checkpoint import StoredTensor
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.cpu.kv_pages import CpuRow, PageFormat, PageTable
-from glassformer.engine.cpu.library import Engine, FileKind, KvDtype, NativeMatrix, packed_kind, packed_size
+from glassformer.engine.cpu.library import (
+    ActivationRounding,
+    Engine,
+    FileKind,
+    KvDtype,
+    NativeMatrix,
+    packed_kind,
+    packed_size,
+)  # fmt: skip
 from glassformer.engine.cpu.passes import EnginePass, PreparedProgram
 from glassformer.engine.cpu.weights import ALIGNMENT, NativeWeights
 from glassformer.engine.lowering import Lowering, required_matrices
@@ -111,7 +119,7 @@ class SyntheticDecoder:
         model = blueprint(config)
         self._weights = SyntheticWeights(model, Engine(threads=1))
         program = Lowering(model, "", frozenset(), frozenset(), config).lower()
-        self._prepared = PreparedProgram(program, self._weights, KvDtype.F16, activation_parts=2)
+        self._prepared = PreparedProgram(program, self._weights, KvDtype.F16, ActivationRounding.Q14)
         heads, size = config.num_key_value_heads, config.head_dim
         row = CpuRow(PageTable(PageFormat(config.num_hidden_layers, heads, size, KvDtype.F16)))
         row.pages.reserve(0, CONTEXT + 1)

@@ -153,89 +153,130 @@ void test_norm() {
 }
 
 struct Inputs {  // tokens, quantized one by one
-    int parts;
+    int rounding, columns, parts = parts_of(rounding);
     std::vector<int8_t> codes;
     Floats scales, sums;
-    QuantizedInput from(int token, int columns) const {
+    Bytes refined;
+    QuantizedInput from(int token) const {
         const size_t blocks = size_t(token) * (columns / BLOCK);
-        return {codes.data() + blocks * parts * BLOCK, scales.data() + blocks, sums.data() + blocks * 3, parts, 1};
+        return {codes.data() + blocks * parts * BLOCK, scales.data() + blocks, sums.data() + blocks * 3,
+                refined.data() + blocks, rounding, 1};
     }
-    int code(size_t i) const { return parts == 1 ? codes[place(i)] : 64 * codes[place(i)] + codes[place(i) + BLOCK]; }
+    double code(size_t i) const {  // in units of the scale
+        const double upper = codes[place(i)], lower = parts == 2 ? codes[place(i) + BLOCK] : 0;
+        return rounding == ROUND_Q14 ? 64 * upper + lower : upper + (refined[i / BLOCK] ? lower / 254 : 0);
+    }
     size_t place(size_t i) const { return i / BLOCK * parts * BLOCK + i % BLOCK; }
-    Inputs(int parts, size_t count) : parts(parts), codes(parts * count), scales(count / BLOCK), sums(count / BLOCK * 3) {}
-    Inputs(int parts, const Kernels* by, const Floats& in) : Inputs(parts, in.size()) {
-        by->quantize(in.data(), int(in.size()), parts, 1, codes.data(), scales.data(), sums.data());
+    Inputs(int rounding, size_t count, int columns)
+        : rounding(rounding), columns(columns), codes(parts * count, 77), scales(count / BLOCK), sums(count / BLOCK * 3),
+          refined(count / BLOCK) {}
+    Inputs(int rounding, const Kernels* by, const Floats& in, int columns) : Inputs(rounding, in.size(), columns) {
+        for (size_t token = 0; token < in.size() / columns; ++token) {
+            const size_t block = token * (columns / BLOCK);
+            by->quantize(in.data() + token * columns, columns, rounding, 1, codes.data() + token * parts * columns,
+                         scales.data() + block, sums.data() + block * 3, refined.data() + block);
+        }
     }
 };
 
 struct GroupedInputs {  // the first of them, with the scales of 16 tokens side by side
     std::vector<int8_t> codes;
     Floats scales, sums;
-    int parts;
-    GroupedInputs(const Inputs& in, int tokens, int columns) : parts(in.parts) {
-        const int blocks = columns / BLOCK, room = (tokens + TILE - 1) / TILE * TILE;
-        codes.assign(in.codes.begin(), in.codes.begin() + size_t(tokens) * parts * columns);
-        codes.resize(size_t(room) * parts * columns, 77);
+    Bytes refined;
+    int rounding;
+    GroupedInputs(const Inputs& in, int tokens) : rounding(in.rounding) {
+        const int blocks = in.columns / BLOCK, room = (tokens + TILE - 1) / TILE * TILE;
+        codes.assign(in.codes.begin(), in.codes.begin() + size_t(tokens) * in.parts * in.columns);
+        codes.resize(size_t(room) * in.parts * in.columns, 77);
         scales.resize(room * blocks, INF);
         sums.resize(room * blocks * 3, INF);
+        refined.resize(room * blocks);
         for (int token = 0; token < tokens; ++token)
             for (int block = 0; block < blocks; ++block) {
                 const int from = token * blocks + block, group = token / TILE * blocks + block, at = token % TILE;
                 scales[group * TILE + at] = in.scales[from];
+                refined[group * TILE + at] = in.refined[from];
                 for (int i = 0; i < 3; ++i) sums[(group * 3 + i) * TILE + at] = in.sums[from * 3 + i];
             }
     }
-    QuantizedInput all() const { return {codes.data(), scales.data(), sums.data(), parts, TILE}; }
+    QuantizedInput all() const { return {codes.data(), scales.data(), sums.data(), refined.data(), rounding, TILE}; }
 };
 
-void test_quantize_in_groups(int parts) {
-    const int columns = 4 * BLOCK, tokens = 3;
-    const Floats in = reals(tokens * columns, -3.0, 3.0);
-    const Inputs alone(parts, level, in);
-    const GroupedInputs expected(alone, tokens, columns);
+// Some of them far above the others
+Floats with_outliers(Floats all) {
+    for (size_t i = 0; i < all.size(); ++i)
+        if (source() % 150 == 0) all[i] *= real(10.0, 40.0);
+    return all;
+}
+
+void test_quantize_in_groups(int rounding) {
+    const int columns = 8 * BLOCK, tokens = 3;
+    const Floats in = with_outliers(reals(tokens * columns, -3.0, 3.0));
+    const Inputs alone(rounding, level, in, columns);
+    const GroupedInputs expected(alone, tokens);
     Floats scales(expected.scales.size(), INF), sums(expected.sums.size(), INF);
     std::vector<int8_t> codes(expected.codes.size(), 77);
+    Bytes refined(expected.refined.size());
     for (int token = 0; token < tokens; ++token)
-        level->quantize(in.data() + token * columns, columns, parts, TILE, codes.data() + token * parts * columns,
-                        scales.data() + token, sums.data() + token);
+        level->quantize(in.data() + token * columns, columns, rounding, TILE, codes.data() + token * alone.parts * columns,
+                        scales.data() + token, sums.data() + token, refined.data() + token);
     same("quantize in groups: codes", codes.data(), expected.codes.data(), codes.size());
     same("quantize in groups: scales", scales.data(), expected.scales.data(), scales.size() * 4);
     same("quantize in groups: sums", sums.data(), expected.sums.data(), sums.size() * 4);
+    same("quantize in groups: refined", refined.data(), expected.refined.data(), refined.size());
 }
 
-void test_quantize(int parts) {
-    const float most = parts == 2 ? 8159.0f : 127.0f;
+void test_quantize(int rounding) {
+    const float most = rounding == ROUND_Q14 ? 8159.0f : 127.0f;
     Floats in = reals(BLOCK * 40, -3.0, 3.0);
     const float sizes[] = {0.0f, 3e38f, 1e-30f, 1e-33f, 1e-34f, 2e-35f, 1e-38f, 1e-42f, 1e-45f};
     for (size_t i = 0; i < in.size(); ++i)
         if (i / BLOCK < 9) in[i] *= sizes[i / BLOCK] / 3.0f;
     for (int i = 0; i < BLOCK; ++i) in[BLOCK * 9 + i] = i == 5 ? -most : 0.5f + float(i - 16) * 3.0f;  // halves
     for (int i = 0; i < BLOCK; ++i) in[BLOCK * 10 + i] = i == 9 ? 8159.0f : float(i - 16) * 64.0f + float(i % 3 * 32 - 32);
-    const Inputs got(parts, level, in), portable(parts, &kernels_portable, in);
-    for (size_t block = 0; block < got.scales.size(); ++block) {
-        const float* x = in.data() + block * BLOCK;
-        float high = 0.0f;
-        for (int i = 0; i < BLOCK; ++i) high = std::fmax(high, std::fabs(x[i]));
-        const float scale = high / most;
-        int totals[2] = {0, 0};
-        near("quantize: scale", int(block), got.scales[block], scale, 0.0);
-        for (int i = 0; i < BLOCK; ++i) {
-            const size_t place = got.place(block * BLOCK + i);
-            const int upper = got.codes[place], lower = parts == 2 ? got.codes[place + BLOCK] : 0;
-            const int code = got.code(block * BLOCK + i);
-            if (upper < -127 || lower < -32 || lower > 31) fail("quantize: parts %d, %d in block %zu", upper, lower, block);
-            totals[i / 16] += code;
-            const double slack = scale >= SMALLEST ? 0.502 * scale : high;  // of tiny numbers nothing need be left
-            near("quantize: code", int(block) * BLOCK + i, double(code) * scale, x[i], slack);
+    for (int i = 0; i < BLOCK; ++i) in[BLOCK * 11 + i] *= i == 17 ? 1.0f : 0.003f;  // an outlier of this block
+    // Each block alone, and all together: what is an outlier depends on the rest.
+    for (int columns : {BLOCK, 40 * BLOCK}) {
+        const Inputs got(rounding, level, in, columns), portable(rounding, &kernels_portable, in, columns);
+        for (size_t block = 0; block < got.scales.size(); ++block) {
+            const float* x = in.data() + block * BLOCK;
+            float high = 0.0f;
+            for (int i = 0; i < BLOCK; ++i) high = std::fmax(high, std::fabs(x[i]));
+            const float scale = high / most;
+            double totals[2] = {0, 0};
+            near("quantize: scale", int(block), got.scales[block], scale, 0.0);
+            for (int i = 0; i < BLOCK; ++i) {
+                const size_t place = got.place(block * BLOCK + i);
+                const int upper = got.codes[place], lower = got.rounding == ROUND_Q14 ? got.codes[place + BLOCK] : 0;
+                const double code = got.code(block * BLOCK + i);
+                if (upper < -127 || lower < -32 || lower > 31) fail("quantize: parts %d, %d in block %zu", upper, lower, block);
+                totals[i / 16] += code;
+                const double within = got.refined[block] ? 0.003 : 0.502;
+                const double slack = scale >= SMALLEST ? within * scale : high;  // of tiny numbers nothing need be left
+                near("quantize: code", int(block) * BLOCK + i, code * scale, x[i], slack);
+            }
+            const float* sums = got.sums.data() + block * 3;
+            const double within = got.refined[block] ? 1e-3 * scale : 0.0;
+            near("quantize: sum", int(block), sums[0], scale * float(totals[0] + totals[1]), within);
+            for (int half : {0, 1})
+                near("quantize: sum of a half", int(block), sums[1 + half], scale * float(totals[half]), within);
         }
-        const float* sums = got.sums.data() + block * 3;
-        near("quantize: sum", int(block), sums[0], scale * float(totals[0] + totals[1]), 0.0);
-        for (int half : {0, 1})
-            near("quantize: sum of a half", int(block), sums[1 + half], scale * float(totals[half]), 0.0);
+        same("quantize as portable: codes", got.codes.data(), portable.codes.data(), got.codes.size());
+        same("quantize as portable: scales", got.scales.data(), portable.scales.data(), got.scales.size() * 4);
+        same("quantize as portable: sums", got.sums.data(), portable.sums.data(), got.sums.size() * 4);
+        same("quantize as portable: refined", got.refined.data(), portable.refined.data(), got.refined.size());
     }
-    same("quantize as portable: codes", got.codes.data(), portable.codes.data(), got.codes.size());
-    same("quantize as portable: scales", got.scales.data(), portable.scales.data(), got.scales.size() * 4);
-    same("quantize as portable: sums", got.sums.data(), portable.sums.data(), got.sums.size() * 4);
+}
+
+void test_outliers_are_refined() {
+    Floats in(16 * BLOCK, 1.0f);
+    in[3 * BLOCK + 7] = -30.0f;
+    in[9 * BLOCK] = 0.0f;
+    const Inputs got(ROUND_MIXED, level, in, int(in.size()));
+    for (int block = 0; block < 16; ++block) near("outlier", block, got.refined[block], block == 3, 0.0);
+    const Inputs plain(ROUND_Q8, level, in, int(in.size()));
+    near("eight bits beside an outlier", 0, plain.code(3 * BLOCK) * plain.scales[3], 0.945, 0.001);
+    near("refined beside an outlier", 0, got.code(3 * BLOCK) * got.scales[3], 1.0, 0.001);
 }
 
 double activated(int how, double x) {
@@ -310,7 +351,7 @@ void check_matmul(const std::string& what, const Matrix& m, int tile, const Floa
     const int rows = std::min(TILE, m.rows - tile * TILE);
     Floats alone(TOKENS * TILE);
     for (int token = 0; token < TOKENS; ++token) {
-        QuantizedInput input = inputs.from(token, m.columns);
+        QuantizedInput input = inputs.from(token);
         const Split split(m, values.data() + token * stride, stride, 1);
         input.split = split.planes();
         level->matmul(m, tile, 1, values.data() + token * stride, stride, input, alone.data() + token * TILE);
@@ -320,7 +361,7 @@ void check_matmul(const std::string& what, const Matrix& m, int tile, const Floa
     for (int count : {2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 32, 33, TOKENS}) {
         Floats out(count * TILE);
         const bool packed = m.kind > BF16;
-        const GroupedInputs grouped(inputs, packed ? count : 0, packed ? m.columns : 0);
+        const GroupedInputs grouped(inputs, packed ? count : 0);
         QuantizedInput input = grouped.all();
         const Split split(m, values.data(), stride, count);
         input.split = split.planes();
@@ -456,12 +497,13 @@ int extreme(int parts, int token, size_t i) {
     }
 }
 
-void test_exact_sums(int parts) {
+void test_exact_sums(int rounding) {
+    const int parts = rounding == ROUND_Q14 ? 2 : 1;
     for (const Layout& layout : LAYOUTS)
         for (int byte : {0x00, 0x7f, 0x80, 0xff, -1}) {
             Tiles tiles(layout, HEIGHT, SUPER);
             tiles.make_whole(byte);
-            Inputs inputs(parts, size_t(TOKENS) * SUPER);
+            Inputs inputs(rounding, size_t(TOKENS) * SUPER, SUPER);
             for (size_t i = 0; i < size_t(TOKENS) * SUPER; ++i) {
                 const int code = extreme(parts, int(i / SUPER), i);
                 const int upper = parts == 1 ? code : int(std::floor((code + 32) / 64.0));
@@ -471,18 +513,18 @@ void test_exact_sums(int parts) {
                 inputs.sums[i / BLOCK * 3] += float(code);
                 inputs.sums[i / BLOCK * 3 + 1 + i % BLOCK / 16] += float(code);
             }
-            check_packed(named("%s with bytes %d and %d parts, exactly", layout.name, byte, parts), tiles, inputs, {}, 0.0);
+            check_packed(named("%s with bytes %d, rounding %d, exactly", layout.name, byte, rounding), tiles, inputs, {}, 0.0);
         }
 }
 
-void test_packed_matmul(int parts) {
+void test_packed_matmul(int rounding) {
     for (const Layout& layout : LAYOUTS)
         for (int columns : {32, 64, 160, 256, 512}) {
             if (layout.head && columns % SUPER) continue;
             const Tiles tiles(layout, HEIGHT, columns);
-            const Inputs inputs(parts, level, reals(size_t(TOKENS) * columns, -2.0, 3.0));
+            const Inputs inputs(rounding, level, with_outliers(reals(size_t(TOKENS) * columns, -2.0, 3.0)), columns);
             const Floats bias = columns == 256 ? reals(HEIGHT, -2.0, 2.0) : Floats();
-            check_packed(named("%s of %d columns, %d parts", layout.name, columns, parts), tiles, inputs, bias, 1e-6);
+            check_packed(named("%s of %d columns, rounding %d", layout.name, columns, rounding), tiles, inputs, bias, 1e-6);
         }
 }
 
@@ -508,7 +550,8 @@ void test_float_matmul() {
             }
             const Floats values = reals(size_t(TOKENS) * stride, -2.0, 2.0), bias = reals(HEIGHT, -1.0, 1.0);
             const Matrix m{weights, columns % 2 ? bias.data() : nullptr, kind, HEIGHT, columns, 0};
-            const Inputs none(2, size_t(TOKENS) * ((columns + BLOCK - 1) / BLOCK * BLOCK));
+            const int padded = (columns + BLOCK - 1) / BLOCK * BLOCK;
+            const Inputs none(ROUND_Q14, size_t(TOKENS) * padded, padded);
             for (int tile = 0; tile * TILE < HEIGHT; ++tile) {
                 std::vector<double> expected(TOKENS * TILE), within(TOKENS * TILE);
                 for (int i = 0; i < TOKENS * TILE; ++i) {
@@ -888,15 +931,16 @@ int main(int count, char** words) {
     levels();  // asks the system for what a level needs
     test_softmax_exp();
     test_norm();
-    for (int parts : {1, 2}) {
-        test_quantize(parts);
-        test_quantize_in_groups(parts);
+    for (int rounding : {ROUND_Q14, ROUND_MIXED, ROUND_Q8}) {
+        test_quantize(rounding);
+        test_quantize_in_groups(rounding);
     }
+    test_outliers_are_refined();
     test_activate();
     test_rope();
-    for (int parts : {1, 2}) {
-        test_exact_sums(parts);
-        test_packed_matmul(parts);
+    for (int rounding : {ROUND_Q14, ROUND_MIXED, ROUND_Q8}) {
+        test_exact_sums(rounding);
+        test_packed_matmul(rounding);
     }
     test_float_matmul();
     test_kv_store_beyond_f16();

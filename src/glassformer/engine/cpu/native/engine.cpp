@@ -26,6 +26,7 @@ constexpr int TILE_FLOATS = MATMUL_TOKENS * TILE;
 struct PreparedInputs {
     std::vector<float> values, scales, sums;
     std::vector<int8_t> codes;
+    std::vector<uint8_t> refined;
     std::vector<uint16_t> split;
 
     void reserve(size_t tokens, size_t columns, bool with_split) {
@@ -34,6 +35,7 @@ struct PreparedInputs {
         grow(values, tokens * columns);
         grow(scales, tokens * (columns / BLOCK + 1));
         grow(sums, tokens * (columns / BLOCK + 1) * 3);
+        grow(refined, tokens * (columns / BLOCK + 1));
         grow(codes, 2 * tokens * columns);
     }
 
@@ -239,7 +241,7 @@ class Engine {
     };
 
     void prepare(const Step& s, const InputNeeds& needs, int token, PreparedInputs& into) {
-        const int columns = s.matrices[0].columns, parts = pass_->activation_parts;
+        const int columns = s.matrices[0].columns, rounding = pass_->activation_rounding;
         const float* from = row(s.input, input_row(s, token));
         float* values = into.values.data() + size_t(token) * columns;
         if (s.norm.kind != NO_NORM) {
@@ -252,8 +254,9 @@ class Engine {
         if (needs.packed) {
             const int group = input_group(s);
             const size_t place = size_t(token / group) * (columns / BLOCK) * group;
-            k.quantize(from, columns, parts, group, into.codes.data() + size_t(token) * parts * columns,
-                       into.scales.data() + place + token % group, into.sums.data() + 3 * place + token % group);
+            k.quantize(from, columns, rounding, group, into.codes.data() + size_t(token) * parts_of(rounding) * columns,
+                       into.scales.data() + place + token % group, into.sums.data() + 3 * place + token % group,
+                       into.refined.data() + place + token % group);
         }
     }
 
@@ -274,8 +277,8 @@ class Engine {
         bool ready = !alone || !needs.prepared();
         const Input in = {needs.direct ? row(s.input, 0) : into.values.data(),
                           size_t(needs.direct ? pass_->widths[s.input] : columns),
-                          {into.codes.data(), into.scales.data(), into.sums.data(), pass_->activation_parts, input_group(s),
-                           needs.split ? into.split.data() : nullptr}};
+                          {into.codes.data(), into.scales.data(), into.sums.data(), into.refined.data(),
+                           pass_->activation_rounding, input_group(s), needs.split ? into.split.data() : nullptr}};
         int tiles = 0;
         for (int i = 0; i < (s.epilogue == EPILOGUE_GATE ? 1 : s.matrix_count); ++i) tiles += tiles_of(s.matrices[i].rows);
         share.parallel_for(tiles, [&](int tile) {
@@ -298,10 +301,11 @@ class Engine {
         alignas(64) float out[TILE_FLOATS], gates[TILE_FLOATS];
         const Matrix& m = s.matrices[matrix];
         const float* values = in.values + first * in.stride;
-        const QuantizedInput packed = {in.packed.codes + size_t(first) * in.packed.parts * m.columns,
-                                  in.packed.scales + size_t(first) * (m.columns / BLOCK),
-                                  in.packed.sums + size_t(first) * (m.columns / BLOCK) * 3, in.packed.parts, in.packed.group,
-                                  in.packed.split ? in.packed.split + size_t(first) * 2 * m.columns : nullptr};
+        const size_t blocks = size_t(first) * (m.columns / BLOCK);
+        const QuantizedInput packed = {in.packed.codes + blocks * BLOCK * parts_of(in.packed.rounding),
+                                       in.packed.scales + blocks, in.packed.sums + blocks * 3, in.packed.refined + blocks,
+                                       in.packed.rounding, in.packed.group,
+                                       in.packed.split ? in.packed.split + size_t(first) * 2 * m.columns : nullptr};
         const int rows = std::min(TILE, m.rows - tile * TILE);
         if (rows < TILE) std::fill_n(out, TILE_FLOATS, 0.0f), std::fill_n(gates, TILE_FLOATS, 0.0f);
         if (s.epilogue == EPILOGUE_GATE) {

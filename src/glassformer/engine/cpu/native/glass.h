@@ -37,6 +37,11 @@ enum StepKind : int32_t {
     ACTIVATE,
     COPY,
 };
+enum ActivationRounding : int32_t {  // of the inputs of packed matrices
+    ROUND_Q14,    // to fourteen bits, in two parts
+    ROUND_MIXED,  // to eight bits, and in the blocks that have outliers to eight more
+    ROUND_Q8,     // to eight bits
+};
 constexpr int NOT_NUMBERS = -1;  // in place of the best token
 constexpr int NO_ROPE = -1;  // in place of a rope table's number
 
@@ -106,7 +111,7 @@ struct Pass {
     int32_t end_step, feed_count, rope_count;
     int32_t token_count, scored_count;
     int32_t kv_dtype;
-    int32_t activation_parts;    // of an input of a packed matrix: two make fourteen bits, one has eight
+    int32_t activation_rounding;
     int32_t begin_step;          // a pass may stop for a watcher's change, and go on from there
 };
 

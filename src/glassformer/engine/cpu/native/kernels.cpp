@@ -183,8 +183,33 @@ template <int P> void quantize_to(const float* in, int count, int group, int8_t*
     }
 }
 
-void quantize(const float* in, int count, int parts, int group, int8_t* codes, float* scales, float* sums) {
-    (parts == 2 ? quantize_to<2> : quantize_to<1>)(in, count, group, codes, scales, sums);
+constexpr float OUTLIER = 5.0f;  // times the root mean square of a token's inputs
+constexpr float RESIDUAL_STEP = 1.0f / 254.0f;  // of a step of eight bits: what rounding leaves is at most 127 of these
+
+// Eight bits of each input, and eight more of what that leaves in the blocks that have an outlier, which makes the steps of
+// its whole block coarse: most of the error comes from those few.
+void quantize_mixed(const float* in, int count, int group, int8_t* codes, float* scales, float* sums, uint8_t* refined) {
+    F squares = set(0.0f);
+    for (int i = 0; i < count; i += W) squares = fma(load(in + i), load(in + i), squares);
+    const float limit = OUTLIER / 127.0f * std::sqrt(reduce_add(squares) / float(count));
+    for (int at = 0; at < count; at += BLOCK, in += BLOCK, codes += 2 * BLOCK, scales += group, sums += 3 * group, refined += group) {
+        quantize_to<1>(in, BLOCK, group, codes, scales, sums);
+        *refined = *scales > limit;
+        if (!*refined) continue;
+        const float inverse = safe_inverse(*scales), step = *scales * RESIDUAL_STEP;
+        float residual[BLOCK];
+        for (int i = 0; i < BLOCK; ++i) residual[i] = in[i] * inverse - float(codes[i]);
+        int32_t totals[2];
+        quantize_block<1>(residual, 1.0f / RESIDUAL_STEP, codes + BLOCK, totals);
+        sums[0] += step * float(totals[0] + totals[1]);
+        sums[group] += step * float(totals[0]);
+        sums[2 * group] += step * float(totals[1]);
+    }
+}
+
+void quantize(const float* in, int count, int rounding, int group, int8_t* codes, float* scales, float* sums, uint8_t* refined) {
+    if (rounding == ROUND_MIXED) quantize_mixed(in, count, group, codes, scales, sums, refined);
+    else (rounding == ROUND_Q14 ? quantize_to<2> : quantize_to<1>)(in, count, group, codes, scales, sums);
 }
 
 // Packed matmul -------------------------------------------------------------------------------------------------
@@ -323,79 +348,168 @@ ALWAYS_INLINE void dot_side_by_side(const uint8_t* codes, int vector, const Bloc
     }
 }
 
-constexpr int TOKENS_IN_FLIGHT = 4;  // tokens whose sums are computed at once
+template <int R> constexpr int summed_parts = R == ROUND_Q14 ? 2 : 1;  // parts of inputs that are summed as whole numbers
 
-struct Inputs {  // a block of some tokens' inputs; columns: the distance of their codes
+// Tokens whose sums are computed at once
+template <int P> constexpr int tokens_in_flight = P == 2 ? 4 : 8;
+
+template <int R> struct Inputs {  // a block of some tokens' inputs
     const int8_t* codes;
     const float *scales, *sums;
+    const uint8_t* refined;
     int columns, group;
 
-    template <int P> static inline Inputs of(const QuantizedInput& in, int columns, int token, int block) {
-        const int blocks = columns / BLOCK, at = token % in.group;
-        const size_t place = (size_t(token / in.group) * blocks + block) * in.group;
-        return {in.codes + (size_t(token) * blocks + block) * P * BLOCK, in.scales + place + at, in.sums + 3 * place + at,
-                columns, in.group};
+    static inline Inputs of(const QuantizedInput& in, int columns, int token) {
+        const size_t blocks = columns / BLOCK, at = token % in.group, place = token / in.group * in.group * blocks;
+        return {in.codes + token * blocks * parts_of(R) * BLOCK, in.scales + place + at, in.sums + 3 * place + at,
+                in.refined + place + at, columns, in.group};
     }
-    template <int P> inline void next() { codes += P * BLOCK, scales += group, sums += 3 * group; }
+    inline void next() { codes += parts_of(R) * BLOCK, scales += group, sums += 3 * group, refined += group; }
+
+    inline const int8_t* part(int number, int token) const { return codes + token * parts_of(R) * columns + number * BLOCK; }
+    template <int T> inline bool any_refined() const {  // of T tokens
+        uint8_t any[8] = {};
+        std::memcpy(any, refined, T);
+        uint64_t bits;
+        std::memcpy(&bits, any, 8);
+        return bits;
+    }
+    // The sums that belong to a half of a block, or to all of it
+    template <class Tile> inline const float* sums_of(int half) const { return sums + (Tile::halves == 2 ? (1 + half) * group : 0); }
 };
+
+#ifndef HAS_LANES
+constexpr int LANES = 1;  // numbers of tokens that are loaded together and taken one at a time
+template <int N> struct Lanes {
+    const float* numbers;
+    explicit Lanes(const float* p) : numbers(p) {}
+    inline float operator[](int lane) const { return numbers[lane]; }
+};
+#endif
 
 // The scales and minimums of W rows, in one half of a block or in all of it.
 template <class Tile> struct RowScales {
     F scale, minimum;
-    int half;
     inline RowScales(const SuperScales& outer, const uint8_t* block, int vector, int half)
-        : scale(Tile::scale(outer, block, vector, half)), minimum(Tile::minimum(outer, block, vector, scale)), half(half) {}
-    // Adds a token's scaled dot products; sums are those of its inputs.
-    inline F add(F dot, float input_scale, const float* sums, int group, F total) const {
+        : scale(Tile::scale(outer, block, vector, half)), minimum(Tile::minimum(outer, block, vector, scale)) {}
+    // Adds a token's scaled dot products; sum is that of its inputs.
+    inline F add(F dot, float input_scale, float sum, F total) const {
         total = fma(dot, mul(scale, input_scale), total);
-        if constexpr (Tile::has_minimum) total = fma(minimum, sums[Tile::halves == 2 ? (1 + half) * group : 0], total);
+        if constexpr (Tile::has_minimum) total = fma(minimum, sum, total);
         return total;
+    }
+    inline F add_residual(F dot, float input_scale, F total) const {  // its minimum is in the sum already
+        return fma(dot, mul(scale, input_scale * RESIDUAL_STEP), total);
     }
 };
 
-// Adds one half of a block (or all of it) to N vectors of rows, for T tokens.
-template <class Tile, int P, int H, int T, int N>
-ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs& in, F (*value)[N]) {
-    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
-    const uint8_t* codes = tile + Tile::first;
-    if constexpr (T == 1 || TOKENS_SIDE_BY_SIDE) {
-        I ups[T][N], lows[T][N];
-        Block upper[T], lower[T];
+// Adds the second parts of those of T tokens whose block has one, in groups [G, E) of W rows that are unpacked.
+template <class Tile, int R, int G, int E, int T, int N>
+ALWAYS_INLINE void add_residuals(const B* four, const RowScales<Tile>& rows, const Inputs<R>& in, F (*value)[N], int v) {
+    UNROLLED for (int t = 0; t < T; ++t)
+        if (in.refined[t])
+            value[t][v] = rows.add_residual(dot_groups<Tile, 1, G, E>(four, in.part(1, t)), in.scales[t], value[t][v]);
+}
+
+// Adds one half of a block (or all of it) to N vectors of rows, for T tokens whose sums are all in registers; with the second
+// parts of their inputs, if TWO.
+template <class Tile, int R, int H, int T, int N, bool TWO>
+ALWAYS_INLINE void add_side_by_side(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
+    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves, P = summed_parts<R>;
+    const float* sums = in.template sums_of<Tile>(H);
+    I ups[T][N], lows[T][N];
+    Block upper[T], lower[T];
+    UNROLLED for (int t = 0; t < T; ++t) {
+        upper[t] = load_block(in.part(0, t));
+        lower[t] = load_block(in.part(TWO, t));
+        UNROLLED for (int v = 0; v < N; ++v) {
+            ups[t][v] = initial_sum<Tile, P>();
+            lows[t][v] = R == ROUND_MIXED ? initial_sum<Tile, 1>() : zero_sum();
+        }
+    }
+    dot_side_by_side<Tile, TWO ? 2 : 1, G, E, T, N>(tile + Tile::first, vector, upper, lower, ups, lows);
+    UNROLLED for (int v = 0; v < N; ++v) {
+        const RowScales<Tile> rows(outer[v], tile, vector + v, H);
         UNROLLED for (int t = 0; t < T; ++t) {
-            upper[t] = load_block(in.codes + t * P * in.columns);
-            lower[t] = load_block(in.codes + t * P * in.columns + (P - 1) * BLOCK);
-            UNROLLED for (int v = 0; v < N; ++v) ups[t][v] = initial_sum<Tile, P>(), lows[t][v] = zero_sum();
-        }
-        dot_side_by_side<Tile, P, G, E, T, N>(codes, vector, upper, lower, ups, lows);
-        UNROLLED for (int v = 0; v < N; ++v) {
-            const RowScales<Tile> rows(outer[v], tile, vector + v, H);
-            UNROLLED for (int t = 0; t < T; ++t) {
-                const I total = P == 2 ? add_times_64(lows[t][v], ups[t][v]) : ups[t][v];
-                value[t][v] = rows.add(final_sum<Tile, P>(total), in.scales[t], in.sums + t, in.group, value[t][v]);
-            }
-        }
-    } else {
-        B four[8];
-        UNROLLED for (int v = 0; v < N; ++v) {
-            unpack<Tile, G, E>(codes, vector + v, four);
-            const RowScales<Tile> rows(outer[v], tile, vector + v, H);
-            UNROLLED for (int t = 0; t < T; ++t) {
-                if (t && t % TOKENS_IN_FLIGHT == 0) COMPILER_BARRIER;
-                const F dot = dot_groups<Tile, P, G, E>(four, in.codes + t * P * in.columns);
-                value[t][v] = rows.add(dot, in.scales[t], in.sums + t, in.group, value[t][v]);
-            }
+            const I total = P == 2 ? add_times_64(lows[t][v], ups[t][v]) : ups[t][v];
+            value[t][v] = rows.add(final_sum<Tile, P>(total), in.scales[t], sums[t], value[t][v]);
+            if constexpr (R == ROUND_MIXED && TWO)
+                value[t][v] = rows.add_residual(final_sum<Tile, 1>(lows[t][v]), in.scales[t], value[t][v]);
         }
     }
 }
 
+// The same, some tokens after the others.
+template <class Tile, int R, int H, int T, int N>
+ALWAYS_INLINE void add_in_turn(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
+    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves, P = summed_parts<R>;
+    constexpr int in_flight = T < tokens_in_flight<P> ? T : tokens_in_flight<P>;
+    constexpr int lanes = T < LANES || !fits_biased_sum<Tile, P> ? 1 : LANES;  // conversions leave time for scalars
+    const float* sums = in.template sums_of<Tile>(H);
+    UNROLLED for (int v = 0; v < N; ++v) {
+        B four[8];
+        unpack<Tile, G, E>(tile + Tile::first, vector + v, four);
+        const RowScales<Tile> rows(outer[v], tile, vector + v, H);
+        UNROLLED for (int first = 0; first < T; first += in_flight) {
+            if (first) COMPILER_BARRIER;
+            F dot[in_flight];
+            UNROLLED for (int t = 0; t < in_flight; ++t) dot[t] = dot_groups<Tile, P, G, E>(four, in.part(0, first + t));
+            UNROLLED for (int t = first; t < first + in_flight; ++t) {
+                const int lane = t % lanes;
+                const Lanes<lanes> scales(in.scales + t - lane), totals(sums + t - lane);
+                value[t][v] = rows.add(dot[t - first], scales[lane], totals[lane], value[t][v]);
+            }
+        }
+        if constexpr (R == ROUND_MIXED)
+            if (in.template any_refined<T>()) add_residuals<Tile, R, G, E, T>(four, rows, in, value, v);
+    }
+}
+
+// The same for one token, two vectors of rows at a time where four would need more registers than there are: beside their
+// sums, K kinds have the scales of a super-block in them.
+template <class Tile, int R, int H, int N, bool TWO>
+ALWAYS_INLINE void add_one_token(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
+    if constexpr (N == 4 && (Tile::head > 0 || R == ROUND_MIXED)) {
+        UNROLLED for (int v = 0; v < N; v += 2) {
+            F pair[1][2] = {{value[0][v], value[0][v + 1]}};
+            add_side_by_side<Tile, R, H, 1, 2, TWO>(tile, outer + v, vector + v, in, pair);
+            value[0][v] = pair[0][0], value[0][v + 1] = pair[0][1];
+            COMPILER_BARRIER;
+        }
+    } else {
+        add_side_by_side<Tile, R, H, 1, N, TWO>(tile, outer, vector, in, value);
+    }
+}
+
+template <class Tile, int R, int H, int T, int N>
+ALWAYS_INLINE void add_block(const uint8_t* tile, const SuperScales* outer, int vector, const Inputs<R>& in, F (*value)[N]) {
+    if constexpr (T == 1) {
+        const bool two = R == ROUND_Q14 || (R == ROUND_MIXED && *in.refined);
+        if (two) add_one_token<Tile, R, H, N, R != ROUND_Q8>(tile, outer, vector, in, value);
+        else if constexpr (R != ROUND_Q14) add_one_token<Tile, R, H, N, false>(tile, outer, vector, in, value);
+    } else if constexpr (!TOKENS_SIDE_BY_SIDE) {
+        add_in_turn<Tile, R, H, T, N>(tile, outer, vector, in, value);
+    } else {
+        add_side_by_side<Tile, R, H, T, N, R == ROUND_Q14>(tile, outer, vector, in, value);
+        if constexpr (R == ROUND_MIXED)
+            if (in.template any_refined<T>())
+                UNROLLED for (int v = 0; v < N; ++v) {
+                    constexpr int G = H * 8 / Tile::halves, E = (H + 1) * 8 / Tile::halves;
+                    B four[8];
+                    unpack<Tile, G, E>(tile + Tile::first, vector + v, four);
+                    add_residuals<Tile, R, G, E, T>(four, RowScales<Tile>(outer[v], tile, vector + v, H), in, value, v);
+                }
+    }
+}
+
 // The sums of N vectors of a tile's rows with T tokens, over all blocks.
-template <class Tile, int P, int T, int N>
+template <class Tile, int R, int T, int N>
 NOINLINE void packed_block(const uint8_t* tile, int vector, int columns, const QuantizedInput& in, int token, float* out) {
     F value[T][N];
     UNROLLED for (int t = 0; t < T; ++t)
         UNROLLED for (int v = 0; v < N; ++v) value[t][v] = set(0.0f);
     const int blocks = columns / BLOCK;
-    Inputs block = Inputs::of<P>(in, columns, token, 0);
+    auto block = Inputs<R>::of(in, columns, token);
     constexpr int RUN = SUPER / BLOCK;
     for (int left = blocks; left > 0; left -= RUN) {
         SuperScales outer[N];
@@ -406,9 +520,9 @@ NOINLINE void packed_block(const uint8_t* tile, int vector, int columns, const Q
         const int run = Tile::head > 0 ? RUN : left < RUN ? left : RUN;
         for (int at = 0; at < run; ++at, tile += Tile::bytes) {
             if constexpr (T == 1) prefetch<Tile::bytes>(tile + PREFETCH_DISTANCE);
-            add_block<Tile, P, 0, T, N>(tile, outer, vector, block, value);
-            if constexpr (Tile::halves == 2) add_block<Tile, P, 1, T, N>(tile, outer, vector, block, value);
-            block.next<P>();
+            add_block<Tile, R, 0, T, N>(tile, outer, vector, block, value);
+            if constexpr (Tile::halves == 2) add_block<Tile, R, 1, T, N>(tile, outer, vector, block, value);
+            block.next();
         }
     }
     UNROLLED for (int t = 0; t < T; ++t)
@@ -417,11 +531,11 @@ NOINLINE void packed_block(const uint8_t* tile, int vector, int columns, const Q
 
 // One token takes all rows of a tile side by side; several share what is unpacked of a few rows, in enough sums to hide
 // the latency.
-template <class Tile, int P, int T>
+template <class Tile, int R, int T>
 void packed_rows(const uint8_t* tile, int columns, const QuantizedInput& in, int token, float* out) {
     constexpr bool few = T == 2 || (T == 4 && Tile::bits == 8);  // eight bits need no unpacking that would hide latency
     constexpr int N = T == 1 ? VECTORS : few && VECTORS > 1 ? 2 : 1;
-    for (int vector = 0; vector < VECTORS; vector += N) packed_block<Tile, P, T, N>(tile, vector, columns, in, token, out);
+    for (int vector = 0; vector < VECTORS; vector += N) packed_block<Tile, R, T, N>(tile, vector, columns, in, token, out);
 }
 
 template <class Tile> constexpr size_t tile_bytes(int columns) {
@@ -429,14 +543,16 @@ template <class Tile> constexpr size_t tile_bytes(int columns) {
 }
 
 // As many tokens at once as the registers of a level hold, then the rest in halves.
-template <class Tile, int P, int T>
+template <class Tile, int R, int T>
 void packed_tokens(const uint8_t* tile, int columns, const QuantizedInput& in, int token, int tokens, float* out) {
-    for (; token + T <= tokens; token += T) packed_rows<Tile, P, T>(tile, columns, in, token, out);
-    if constexpr (T > 1) packed_tokens<Tile, P, T / 2>(tile, columns, in, token, tokens, out);
+    for (; token + T <= tokens; token += T) packed_rows<Tile, R, T>(tile, columns, in, token, out);
+    if constexpr (T > 1) packed_tokens<Tile, R, T / 2>(tile, columns, in, token, tokens, out);
 }
 
 template <class Tile> void packed_matmul(const Matrix& m, int tile, int tokens, const QuantizedInput& in, float* out) {
-    const auto run = in.parts == 2 ? packed_tokens<Tile, 2, TOKENS> : packed_tokens<Tile, 1, TOKENS>;
+    const auto run = in.rounding == ROUND_Q14  ? packed_tokens<Tile, ROUND_Q14, TOKENS>
+                     : in.rounding == ROUND_Q8 ? packed_tokens<Tile, ROUND_Q8, TOKENS>
+                                               : packed_tokens<Tile, ROUND_MIXED, TOKENS>;
     run(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, 0, tokens, out);
 }
 

@@ -6,12 +6,13 @@
 
 namespace glass {
 
-struct QuantizedInput {   // of some tokens, in blocks: fourteen bits in two parts, or eight in one
-    const int8_t* codes;   // (tokens, columns / BLOCK, parts, BLOCK): the upper eight bits, then the lower six
+struct QuantizedInput {   // of some tokens, in blocks
+    const int8_t* codes;   // (tokens, columns / BLOCK, parts, BLOCK): the upper eight bits, then, in a second part, lower ones
     const float* scales;   // (tokens / group, columns / BLOCK, group)
     const float* sums;     // (tokens / group, columns / BLOCK, 3, group): of a block's scaled codes, of its first half, of its
                            // second; for kinds that have a minimum
-    int parts;
+    const uint8_t* refined;  // (tokens / group, columns / BLOCK, group): with ROUND_MIXED, whether a block has a second part
+    int rounding;
     int group;             // tokens whose scales lie side by side: 1 for a token alone, else TILE; all can be read to their end
     const uint16_t* split = nullptr;  // what split_bf16 made of all tokens, for matrices of bfloat16
 };
@@ -47,7 +48,8 @@ struct Kernels {
     const char* name;
     void (*norm)(const Norm& norm, const float* in, int count, float* out);
     // One token's inputs
-    void (*quantize)(const float* in, int count, int parts, int group, int8_t* codes, float* scales, float* sums);
+    void (*quantize)(const float* in, int count, int rounding, int group, int8_t* codes, float* scales, float* sums,
+                     uint8_t* refined);
     // One token's inputs for matrices of bfloat16, in 32s; null where they are taken as they are
     void (*split_bf16)(const float* in, int count, uint16_t* planes);
     // TILE rows of a matrix with some tokens: out (tokens, TILE)
@@ -65,6 +67,9 @@ struct Kernels {
     // The first of the highest scores; NOT_NUMBERS if one is NaN, or if that one is infinite
     int32_t (*best)(const float* scores, int count);
 };
+
+// Parts that have a place in the codes
+constexpr int parts_of(int rounding) { return rounding == ROUND_Q8 ? 1 : 2; }
 
 constexpr int QUERIES = 48;      // at most, in one call of attention
 constexpr int SPLIT_TOKENS = 8;  // whose split_bf16 lie together

@@ -29,6 +29,19 @@ inline F fma(F a, F b, F c) { return vfmaq_f32(c, a, b); }
 inline F mul(F a, float b) { return vmulq_n_f32(a, b); }
 inline F fma(F a, float b, F c) { return vfmaq_n_f32(c, a, b); }
 inline F max(F a, F b) { return vmaxnmq_f32(a, b); }
+#define HAS_LANES
+constexpr int LANES = 4;
+// Numbers of which an instruction takes one at a time: four in a register take less room than in four.
+template <int N> struct Lanes {
+    const float* numbers;
+    explicit Lanes(const float* p) : numbers(p) {}
+    inline float operator[](int lane) const { return numbers[lane]; }
+};
+template <> struct Lanes<4> {
+    F numbers;
+    explicit Lanes(const float* p) : numbers(load(p)) {}
+    inline float operator[](int lane) const { return numbers[lane]; }
+};
 inline float reduce_add(F a) { return vaddvq_f32(a); }
 inline float reduce_max(F a) { return vmaxnmvq_f32(a); }
 
