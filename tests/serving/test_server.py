@@ -133,7 +133,7 @@ def test_stopping_ends_a_stream_that_takes_too_long_with_an_error_event(sources:
     app = create_app(Registry(sources, Limits(stop_seconds=0, new_tokens=10**6)))
     text, reason = stopped_stream(app, {**LONG, "max_tokens": 10**5})
     assert text
-    assert "stopping" in reason
+    assert "is being unloaded" in reason
 
 
 def stopped_stream(app: FastAPI, body: Any) -> tuple[str, str]:
