@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from glassformer.decoding import Finish
-from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull
+from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
 from glassformer.serving.scheduler import Event, Generation, Scheduler, SchedulerLimits
@@ -286,7 +286,7 @@ class TestRefusals:
     def test_after_the_end(self, cpu_model: Model, client: Client) -> None:
         scheduler = scheduler_of(cpu_model, client)
         scheduler.close()
-        with pytest.raises(ExecutorError, match="is being unloaded"):
+        with pytest.raises(Unavailable, match="is being unloaded: the server is stopping"):
             scheduler.submit([request(cpu_model, "a")])
 
 
@@ -376,8 +376,9 @@ class TestClosing:
     def test_then_tells_everybody_that_it_is_over(self, cpu_model: Model, client: Client) -> None:
         scheduler = scheduler_of(cpu_model, client, running=1)
         with scheduler._changed:
-            generations = [scheduler.submit([request(cpu_model, "the cat", max_new_tokens=100)]) for _ in range(3)]
-        client.wait_for_token(generations[0])
+            generations = [scheduler.submit([request(cpu_model, "the cat", max_new_tokens=200)]) for _ in range(3)]
+            scheduler._end = 0.0
+            scheduler._changed.notify_all()
         scheduler.close()
         assert all("is being unloaded" in str(client.error(generation)) for generation in generations)
 

@@ -102,8 +102,7 @@ class PrefixCache:
         before = [row.reusable for row in cached]
         for row in cached:
             row.reusable = False
-            if row.inner is None:  # the first feed, of a prompt of one token
-                row.inner = self.executor.open()
+            row.inner = self.executor.open() if row.inner is None else row.inner  # a prompt of one token
         texts = decode([self._inner(row) for row in cached], tokens, choices, draws)
         for row, reusable, token, chosen in zip(cached, before, tokens, texts, strict=True):
             row.ids.extend((token, *chosen.ids[:-1]))

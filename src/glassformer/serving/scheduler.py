@@ -139,7 +139,7 @@ class Scheduler:
         the queue serves clients in turn.
         """
         first = runs[0]
-        policies = tuple(policy for number, run in enumerate(runs) for policy in self._policies(run, Look.of(look), number))
+        policies = tuple(self._policies(runs, Look.of(look)))
         generation = Generation(tuple(runs), policies, watch, client, time.perf_counter())
         if generation.tokens > self._cache_tokens:
             raise InputError(
@@ -148,7 +148,7 @@ class Scheduler:
             )
         with self._changed:
             if self._end is not None:
-                raise Unavailable(f"{self.model.name} is being unloaded. Try again.")
+                raise self._unloading()
             waiting = sum(len(queue) for queue in self._queues.values())
             if waiting >= self.limits.queued:
                 raise QueueFull(f"{waiting} requests are waiting for {self.model.name} already. Try again later.")
@@ -210,7 +210,7 @@ class Scheduler:
                 self._passes += 1
                 self._pass_seconds.append(time.perf_counter() - began)
             self._deliver(events)
-        events = self._abandon(Unavailable(f"{self.model.name} is being unloaded. Try again."), waiting=True)
+        events = self._abandon(self._unloading(), waiting=True)
         with self._turns:
             self._close_loop(loop)
         self._deliver(events)
@@ -323,17 +323,21 @@ class Scheduler:
                 self._queues.clear()
         return [self._failed(generation, -1, error) for generation in generations.values()]
 
+    def _unloading(self) -> Unavailable:
+        return Unavailable(f"{self.model.name} is being unloaded: the server is stopping, or needs its memory. Try again.")
+
     @staticmethod
     def _failed(generation: Generation, number: int, error: GlassError) -> Event:
         return Event(generation, number, None, error, time.perf_counter() - generation.submitted)
 
     # What it works with -----------------------------------------------------------------------------------------
 
-    def _policies(self, run: Run, look: Look, number: int) -> Iterator[Policy]:
-        """The policies of a run; where several runs follow one prompt, each draws by its own number."""
-        for policy in self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, look=look, negative=run.negative):
-            if number:
-                policy.history.index = number
+    def _policies(self, runs: Sequence[Run], look: Look) -> Iterator[Policy]:
+        """A policy for each run; where several follow one prompt, each draws by its own number."""
+        for number, run in enumerate(runs):
+            policies = self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, look=look, negative=run.negative)
+            policy = policies[number % len(policies)]
+            policy.history.index = number
             yield policy
 
     @property
