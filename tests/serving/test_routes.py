@@ -112,7 +112,7 @@ def test_neutral_fields_are_ignored(client: httpx.Client) -> None:
 def test_a_second_turn_has_its_history_from_the_cache(client: httpx.Client) -> None:
     history = [{"role": "user", "content": "tell me " + "a long story " * 20}]
     first = client.post("/v1/chat/completions", json={**CHAT, "messages": history}).json()
-    assert first["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] < 10  # the template's beginning
     again = client.post("/v1/chat/completions", json={**CHAT, "messages": history}).json()
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] > 40
     assert again["choices"][0]["message"] == first["choices"][0]["message"]

@@ -26,7 +26,8 @@ async def embeddings(request: Request, body: EmbeddingRequest) -> Json:
     if unknown := engine_settings(body.model_extra, NEUTRAL):
         raise HttpError(400, f"embeddings take no {min(unknown)!r}. Leave it out.", param=min(unknown))
     inputs = as_inputs(body.input)
-    if not 0 < len(inputs) <= (most := context_of(request).limits.inputs):
+    most = context_of(request).limits.inputs
+    if not 0 < len(inputs) <= most:
         raise HttpError(400, f"input has {len(inputs)} texts; it may have from 1 to {most}.", param="input")
 
     def embed(model: Model) -> tuple[Any, int]:
