@@ -138,7 +138,7 @@ def test_clients_that_leave_at_any_moment_free_their_rows(app: FastAPI, address:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@sizes(small=150, large=20_000)
+@sizes(small=48, large=20_000)
 def test_memory_does_not_grow_with_requests(address: str, count: int) -> None:
     def resident() -> int:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -153,7 +153,7 @@ def test_memory_does_not_grow_with_requests(address: str, count: int) -> None:
 
             await asyncio.gather(*(some() for _ in range(8)))
 
-    asyncio.run(ask(80))
+    asyncio.run(ask(48))
     before = resident()
     asyncio.run(ask(count))
     assert resident() - before < 50 * 2**20

@@ -122,6 +122,21 @@ def test_a_slow_reader_does_not_stall_others(address: str) -> None:
         assert quick.json()["usage"]["completion_tokens"] == 5
 
 
+def test_a_request_ends_when_its_time_is_over(sources: tuple[ModelSource, ...]) -> None:
+    app = create_app(Registry(sources, Limits(seconds=1, stop_seconds=0, new_tokens=10**6)))
+    with serving(app) as address:
+        httpx.post(f"{address}/v1/chat/completions", json={**LONG, "max_tokens": 1}, timeout=30).raise_for_status()
+        answer = httpx.post(f"{address}/v1/chat/completions", json={**LONG, "max_tokens": 10**6}, timeout=30).json()
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["choices"][0]["message"]["content"]
+        wait_until(lambda: running(app) == 0)
+        app.state.context.registry.deliver_to(lambda events: None)  # as if it waited in the queue all the time
+        late = httpx.post(f"{address}/v1/chat/completions", json=LONG, timeout=30)
+        assert late.status_code == 503
+        assert late.headers["Retry-After"] == "5"
+        assert late.json()["error"]["message"] == "the answer did not begin within 1 seconds. Try again later."
+
+
 def test_stopping_lets_a_stream_finish(sources: tuple[ModelSource, ...]) -> None:
     app = create_app(Registry(sources, Limits(stop_seconds=30)))
     text, reason = stopped_stream(app, {**LONG, "max_tokens": 150})
