@@ -45,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "compat": {"opened", "decoding", "engine", *MODELS, *TORCH},
     "runtime": {"compat", "observe", "views", "page", "opened", "quantize", "decoding", "engine", *MODELS},
     "tasks": {"runtime", "opened", "decoding", *MODELS},
-    "serving": {"tasks", "runtime", "observe", "views", "decoding", "opened", *MODELS},
+    "serving": {"tasks", "runtime", "observe", "views", "opened", "decoding", "engine.checks", *MODELS},
     "scratch": {"compat"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -54,7 +54,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
     "engine.protocol", "engine.lowering", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading",
-    "observe.compare", "observe.verification", "runtime", "tasks", "serving.tool_calls", "cli.app",
+    "observe.compare", "observe.verification", "runtime", "tasks", "serving.registry", "serving.tool_calls",
+    "cli.app",
 )  # fmt: skip
 
 

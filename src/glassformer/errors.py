@@ -12,8 +12,10 @@
     ├── SettingError       (ValueError)    a generation setting that is unknown, contradictory or out of range
     ├── UnknownArgument    (TypeError)     an argument that does not exist; the nearest one is suggested
     ├── SiteError          (ValueError)    a site that is not in the vocabulary
-    └── ExecutorError      (RuntimeError)  an executor that was asked for and cannot run
-        └── NotNumbers                     scores that nothing can be chosen by
+    ├── ExecutorError      (RuntimeError)  an executor that was asked for and cannot run
+    │   └── NotNumbers                     scores that nothing can be chosen by
+    ├── QueueFull          (RuntimeError)  a scheduler that has as many requests waiting as it may have
+    └── Unavailable        (RuntimeError)  a server that is stopping, or took too long
 
 Each also is the built-in exception that people would expect, and each reads as one sentence: what was wrong,
 where, and how to fix it.
@@ -71,6 +73,12 @@ class ExecutorError(GlassError, RuntimeError): ...
 
 
 class NotNumbers(ExecutorError): ...
+
+
+class QueueFull(GlassError, RuntimeError): ...
+
+
+class Unavailable(GlassError, RuntimeError): ...
 
 
 class Spelling(Protocol):

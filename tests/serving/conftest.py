@@ -1,15 +1,99 @@
-"""What the tests of serving share."""
+"""A server over tiny models, asked in this process or over a real socket."""
 
 from __future__ import annotations
 
+import asyncio
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
+import glassformer
 from glassformer.opened import open_model
+from glassformer.serving.http.app import create_app
+from glassformer.serving.http.security import Security
+from glassformer.serving.http.server import GlassServer
+from glassformer.serving.limits import Limits
+from glassformer.serving.registry import ModelSource, Registry
 from glassformer.text import Tokenizer
+from tests.parity.reference import write
+
+KEY = "a-key-for-the-tests-alone"
 
 
 @pytest.fixture(scope="session")
 def qwen(qwen3_tokenizer: Path) -> Tokenizer:
     return open_model(qwen3_tokenizer).tokenizer
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
+    """A BERT with MiniLM's vocabulary, but tiny inside."""
+    folder = tmp_path_factory.mktemp("tiny-encoder")
+    write(folder, "bert", "base", vocab_size=30522)
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        if (minilm / name).exists():
+            shutil.copy(minilm / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sources(tiny_qwen3: Path, tiny_encoder: Path) -> tuple[ModelSource, ...]:
+    """A model that writes, also by an alias, and one that only reads."""
+    return (
+        ModelSource("tiny", lambda: glassformer.load(tiny_qwen3), aliases=("gpt-4o", "text-davinci-003")),
+        ModelSource("encoder", lambda: glassformer.load(tiny_encoder)),
+    )
+
+
+@contextmanager
+def serving(app: FastAPI, **options: Any) -> Iterator[str]:
+    """The app on a port of this machine; yields its address."""
+    server = GlassServer(app, port=0, **options)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert server.ready.wait(20)
+    try:
+        yield server.address
+    finally:
+        server.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
+    """A server without a key."""
+    with serving(create_app(Registry(sources, Limits(seconds=60, stop_seconds=1)))) as address:
+        yield address
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=address, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def security() -> Security:
+    return Security()
+
+
+def ask(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response:
+    """One request to an app in this process, as a client on this machine sends it."""
+
+    async def request() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client,
+        ):
+            return await client.request(method, path, **options)
+
+    return asyncio.run(request())

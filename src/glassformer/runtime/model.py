@@ -330,6 +330,16 @@ class Model:
         """A run with its prompt and settings, and nothing generated yet: pass it to `generate`."""
         return self._prepare_one(prompt, keywords, self.prepare)
 
+    def prepare_ids(self, ids: Sequence[int], **settings: Any) -> Run:
+        """A run whose prompt is given as token ids, and nothing generated yet."""
+        self._check_writes()
+        if not ids:
+            raise InputError("the prompt has no tokens. Say something.")
+        check_ids(ids, self.config.vocab_size)
+        merged = self.settings.merged({"num_return_sequences": 1, **settings})
+        merged.draw_seed()
+        return self._run(self.tokenizer.decode(list(ids)), ids, merged)
+
     def prepare_continuation(self, run: Run, **settings: Any) -> Run:
         """A run that goes on where another one ended, token by token, and nothing generated yet."""
         if self.start is not None:

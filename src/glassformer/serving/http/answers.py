@@ -1,0 +1,291 @@
+"""Texts for a request, whatever its dialect: submitted to the model's scheduler, read as they grow, ended with the client.
+
+A route translates its request to messages or prompts and settings, gets an `Answer`, and translates its pieces back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from starlette.requests import Request
+
+from glassformer.decoding import Finish, Step
+from glassformer.errors import Unavailable, spelled_by
+from glassformer.runtime.model import Model
+from glassformer.runtime.run import Run, TextStream
+from glassformer.serving.http.context import ServingContext, client_of, context_of
+from glassformer.serving.http.errors import ClientDisconnected
+from glassformer.serving.http.settings import request_spelling
+from glassformer.serving.http.streaming import disconnected
+from glassformer.serving.registry import ServedModel
+from glassformer.serving.scheduler import Event, Generation
+from glassformer.sites import Watch
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What has come of one of an answer's texts since the last piece of it."""
+
+    number: int
+    text: str
+    steps: tuple[Step, ...]
+    finish: Finish | None
+
+
+@dataclass(eq=False)
+class GrowingText:
+    """One of an answer's texts."""
+
+    run: Run
+    stream: TextStream
+    finish: Finish | None = None
+
+    @property
+    def text(self) -> str:
+        return self.run.text
+
+    @property
+    def steps(self) -> list[Step]:
+        return self.run.steps
+
+    def add(self, number: int, events: Sequence[Event]) -> Piece:
+        """Take the steps of these events."""
+        steps = tuple(event.step for event in events if event.step is not None)
+        text = "".join(self.stream.add(event.step, event.seconds) for event in events if event.step is not None)
+        self.finish = steps[-1].finish
+        return Piece(number, text, steps, self.finish)
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A prompt, prepared: its runs, and what each step is to carry."""
+
+    runs: tuple[Run, ...]
+    look: int | Literal["all"] = 0
+    watch: Watch | None = None
+
+
+@dataclass(eq=False)
+class Answer:
+    """All texts of a request. Iterate over its pieces, or `collect` it; `close` it in the end."""
+
+    request: Request
+    context: ServingContext
+    served: ServedModel
+    generations: list[Generation] = field(default_factory=list)
+    texts: list[GrowingText] = field(default_factory=list)
+    created: int = field(default_factory=lambda: int(time.time()))
+    first_token: float | None = None  # seconds from the request to it
+    _first_texts: dict[int, int] = field(default_factory=dict)  # the number of each generation's first, by its identity
+    _events: list[Event] = field(default_factory=list)  # that nobody has taken yet
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    _left: bool = False  # whether the client has
+    _closed: bool = False
+    _watcher: asyncio.Task[None] | None = None
+    _started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.deadline = asyncio.get_running_loop().time() + self.context.limits.seconds
+
+    @property
+    def model(self) -> Model:
+        return self.served.model
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(generation.runs[0].prompt_ids) for generation in self.generations)
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(generation.cached_tokens for generation in self.generations)
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(len(text.steps) for text in self.texts)
+
+    @property
+    def done(self) -> bool:
+        return all(text.finish is not None for text in self.texts)
+
+    def submit(self, submissions: Sequence[Submission]) -> None:
+        """Queue the texts. Nothing can come of them before this returns, as events are handed out on this thread."""
+        for submission in submissions:
+            generation = self.served.scheduler.submit(
+                submission.runs, look=submission.look, watch=submission.watch, client=client_of(self.request)
+            )
+            self._first_texts[id(generation)] = len(self.texts)
+            self.generations.append(generation)
+            self.texts += [GrowingText(run, TextStream(run, self.model.tokenizer)) for run in submission.runs]
+            self.context.deliveries.listen(generation, self)
+
+    def receive_events(self, events: Sequence[Event]) -> None:
+        self._events += events
+        self._arrived.set()
+
+    async def begin(self) -> None:
+        """Wait for the first token: what fails before it becomes a proper error, not one in the middle of a stream."""
+        self._watcher = asyncio.create_task(self._watch_client())
+        await self._wait()
+        self.first_token = time.perf_counter() - self._started
+        if (error := self._events[0].error) is not None:
+            raise error
+
+    def __aiter__(self) -> AsyncIterator[Piece]:
+        return self._pieces()
+
+    async def collect(self) -> list[GrowingText]:
+        """All texts, when they are whole."""
+        async for _ in self:
+            pass
+        return self.texts
+
+    async def close(self) -> None:
+        """Give everything back: a text that is not over is cancelled."""
+        if self._closed:
+            return
+        self._closed = True
+        self._cancel()
+        for generation in self.generations:
+            self.context.deliveries.forget(generation)
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self.context.registry.release(self.served)
+        self.context.metrics.count_answer(
+            self.served.name, prompt_tokens=self.prompt_tokens, cached_tokens=self.cached_tokens,
+            generated_tokens=self.completion_tokens, first_token=self.first_token,
+        )  # fmt: skip
+
+    async def _pieces(self) -> AsyncIterator[Piece]:
+        while not self.done:
+            try:
+                await self._wait()
+            except TimeoutError:
+                for piece in self._out_of_time():
+                    yield piece
+                return
+            events, self._events = self._events, []
+            self._arrived.clear()
+            by_text: dict[int, list[Event]] = {}
+            for event in events:
+                if event.error is not None:
+                    raise event.error
+                by_text.setdefault(self._first_texts[id(event.generation)] + event.number, []).append(event)
+            for number, own in by_text.items():
+                yield self.texts[number].add(number, own)
+
+    async def _wait(self) -> None:
+        """Until there is an event."""
+        if not self._events and not self._left:
+            async with asyncio.timeout_at(self.deadline):
+                await self._arrived.wait()
+        if self._left:
+            raise ClientDisconnected
+
+    def _out_of_time(self) -> list[Piece]:
+        """The ends of the texts that took too long; an error where nothing has come at all."""
+        self._cancel()
+        if not any(text.steps for text in self.texts):
+            raise _timed_out(self.context)
+        unfinished = [number for number, text in enumerate(self.texts) if text.finish is None]
+        for number in unfinished:
+            self.texts[number].finish = Finish.TIME
+        return [Piece(number, "", (), Finish.TIME) for number in unfinished]
+
+    def _cancel(self) -> None:
+        for generation in self.generations:
+            first = self._first_texts[id(generation)]
+            if any(text.finish is None for text in self.texts[first : first + len(generation.runs)]):
+                generation.cancel()
+
+    async def _watch_client(self) -> None:
+        await disconnected(self.request.receive)
+        self._left = True
+        self._cancel()
+        self._arrived.set()
+
+
+def _timed_out(context: ServingContext) -> Unavailable:
+    return Unavailable(f"the answer did not begin within {context.limits.seconds:g} seconds. Try again later.")
+
+
+def new_id(prefix: str) -> str:
+    """An identifier as clients expect it.
+
+    >>> len(new_id("chatcmpl-"))
+    33
+    """
+    return prefix + secrets.token_hex(12)
+
+
+async def start_chat(
+    request: Request,
+    model_name: str | None,
+    messages: Messages,
+    settings: Mapping[str, Any],
+    *,
+    n: int = 1,
+    template: Mapping[str, Any] | None = None,
+    look: int | Literal["all"] = 0,
+    watch: Watch | None = None,
+) -> Answer:
+    """The answer to a conversation, begun."""
+
+    def prepare(model: Model) -> list[Submission]:
+        run = model.prepare(list(messages), template=dict(template or {}), **settings)
+        return [Submission(copies(run, n), look, watch)]
+
+    return await start(request, model_name, prepare)
+
+
+async def start_completion(
+    request: Request,
+    model_name: str | None,
+    prompts: Sequence[str | Sequence[int]],
+    settings: Mapping[str, Any],
+    *,
+    n: int = 1,
+    look: int | Literal["all"] = 0,
+    watch: Watch | None = None,
+) -> Answer:
+    """What follows texts, or token ids, begun."""
+
+    def prepare(model: Model) -> list[Submission]:
+        runs = [
+            model.prepare(prompt, raw=True, **settings) if isinstance(prompt, str) else model.prepare_ids(prompt, **settings)
+            for prompt in prompts
+        ]
+        return [Submission(copies(run, n), look, watch) for run in runs]
+
+    return await start(request, model_name, prepare)
+
+
+async def start(request: Request, model_name: str | None, prepare: Any) -> Answer:
+    """Submit what `prepare` makes of a model, and wait for the first token."""
+    context = context_of(request)
+    answer = Answer(request, context, await context.acquire(model_name))
+    try:
+        with spelled_by(request_spelling):
+            submissions = await asyncio.to_thread(prepare, answer.model)
+        answer.submit(submissions)
+        await answer.begin()
+    except TimeoutError:
+        await answer.close()
+        raise _timed_out(context) from None
+    except BaseException:
+        await answer.close()
+        raise
+    return answer
+
+
+def copies(run: Run, n: int) -> tuple[Run, ...]:
+    """A prepared run, and others for further texts of its prompt."""
+    others = (replace(run, steps=[], prompt_steps=[], cancelling=threading.Event()) for _ in range(n - 1))
+    return (run, *others)

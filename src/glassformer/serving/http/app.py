@@ -1,0 +1,102 @@
+"""The app: routers of every dialect behind one guard, and every error in the words of the path that it happened at."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from glassformer.errors import GlassError
+from glassformer.serving.http import monitoring, rerank, text
+from glassformer.serving.http.context import ServingContext
+from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, ErrorBody, problem_of
+from glassformer.serving.http.metrics import Metrics
+from glassformer.serving.http.openai import chat, completions, embeddings, errors, models
+from glassformer.serving.http.security import Guard, Security, error_response
+from glassformer.serving.limits import Limits
+from glassformer.serving.registry import Registry
+
+ROUTERS = (
+    models.router, chat.router, completions.router, embeddings.router, rerank.router, text.router, monitoring.router,
+)  # fmt: skip
+DIALECTS: tuple[tuple[str, ErrorBody], ...] = (("", errors.error_body),)  # by the beginning of the path; the first that fits
+log = logging.getLogger("glassformer")
+
+
+def create_app(registry: Registry, limits: Limits | None = None, security: Security | None = None) -> FastAPI:
+    """The API over a registry of models."""
+    limits, security = limits or registry.limits, security or Security()
+    context = ServingContext(registry, limits, security, Metrics())
+    app = FastAPI(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.context = context
+    for router in ROUTERS:
+        app.include_router(router)
+    for error in (GlassError, RequestValidationError, HTTPException):
+        app.add_exception_handler(error, _answer_error)
+    app.add_exception_handler(ClientDisconnected, _answer_nobody)
+    app.add_exception_handler(Exception, _answer_error)  # Starlette passes it on to the server, which logs it
+    app.add_middleware(Guard, security=security, limits=limits, dialects=DIALECTS)
+    app.add_middleware(RequestCounter, metrics=context.metrics)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """While the server runs, events come to its loop, and idle models are unloaded."""
+    context: ServingContext = app.state.context
+    context.deliveries.start(asyncio.get_running_loop())
+    context.registry.deliver_to(context.deliveries.deliver)
+    unloading = asyncio.create_task(context.unload_idle_models())
+    try:
+        yield
+    finally:
+        unloading.cancel()
+        with suppress(asyncio.CancelledError):
+            await unloading
+        await asyncio.to_thread(context.registry.close)
+
+
+async def _answer_error(request: Request, error: Exception) -> Response:
+    return error_response(request.url.path, problem_of(error), DIALECTS)
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    """The client has left; the status is for the metrics alone."""
+    return Response(status_code=CLIENT_CLOSED)
+
+
+class RequestCounter:
+    """The middleware that counts requests and their time, by route."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def send_counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_counted)
+        finally:
+            route: Any = scope.get("route")
+            name = getattr(route, "path", "other")  # never what a client wrote, which would be endless
+            method = scope["method"] if scope["method"] in ("GET", "POST", "OPTIONS", "HEAD") else "other"
+            self.metrics.count_request(name, method, status, time.perf_counter() - began)

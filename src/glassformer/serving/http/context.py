@@ -1,0 +1,119 @@
+"""What every route of an app shares."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, cast
+
+from starlette.requests import Request
+
+from glassformer.runtime.model import Model
+from glassformer.serving.http.metrics import Metrics
+from glassformer.serving.http.security import Security
+from glassformer.serving.limits import Limits
+from glassformer.serving.registry import Registry, ServedModel
+from glassformer.serving.scheduler import Event, Generation
+
+T = TypeVar("T")
+
+
+class Listener(Protocol):
+    """Who waits for the events of a generation."""
+
+    def receive_events(self, events: Sequence[Event]) -> None: ...
+
+
+class Deliveries:
+    """Events from the schedulers' threads to those who wait for them on the event loop: one hand-over for each pass."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listeners: dict[int, Listener] = {}  # by the identity of the generation, which its listener keeps alive
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def listen(self, generation: Generation, listener: Listener) -> None:
+        """To be called on the event loop, right after `submit`: nothing can have been handed out yet."""
+        self._listeners[id(generation)] = listener
+
+    def forget(self, generation: Generation) -> None:
+        self._listeners.pop(id(generation), None)
+
+    def deliver(self, events: Sequence[Event]) -> None:
+        """Called on a scheduler's thread."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._hand_out, events)
+
+    def _hand_out(self, events: Sequence[Event]) -> None:
+        by_listener: dict[int, tuple[Listener, list[Event]]] = {}
+        for event in events:
+            if (listener := self._listeners.get(id(event.generation))) is not None:
+                by_listener.setdefault(id(listener), (listener, []))[1].append(event)
+        for listener, own in by_listener.values():
+            listener.receive_events(own)
+
+
+@dataclass
+class ServingContext:
+    """The registry, the limits and what goes with them."""
+
+    registry: Registry
+    limits: Limits
+    security: Security
+    metrics: Metrics
+    deliveries: Deliveries = field(default_factory=Deliveries)
+    _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+
+    async def acquire(self, name: str | None) -> ServedModel:
+        """A model for a request, which must release it. Loading happens once, on a thread of its own, however many wait."""
+        while (served := self.registry.acquire_loaded(name)) is None:
+            key = self.registry.source(name).name
+            if key not in self._loading:
+                self._loading[key] = asyncio.create_task(self._load(key))
+            await asyncio.shield(self._loading[key])
+        return served
+
+    async def _load(self, name: str) -> None:
+        """Load a model without keeping it: those who wait for it acquire it then."""
+        try:
+            self.registry.release(await asyncio.to_thread(self.registry.acquire, name))
+        finally:
+            del self._loading[name]
+
+    @asynccontextmanager
+    async def use(self, name: str | None) -> AsyncIterator[ServedModel]:
+        served = await self.acquire(name)
+        try:
+            yield served
+        finally:
+            self.registry.release(served)
+
+    async def unload_idle_models(self) -> None:
+        """Now and then, for as long as the server runs."""
+        while True:
+            await asyncio.sleep(min(self.limits.idle_seconds / 4, 30.0))
+            await asyncio.to_thread(self.registry.unload_idle)
+
+
+def context_of(request: Request) -> ServingContext:
+    return cast(ServingContext, request.app.state.context)
+
+
+async def call_model(request: Request, name: str | None, job: Callable[[Model], T]) -> T:
+    """Something else with a model than a text: on its scheduler's thread, in turn with the texts' passes."""
+    context = context_of(request)
+    async with context.use(name) as served, asyncio.timeout(context.limits.seconds):
+        return await asyncio.wrap_future(served.scheduler.call(job))
+
+
+def client_of(request: Request) -> str:
+    """Whom a scheduler is to be fair to: a machine; on this one, a connection."""
+    client: Any = request.client
+    if client is None:
+        return ""
+    return f"{client.host}:{client.port}" if client.host in ("127.0.0.1", "::1") else str(client.host)

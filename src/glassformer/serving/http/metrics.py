@@ -1,0 +1,126 @@
+"""Counts and times for Prometheus, in its text format.
+
+The format has three kinds of lines (HELP, TYPE, a sample), so it is written here rather than by a library, whose registries
+are global and would mix the numbers of two servers in one process.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from glassformer.serving.registry import Registry
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+Labels = tuple[tuple[str, str], ...]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass
+class Counter:
+    name: str
+    about: str
+    values: dict[Labels, float] = field(default_factory=dict)
+
+    def add(self, amount: float = 1, **labels: str) -> None:
+        key = tuple(labels.items())
+        self.values[key] = self.values.get(key, 0) + amount
+
+    def lines(self) -> Iterator[str]:
+        yield from header(self.name, self.about, "counter")
+        for labels, value in self.values.items():
+            yield sample(self.name, labels, value)
+
+
+@dataclass
+class Histogram:
+    name: str
+    about: str
+    bounds: tuple[float, ...] = SECONDS
+    values: dict[Labels, tuple[list[int], list[float]]] = field(default_factory=dict)  # counts by bucket; the sum
+
+    def add(self, value: float, **labels: str) -> None:
+        counts, total = self.values.setdefault(tuple(labels.items()), ([0] * (len(self.bounds) + 1), [0.0]))
+        counts[bisect_left(self.bounds, value)] += 1
+        total[0] += value
+
+    def lines(self) -> Iterator[str]:
+        yield from header(self.name, self.about, "histogram")
+        for labels, (counts, total) in self.values.items():
+            upto = 0
+            for bound, count in zip((*map(str, self.bounds), "+Inf"), counts, strict=True):
+                upto += count
+                yield sample(f"{self.name}_bucket", (*labels, ("le", bound)), upto)
+            yield sample(f"{self.name}_sum", labels, total[0])
+            yield sample(f"{self.name}_count", labels, upto)
+
+
+class Metrics:
+    """One server's numbers. Counted on the event loop, so there is a lock only for who reads them elsewhere."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.requests = Counter("glass_requests_total", "Requests answered, by route, method and status.")
+        self.request_seconds = Histogram("glass_request_seconds", "From a request's first byte to its answer's last.")
+        self.first_token_seconds = Histogram("glass_first_token_seconds", "From a request to the first token of its answer.")
+        self.prompt_tokens = Counter("glass_prompt_tokens_total", "Tokens of prompts, cached ones included.")
+        self.cached_tokens = Counter("glass_cached_tokens_total", "Tokens of prompts that did not have to be read again.")
+        self.generated_tokens = Counter("glass_generated_tokens_total", "Tokens generated.")
+
+    def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
+        with self._lock:
+            self.requests.add(route=route, method=method, status=str(status))
+            self.request_seconds.add(seconds, route=route)
+
+    def count_answer(
+        self, model: str, *, prompt_tokens: int, cached_tokens: int, generated_tokens: int, first_token: float | None
+    ) -> None:
+        with self._lock:
+            self.prompt_tokens.add(prompt_tokens, model=model)
+            self.cached_tokens.add(cached_tokens, model=model)
+            self.generated_tokens.add(generated_tokens, model=model)
+            if first_token is not None:
+                self.first_token_seconds.add(first_token, model=model)
+
+    def text(self, registry: Registry) -> str:
+        """All numbers, those of the registry's models as they are now among them."""
+        with self._lock:
+            counted = (
+                self.requests, self.request_seconds, self.first_token_seconds, self.prompt_tokens, self.cached_tokens,
+                self.generated_tokens,
+            )  # fmt: skip
+            lines = [line for metric in counted for line in metric.lines()]
+        statistics = {name: served.scheduler.statistics() for name, served in registry.served().items()}
+        running = {name: float(numbers.running) for name, numbers in statistics.items()}
+        waiting = {name: float(numbers.waiting) for name, numbers in statistics.items()}
+        lines += gauge("glass_texts_running", "Texts that are being written.", running)
+        lines += gauge("glass_requests_waiting", "Requests in the queue.", waiting)
+        loaded = {name: float(name in statistics) for name in registry.sources}
+        lines += gauge("glass_model_loaded", "Whether a model is loaded.", loaded)
+        return "\n".join(lines) + "\n"
+
+
+def gauge(name: str, about: str, values: Mapping[str, float]) -> list[str]:
+    """A number of each model, as it is now."""
+    return [*header(name, about, "gauge"), *(sample(name, (("model", model),), value) for model, value in values.items())]
+
+
+def header(name: str, about: str, kind: str) -> Iterator[str]:
+    yield f"# HELP {name} {about}"
+    yield f"# TYPE {name} {kind}"
+
+
+def sample(name: str, labels: Labels, value: float) -> str:
+    """A line of the format.
+
+    >>> sample("glass_requests_total", (("route", "/health"),), 2)
+    'glass_requests_total{route="/health"} 2'
+    """
+    inner = ",".join(f'{label}="{_escape(text)}"' for label, text in labels)
+    return f"{name}{{{inner}}} {value:.12g}" if labels else f"{name} {value:.12g}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,1 @@
+"""OpenAI's API: the routes and bodies that its clients know."""

@@ -1,0 +1,100 @@
+"""POST /v1/completions: what follows a text, without a chat template."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from glassformer.decoding import Finish, Step
+from glassformer.serving.http.answers import Answer, new_id, start_completion
+from glassformer.serving.http.context import context_of
+from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.openai.chat import DONE, best_logprobs, finish_reason, usage
+from glassformer.serving.http.openai.errors import error_event
+from glassformer.serving.http.openai.schemas import CompletionRequest
+from glassformer.serving.http.streaming import EventStream, sse
+from glassformer.text import Tokenizer
+
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.post("/v1/completions")
+async def completions(request: Request, body: CompletionRequest) -> Response:
+    """What follows each prompt, whole or as a stream of server-sent events."""
+    limits, prompts = context_of(request).limits, body.prompts()
+    if len(prompts) > limits.prompts:
+        message = f"prompt has {len(prompts)} texts; this server allows {limits.prompts} at most."
+        raise HttpError(400, message, param="prompt")
+    if not prompts:
+        raise HttpError(400, "prompt is empty. Give it a text.", param="prompt")
+    answer = await start_completion(request, body.model, prompts, body.settings(limits), n=body.n or 1)
+    if body.stream:
+        return EventStream(answer, chunks(answer, body), error_event)
+    try:
+        await answer.collect()
+        choices = []
+        for number, text in enumerate(answer.texts):
+            content = (text.run.prompt if body.echo else "") + text.text
+            logprobs = Logprobs(answer.model.tokenizer, body.logprobs).of(text.steps) if body.logprobs is not None else None
+            choices.append(choice(number, content, logprobs, finish_reason(text.finish)))
+        return Json({**head(answer, body), "choices": choices, "usage": usage(answer)})
+    finally:
+        await answer.close()
+
+
+async def chunks(answer: Answer, body: CompletionRequest) -> AsyncGenerator[bytes]:
+    first, tail = head(answer, body), {"usage": None} if body.usage_wanted else {}
+    logprobs = [Logprobs(answer.model.tokenizer, body.logprobs or 0) for _ in answer.texts]
+    if body.echo:
+        for number, text in enumerate(answer.texts):
+            yield sse({**first, "choices": [choice(number, text.run.prompt)], **tail})
+    async for piece in answer:
+        scored = logprobs[piece.number].of(piece.steps) if body.logprobs is not None else None
+        finish = None if piece.finish is None else finish_reason(piece.finish)
+        if piece.text or scored or finish:
+            yield sse({**first, "choices": [choice(piece.number, piece.text, scored, finish)], **tail})
+    if body.usage_wanted:
+        yield sse({**first, "choices": [], "usage": usage(answer)})
+    yield DONE
+
+
+def head(answer: Answer, body: CompletionRequest) -> dict[str, Any]:
+    return {
+        "id": new_id("cmpl-"), "object": "text_completion", "created": answer.created, "model": body.model,
+        "system_fingerprint": None,
+    }  # fmt: skip
+
+
+def choice(number: int, text: str, logprobs: Any = None, finish: str | None = None) -> dict[str, Any]:
+    return {"index": number, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+class Logprobs:
+    """The log-probabilities of a text's tokens, in this route's own form; offsets go on from piece to piece."""
+
+    def __init__(self, tokenizer: Tokenizer, count: int) -> None:
+        self.tokenizer, self.count, self.offset = tokenizer, count, 0
+
+    def of(self, steps: Sequence[Step]) -> dict[str, Any]:
+        shown = [step for step in steps if step.finish is not Finish.EOS]
+        tokens = [self._text(step.id) for step in shown]
+        offsets = []
+        for token in tokens:
+            offsets.append(self.offset)
+            self.offset += len(token)
+        return {
+            "tokens": tokens,
+            "token_logprobs": [step.logprob for step in shown],
+            "top_logprobs": [self._best(step) for step in shown],
+            "text_offset": offsets,
+        }
+
+    def _best(self, step: Step) -> dict[str, float]:
+        return {self._text(token): logprob for token, logprob in best_logprobs(step, self.count)}
+
+    def _text(self, token: int) -> str:
+        return self.tokenizer.token_bytes(token).decode("utf-8", "replace")

@@ -1,0 +1,56 @@
+"""POST /v1/embeddings: texts as vectors."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+
+from glassformer.errors import InputError
+from glassformer.runtime.model import Model
+from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.openai.schemas import NEUTRAL, EmbeddingRequest, as_inputs
+from glassformer.serving.http.settings import engine_settings
+from glassformer.tasks.embeddings import EmbedTask
+from glassformer.tasks.registry import check_head
+
+router = APIRouter(tags=["OpenAI"])
+
+
+@router.post("/v1/embeddings")
+async def embeddings(request: Request, body: EmbeddingRequest) -> Json:
+    """A vector for each text."""
+    if unknown := engine_settings(body.model_extra, NEUTRAL):
+        raise HttpError(400, f"embeddings take no {min(unknown)!r}. Leave it out.", param=min(unknown))
+    inputs = as_inputs(body.input)
+    if not 0 < len(inputs) <= (most := context_of(request).limits.inputs):
+        raise HttpError(400, f"input has {len(inputs)} texts; it may have from 1 to {most}.", param="input")
+
+    def embed(model: Model) -> tuple[Any, int]:
+        check_head(EmbedTask, model)
+        task = EmbedTask(model, truncate_dim=body.dimensions, normalize=True if body.dimensions else None)
+        texts = [_text(model, value) for value in inputs]
+        tokens = sum(len(ids) for ids in model.tokenizer(texts)["input_ids"])
+        return task(texts), tokens
+
+    vectors, tokens = await call_model(request, body.model, embed)
+    if body.dimensions is not None and vectors.shape[1] < body.dimensions:
+        raise InputError(f"dimensions is {body.dimensions}; the model's vectors have {vectors.shape[1]}. Ask for fewer.")
+    data = [
+        {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return Json({"object": "list", "data": data, "model": body.model, "usage": usage})
+
+
+def _text(model: Model, value: str | list[int]) -> str:
+    """An input as text; token ids are decoded, without the special tokens that encoding puts around them again."""
+    return value if isinstance(value, str) else str(model.tokenizer.decode(value, skip_special_tokens=True))
+
+
+def _encoded(vector: Any, form: str) -> Any:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode() if form == "base64" else vector.tolist()

@@ -1,0 +1,64 @@
+"""POST /v1/rerank: documents by how well they answer a query, in the form that Cohere's and Jina's clients know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+
+from glassformer.errors import InputError
+from glassformer.runtime.model import Model
+from glassformer.serving.http.answers import new_id
+from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.errors import HttpError, Json
+from glassformer.tasks.embeddings import SimilarityTask
+from glassformer.tasks.registry import check_head
+from glassformer.tasks.text_classification import TextClassificationTask
+
+router = APIRouter(tags=["ranking"])
+
+
+class Document(BaseModel):
+    text: str
+
+
+class RerankRequest(BaseModel):
+    """POST /v1/rerank"""
+
+    model: str | None = None
+    query: str
+    documents: list[str | Document]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+
+
+@router.post("/v1/rerank")
+async def rerank(request: Request, body: RerankRequest) -> Json:
+    """The documents, best first. A model with one label reads query and document together; others compare vectors."""
+    if not 0 < len(body.documents) <= (most := context_of(request).limits.inputs):
+        raise HttpError(400, f"documents has {len(body.documents)} texts; it may have from 1 to {most}.", param="documents")
+    texts = [document if isinstance(document, str) else document.text for document in body.documents]
+    scores, tokens = await call_model(request, body.model, lambda model: relevance(model, body.query, texts))
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
+    results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in order]
+    if body.return_documents:
+        for result in results:
+            result["document"] = {"text": texts[result["index"]]}
+    name = context_of(request).registry.source(body.model).name if body.model is None else body.model
+    return Json({"id": new_id("rerank-"), "model": name, "results": results, "usage": {"total_tokens": tokens}})
+
+
+def relevance(model: Model, query: str, texts: list[str]) -> tuple[list[float], int]:
+    """How well each text answers a query, and how many tokens were read for it."""
+    if model.head == "sequence":
+        if model.config.num_labels != 1:
+            raise InputError(f"{model.name} sorts texts into {model.config.num_labels} labels; ranking needs a score alone.")
+        task = TextClassificationTask(model, truncation=True)
+        scores = [float(answer["score"]) for answer in task([(query, text) for text in texts])]
+        tokens = sum(len(ids) for ids in model.tokenizer([query] * len(texts), texts)["input_ids"])
+        return scores, tokens
+    check_head(SimilarityTask, model)
+    scores = [float(score) for score in SimilarityTask(model)(query, texts)]
+    return scores, sum(len(ids) for ids in model.tokenizer([query, *texts])["input_ids"])

@@ -1,0 +1,235 @@
+"""Who may ask: the Host and Origin of a request, its key, and how much it may send in what time.
+
+A server on this machine is within reach of every web page that its user opens. Two checks keep pages out: the Host must be
+one of ours, because a page can point a name of its own at 127.0.0.1 (DNS rebinding) but cannot send another name than
+that; and an Origin, which browsers send with every request of a page to another site, must be allowed. Both are checked with
+a key too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from glassformer.errors import SettingError
+from glassformer.serving.http.errors import CLIENT_CLOSED, ErrorBody, HttpError, Json, Problem, problem_of
+from glassformer.serving.limits import Limits
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+OPEN_PATHS = ("/health",)  # that need no key: they say nothing but that the server runs
+PREFLIGHT_SECONDS = "600"
+LEAST_KEY = 16  # characters, where others than this machine can try
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True)
+class Security:
+    """What is asked of every request."""
+
+    host: str = "127.0.0.1"  # that the server listens on
+    api_key: str | None = None
+    allowed_hosts: tuple[str, ...] = ()  # further names that this server is reached by
+    allowed_origins: tuple[str, ...] = ()  # further web pages that may use it: https://example.com
+
+    def __post_init__(self) -> None:
+        if self.api_key is None and not is_loopback(self.host):
+            raise SettingError(
+                f"{self.host} can be reached from other machines, so a key is needed. Pass --api-key, or set GLASS_API_KEY."
+            )
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable() and self.api_key.strip()):
+            raise SettingError("the API key has characters that a header cannot hold. Use letters, digits and dashes.")
+        if self.api_key is not None and len(self.api_key) < LEAST_KEY and not is_loopback(self.host):
+            raise SettingError(f"the API key has {len(self.api_key)} characters; {LEAST_KEY} are the least that is safe.")
+        for origin in self.allowed_origins:
+            if origin != "*" and not (urlsplit(origin).scheme in ("http", "https") and urlsplit(origin).netloc):
+                raise SettingError(f"{origin!r} is no origin. It is a scheme and a host, such as https://example.com.")
+
+    def check_host(self, host: str | None) -> None:
+        """Refuse a name that is not ours; an address is no name, and cannot be rebound."""
+        name = _host_name(host or "")
+        if name is None or not (_is_address(name) or name in self._names()):
+            raise HttpError(
+                403, f"the Host {host or ''!r} is not this server's. Start it with --allow-host {name or 'NAME'}.",
+                code="host_not_allowed",
+            )  # fmt: skip
+
+    def check_origin(self, origin: str | None, host: str | None) -> None:
+        """Refuse a web page of another site."""
+        if origin is None or origin in self.allowed_origins or "*" in self.allowed_origins:
+            return
+        try:
+            parts = urlsplit(origin)
+            name = parts.hostname
+        except ValueError:
+            name = None
+        ours = name is not None and parts.scheme in ("http", "https") and (name in self._names() or parts.netloc == host)
+        if not ours:
+            raise HttpError(
+                403, f"pages of {origin!r} may not use this server. Start it with --allow-origin {origin}.",
+                code="origin_not_allowed",
+            )  # fmt: skip
+
+    def check_key(self, headers: Mapping[str, str]) -> None:
+        """Refuse a request without the key: `Authorization: Bearer …`, or `x-api-key: …`, as Anthropic's clients send it."""
+        if self.api_key is None:
+            return
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if not sent:
+            raise HttpError(401, "a key is needed: Authorization: Bearer KEY.", code="missing_api_key")
+        if not hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), self.api_key.encode()):
+            raise HttpError(401, "the key is not the one that this server was started with.", code="invalid_api_key")
+
+    def _names(self) -> set[str]:
+        names = {*LOOPBACK_NAMES, self.host.lower(), *(host.lower() for host in self.allowed_hosts)}
+        return names if is_loopback(self.host) else names | {socket.gethostname().lower()}
+
+
+def _host_name(host: str) -> str | None:
+    """The name in a Host header, in lower case and without its port; None where it is malformed."""
+    try:
+        parts = urlsplit(f"//{host}")
+        _ = parts.port
+    except ValueError:
+        return None
+    return parts.hostname if parts.netloc == host and "@" not in host else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """The middleware in front of all routes. What it lets through has a whole body of the allowed size."""
+
+    def __init__(self, app: ASGIApp, security: Security, limits: Limits, dialects: Iterable[tuple[str, ErrorBody]]) -> None:
+        self.app, self.security, self.limits, self.dialects = app, security, limits, tuple(dialects)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+                return
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        preflight = scope["method"] == "OPTIONS" and "access-control-request-method" in headers
+        try:
+            self._check_host_and_origin(headers)
+            if preflight and origin is not None:  # browsers send no key with it
+                await _preflight(headers)(scope, receive, _with_origin(send, origin))
+                return
+            if scope["path"] not in OPEN_PATHS:
+                self.security.check_key(headers)
+            body = await self._read_body(headers, receive)
+        except HttpError as error:
+            await self.refuse(scope, receive, send, problem_of(error))
+            return
+        if body is None:
+            return
+        await self.app(scope, _replay(body, receive), send if origin is None else _with_origin(send, origin))
+
+    def _check_host_and_origin(self, headers: Headers) -> None:
+        if len(hosts := headers.getlist("host")) > 1:
+            raise HttpError(403, "a request has one Host.", code="host_not_allowed")
+        host = hosts[0] if hosts else None
+        self.security.check_host(host)
+        self.security.check_origin(headers.get("origin"), host)
+
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
+        """The whole body; None when the client leaves before its end."""
+        most = self.limits.body_bytes
+        too_large = HttpError(
+            413, f"the body is larger than {most} bytes, which is the most that is read.", code="too_large"
+        )
+        length = headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > most:
+            raise too_large
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    body += message.get("body", b"")
+                    if len(body) > most:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return bytes(body)
+        except TimeoutError:
+            raise HttpError(
+                408, f"the body did not arrive within {self.limits.body_seconds:g} seconds.", code="timeout"
+            ) from None
+
+    async def refuse(self, scope: Scope, receive: Receive, send: Send, problem: Problem) -> None:
+        """Answer with an error, in the dialect of the path, and close: what follows on the connection is not read."""
+        response = error_response(scope["path"], problem, self.dialects)
+        response.headers["Connection"] = "close"
+        if problem.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+
+def error_response(path: str, problem: Problem, dialects: Iterable[tuple[str, ErrorBody]]) -> Json:
+    """An error as the clients of a path expect it; the first dialect whose prefix fits."""
+    error_body = next(body for prefix, body in dialects if path.startswith(prefix))
+    status = 400 if problem.status == CLIENT_CLOSED else problem.status
+    return Json(error_body(problem), status, headers=dict(problem.headers))
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A body that was read, once more; then whatever else comes, which is that the client leaves."""
+    pending = [body]
+
+    async def replay() -> Message:
+        if pending:
+            return {"type": "http.request", "body": pending.pop(), "more_body": False}
+        return await receive()
+
+    return replay
+
+
+def _with_origin(send: Send, origin: str) -> Send:
+    """Tell the browser that the page may read the answer."""
+
+    async def send_with_origin(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            pairs = [(b"access-control-allow-origin", origin.encode("latin-1")), (b"vary", b"Origin")]
+            message["headers"] = [*message.get("headers", []), *pairs]
+        await send(message)
+
+    return send_with_origin
+
+
+def _preflight(headers: Headers) -> Json:
+    asked = {
+        "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
+        "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "content-type"),
+        "Access-Control-Max-Age": PREFLIGHT_SECONDS,
+    }
+    return Json({}, 200, headers=asked)

@@ -1,0 +1,155 @@
+"""The server: uvicorn with limits on connections, TLS, and a stop that lets texts finish.
+
+uvicorn closes a kept-alive connection that sends nothing, but waits for ever for the rest of a request's headers. Here a
+connection that has no request in progress for `limits.header_seconds` is closed, whatever it has sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from glassformer.errors import SettingError
+from glassformer.serving.http.context import ServingContext
+from glassformer.serving.limits import Limits
+
+CHECKS = 4  # of a connection, within the time that its headers may take
+STOP_SLACK_SECONDS = 5.0  # for the last events to be sent, after texts were ended
+log = logging.getLogger("glassformer")
+
+
+def limited_protocol(limits: Limits) -> type[H11Protocol]:
+    """uvicorn's protocol, with limits on how many connections there are, and on how long one may have no request."""
+
+    class LimitedProtocol(H11Protocol):
+        waiting_since = 0.0
+        timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > limits.connections:
+                transport.abort()
+                return
+            self.waiting_since = self.loop.time()
+            self._check_later()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.timer is not None:
+                self.timer.cancel()
+            super().connection_lost(exc)
+
+        def on_response_complete(self) -> None:
+            self.waiting_since = self.loop.time()
+            super().on_response_complete()
+
+        def _check_later(self) -> None:
+            self.timer = self.loop.call_later(limits.header_seconds / CHECKS, self._check)
+
+        def _check(self) -> None:
+            in_progress = self.cycle is not None and not self.cycle.response_complete
+            if not in_progress and self.loop.time() - self.waiting_since >= limits.header_seconds:
+                self.transport.abort()
+            elif not self.transport.is_closing():
+                self._check_later()
+
+    return LimitedProtocol
+
+
+class GlassServer(uvicorn.Server):
+    """An app on a socket of its own. `run` it; `stop` it from any thread, or by Ctrl-C or SIGTERM."""
+
+    def __init__(
+        self,
+        app: FastAPI,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+        tls_cert: Path | None = None,
+        tls_key: Path | None = None,
+    ) -> None:
+        self.context: ServingContext = app.state.context
+        limits = self.context.limits
+        if (tls_cert is None) != (tls_key is None):
+            raise SettingError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")
+        config = uvicorn.Config(
+            app, host=host, port=port, http=limited_protocol(limits), ws="none", log_config=None, access_log=False,
+            proxy_headers=False, server_header=False, h11_max_incomplete_event_size=limits.header_bytes,
+            timeout_keep_alive=int(limits.header_seconds) or 1, ssl_certfile=tls_cert, ssl_keyfile=tls_key,
+            timeout_graceful_shutdown=int(limits.stop_seconds + STOP_SLACK_SECONDS) + 1,
+        )  # fmt: skip
+        super().__init__(config)
+        if tls_cert is not None:
+            try:
+                config.load()
+            except (OSError, ValueError) as error:
+                raise SettingError(f"TLS cannot be set up with {tls_cert} and {tls_key}: {error}.") from error
+        self.socket = bound_socket(host, port)
+        self.ready = threading.Event()  # set when requests are answered
+
+    @property
+    def address(self) -> str:
+        """Where clients reach it, such as http://127.0.0.1:8000."""
+        host, port = self.socket.getsockname()[:2]
+        scheme = "http" if self.config.ssl_certfile is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        super().run(sockets or [self.socket])
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more requests, let texts go on for a while, then end them with an error that their clients understand."""
+        closing = asyncio.create_task(asyncio.to_thread(self.context.registry.close, self.context.limits.stop_seconds))
+        await super().shutdown(sockets)
+        if not self.force_exit:
+            await closing
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop at Ctrl-C and SIGTERM; unlike uvicorn's own, without raising the signal again when all is over."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        signals = (signal.SIGINT, signal.SIGTERM)
+        handlers = {number: signal.signal(number, self.handle_exit) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal stops gracefully, the second at once."""
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = True
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A listening address, or one sentence why it cannot be had."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        if hasattr(socket, "SO_REUSEADDR") and not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        raise SettingError(f"the server cannot listen on {host}:{port}: {error}. Pass another --port or --host.") from error
+    return listener

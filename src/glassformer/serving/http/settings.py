@@ -1,0 +1,100 @@
+"""Requests' settings as the engine's: names, limits, and what a temperature of 0 means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from glassformer.decoding.settings_table import SETTINGS
+from glassformer.errors import UnknownArgument, did_you_mean
+from glassformer.serving.http.errors import HttpError
+from glassformer.serving.limits import Limits
+
+ENGINE_SETTINGS = (  # that a request may name beside its dialect's own; none of them loads a file or calls a function
+    "do_sample", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "xtc_probability",
+    "xtc_threshold", "mirostat", "mirostat_tau", "mirostat_eta", "repetition_penalty", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_range", "dry_sequence_breakers", "no_repeat_ngram_size", "bad_words", "bad_words_ids",
+    "sequence_bias", "min_new_tokens", "json_schema", "regex", "choices", "grammar", "allowed_tokens", "suppress_tokens",
+    "begin_suppress_tokens", "forced_tokens", "guidance_scale", "negative_prompt", "eos_token_id",
+)  # fmt: skip
+REQUEST_NAMES = {  # how messages call settings that a request calls differently
+    "max_new_tokens": "max_tokens", "stop_strings": "stop", "num_return_sequences": "n", "json_schema": "response_format",
+}  # fmt: skip
+
+
+def request_spelling(name: str, *value: Any) -> str:
+    """A setting as a request has it, for messages.
+
+    >>> request_spelling("stop_strings"), request_spelling("do_sample", True), request_spelling("top_p", 0.9)
+    ('stop', 'a temperature above 0', 'top_p: 0.9')
+    """
+    if name == "do_sample" and value:
+        return "a temperature above 0" if value[0] else "temperature: 0"
+    name = REQUEST_NAMES.get(name, name)
+    return f"{name}: {value[0]!r}" if value else name
+
+
+def engine_settings(extra: Mapping[str, Any] | None, neutral: Sequence[str]) -> dict[str, Any]:
+    """The fields that a dialect does not have: the engine's settings; `neutral` ones change no answer and are ignored."""
+    extra = extra or {}
+    for name, value in extra.items():
+        if name not in ENGINE_SETTINGS and name not in neutral and value is not None:
+            hint = did_you_mean(name, [*ENGINE_SETTINGS, *REQUEST_NAMES.values()])
+            raise UnknownArgument(f"this request takes no {name!r}.{hint} docs/serving.md lists what it takes.")
+    return {name: extra[name] for name in ENGINE_SETTINGS if extra.get(name) is not None}
+
+
+def sampling_settings(
+    limits: Limits,
+    *,
+    max_tokens: int | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    n: int = 1,
+    seed: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    logit_bias: Mapping[str, float] | None = None,
+    logprobs: int | None = None,
+    json_schema: Any = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Settings for `Model.prepare`; what is None is left to the model's own settings. `others`: ENGINE_SETTINGS.
+
+    Temperature 0 takes the best token each time, and what shapes a draw then has no say. Any other value draws, as do
+    several texts of one prompt, which would be equal otherwise.
+    """
+    for name, value, most in (("n", n, limits.texts), ("top_logprobs", logprobs, limits.top_logprobs)):
+        if value is not None and value > most:
+            raise HttpError(400, f"{name} is {value}; this server allows {most} at most.", param=name)
+    if stop is not None and not isinstance(stop, str) and len(stop) > limits.stop_strings:
+        raise HttpError(400, f"stop has {len(stop)} texts; this server allows {limits.stop_strings} at most.", param="stop")
+    shaping = {"temperature": temperature, "top_p": top_p}
+    shaping |= {name: others.pop(name) for name in list(others) if SETTINGS[name].needs == "do_sample"}
+    shaping = {name: value for name, value in shaping.items() if value is not None}
+    do_sample = others.pop("do_sample", None)
+    if temperature == 0 or do_sample is False:
+        do_sample, shaping = False, {}
+    elif shaping or n > 1:
+        do_sample = True
+    settings = {
+        "max_new_tokens": limits.new_tokens if max_tokens is None else min(max_tokens, limits.new_tokens),
+        "do_sample": do_sample,
+        "num_return_sequences": n if do_sample else 1,
+        "seed": None if seed is None else seed % 2**64,
+        "stop_strings": stop or None,
+        "frequency_penalty": frequency_penalty,
+        "presence_penalty": presence_penalty,
+        "logit_bias": None if not logit_bias else {_token(token): bias for token, bias in logit_bias.items()},
+        "logprobs": logprobs,
+        "json_schema": json_schema,
+        **shaping,
+        **others,
+    }
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _token(key: str) -> int | str:
+    """A key of logit_bias: an id as JSON must write it, or a token's text."""
+    return int(key) if key.isascii() and key.isdecimal() else key

@@ -1,0 +1,85 @@
+"""Texts and tokens without a pass of the model: /tokenize, /detokenize, /apply-template, as llama.cpp's server has them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import AliasChoices, BaseModel, Field
+from starlette.requests import Request
+
+from glassformer.engine.checks import check_ids
+from glassformer.runtime.model import Model
+from glassformer.serving.http.context import call_model
+from glassformer.serving.http.errors import Json
+from glassformer.serving.http.openai.schemas import Message, Tool
+
+router = APIRouter(tags=["text"])
+
+
+class TokenizeRequest(BaseModel):
+    """POST /tokenize"""
+
+    model: str | None = None
+    content: str = Field(validation_alias=AliasChoices("content", "prompt"))
+    add_special: bool = Field(default=False, validation_alias=AliasChoices("add_special", "add_special_tokens"))
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(BaseModel):
+    """POST /detokenize"""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+class TemplateRequest(BaseModel):
+    """POST /apply-template"""
+
+    model: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)]
+    tools: list[Tool] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+@router.post("/tokenize")
+async def tokenize(request: Request, body: TokenizeRequest) -> Json:
+    """A text's token ids, with each one's text if asked for."""
+
+    def work(model: Model) -> dict[str, Any]:
+        ids = model.tokenizer(body.content, add_special_tokens=body.add_special)["input_ids"]
+        pieces = [{"id": token, "piece": _piece(model, token)} for token in ids] if body.with_pieces else ids
+        return {"tokens": pieces, "count": len(ids), "max_model_len": model.config.context}
+
+    return Json(await call_model(request, body.model, work))
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request, body: DetokenizeRequest) -> Json:
+    """The text of token ids."""
+
+    def work(model: Model) -> dict[str, Any]:
+        check_ids(body.tokens, model.config.vocab_size)
+        return {"content": model.tokenizer.decode(body.tokens)}
+
+    return Json(await call_model(request, body.model, work))
+
+
+@router.post("/apply-template")
+async def apply_template(request: Request, body: TemplateRequest) -> Json:
+    """A conversation as the model reads it."""
+    messages = [message.model_dump(exclude_none=True) for message in body.messages]
+    template = dict(body.chat_template_kwargs or {})
+    if body.tools:
+        template["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+    prompt = await call_model(request, body.model, lambda model: model.render(messages, template=template))
+    return Json({"prompt": prompt})
+
+
+def _piece(model: Model, token: int) -> Any:
+    """A token's text; its bytes where they are no text by themselves."""
+    raw = model.tokenizer.token_bytes(token)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return list(raw)

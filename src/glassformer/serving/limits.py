@@ -1,0 +1,49 @@
+"""What a server allows: one place for every limit on requests, connections and models."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from glassformer.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Each is a bound on what one client can take from the others."""
+
+    # Of one request
+    new_tokens: int = 4096  # of one text; a request that asks for more gets so many
+    texts: int = 16  # n, for one prompt
+    prompts: int = 64  # of one request for completions
+    inputs: int = 2048  # texts of one request for embeddings or ranking
+    top_logprobs: int = 20
+    stop_strings: int = 16
+    body_bytes: int = 8 * 2**20
+    seconds: float = 600.0  # from its last byte to the answer's, waiting included
+
+    # Of all requests
+    running: int = 64  # texts written at once, for each model
+    queued: int = 256  # requests that wait for it
+    prompt_chunk: int = 512  # tokens of a prompt read in one pass, so that a long one does not stall the others
+
+    # Of connections
+    connections: int = 2048
+    header_bytes: int = 32 * 2**10
+    header_seconds: float = 10.0  # for a request's headers to arrive, and how long a connection may stay idle
+    body_seconds: float = 30.0  # and for its body
+
+    # Of models
+    loaded_models: int = 4
+    idle_seconds: float = 900.0  # after which a model that nobody uses is unloaded
+
+    stop_seconds: float = 30.0  # how long running texts may go on when the server stops
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, least = getattr(self, field.name), 0 if field.name in ("top_logprobs", "queued", "stop_seconds") else 1
+            whole = field.type == "int"
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+                raise SettingError(f"the limit {field.name} is {value!r}; it must be a {'whole ' if whole else ''}number.")
+            if not least <= value or math.isnan(value):
+                raise SettingError(f"the limit {field.name} is {value!r}; it must be at least {least}.")

@@ -1,0 +1,174 @@
+"""The models of a server: by name and alias, loaded when first asked for, unloaded when nobody has used them for a while.
+
+A request names a model of this registry or none: nothing that a client sends becomes a path or a download.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from glassformer.errors import ModelNotFound, QueueFull, Unavailable, did_you_mean
+from glassformer.runtime.model import Model
+from glassformer.serving.limits import Limits
+from glassformer.serving.scheduler import Event, Scheduler, SchedulerLimits
+
+Deliver = Callable[[Sequence[Event]], None]
+STOPPING = "the server is stopping, and takes no more requests."
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model that can be asked for."""
+
+    name: str
+    load: Callable[[], Model]
+    aliases: tuple[str, ...] = ()
+    created: int = field(default_factory=lambda: int(time.time()))  # as clients list it: when the server learnt of it
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A loaded model and its scheduler."""
+
+    source: ModelSource
+    model: Model
+    scheduler: Scheduler
+    users: int = 0  # requests in progress
+    last_used: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+
+class Registry:
+    """Thread-safe; a model is loaded by the thread that asks for it first, and others that ask for it wait."""
+
+    def __init__(self, sources: Sequence[ModelSource], limits: Limits | None = None) -> None:
+        if not sources:
+            raise ModelNotFound("a server needs a model. Name one.")
+        self.limits = limits or Limits()
+        self.sources: dict[str, ModelSource] = {}
+        self._by_alias: dict[str, ModelSource] = {}
+        for source in sources:
+            for name in (source.name, *source.aliases):
+                if name in self._by_alias:
+                    raise ModelNotFound(f"two models are called {name!r}. Give one of them an alias of its own.")
+                self._by_alias[name] = source
+            self.sources[source.name] = source
+        self._deliver: Deliver = lambda events: None
+        self._lock = threading.Lock()
+        self._served: dict[str, ServedModel] = {}
+        self._loading = threading.Lock()  # one model at a time, so that no more are loaded than may be
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server is stopping."""
+        return self._closed
+
+    @property
+    def default(self) -> ModelSource:
+        """The first, for requests that name none."""
+        return next(iter(self.sources.values()))
+
+    def deliver_to(self, deliver: Deliver) -> None:
+        """Who gets the events of all schedulers."""
+        self._deliver = deliver
+
+    def source(self, name: str | None) -> ModelSource:
+        """A model by its name or an alias."""
+        if name is None:
+            return self.default
+        if (source := self._by_alias.get(name)) is None:
+            hint = did_you_mean(name, self._by_alias)
+            raise ModelNotFound(f"there is no model {name!r} here.{hint} There are: {', '.join(self.sources)}.")
+        return source
+
+    def served(self) -> Mapping[str, ServedModel]:
+        """The models that are loaded, by name."""
+        with self._lock:
+            return dict(self._served)
+
+    def acquire_loaded(self, name: str | None) -> ServedModel | None:
+        """A model for a request, if it is loaded; without waiting for anybody."""
+        source = self.source(name)
+        with self._lock:
+            if self._closed:
+                raise Unavailable(STOPPING)
+            if (served := self._served.get(source.name)) is not None:
+                served.users += 1
+            return served
+
+    def acquire(self, name: str | None) -> ServedModel:
+        """A model for a request, which must `release` it; loads it if need be."""
+        source = self.source(name)
+        if (served := self.acquire_loaded(source.name)) is not None:
+            return served
+        with self._loading:
+            if (served := self.acquire_loaded(source.name)) is not None:  # somebody else has loaded it meanwhile
+                return served
+            self._make_room()
+            model = source.load()
+            limits = SchedulerLimits(self.limits.running, self.limits.queued, self.limits.prompt_chunk)
+            served = ServedModel(source, model, Scheduler(model, lambda events: self._deliver(events), limits), users=1)
+            with self._lock:
+                closed = self._closed
+                if not closed:
+                    self._served[source.name] = served
+            if closed:
+                served.scheduler.close()
+                raise Unavailable(STOPPING)
+            return served
+
+    def release(self, served: ServedModel) -> None:
+        with self._lock:
+            served.users -= 1
+            served.last_used = time.monotonic()
+
+    @contextmanager
+    def use(self, name: str | None) -> Iterator[ServedModel]:
+        """`acquire` and `release`."""
+        served = self.acquire(name)
+        try:
+            yield served
+        finally:
+            self.release(served)
+
+    def unload_idle(self, seconds: float | None = None) -> list[str]:
+        """Unload what nobody has used for so long, by default for `limits.idle_seconds`; returns the names."""
+        before = time.monotonic() - (self.limits.idle_seconds if seconds is None else seconds)
+        with self._lock:
+            idle = [served for served in self._served.values() if not served.users and served.last_used <= before]
+            for served in idle:
+                del self._served[served.name]
+        for served in idle:
+            served.scheduler.close()
+        return [served.name for served in idle]
+
+    def close(self, seconds: float = 0) -> None:
+        """Let running texts go on for so long, end the others with an error, and unload everything."""
+        with self._lock:
+            self._closed = True
+            served, self._served = list(self._served.values()), {}
+        closing = [threading.Thread(target=each.scheduler.close, args=(seconds,)) for each in served]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+
+    def _make_room(self) -> None:
+        """Unload the model that has been idle for longest where as many are loaded as may be."""
+        with self._lock:
+            if len(self._served) < self.limits.loaded_models:
+                return
+            idle = [served for served in self._served.values() if not served.users]
+            if not idle:
+                raise QueueFull(f"{len(self._served)} models are loaded and in use, and no more may be. Try again later.")
+            oldest = min(idle, key=lambda served: served.last_used)
+            del self._served[oldest.name]
+        oldest.scheduler.close()
