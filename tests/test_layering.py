@@ -54,8 +54,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
     "engine.protocol", "engine.lowering", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading",
-    "observe.compare", "observe.verification", "runtime", "tasks", "serving.registry", "serving.tool_calls",
-    "cli.app",
+    "observe.compare", "observe.verification", "runtime", "tasks", "serving.registry", "cli.app",
 )  # fmt: skip
 
 

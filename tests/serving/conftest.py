@@ -17,7 +17,6 @@ from fastapi import FastAPI
 import glassformer
 from glassformer.opened import open_model
 from glassformer.serving.http.app import create_app
-from glassformer.serving.http.security import Security
 from glassformer.serving.http.server import GlassServer
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
@@ -41,6 +40,11 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path
         if (minilm / name).exists():
             shutil.copy(minilm / name, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def qwen(qwen3_tokenizer: Path) -> Tokenizer:
+    return open_model(qwen3_tokenizer).tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -78,11 +82,6 @@ def address(sources: tuple[ModelSource, ...]) -> Iterator[str]:
 def client(address: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=address, timeout=30) as client:
         yield client
-
-
-@pytest.fixture
-def security() -> Security:
-    return Security()
 
 
 def ask(app: FastAPI, method: str, path: str, **options: Any) -> httpx.Response:

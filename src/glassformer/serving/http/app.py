@@ -40,7 +40,7 @@ def create_app(registry: Registry, limits: Limits | None = None, security: Secur
     app = FastAPI(title="Glassformer", lifespan=_lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.context = context
     for router in ROUTERS:
-        app.include_router(router)
+        app.router.routes.extend(router.routes)
     for error in (GlassError, RequestValidationError, HTTPException):
         app.add_exception_handler(error, _answer_error)
     app.add_exception_handler(ClientDisconnected, _answer_nobody)

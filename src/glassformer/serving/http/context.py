@@ -10,9 +10,12 @@ from typing import Any, Protocol, TypeVar, cast
 
 from starlette.requests import Request
 
+from glassformer.errors import Unavailable
 from glassformer.runtime.model import Model
+from glassformer.serving.http.errors import ClientDisconnected
 from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.security import Security
+from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
@@ -105,10 +108,26 @@ def context_of(request: Request) -> ServingContext:
 
 
 async def call_model(request: Request, name: str | None, job: Callable[[Model], T]) -> T:
-    """Something else with a model than a text: on its scheduler's thread, in turn with the texts' passes."""
+    """Something else with a model than a text: on its scheduler's thread, in turn with the texts' passes.
+
+    A client that leaves takes its job out of the queue; one that has begun ends by itself.
+    """
     context = context_of(request)
-    async with context.use(name) as served, asyncio.timeout(context.limits.seconds):
-        return await asyncio.wrap_future(served.scheduler.call(job))
+    async with context.use(name) as served:
+        result = asyncio.wrap_future(served.scheduler.call(job))
+        leaving = asyncio.ensure_future(disconnected(request.receive))
+        try:
+            async with asyncio.timeout(context.limits.seconds):
+                await asyncio.wait((result, leaving), return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            raise Unavailable(f"the answer was not ready within {context.limits.seconds:g} seconds.") from None
+        finally:
+            leaving.cancel()
+            if not result.done():
+                result.cancel()
+        if result.cancelled():
+            raise ClientDisconnected
+        return result.result()
 
 
 def client_of(request: Request) -> str:

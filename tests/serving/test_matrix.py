@@ -1,0 +1,114 @@
+"""Every route × key × Host × Origin × method. A new route fails here until it is listed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from glassformer.serving.http.app import create_app
+from glassformer.serving.http.security import OPEN_PATHS, Security
+from glassformer.serving.registry import ModelSource, Registry
+from tests.serving.conftest import KEY
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+
+
+@dataclass(frozen=True)
+class ListedRoute:
+    """A route: its method, a path that fits it, a body that it takes, and where its error message is."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    message_at: tuple[str, ...] = ("error", "message")
+
+
+ROUTES = {
+    "/openapi.json": ListedRoute("GET", "/openapi.json"),
+    "/v1/models": ListedRoute("GET", "/v1/models"),
+    "/v1/models/{name:path}": ListedRoute("GET", "/v1/models/tiny"),
+    "/v1/chat/completions": ListedRoute(
+        "POST", "/v1/chat/completions", {"model": "tiny", "messages": MESSAGES, "max_tokens": 1}
+    ),
+    "/v1/completions": ListedRoute("POST", "/v1/completions", {"model": "tiny", "prompt": "hi", "max_tokens": 1}),
+    "/v1/embeddings": ListedRoute("POST", "/v1/embeddings", {"model": "encoder", "input": "hi"}),
+    "/v1/rerank": ListedRoute("POST", "/v1/rerank", {"model": "encoder", "query": "hi", "documents": ["hello"]}),
+    "/tokenize": ListedRoute("POST", "/tokenize", {"content": "hi"}),
+    "/detokenize": ListedRoute("POST", "/detokenize", {"tokens": [1, 2]}),
+    "/apply-template": ListedRoute("POST", "/apply-template", {"messages": MESSAGES}),
+    "/health": ListedRoute("GET", "/health"),
+    "/metrics": ListedRoute("GET", "/metrics"),
+}
+METHODS = ("GET", "POST", "DELETE", "HEAD", "OPTIONS")
+KEYS: dict[str, dict[str, str]] = {
+    "right": {"Authorization": f"Bearer {KEY}"},
+    "right, as Anthropic's clients send it": {"x-api-key": KEY},
+    "none": {},
+    "wrong": {"Authorization": f"Bearer {KEY}x"},
+}
+HOSTS = {
+    "localhost": True, "[::1]:8000": True, "glass.example": True, "evil.example": False, "127.0.0.1@evil.example": False,
+    "": False,
+}  # fmt: skip
+ORIGINS = {
+    None: True, "http://localhost:3000": True, "https://app.example": True, "https://evil.example": False, "null": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def app(sources: tuple[ModelSource, ...]) -> Iterator[FastAPI]:
+    registry = Registry(sources)
+    allowed: dict[str, Any] = {"allowed_hosts": ("glass.example",), "allowed_origins": ("https://app.example",)}
+    yield create_app(registry, security=Security(api_key=KEY, **allowed))
+    registry.close()
+
+
+def test_every_route_is_listed(app: FastAPI) -> None:
+    paths = {(getattr(route, "path", None), method) for route in app.routes for method in getattr(route, "methods", ())}
+    assert paths - {("/openapi.json", "HEAD")} == {(path, route.method) for path, route in ROUTES.items()}
+
+
+@pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES.keys())
+def test_only_allowed_requests_get_through(app: FastAPI, route: ListedRoute) -> None:
+    async def all_requests() -> None:
+        transport = httpx.ASGITransport(app)
+        app.state.context.deliveries.start(asyncio.get_running_loop())
+        app.state.context.registry.deliver_to(app.state.context.deliveries.deliver)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
+            for key, host, origin, method in product(KEYS, HOSTS, ORIGINS, METHODS):
+                headers = {**KEYS[key], "Host": host, **({} if origin is None else {"Origin": origin})}
+                body = route.body if method == "POST" else None
+                response = await client.request(method, route.path, headers=headers, json=body)
+                check(route, key, host, origin, method, response)
+
+    asyncio.run(all_requests())
+
+
+def check(route: ListedRoute, key: str, host: str, origin: str | None, method: str, response: httpx.Response) -> None:
+    case = (key, host, origin, method, response.status_code, response.text)
+    if not HOSTS[host] or not ORIGINS[origin]:
+        expected = 403
+    elif not key.startswith("right") and route.path not in OPEN_PATHS:
+        expected = 401
+    elif method == route.method or (method == "HEAD" and route.path == "/openapi.json"):
+        expected = 200
+    else:
+        expected = 405
+    assert response.status_code == expected, case
+    allowed = response.headers.get("Access-Control-Allow-Origin")
+    assert allowed == (origin if expected in (200, 405) else None), case
+    if expected == 401:
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+    if expected != 200 and method != "HEAD":
+        message = response.json()
+        for part in route.message_at:
+            message = message[part]
+        assert message
+        assert KEY not in message
