@@ -14,7 +14,14 @@ import pytest
 import glassformer
 
 MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
+NUMBER = {"type": "object", "properties": {"first": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["first"],
+          "additionalProperties": False}  # fmt: skip
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "add", "description": "Add one.", "parameters": NUMBER}},
+    {"type": "function", "function": {"name": "now"}},
+]
 GREEDY: Any = {"model": "tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 12}
+TOOLED: Any = {**GREEDY, "max_tokens": 60, "tools": TOOLS, "parallel_tool_calls": False}
 
 
 @pytest.fixture(scope="module")
@@ -167,6 +174,52 @@ def test_embeddings_are_those_of_the_task(client: openai.OpenAI, tiny_encoder: P
     by_ids = client.embeddings.create(model="encoder", input=ids, encoding_format="float")
     assert np.allclose(by_ids.data[0].embedding, expected[0], atol=1e-6)
     assert by_ids.usage.prompt_tokens == len(ids)
+
+
+def test_a_required_tool_is_called_whole_and_streamed(client: openai.OpenAI) -> None:
+    request = {**TOOLED, "tools": TOOLS[:1], "tool_choice": "required"}
+    whole = client.chat.completions.create(**request).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.content is None
+    (call, *_) = whole.message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "add"
+    assert set(json.loads(call.function.arguments)) == {"first"}
+    names, arguments, reasons = [], "", []
+    for chunk in client.chat.completions.create(**request, stream=True):
+        reasons.append(chunk.choices[0].finish_reason)
+        for part in chunk.choices[0].delta.tool_calls or []:
+            assert part.function is not None
+            names += [(part.id, part.function.name)] if part.id else []
+            arguments += part.function.arguments or ""
+    assert [name for _, name in names] == ["add"]
+    assert json.loads(arguments) == json.loads(call.function.arguments)
+    assert reasons[-1] == "tool_calls"
+
+
+def test_a_named_tool_without_arguments_is_called(client: openai.OpenAI) -> None:
+    named: Any = {"type": "function", "function": {"name": "now"}}
+    choice = client.chat.completions.create(**TOOLED, tool_choice=named).choices[0]
+    assert [(call.function.name, call.function.arguments) for call in choice.message.tool_calls or []] == [("now", "{}")]
+
+
+def test_a_conversation_with_calls_and_results_is_read(client: openai.OpenAI, model: Any) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"first": 1}'}}
+    history: Any = [
+        *MESSAGES,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {
+            "role": "tool",
+            "tool_call_id": "call_1",
+            "content": [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}],
+        },
+    ]
+    completion = client.chat.completions.create(**{**TOOLED, "messages": history})
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens > client.chat.completions.create(**TOOLED).usage.prompt_tokens + 10
+    without = client.chat.completions.create(**TOOLED, tool_choice="none")
+    assert without.usage is not None
+    assert without.usage.prompt_tokens == client.chat.completions.create(**GREEDY).usage.prompt_tokens
 
 
 def test_errors_are_those_that_the_client_knows(client: openai.OpenAI) -> None:

@@ -14,6 +14,7 @@ from glassformer.errors import spelled_by
 VERBS = {  # a module of this package each, and what its help begins with
     "run": "Answer a prompt, streaming the answer.",
     "chat": "Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves.",
+    "serve": "Serve models over HTTP: OpenAI's API and others, for many clients at once.",
     "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
     "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
     "trace": "Show at each position of a text what the model expected, which token stands there, and its surprisal.",

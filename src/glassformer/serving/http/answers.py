@@ -16,7 +16,7 @@ from typing import Any, Literal
 from starlette.requests import Request
 
 from glassformer.decoding import Finish, Step
-from glassformer.errors import Unavailable, spelled_by
+from glassformer.errors import TemplateError, Unavailable, spelled_by
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run, TextStream
 from glassformer.serving.http.context import ServingContext, client_of, context_of
@@ -25,7 +25,16 @@ from glassformer.serving.http.settings import request_spelling
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.registry import ServedModel
 from glassformer.serving.scheduler import Event, Generation
+from glassformer.serving.tool_calls import (
+    ContentDelta,
+    ParsedMessage,
+    ToolCallDelta,
+    ToolCallFormat,
+    ToolCallParser,
+    template_messages,
+)
 from glassformer.sites import Watch
+from glassformer.text import Tokenizer
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -38,6 +47,7 @@ class Piece:
     text: str
     steps: tuple[Step, ...]
     finish: Finish | None
+    deltas: tuple[ContentDelta | ToolCallDelta, ...]  # the same text as content and tool calls
 
 
 @dataclass(eq=False)
@@ -46,6 +56,7 @@ class GrowingText:
 
     run: Run
     stream: TextStream
+    parser: ToolCallParser | None = None  # where the request has tools
     finish: Finish | None = None
 
     @property
@@ -56,12 +67,34 @@ class GrowingText:
     def steps(self) -> list[Step]:
         return self.run.steps
 
+    @property
+    def message(self) -> ParsedMessage:
+        """The whole text as content and tool calls."""
+        return ParsedMessage(self.text, ()) if self.parser is None else self.parser.message()
+
+    @property
+    def called(self) -> bool:
+        """Whether it calls tools, and calls them completely."""
+        return self.parser is not None and self.parser.called
+
     def add(self, number: int, events: Sequence[Event]) -> Piece:
         """Take the steps of these events."""
         steps = tuple(event.step for event in events if event.step is not None)
         text = "".join(self.stream.add(event.step, event.seconds) for event in events if event.step is not None)
-        self.finish = steps[-1].finish
-        return Piece(number, text, steps, self.finish)
+        return self._piece(number, text, steps, steps[-1].finish)
+
+    def end(self, number: int, finish: Finish) -> Piece:
+        """Take no more steps, for the reason named."""
+        return self._piece(number, "", (), finish)
+
+    def _piece(self, number: int, text: str, steps: tuple[Step, ...], finish: Finish | None) -> Piece:
+        self.finish = finish
+        if self.parser is None:
+            return Piece(number, text, steps, finish, (ContentDelta(text),) if text else ())
+        deltas = self.parser.feed(text)
+        if finish is not None:
+            deltas += self.parser.finish()
+        return Piece(number, text, steps, finish, tuple(deltas))
 
 
 @dataclass(frozen=True)
@@ -71,6 +104,19 @@ class Submission:
     runs: tuple[Run, ...]
     look: int | Literal["all"] = 0
     watch: Watch | None = None
+    call_format: ToolCallFormat | None = None  # where the request has tools
+    tools: Sequence[Mapping[str, Any]] = ()
+
+    def growing_texts(self, tokenizer: Tokenizer) -> list[GrowingText]:
+        markers = () if self.call_format is None else self.call_format.markers
+        return [
+            GrowingText(
+                run,
+                TextStream(run, tokenizer, visible_tokens=markers),
+                None if self.call_format is None else ToolCallParser(self.call_format, self.tools),
+            )
+            for run in self.runs
+        ]
 
 
 @dataclass(eq=False)
@@ -123,7 +169,7 @@ class Answer:
             )
             self._first_texts[id(generation)] = len(self.texts)
             self.generations.append(generation)
-            self.texts += [GrowingText(run, TextStream(run, self.model.tokenizer)) for run in submission.runs]
+            self.texts += submission.growing_texts(self.model.tokenizer)
             self.context.deliveries.listen(generation, self)
 
     def receive_events(self, events: Sequence[Event]) -> None:
@@ -194,10 +240,7 @@ class Answer:
         self._cancel()
         if not any(text.steps for text in self.texts):
             raise _timed_out(self.context)
-        unfinished = [number for number, text in enumerate(self.texts) if text.finish is None]
-        for number in unfinished:
-            self.texts[number].finish = Finish.TIME
-        return [Piece(number, "", (), Finish.TIME) for number in unfinished]
+        return [text.end(number, Finish.TIME) for number, text in enumerate(self.texts) if text.finish is None]
 
     def _cancel(self) -> None:
         for generation in self.generations:
@@ -225,6 +268,25 @@ def new_id(prefix: str) -> str:
     return prefix + secrets.token_hex(12)
 
 
+def chat_prompt(
+    model: Model,
+    messages: Messages,
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    template: Mapping[str, Any] | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, Any], ToolCallFormat | None]:
+    """A conversation and its tools as `Model.prepare` and `Model.render` take them, and how the model calls the tools.
+
+    The messages, the template's variables, and the format of calls; None without tools.
+    """
+    call_format, variables = ToolCallFormat.of(model.tokenizer), dict(template or {})
+    if tools:
+        if call_format is None:
+            raise TemplateError(f"{model.name} takes no tools: its chat template has no place for them. Leave them out.")
+        variables["tools"] = list(tools)
+    return template_messages(messages, call_format), variables, call_format if tools else None
+
+
 async def start_chat(
     request: Request,
     model_name: str | None,
@@ -232,15 +294,26 @@ async def start_chat(
     settings: Mapping[str, Any],
     *,
     n: int = 1,
+    tools: Sequence[Mapping[str, Any]] = (),
+    tool_choice: str = "auto",
+    parallel_tool_calls: bool = True,
     template: Mapping[str, Any] | None = None,
     look: int | Literal["all"] = 0,
     watch: Watch | None = None,
 ) -> Answer:
-    """The answer to a conversation, begun."""
+    """The answer to a conversation, begun.
+
+    `tool_choice`: 'none', 'auto', 'required', or the name of one of the tools. `template`: variables of the chat template.
+    """
+    tools = () if tool_choice == "none" else tools
 
     def prepare(model: Model) -> list[Submission]:
-        run = model.prepare(list(messages), template=dict(template or {}), **settings)
-        return [Submission(copies(run, n), look, watch)]
+        plain_messages, variables, call_format = chat_prompt(model, messages, tools=tools, template=template)
+        forced = {}
+        if call_format is not None:
+            forced = call_format.settings(model.tokenizer, tools, tool_choice, parallel_tool_calls)
+        run = model.prepare(plain_messages, template=variables, **{**settings, **forced})
+        return [Submission(copies(run, n), look, watch, call_format, tools)]
 
     return await start(request, model_name, prepare)
 

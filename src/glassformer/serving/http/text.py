@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from glassformer.engine.checks import check_ids
 from glassformer.runtime.model import Model
+from glassformer.serving.http.answers import chat_prompt
 from glassformer.serving.http.context import call_model
 from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openai.schemas import Message, Tool
@@ -69,11 +70,13 @@ async def detokenize(request: Request, body: DetokenizeRequest) -> Json:
 async def apply_template(request: Request, body: TemplateRequest) -> Json:
     """A conversation as the model reads it."""
     messages = [message.model_dump(exclude_none=True) for message in body.messages]
-    template = dict(body.chat_template_kwargs or {})
-    if body.tools:
-        template["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
-    prompt = await call_model(request, body.model, lambda model: model.render(messages, template=template))
-    return Json({"prompt": prompt})
+    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
+
+    def work(model: Model) -> str:
+        plain, variables, _ = chat_prompt(model, messages, tools=tools, template=body.chat_template_kwargs)
+        return model.render(plain, template=variables)
+
+    return Json({"prompt": await call_model(request, body.model, work)})
 
 
 def _piece(model: Model, token: int) -> Any:

@@ -16,6 +16,7 @@ from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openai.errors import error_event
 from glassformer.serving.http.openai.schemas import ChatCompletionRequest
 from glassformer.serving.http.streaming import EventStream, sse
+from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
 from glassformer.text import Tokenizer
 
 router = APIRouter(tags=["OpenAI"])
@@ -28,7 +29,10 @@ async def chat_completions(request: Request, body: ChatCompletionRequest) -> Res
     """The answer to a conversation, whole or as a stream of server-sent events."""
     settings = body.settings(context_of(request).limits)
     messages = [message.model_dump(exclude_none=True) for message in body.messages]
-    answer = await start_chat(request, body.model, messages, settings, n=body.n or 1, template=body.template_variables())
+    answer = await start_chat(
+        request, body.model, messages, settings, n=body.n or 1, tools=body.tool_definitions(), tool_choice=body.choice(),
+        parallel_tool_calls=body.parallel_tool_calls is not False, template=body.template_variables(),
+    )  # fmt: skip
     if body.stream:
         return EventStream(answer, chunks(answer, body), error_event)
     try:
@@ -52,12 +56,21 @@ def completion(answer: Answer, body: ChatCompletionRequest) -> dict[str, Any]:
 
 
 def choice(number: int, text: GrowingText, answer: Answer, body: ChatCompletionRequest) -> dict[str, Any]:
+    parsed = text.message
+    message: dict[str, Any] = {"role": "assistant", "content": parsed.content, "refusal": None}
+    if parsed.calls:
+        message["content"] = parsed.content or None
+        message["tool_calls"] = [call_body(call.id, call.name, call.arguments) for call in parsed.calls]
     return {
         "index": number,
-        "message": {"role": "assistant", "content": text.text, "refusal": None},
-        "logprobs": chat_logprobs(answer.model.tokenizer, text.steps, body.top_logprobs or 0) if body.logprobs else None,
-        "finish_reason": finish_reason(text.finish),
+        "message": message,
+        "logprobs": logprobs_of(answer, body, text.steps),
+        "finish_reason": finish_reason(text),
     }
+
+
+def call_body(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 async def chunks(answer: Answer, body: ChatCompletionRequest) -> AsyncGenerator[bytes]:
@@ -78,23 +91,32 @@ async def chunks(answer: Answer, body: ChatCompletionRequest) -> AsyncGenerator[
 
 
 def chunk_choices(piece: Piece, answer: Answer, body: ChatCompletionRequest) -> list[dict[str, Any]]:
-    """A piece as the choices of one chunk or two: its content, and why the text ended."""
-    parts = []
-    if piece.text or (body.logprobs and piece.steps):
-        logprobs = chat_logprobs(answer.model.tokenizer, piece.steps, body.top_logprobs or 0) if body.logprobs else None
-        parts.append(delta(piece.number, {"content": piece.text}, logprobs))
+    """A piece as the choices of some chunks: its content and calls, and why the text ended."""
+    logprobs, parts = logprobs_of(answer, body, piece.steps) if piece.steps else None, []
+    for part in piece.deltas or ((ContentDelta(""),) if logprobs is not None else ()):
+        content = {"content": part.text} if isinstance(part, ContentDelta) else {"tool_calls": [call_delta(part)]}
+        parts.append(delta(piece.number, content, logprobs))
+        logprobs = None
     if piece.finish is not None:
-        parts.append(delta(piece.number, {}, finish=finish_reason(piece.finish)))
+        parts.append(delta(piece.number, {}, finish=finish_reason(answer.texts[piece.number])))
     return parts
+
+
+def call_delta(part: ToolCallDelta) -> dict[str, Any]:
+    """A piece of a call: the first has its id and name, the others more of its arguments."""
+    if part.name is not None:
+        return {"index": part.index, **call_body(part.id, part.name, part.arguments)}
+    return {"index": part.index, "function": {"arguments": part.arguments}}
 
 
 def delta(number: int, content: dict[str, Any], logprobs: Any = None, finish: str | None = None) -> dict[str, Any]:
     return {"index": number, "delta": content, "logprobs": logprobs, "finish_reason": finish}
 
 
-def finish_reason(finish: Finish | None) -> str:
-    assert finish is not None
-    return FINISH_REASONS.get(finish, "stop")
+def finish_reason(text: GrowingText) -> str:
+    """Why a text ended, in OpenAI's words."""
+    assert text.finish is not None
+    return "tool_calls" if text.called else FINISH_REASONS.get(text.finish, "stop")
 
 
 def usage(answer: Answer) -> dict[str, Any]:
@@ -105,6 +127,11 @@ def usage(answer: Answer) -> dict[str, Any]:
         "total_tokens": prompt + completed,
         "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
     }
+
+
+def logprobs_of(answer: Answer, body: ChatCompletionRequest, steps: Sequence[Step]) -> dict[str, Any] | None:
+    """The log-probabilities of some steps, if the request asks for them."""
+    return chat_logprobs(answer.model.tokenizer, steps, body.top_logprobs or 0) if body.logprobs else None
 
 
 def chat_logprobs(tokenizer: Tokenizer, steps: Sequence[Step], count: int) -> dict[str, Any]:

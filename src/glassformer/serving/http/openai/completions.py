@@ -40,7 +40,7 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
         for number, text in enumerate(answer.texts):
             content = (text.run.prompt if body.echo else "") + text.text
             logprobs = Logprobs(answer.model.tokenizer, body.logprobs).of(text.steps) if body.logprobs is not None else None
-            choices.append(choice(number, content, logprobs, finish_reason(text.finish)))
+            choices.append(choice(number, content, logprobs, finish_reason(text)))
         return Json({**head(answer, body), "choices": choices, "usage": usage(answer)})
     finally:
         await answer.close()
@@ -54,7 +54,7 @@ async def chunks(answer: Answer, body: CompletionRequest) -> AsyncGenerator[byte
             yield sse({**first, "choices": [choice(number, text.run.prompt)], **tail})
     async for piece in answer:
         scored = logprobs[piece.number].of(piece.steps) if body.logprobs is not None else None
-        finish = None if piece.finish is None else finish_reason(piece.finish)
+        finish = None if piece.finish is None else finish_reason(answer.texts[piece.number])
         if piece.text or scored or finish:
             yield sse({**first, "choices": [choice(piece.number, piece.text, scored, finish)], **tail})
     if body.usage_wanted:

@@ -106,9 +106,23 @@ class ResponseFormat(BaseModel):
         return self.json_schema.json_schema
 
 
+class CalledFunction(ApiRequest):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class MessageToolCall(ApiRequest):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(ApiRequest):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
 
 
 class FunctionDefinition(ApiRequest):
@@ -171,6 +185,18 @@ class ChatCompletionRequest(SamplingRequest):
             limits, max_tokens=limit, logprobs=self.top_logprobs or 0 if self.logprobs else None,
             **({} if schema is None else {"json_schema": schema}),
         )  # fmt: skip
+
+    def tool_definitions(self) -> list[dict[str, Any]]:
+        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+
+    def choice(self) -> str:
+        """'none', 'auto', 'required', or the name of a tool."""
+        if self.tool_choice is None:
+            return "auto"
+        named: str = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.function.name
+        if named != "none" and not self.tools:
+            raise SettingError("tool_choice needs tools. Pass them, or leave it out.")
+        return named
 
     def template_variables(self) -> dict[str, Any]:
         variables = dict(self.chat_template_kwargs or {})

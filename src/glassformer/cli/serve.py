@@ -1,0 +1,164 @@
+"""`glass serve`: models behind the interfaces that programs already speak."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from glassformer.cli import bars, common
+from glassformer.cli.command import OptionGroup, option
+from glassformer.cli.options import ModelGroup
+from glassformer.errors import SettingError, did_you_mean
+from glassformer.garbage_collection import collect_as_usual
+from glassformer.page.format import to_json
+
+if TYPE_CHECKING:
+    from glassformer.runtime.model import Model
+    from glassformer.serving.limits import Limits
+    from glassformer.serving.registry import ModelSource
+
+EXAMPLE = (
+    "Example: glass serve   ·   glass serve -m smollm2 -m embedder=minilm --port 9000   ·   "
+    "GLASS_API_KEY=… glass serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem   ·   "
+    "glass serve --limit queued=64 --limit new_tokens=1024"
+)
+
+
+@dataclass(frozen=True)
+class ServedModelsGroup(ModelGroup):
+    """Which models, and how they run."""
+
+    HEADING = "Models"
+
+    model: Annotated[
+        list[str] | None,
+        option(
+            "--model", "-m", metavar="[ALIAS=]NAME",
+            help="A model to serve, by the name that clients use; repeatable. By default all models that are here.",
+        ),
+    ] = None  # type: ignore[assignment]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AddressGroup(OptionGroup):
+    """Where it listens, and to whom."""
+
+    HEADING = "Address"
+
+    host: Annotated[str, option(help="The address to listen on; any but this machine's own needs a key.")] = "127.0.0.1"
+    port: Annotated[int, option(minimum=0, maximum=65535, help="The port; 0: any that is free.")] = 8000
+    api_key: Annotated[
+        str | None, option(envvar="GLASS_API_KEY", help="The key that clients must send.", default_shown=False)
+    ] = None
+    tls_cert: Annotated[Path | None, option(metavar="FILE", help="A certificate, for https.")] = None
+    tls_key: Annotated[Path | None, option(metavar="FILE", help="The certificate's key.")] = None
+    allow_host: Annotated[list[str] | None, option(help="A further name that the server is reached by; repeatable.")] = None
+    allow_origin: Annotated[
+        list[str] | None, option(help="Web pages that may use it, such as https://example.com; repeatable.")
+    ] = None
+
+
+MODELS_GROUP, ADDRESS_GROUP = ServedModelsGroup(), AddressGroup()
+
+
+def serve(
+    models: ServedModelsGroup = MODELS_GROUP,
+    address: AddressGroup = ADDRESS_GROUP,
+    limit: Annotated[
+        list[str] | None,
+        option("--limit", metavar="NAME=NUMBER", help="A limit, such as queued=64; docs/serving.md lists all of them."),
+    ] = None,
+) -> None:
+    """Serve models over HTTP: OpenAI's API and others, for many clients at once."""
+    try:
+        from glassformer.serving.http.app import create_app
+        from glassformer.serving.http.security import Security
+        from glassformer.serving.http.server import GlassServer
+    except ImportError as error:
+        raise SettingError(f"glass serve needs {error.name}: pip install 'glassformer[serve]'.") from error
+    from glassformer.serving.registry import Registry
+
+    hosts, origins = tuple(address.allow_host or ()), tuple(address.allow_origin or ())
+    security = Security(address.host, address.api_key, hosts, origins)
+    limits = parse_limits(limit)
+    common.log_to_stderr()
+    registry = Registry(model_sources(models.model, models.load), limits)
+    server = GlassServer(
+        create_app(registry, limits, security), host=address.host, port=address.port, tls_cert=address.tls_cert,
+        tls_key=address.tls_key,
+    )  # fmt: skip
+    collect_as_usual()
+    common.note(greeting(server.address, list(registry.sources.values()), keyed=address.api_key is not None))
+    server.run()
+    common.note("stopped.")
+
+
+def parse_limits(pairs: list[str] | None) -> Limits:
+    """The values of --limit."""
+    from glassformer.serving.limits import Limits
+
+    values = common.parse_pairs(pairs, "--limit", "queued=64")
+    known = [field.name for field in fields(Limits)]
+    for name in values:
+        if name not in known:
+            raise SettingError(f"there is no limit {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}.")
+    return Limits(**values)
+
+
+def model_sources(names: Sequence[str] | None, load: Callable[[str], Model]) -> list[ModelSource]:
+    """The models to serve, located and opened, so that a wrong name is noticed now; they are loaded when asked for."""
+    from glassformer.opened import open_model
+    from glassformer.serving.registry import ModelSource
+
+    sources = []
+    for argument in names or default_models():
+        alias, name = split_alias(argument)
+        with bars.download_bar() as progress:
+            _ = open_model(name, progress=progress).config
+        public = Path(name).stem if Path(name).exists() else name  # clients need not know where it lies
+        aliases = () if alias in (None, public) else (alias,)
+        sources.append(ModelSource(public, partial(load, name), tuple(filter(None, aliases))))
+    return sources
+
+
+def default_models() -> list[str]:
+    """The default model, and what else of the catalogue is on this machine."""
+    from glassformer.checkpoint.catalogue import CATALOGUE
+    from glassformer.checkpoint.locate import local_path
+
+    first = os.environ.get("GLASS_MODEL") or common.DEFAULT_MODEL
+    here = (name for name, entry in CATALOGUE.items() if entry.kind == "model" and local_path(name) is not None)
+    return list(dict.fromkeys((first, *here)))
+
+
+def split_alias(argument: str) -> tuple[str | None, str]:
+    """ALIAS=NAME, or a name alone.
+
+    >>> split_alias("gpt-4o=smollm2"), split_alias("smollm2"), split_alias("./a=b.gguf")
+    (('gpt-4o', 'smollm2'), (None, 'smollm2'), (None, './a=b.gguf'))
+    """
+    alias, equals, name = argument.partition("=")
+    if not equals or Path(argument).exists() or "/" in alias or os.sep in alias:
+        return None, argument
+    if not alias or not name:
+        raise SettingError(f"--model {argument!r} is not [ALIAS=]NAME, such as gpt-4o=smollm2.")
+    return alias, name
+
+
+def greeting(address: str, sources: Sequence[ModelSource], *, keyed: bool) -> str:
+    """Where the server is, what it has, and a call to paste."""
+    names = [source.name + "".join(f" = {alias}" for alias in source.aliases) for source in sources]
+    body = to_json({"model": sources[0].name, "messages": [{"role": "user", "content": "Hello"}]})
+    key = ' -H "Authorization: Bearer $GLASS_API_KEY"' if keyed else ""
+    who = "whoever has the key" if keyed else "this machine alone, without a key"
+    return (
+        f"serving {', '.join(names)}\n"
+        f"at {address} for {who}; base URL for OpenAI's clients: {address}/v1\n"
+        f"try: curl {address}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}\n"
+        "Ctrl-C stops."
+    )

@@ -1,0 +1,209 @@
+"""The server over real sockets: clients that leave, stay silent or read slowly, TLS, and a stop that lets texts finish."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from glassformer.errors import SettingError
+from glassformer.serving.http.app import create_app
+from glassformer.serving.http.server import GlassServer
+from glassformer.serving.limits import Limits
+from glassformer.serving.registry import ModelSource, Registry
+from tests.serving.conftest import serving
+
+LONG = {
+    "model": "tiny", "messages": [{"role": "user", "content": "how are you?"}], "temperature": 0, "max_tokens": 4000,
+    "ignore_eos": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def app(sources: tuple[ModelSource, ...]) -> FastAPI:
+    limits = Limits(header_seconds=1, body_seconds=1, stop_seconds=0, connections=40, new_tokens=10**6)
+    return create_app(Registry(sources, limits))
+
+
+@pytest.fixture(scope="module")
+def address(app: FastAPI) -> Iterator[str]:
+    with serving(app) as address:
+        httpx.post(f"{address}/v1/chat/completions", json={**LONG, "max_tokens": 1}, timeout=30).raise_for_status()
+        yield address
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def connection(address: str) -> socket.socket:
+    url = httpx.URL(address)
+    return socket.create_connection((url.host, url.port or 80), timeout=20)
+
+
+def raw_request(body: Any) -> bytes:
+    data = json.dumps(body).encode()
+    headers = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {len(data)}", "", "")
+    return "\r\n".join(("POST /v1/chat/completions HTTP/1.1", *headers)).encode() + data
+
+
+def running(app: FastAPI) -> int:
+    served = app.state.context.registry.served()["tiny"]
+    statistics = served.scheduler.statistics()
+    return int(statistics.running + statistics.waiting + served.users)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_a_client_that_leaves_frees_its_row(app: FastAPI, address: str, stream: bool) -> None:
+    with connection(address) as client:
+        client.sendall(raw_request({**LONG, "stream": stream}))
+        if stream:
+            assert b"data: " in client.recv(4096)
+        wait_until(lambda: running(app) > 0)
+    wait_until(lambda: running(app) == 0)
+
+
+def test_half_open_connections_are_closed(address: str) -> None:
+    beginnings = [b"", b"G", b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nX-Slow: "]
+    clients = [connection(address) for _ in beginnings for _ in range(5)]
+    for number, client in enumerate(clients):
+        client.sendall(beginnings[number % 3])
+    for client in clients:
+        assert client.recv(100) == b""
+        client.close()
+
+
+def test_a_body_that_does_not_come_is_given_up(address: str) -> None:
+    with connection(address) as client:
+        client.sendall(raw_request(LONG)[:-5])
+        assert client.recv(4096).startswith(b"HTTP/1.1 408")
+
+
+def test_headers_without_an_end_are_refused(address: str) -> None:
+    with connection(address) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 40_000)
+        assert client.recv(4096).startswith((b"HTTP/1.1 400", b"HTTP/1.1 431"))
+
+
+def test_connections_beyond_the_limit_are_closed_at_once(address: str) -> None:
+    clients = [connection(address) for _ in range(60)]
+    closed = 0
+    for client in clients:
+        client.settimeout(0.05)
+        try:
+            closed += client.recv(1) == b""
+        except TimeoutError:
+            pass
+        except ConnectionError:
+            closed += 1
+    for client in clients:
+        client.close()
+    assert closed >= 15
+    wait_until(lambda: httpx.get(f"{address}/health").status_code == 200)
+
+
+def test_a_slow_reader_does_not_stall_others(address: str) -> None:
+    with connection(address) as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.sendall(raw_request({**LONG, "max_tokens": 200, "stream": True}))
+        quick = httpx.post(f"{address}/v1/chat/completions", json={**LONG, "max_tokens": 5}, timeout=30)
+        assert quick.json()["usage"]["completion_tokens"] == 5
+
+
+def test_stopping_lets_a_stream_finish(sources: tuple[ModelSource, ...]) -> None:
+    app = create_app(Registry(sources, Limits(stop_seconds=30)))
+    text, reason = stopped_stream(app, {**LONG, "max_tokens": 150})
+    assert reason == "length"
+    assert text
+
+
+def test_stopping_ends_a_stream_that_takes_too_long_with_an_error_event(sources: tuple[ModelSource, ...]) -> None:
+    app = create_app(Registry(sources, Limits(stop_seconds=0, new_tokens=10**6)))
+    text, reason = stopped_stream(app, {**LONG, "max_tokens": 10**5})
+    assert text
+    assert "stopping" in reason
+
+
+def stopped_stream(app: FastAPI, body: Any) -> tuple[str, str]:
+    """The text of a stream whose server is stopped after the first piece, and why it ended."""
+    server = GlassServer(app, port=0)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    assert server.ready.wait(20)
+    text, reason = "", ""
+    with httpx.stream(
+        "POST", f"{server.address}/v1/chat/completions", json={**body, "stream": True}, timeout=60
+    ) as response:
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            server.stop()
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                reason = event["error"]["message"]
+                assert event["error"]["type"] == "server_error"
+            else:
+                text += event["choices"][0]["delta"].get("content", "")
+                reason = event["choices"][0]["finish_reason"] or reason
+    thread.join(20)
+    assert not thread.is_alive()
+    assert app.state.context.registry.closed
+    return text, reason
+
+
+def test_a_port_in_use_and_half_a_certificate_are_refused(app: FastAPI, address: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="the server cannot listen on 127.0.0.1:.* Pass another --port or --host."):
+        GlassServer(app, port=httpx.URL(address).port or 0)
+    with pytest.raises(SettingError, match="Pass --tls-cert and --tls-key."):
+        GlassServer(app, port=0, tls_cert=tmp_path / "cert.pem")
+    (tmp_path / "cert.pem").write_text("none")
+    with pytest.raises(SettingError, match="TLS cannot be set up with .*cert.pem"):
+        GlassServer(app, port=0, tls_cert=tmp_path / "cert.pem", tls_key=tmp_path / "cert.pem")
+
+
+def test_tls_by_file(sources: tuple[ModelSource, ...], tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    with serving(create_app(Registry(sources)), tls_cert=cert, tls_key=key) as address:
+        assert address.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=str(cert))
+        assert httpx.get(f"{address}/health", verify=context).json() == {"status": "ok"}
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1, signed by itself, and its key."""
+    from datetime import UTC, datetime, timedelta
+    from ipaddress import ip_address
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    cert_path, key_path = folder / "cert.pem", folder / "key.pem"
+    cert_path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    key_path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return cert_path, key_path
