@@ -43,11 +43,6 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path
 
 
 @pytest.fixture(scope="session")
-def qwen(qwen3_tokenizer: Path) -> Tokenizer:
-    return open_model(qwen3_tokenizer).tokenizer
-
-
-@pytest.fixture(scope="session")
 def sources(tiny_qwen3: Path, tiny_encoder: Path) -> tuple[ModelSource, ...]:
     """A model that writes, also by an alias, and one that only reads."""
     return (
