@@ -15,7 +15,7 @@ from glassformer.decoding import Finish, Look, Policy
 from glassformer.decoding.loop import MAX_AHEAD, Loop, loop
 from glassformer.engine.changed_executor import ChangedExecutor
 from glassformer.engine.prefix_cache import PrefixCache
-from glassformer.engine.protocol import NOT_NUMBERS, Feed, greedy_decoder
+from glassformer.engine.protocol import NOT_NUMBERS, BestAhead, Feed, ahead_decoder
 from glassformer.engine.wrapped_executor import WrappedExecutor
 from glassformer.errors import NotNumbers
 from tests.decoding.oracle import Oracle, recipe
@@ -156,9 +156,9 @@ def test_scores_that_are_not_numbers_are_said_as_without_it() -> None:
 
 def test_executors_around_another_pass_it_on_unless_they_change_passes() -> None:
     oracle = DecodingOracle()
-    assert greedy_decoder(WrappedExecutor(oracle)) == oracle.decode_greedily
-    assert greedy_decoder(ChangedExecutor(oracle, {})) is None
-    assert greedy_decoder(PrefixCache(Oracle())) is None
+    assert ahead_decoder(WrappedExecutor(oracle)) == BestAhead(oracle.decode_greedily)
+    assert ahead_decoder(ChangedExecutor(oracle, {})) is None
+    assert ahead_decoder(PrefixCache(Oracle())) is None
 
 
 def test_a_prefix_cache_knows_what_was_decoded() -> None:

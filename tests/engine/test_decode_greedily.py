@@ -12,7 +12,7 @@ import pytest
 import safetensors.torch as files
 import torch
 
-from glassformer.engine.protocol import NOT_NUMBERS, Feed, greedy_decoder
+from glassformer.engine.protocol import NOT_NUMBERS, Feed, ahead_decoder
 from glassformer.errors import ExecutorError, InputError
 from tests.engine.executors import Subject, open_all, write_checkpoint
 
@@ -122,4 +122,4 @@ def test_a_rope_that_follows_the_length_of_a_row_is_left_to_the_loop(tmp_path: P
     config = json.loads((folder / "config.json").read_text())
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0, "max_position_embeddings": 16}
     (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": rope}))
-    assert greedy_decoder(Subject(folder).cpu()) is None
+    assert ahead_decoder(Subject(folder).cpu()) is None

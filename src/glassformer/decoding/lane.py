@@ -8,24 +8,41 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.decoding.ahead import TokensAhead, at_position
 from glassformer.decoding.policy import Outcome, Policy, Step, candidates_and_logprob
-from glassformer.engine.protocol import Executor, Feed, Scores, Want
+from glassformer.engine.protocol import (
+    Choice,
+    Executor,
+    Feed,
+    Scores,
+    Want,
+    common_prefix,
+    prefix_caching,
+)  # fmt: skip
 from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
 
 CHUNK = 64  # tokens of a prompt that are scored in one pass
+SHORTEST_CHUNK = 64  # tokens that a prompt's last chunk has at least
+SHARED_BEGINNING = 64  # tokens that are worth waiting for, where another prompt begins with them too
 
 
 class Lane:
-    def __init__(self, executor: Executor, policy: Policy) -> None:
+    def __init__(self, executor: Executor, policy: Policy, watch: Watch | None = None) -> None:
+        """`watch`: what is read and changed in every pass of its row."""
         self.executor = executor
         self.policy = policy
-        self.feeds = [Feed(executor.open(policy.source), policy.prompt)]  # what its rows run next
+        self.watch = watch
+        self.feeds = [Feed(executor.open(policy.source), policy.prompt, watch=watch)]  # what its rows run next
+        self.cached_tokens = 0  # of the prompt, that were not read again
         self.prompt_steps: list[Step] = []  # the prompt's own tokens, if prompt_logprobs asks for them
         try:
             if policy.negative is not None:
                 source, ids = (None, policy.negative) if policy.source is None else (policy.negative, policy.prompt)
-                self.feeds.append(Feed(executor.open(source), ids))
+                self.feeds.append(Feed(executor.open(source), ids, watch=watch))
             if policy.settings.prompt_logprobs is not None:
                 self.prompt_steps = self._score_prompt(policy.settings.prompt_logprobs)
         except BaseException:
@@ -43,6 +60,8 @@ class Lane:
         """The policy's choice by the scores that the lane's feeds gave; the last step tells the outcome."""
         with self.locating_nan():
             step = self.policy.feed(*(row.host(position) for row in scores))
+        if sites := at_position(scores[0].sites, position):
+            step = replace(step, sites={site: _host_copy(value) for site, value in sites.items()})
         return self._with_outcome(step)
 
     @contextmanager
@@ -54,13 +73,65 @@ class Lane:
             raise NotNumbers(f"{error} {self._first_nan()}") from None
 
     @property
-    def can_decode_ahead(self) -> bool:
-        """Whether an executor may choose its next tokens."""
-        return self.policy.takes_best and len(self.feeds) == 1 and len(self.feeds[0].ids) == 1
+    def is_reading(self) -> bool:
+        """Whether more than one token is to be fed: a prompt."""
+        return any(len(feed.ids) > 1 for feed in self.feeds)
 
-    def accept(self, token: int) -> Step:
+    @property
+    def read_tokens(self) -> int:
+        return self.feeds[0].row.length
+
+    def can_take_over(self, other: Lane) -> bool:
+        """Whether it can begin with what another lane is about to read, instead of reading it too."""
+        caching = prefix_caching(self.executor)
+        if caching is None or self.read_tokens or not (self._is_cuttable and other._is_cuttable):
+            return False
+        prompt = self.policy.prompt
+        return common_prefix(prompt[:-1], other.policy.prompt) - caching.cached_length(prompt) >= SHARED_BEGINNING
+
+    def next_feeds(self, chunk: int | None = None) -> list[Feed]:
+        """What goes through the next pass: of a long prompt as much as ends at a multiple of `chunk` tokens.
+
+        Where a prompt is cut depends on itself alone, so that its numbers do not depend on what else is read.
+        """
+        if not self._is_cuttable:
+            return self.feeds
+        feed = self.feeds[0]
+        if not feed.row.length and (caching := prefix_caching(self.executor)) is not None:
+            self.cached_tokens = caching.reuse_prefix(feed.row, feed.ids)
+            feed = replace(feed, ids=feed.ids[self.cached_tokens :])
+            self.feeds = [feed]
+        size = len(feed.ids) if chunk is None else chunk - feed.row.length % chunk
+        if len(feed.ids) < size + SHORTEST_CHUNK:
+            return self.feeds
+        return [replace(feed, ids=feed.ids[:size], want=Want.NONE)]
+
+    def has_read(self, feeds: Sequence[Feed]) -> bool:
+        """Whether this was all that it had to feed; otherwise the rest is fed next."""
+        if feeds[0].want is not Want.NONE:
+            return True
+        self.feeds = [replace(self.feeds[0], ids=self.feeds[0].ids[len(feeds[0].ids) :])]
+        return False
+
+    @property
+    def _is_cuttable(self) -> bool:
+        """Whether its prompt may be read in chunks: one row, nothing of it watched, and its last token alone scored."""
+        return len(self.feeds) == 1 and self.watch is None and self.policy.source is None
+
+    @property
+    def choice(self) -> Choice | None:
+        """How an executor may choose its next tokens, if it may."""
+        choice, watch = self.policy.choice, self.watch
+        if choice is None or len(self.feeds) > 1 or len(self.feeds[0].ids) > 1:
+            return None
+        if watch is None:
+            return choice
+        return None if watch.changes else replace(choice, sites=watch.reads)
+
+    def take(self, ahead: TokensAhead) -> Step | None:
         """Take a token that the executor has chosen."""
-        return self._with_outcome(self.policy.accept(token))
+        step = ahead.take()
+        return None if step is None else self._with_outcome(step)
 
     def return_to(self, length: int, token: int) -> None:
         """Drop what its row holds beyond this length, and feed this token in the next pass."""
@@ -68,11 +139,15 @@ class Lane:
         self.feed_next(token)
 
     def _with_outcome(self, step: Step) -> Step:
-        return step if step.finish is None else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps)))
+        return (
+            step
+            if step.finish is None
+            else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps), cached_tokens=self.cached_tokens))
+        )
 
     def feed_next(self, token: int) -> None:
         """Feed this token in the next pass."""
-        self.feeds = [Feed(feed.row, (token,)) for feed in self.feeds]
+        self.feeds = [Feed(feed.row, (token,), watch=feed.watch) for feed in self.feeds]
 
     def close(self) -> None:
         for feed in self.feeds:
@@ -84,7 +159,7 @@ class Lane:
         steps = [Step(ids[0])]
         for start in range(0, len(ids) - 1, CHUNK):
             part = ids[start : min(start + CHUNK, len(ids) - 1)]
-            (scores,) = self.executor.run([Feed(feed.row, part, Want.ALL)])
+            (scores,) = self.executor.run([replace(feed, ids=part, want=Want.ALL)])
             for position, token in enumerate(ids[start + 1 : start + 1 + len(part)]):
                 candidates, logprob = candidates_and_logprob(scores.host(position), token, count)
                 steps.append(Step(token, candidates=candidates if count else None, logprob=logprob))
@@ -103,6 +178,11 @@ class Lane:
                 if not _is_finite(value):
                     return f"The first place where they are not is {site}."
         return "No site shows where they begin."
+
+
+def _host_copy(value: Any) -> npt.NDArray[np.float32]:
+    """An array, of whatever library and on whatever device, as one of the host's own."""
+    return np.array(value.float().cpu() if hasattr(value, "cpu") else value, np.float32)
 
 
 def _is_finite(value: Any) -> bool:

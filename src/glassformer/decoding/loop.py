@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import numpy as np
+
+from glassformer.decoding.ahead import TokensAhead, needed_draws
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import NOT_NUMBERS, Executor, GreedyDecoder, Scores, greedy_decoder
+from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Feed, Scores, ahead_decoder
+from glassformer.errors import GlassError
+from glassformer.sites import Watch
 
 MAX_AHEAD = 32  # tokens that an executor chooses at once: what comes after a text's end is computed for nothing
 AHEAD_SECONDS = 0.02  # for all of them together: readers see tokens come, not heaps of them
 
 
-def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
-    """Run every policy's prompt to its end; yields (which, step) as tokens come.
+def loop(executor: Executor, policies: Sequence[Policy], watch: Watch | None = None) -> Iterator[tuple[int, Step]]:
+    """Run every policy's prompt to its end; yields (which, step) as tokens come. `watch`: for every pass of these texts.
 
     All rows run together, and each leaves when it is done. A prompt that several policies share is read once. Closing
     the iterator early gives the rows' memory back.
@@ -26,9 +30,11 @@ def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, 
     batch = Loop(executor)
     numbers = {id(policy): number for number, policy in enumerate(policies)}
     try:
-        batch.admit(policies)
+        batch.admit(policies, watch)
         while batch.policies:
             for policy, step in batch.step():
+                if isinstance(step, GlassError):
+                    raise step
                 yield numbers[id(policy)], step
     finally:
         batch.close()
@@ -37,13 +43,16 @@ def loop(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, 
 class Loop:
     """Texts that are written together, a token each in every pass; new ones can join and any can leave in between."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, prompt_chunk: int | None = None) -> None:
+        """`prompt_chunk`: how many tokens of prompts go through one pass, so that a long prompt does not hold up the others;
+        without it all of them."""
         self.executor = executor
+        self._prompt_chunk = prompt_chunk
         self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
         self._scores: dict[int, list[Scores]] = {}  # of the last pass, where no token was chosen by them yet
-        self._ahead: dict[int, ChosenAhead] = {}
+        self._ahead: dict[int, TokensAhead] = {}
         self._ahead_count = 1  # tokens that the executor chooses next
         self._unchosen: list[int] = []  # texts that get a token before the next pass
 
@@ -52,13 +61,16 @@ class Loop:
         """Those that are being written, in the order in which they joined."""
         return list(self._policies.values())
 
-    def admit(self, policies: Sequence[Policy]) -> None:
-        """Let texts join: their prompts go through with the next pass. A prompt that several of them share is read once."""
+    def admit(self, policies: Sequence[Policy], watch: Watch | None = None) -> None:
+        """Let texts join: their prompts go through with the next pass. A prompt that several of them share is read once.
+
+        `watch`: what is read and changed in every pass of these texts.
+        """
         groups = shared_prompts(policies)
         lanes: dict[int, Lane] = {}
         try:
             for first, *_ in groups:
-                lanes[id(first)] = Lane(self.executor, first)
+                lanes[id(first)] = Lane(self.executor, first, watch)
         except BaseException:
             close_all(lanes.values())
             raise
@@ -71,28 +83,33 @@ class Loop:
         for entries in (self._policies, self._waiting, self._scores, self._ahead):
             entries.pop(id(policy), None)
         self._unchosen = [key for key in self._unchosen if key != id(policy)]
-        if (lane := self._lanes.pop(id(policy), None)) is not None:
+        lane = self._lanes.pop(id(policy), None)
+        if lane is not None:
             lane.close()
         if orphans := [self._policies[key] for key, first in self._waiting.items() if first == id(policy)]:
             self._waiting = {key: first for key, first in self._waiting.items() if first != id(policy)}
-            self.admit(orphans)  # the first of them reads the prompt now
+            self.admit(orphans, None if lane is None else lane.watch)  # the first of them reads the prompt now
 
-    def step(self) -> Iterator[tuple[Policy, Step]]:
-        """One token for each text: (policy, step). A text that ends leaves, as does one whose choice raises.
+    def step(self) -> Iterator[tuple[Policy, Step | GlassError]]:
+        """One token for each text whose prompt has been read: (policy, step). A text that ends leaves, as does one that
+        cannot go on, with its error in place of a step.
 
-        Where somebody stops in the middle of it, or a choice raises, the next call goes on with the same pass.
+        Where somebody stops in the middle of it, the next call goes on with the same pass.
         """
         if not self._unchosen:
             self._run()
         while self._unchosen:
             key = self._unchosen.pop(0)
             policy = self._policies[key]
+            step: Step | GlassError
             try:
                 step = self._choose(key)
+            except GlassError as error:
+                step = error
             except BaseException:
                 self.remove(policy)
                 raise
-            if step.finish:
+            if isinstance(step, GlassError) or step.finish:
                 self.remove(policy)
             yield policy, step
 
@@ -106,16 +123,15 @@ class Loop:
         """A text's next token: the one that the executor chose, or the policy's choice by the scores."""
         lane = self._lanes[key]
         if (ahead := self._ahead.get(key)) is not None:
-            token = ahead.ids.pop(0)
-            if token != NOT_NUMBERS:
-                ahead.length, ahead.last = ahead.length + 1, token
-                if not ahead.ids:
-                    del self._ahead[key]
-                    lane.feed_next(token)
-                return lane.accept(token)
-            del self._ahead[key]
+            step = lane.take(ahead)
+            if not ahead.left or step is None:
+                del self._ahead[key]
+            if step is not None:
+                if not ahead.left:
+                    lane.feed_next(step.id)
+                return step
             lane.return_to(ahead.length, ahead.last)
-            (self._scores[key],) = run_lanes(self.executor, [lane])  # to say what is wrong with them
+            (self._scores[key],) = run_lanes(self.executor, [lane])  # to choose, or to say what is wrong with them
         step = lane.choose(self._scores.pop(key))
         if not step.finish:
             lane.feed_next(step.id)
@@ -124,40 +140,61 @@ class Loop:
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
         idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
-        decode = greedy_decoder(self.executor)
-        if decode is not None and idle and all(lane.can_decode_ahead for lane in idle.values()):
-            self._decode_ahead(decode, idle)
+        decode, choices = ahead_decoder(self.executor), [lane.choice for lane in idle.values()]
+        known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]
+        if decode is not None and idle and len(known) == len(idle):
+            self._decode_ahead(decode, idle, known)
         else:
-            self._scores.update(zip(idle, run_lanes(self.executor, list(idle.values())), strict=True))
-        for key, first in self._waiting.items():
-            self._lanes[key] = self._lanes[first].fork(self._policies[key])
-            self._scores[key] = self._scores[first]
-        self._waiting = {}
-        self._unchosen = list(self._policies)
+            self._run_pass(idle)
+        for key, first in [*self._waiting.items()]:
+            if first in self._scores:
+                del self._waiting[key]
+                self._lanes[key] = self._lanes[first].fork(self._policies[key])
+                self._scores[key] = self._scores[first]
+        self._unchosen = [key for key in self._policies if key in self._scores or key in self._ahead]
 
-    def _decode_ahead(self, decode: GreedyDecoder, lanes: dict[int, Lane]) -> None:
+    def _run_pass(self, lanes: dict[int, Lane]) -> None:
+        """One pass: a token for each text, and as much of the prompts as may go through it."""
+        feeds = [(key, lane.feeds) for key, lane in lanes.items() if not lane.is_reading]
+        feeds += self._prompt_feeds({key: lane for key, lane in lanes.items() if lane.is_reading})
+        scores = iter(self.executor.run([feed for _, parts in feeds for feed in parts]) if feeds else ())
+        for key, parts in feeds:
+            part_scores = [next(scores) for _ in parts]
+            if lanes[key].has_read(parts):
+                self._scores[key] = part_scores
+
+    def _prompt_feeds(self, lanes: dict[int, Lane]) -> list[tuple[int, list[Feed]]]:
+        """What goes through the next pass of these prompts: first of those of which the least has been read.
+
+        One that begins like another waits until that beginning has been read, if it can be taken over then.
+        """
+        feeds: list[tuple[int, list[Feed]]] = []
+        budget = self._prompt_chunk
+        for key, lane in sorted(lanes.items(), key=lambda item: item[1].read_tokens):
+            if budget is not None and budget <= 0:
+                break
+            if any(lane.can_take_over(lanes[other]) for other, _ in feeds):
+                continue
+            parts = lane.next_feeds(self._prompt_chunk)
+            feeds.append((key, parts))
+            budget = None if budget is None else budget - sum(len(part.ids) for part in parts)
+        return feeds
+
+    def _decode_ahead(self, decode: AheadDecoder, lanes: dict[int, Lane], choices: Sequence[Choice]) -> None:
         """Let the executor choose the next tokens of these lanes: few at first, so that a text begins at once.
 
         Where others are ahead already, so many that all run out of them together, and go on in one batch.
         """
-        feeds = [lane.feeds[0] for lane in lanes.values()]
-        count = min(lane.policy.room - lane.policy.history.step for lane in lanes.values())
-        count = min(count, max((len(ahead.ids) for ahead in self._ahead.values()), default=self._ahead_count))
+        feeds, policies = [lane.feeds[0] for lane in lanes.values()], [lane.policy for lane in lanes.values()]
+        count = min(policy.room - policy.history.step for policy in policies)
+        count = min(count, max((ahead.left for ahead in self._ahead.values()), default=self._ahead_count))
         fed, lengths = [feed.ids[0] for feed in feeds], [feed.row.length for feed in feeds]
+        draws = np.stack([needed_draws(policy, count) for policy in policies])
         began = time.perf_counter()
-        ids = decode([feed.row for feed in feeds], fed, count)
+        texts = decode([feed.row for feed in feeds], fed, choices, draws)
         in_time = int(AHEAD_SECONDS * count / max(time.perf_counter() - began, 1e-9))
         self._ahead_count = max(1, min(2 * self._ahead_count, MAX_AHEAD, in_time))
-        self._ahead.update(zip(lanes, map(ChosenAhead, ids.tolist(), lengths, fed), strict=True))
-
-
-@dataclass
-class ChosenAhead:
-    """Tokens of a text that the executor has chosen, and that its policy has not seen yet."""
-
-    ids: list[int]
-    length: int  # of the row, before the token that the first of them follows
-    last: int  # that token
+        self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
 
 
 def shared_prompts(policies: Sequence[Policy]) -> list[list[Policy]]:

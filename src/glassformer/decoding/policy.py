@@ -6,10 +6,10 @@ It is pure but for its own history, knows no model and no torch, and can be fork
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from glassformer.decoding.shortlist import Scores, Shortlist
 from glassformer.decoding.stopping import Finish, after_seconds
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
+from glassformer.engine.protocol import BEST, Choice
 from glassformer.errors import InputError, NotNumbers, SettingError
 
 SHOWN_CANDIDATES = 10  # the best so many, where all are kept
@@ -40,6 +41,7 @@ class Step:
     waterfall: Waterfall | None = None  # what each rule did to each candidate
     raw: Scores | None = None  # all scores before the rules
     scores: Scores | None = None  # and after them
+    sites: Mapping[str, Any] | None = None  # what a watch read at the position that predicted it: (hidden) and so on
     outcome: Outcome | None = field(default=None, compare=False, repr=False)  # of the whole text, with its last step
 
 
@@ -53,6 +55,7 @@ class Outcome:
     beams: tuple[int, ...] = ()  # which beam each token came from
     beam_scores: tuple[Scores, ...] = ()  # of all beams at each step, (beams, vocabulary), if `look.scores` asks
     beam_logits: tuple[Scores, ...] = ()  # the same before the rules, if `look.raw` asks
+    cached_tokens: int = 0  # of the prompt, that were not read again
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,11 @@ class Look:
     raw: bool = False
     scores: bool = False
 
+    @property
+    def depth(self) -> int:
+        """The candidates of which something is to be said."""
+        return max(self.candidates, int(self.waterfall))
+
     @classmethod
     def of(cls, depth: int | str) -> Look:
         """For so many candidates, or 'all', what the rules did to them; 0: nothing."""
@@ -76,6 +84,7 @@ class Look:
 
 
 NOTHING: Final = Look()
+CHOICE_RULES = ("temperature", "top_k", "top_p", "min_p")  # that an executor may know, in the order in which they run
 
 
 class Policy:
@@ -129,9 +138,18 @@ class Policy:
         return self.prompt, *(None if ids is None else tuple(ids) for ids in (self.source, self.negative))
 
     @property
-    def takes_best(self) -> bool:
-        """Whether it takes the best token whatever came before, and shows nothing of why: anybody may find that one."""
-        return not (self.recipe.rules or self.settings.do_sample or self.history.guide or self.look is not NOTHING)
+    def choice(self) -> Choice | None:
+        """How an executor may choose its next tokens by itself; None where that takes more than these rules and numbers."""
+        settings, look, names = self.settings, self.look, [name for name, _ in self.recipe.rules]
+        own_rules = settings.rules is not None or bool(settings.logits_processor)
+        if own_rules or self.history.guide is not None or look.everything or look.raw or look.scores:
+            return None
+        if not settings.do_sample and not names:
+            return Choice(candidates=look.depth) if look is not NOTHING else BEST
+        if not settings.do_sample or any(name not in CHOICE_RULES for name in names) or settings.min_keep > 1:
+            return None
+        rules = {name: getattr(settings, name) for name in names}
+        return Choice(sampled=True, candidates=look.depth, **rules)
 
     @property
     def chosen(self) -> list[int]:

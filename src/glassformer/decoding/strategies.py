@@ -10,6 +10,8 @@ from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import NOTHING, Look, Policy, Step
 from glassformer.decoding.recipe import Recipe
 from glassformer.engine.protocol import Executor
+from glassformer.errors import SettingError
+from glassformer.sites import Watch
 
 
 def policies(recipe: Recipe, prompt: Sequence[int], *, look: Look = NOTHING, **more: Any) -> list[Policy]:
@@ -22,19 +24,24 @@ def policies(recipe: Recipe, prompt: Sequence[int], *, look: Look = NOTHING, **m
 
 
 def generate(
-    executor: Executor, policies: Sequence[Policy], assistant: Executor | None = None
+    executor: Executor, policies: Sequence[Policy], assistant: Executor | None = None, watch: Watch | None = None
 ) -> Iterator[tuple[int, Step]]:
     """Run policies of one recipe to their ends; yields (which, step). `assistant` runs the model that drafts.
+
+    `watch`: what is read and changed in every pass; each step has what was read for it.
 
     Where several texts follow one prompt, their policies stand side by side.
     """
     settings = policies[0].settings
+    by_token = settings.num_beams == 1 and assistant is None and settings.prompt_lookup_num_tokens is None
+    if by_token:
+        return loop(executor, policies, watch)
+    if watch is not None:
+        raise SettingError("sites are watched where each pass gives a token. Leave num_beams, and what drafts, out.")
     if settings.num_beams > 1:
         from glassformer.decoding.beams import beams
 
         return beams(executor, policies)
-    if assistant is None and settings.prompt_lookup_num_tokens is None:
-        return loop(executor, policies)
     from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
 
     lookup = LookupDrafter(settings.max_matching_ngram_size or 2)

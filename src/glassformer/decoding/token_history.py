@@ -11,10 +11,12 @@ from copy import copy
 from typing import Protocol, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from glassformer.decoding.shortlist import Ids, Scores, Shortlist
 
 TOKEN, XTC, BEAMS = 0, 1, 2  # what a draw is for
+ONE_STEP = 2**64  # the counter of a step above that of the step before; a draw takes it on by one
 
 
 class GuideLike(Protocol):
@@ -77,6 +79,14 @@ class TokenHistory:
     def draw(self, purpose: int = TOKEN) -> float:
         """This step's number in [0, 1) for one purpose."""
         return float(self.draws(purpose).random())
+
+    def next_draws(self, count: int) -> npt.NDArray[np.float64]:
+        """The numbers that `draw` will give for the next tokens, one step after the other."""
+        generator, draws = self.draws(), np.empty(count)
+        for at in range(count):
+            draws[at] = generator.random()
+            generator.bit_generator.advance(ONE_STEP - 1)  # type: ignore[attr-defined]
+        return draws
 
     def fork(self) -> TokenHistory:
         clone = copy(self)

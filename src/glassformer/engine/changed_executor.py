@@ -21,8 +21,12 @@ class ChangedExecutor(WrappedExecutor):
         return self.executor.run([replace(feed, watch=self._with_changes(feed.watch)) for feed in feeds])
 
     @property
-    def decode_greedily(self) -> None:
+    def decode_ahead(self) -> None:
         """Every pass is changed, so that none can be left to the executor."""
+
+    @property
+    def prefix_caching(self) -> None:
+        """What was read before was not changed."""
 
     def _with_changes(self, watch: Watch | None) -> Watch:
         """Where a feed's watch changes the same site, that change wins."""

@@ -1,28 +1,35 @@
-"""A prefix cache: a text is read from where it parts from a recent one.
+"""A prefix cache: a text is read from where it parts from another.
 
-In a conversation each turn begins with all turns before it, so that only the new tokens go through the model. Drivers open
-and close rows as usual: a few closed rows are kept, and a new row takes over the one with the longest common prefix.
+In a conversation each turn begins with all turns before it, and the texts of many clients often begin with the same
+instructions; so only the new tokens go through the model. Drivers open and close rows as usual: closed rows are kept, the
+latest of them, and a new row begins with the longest prefix that any row has, an open one too. Rows that lie in pages
+share them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.checks import ROW_NOT_OPEN, locked
+from glassformer.engine.prefix_tree import BLOCK, PrefixTree
 from glassformer.engine.protocol import (
+    AheadDecoder,
+    AheadFunctions,
+    Choice,
+    ChosenTokens,
     Description,
     Executor,
     Feed,
-    GreedyDecoder,
     Row,
     Scores,
     Want,
-    common_prefix,
-    greedy_decoder,
+    ahead_decoder,
 )  # fmt: skip
 from glassformer.errors import ExecutorError
 from glassformer.fork_safe_lock import ForkSafeLock
@@ -36,6 +43,7 @@ class CachedRow:
     ids: list[int] = field(default_factory=list)
     reusable: bool = True  # its cache follows from `ids` alone: no tree, no change, no encoder
     open: bool = True
+    indexed: tuple[int, ...] = ()  # the ids under which others find it
 
     @property
     def length(self) -> int:
@@ -45,13 +53,16 @@ class CachedRow:
 class PrefixCache:
     """An `Executor` over another."""
 
-    def __init__(self, executor: Executor, rows: int = 2) -> None:
-        """`rows`: closed ones that are kept; two, for a text and the negative prompt that guides it."""
+    def __init__(self, executor: Executor, rows: int = 2, tokens: int | None = None) -> None:
+        """`rows`: closed ones that are kept; two, for a text and the negative prompt that guides it. `tokens`: at most so
+        many in all rows; beginnings that they share count once."""
         self.executor = executor
         self.context = executor.context
         self.reused_tokens = 0  # that were not computed again
         self._rows = rows
-        self._closed_rows: list[CachedRow] = []  # oldest first
+        self._tokens = tokens
+        self._index: PrefixTree[CachedRow] = PrefixTree()  # of rows that have read something, open or closed
+        self._closed_rows: dict[int, CachedRow] = {}  # by identity, oldest first
         self._lock = ForkSafeLock(outer=True)
 
     @locked
@@ -61,10 +72,7 @@ class PrefixCache:
     @locked
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
         rows = [self._open_row(feed.row) for feed in feeds]
-        new = [
-            self._without_cached_prefix(feed, row) if row.inner is None else feed
-            for feed, row in zip(feeds, rows, strict=True)
-        ]
+        new = [self._without_cached_prefix(feed, row) for feed, row in zip(feeds, rows, strict=True)]
         before = [row.reusable for row in rows]
         for row in rows:
             row.reusable = False  # in case the pass fails half-way
@@ -72,46 +80,85 @@ class PrefixCache:
         for feed, row, reusable in zip(new, rows, before, strict=True):
             row.ids.extend(feed.ids)
             row.reusable = reusable and _is_reusable(feed)
+            if len(feed.ids) >= BLOCK:  # a prompt, which others may share; single tokens are found when the row is closed
+                self._add_to_index(row)
         return scores
 
     @property
-    def decode_greedily(self) -> GreedyDecoder | None:
-        return None if greedy_decoder(self.executor) is None else self._decode_greedily
+    def prefix_caching(self) -> Self:
+        return self
+
+    @property
+    def decode_ahead(self) -> AheadDecoder | None:
+        decoder = ahead_decoder(self.executor)
+        return None if decoder is None else AheadFunctions(decoder.knows, partial(self._decode_ahead, decoder))
 
     @locked
-    def _decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-        decode = greedy_decoder(self.executor)
-        assert decode is not None
+    def _decode_ahead(
+        self, decode: AheadDecoder, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice],
+        draws: npt.NDArray[np.float64],
+    ) -> Sequence[ChosenTokens]:  # fmt: skip
         cached = [self._open_row(row) for row in rows]
         before = [row.reusable for row in cached]
         for row in cached:
             row.reusable = False
-        ids = decode([self._inner(row) for row in cached], tokens, count)
-        for row, reusable, token, best in zip(cached, before, tokens, ids.tolist(), strict=True):
-            row.ids.extend((token, *best[:-1]))
+            row.inner = self.executor.open() if row.inner is None else row.inner  # a prompt of one token
+        texts = decode([self._inner(row) for row in cached], tokens, choices, draws)
+        for row, reusable, token, chosen in zip(cached, before, tokens, texts, strict=True):
+            row.ids.extend((token, *chosen.ids[:-1]))
             row.reusable = reusable
-        return ids
+        return texts
 
     def cached_length(self, ids: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
-        return max((common_prefix(kept.ids, ids[:-1]) for kept in self._closed_rows), default=0)
+        return self._index.longest(ids[:-1])[1]
+
+    @locked
+    def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
+        """Let an empty row begin with what is cached of a prompt: the number of tokens that it holds then."""
+        return self._begin_with_cached(self._open_row(row), ids)
+
+    def _begin_with_cached(self, new: CachedRow, ids: Sequence[int]) -> int:
+        if new.inner is not None or not new.reusable:
+            return new.length
+        other, length = self._index.longest(ids[:-1])
+        if other is None or other.inner is None:
+            new.inner = self.executor.open()
+            return 0
+        if not other.open and length == other.length:  # all of it: nobody else has a use for the old row
+            self._forget(other)
+            new.inner = other.inner
+        else:
+            new.inner = self.executor.fork(other.inner, length)
+        new.ids = list(ids[:length])
+        self._add_to_index(new)
+        self.reused_tokens += length
+        return length
 
     def _without_cached_prefix(self, feed: Feed, row: CachedRow) -> Feed:
-        """A row's first feed, less the prefix that a kept row has of it."""
-        best, length = None, 0
-        if _is_reusable(feed) and feed.watch is None and feed.want is not Want.ALL:
-            length = self.cached_length(feed.ids)
-            best = next(
-                (kept for kept in self._closed_rows if length and common_prefix(kept.ids, feed.ids[:-1]) == length), None
-            )
-        if best is None or best.inner is None:
+        """A row's first feed, less the prefix that is cached of it."""
+        if row.inner is not None:
+            return feed
+        if not _is_reusable(feed) or feed.watch is not None or feed.want is Want.ALL:
             row.inner = self.executor.open()
             return feed
-        self._closed_rows.remove(best)
-        row.inner, length = best.inner, self.executor.rewind(best.inner, length)
-        row.ids = list(feed.ids[:length])
-        self.reused_tokens += length
-        return replace(feed, ids=feed.ids[length:])
+        return replace(feed, ids=feed.ids[self._begin_with_cached(row, feed.ids) :])
+
+    def _add_to_index(self, row: CachedRow) -> None:
+        """Let others find a row by all that it holds."""
+        self._remove_from_index(row)
+        if row.reusable and row.ids:
+            row.indexed = tuple(row.ids)
+            self._index.add(row.indexed, row)
+
+    def _remove_from_index(self, row: CachedRow) -> None:
+        if row.indexed:
+            self._index.remove(row.indexed, row)
+            row.indexed = ()
+
+    def _forget(self, row: CachedRow) -> None:
+        self._remove_from_index(row)
+        self._closed_rows.pop(id(row), None)
 
     @locked
     def fork(self, row: Row, length: int | None = None) -> CachedRow:
@@ -125,12 +172,15 @@ class PrefixCache:
         states = [(list(targets[parent].ids), targets[parent].reusable) for parent in parents]
         self.executor.select([self._inner(row) for row in targets], parents)
         for row, state in zip(targets, states, strict=True):
+            self._remove_from_index(row)
             row.ids, row.reusable = state
 
     @locked
     def rewind(self, row: Row, length: int) -> int:
         cached = self._open_row(row)
         remaining = 0 if cached.inner is None else self.executor.rewind(cached.inner, length)
+        if remaining < len(cached.indexed):
+            self._remove_from_index(cached)
         del cached.ids[remaining:]
         return remaining
 
@@ -138,20 +188,37 @@ class PrefixCache:
     def close(self, row: Row) -> None:
         closing = self._open_row(row)
         closing.open = False
+        self._remove_from_index(closing)
         if closing.inner is None:
             return
         if not closing.reusable or not closing.ids:
             self.executor.close(closing.inner)
             return
-        self._closed_rows.append(closing)
-        while len(self._closed_rows) > self._rows:
-            self.executor.close(self._inner(self._closed_rows.pop(0)))
+        other, common = self._index.longest(closing.ids)
+        if other is not None and not other.open:
+            if common == len(closing.ids):  # the other one holds all of it
+                self.executor.close(closing.inner)
+                self._closed_rows[id(other)] = self._closed_rows.pop(id(other))
+                return
+            if common == other.length:
+                self._close_kept(other)
+        self._closed_rows[id(closing)] = closing
+        self._add_to_index(closing)
+        while self._closed_rows and self._too_many():
+            self._close_kept(next(iter(self._closed_rows.values())))
+
+    def _too_many(self) -> bool:
+        return len(self._closed_rows) > self._rows or (self._tokens is not None and self._index.tokens > self._tokens)
+
+    def _close_kept(self, row: CachedRow) -> None:
+        self._forget(row)
+        self.executor.close(self._inner(row))
 
     @locked
     def clear(self) -> None:
         """Release all kept rows."""
         while self._closed_rows:
-            self.executor.close(self._inner(self._closed_rows.pop()))
+            self._close_kept(next(iter(self._closed_rows.values())))
 
     def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return self.executor.unembed(states)

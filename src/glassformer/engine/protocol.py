@@ -6,7 +6,7 @@ loop, beams, a scheduler, a tree) decide what to feed; executors compute the sco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
@@ -109,8 +109,86 @@ class Executor(Protocol):
         """What this executor is, for people and receipts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How an executor chooses a row's next tokens by itself: the best ones, or drawn after these rules, in this order."""
+
+    sampled: bool = False
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    candidates: int = 0  # so many of the best are recorded with each token, and what each rule left; 0: nothing
+    sites: frozenset[str] = frozenset()  # that are read in each pass
+
+
+BEST = Choice()
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRecords:
+    """What is known of a row's choices, by step.
+
+    Shapes: (steps), but for stages (steps, 5): the model's scores, then what temperature, top_k, top_p and min_p left;
+    and candidates (steps, at least as many as the choice asks for), where -1 stands for none.
+    """
+
+    shares: npt.NDArray[np.float64]  # the probability of the chosen token among what it was drawn from
+    best: npt.NDArray[np.float64]  # the model's highest score
+    chosen: npt.NDArray[np.float64]  # the chosen token's
+    in_play: npt.NDArray[np.float64]  # how many candidates are left
+    totals: npt.NDArray[np.float64]  # the sums of exp(score − best)
+    weighted: npt.NDArray[np.float64]  # the sums of exp(score − best) · (score − best)
+    ids: npt.NDArray[np.int64]  # the best candidates after temperature, by score and then by id
+    scores: npt.NDArray[np.float32]  # the model's own, of these
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTokens:
+    """Tokens that an executor chose for a row."""
+
+    ids: Sequence[int]  # NOT_CHOSEN from the first that it could not choose
+    records: ChoiceRecords | None = None  # where the choice samples or has candidates
+    sites: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)  # as a pass over all of them would give them
+
+
+class AheadDecoder(Protocol):
+    """What an executor may offer beside: to choose tokens itself, many times, so that no step waits for a driver."""
+
+    def knows(self, choice: Choice) -> bool:
+        """Whether it can choose so."""
+
+    def __call__(
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> Sequence[ChosenTokens]:
+        """Feed each row its token and then, again and again, the one that it chose: as many as there are draws for each.
+
+        Draws are (rows, tokens), numbers in [0, 1), whether a row is sampled or not. All chosen tokens but the last are in
+        the row's cache then. NOT_CHOSEN stands for each from the first whose scores are not all numbers, or among which it
+        cannot choose: there a driver runs the pass and chooses.
+        """
+
+
+NOT_CHOSEN = -1
+
+
+@dataclass(frozen=True)
+class AheadFunctions:
+    """An `AheadDecoder` made of two functions."""
+
+    knows: Callable[[Choice], bool]
+    decode: Callable[
+        [Sequence[Row], Sequence[int], Sequence[Choice], npt.NDArray[np.float64]], Sequence[ChosenTokens]
+    ]  # fmt: skip
+
+    def __call__(
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> Sequence[ChosenTokens]:
+        return self.decode(rows, tokens, choices, draws)
+
+
 class GreedyDecoder(Protocol):
-    """What an executor may offer beside: to choose the best token itself, many times, so that no step waits for a driver."""
+    """The same for an executor that knows no more than to take the best token."""
 
     def __call__(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
         """Feed each row its token and then, `count - 1` times, the best token that followed: the best ids, (rows, count).
@@ -120,13 +198,47 @@ class GreedyDecoder(Protocol):
         """
 
 
-NOT_NUMBERS = -1
+NOT_NUMBERS = NOT_CHOSEN
 
 
-def greedy_decoder(executor: Executor) -> GreedyDecoder | None:
-    """An executor's `decode_greedily`, if it has it."""
-    decoder: GreedyDecoder | None = getattr(executor, "decode_greedily", None)
-    return decoder
+@dataclass(frozen=True)
+class BestAhead:
+    """An `AheadDecoder` that takes the best tokens."""
+
+    decode: GreedyDecoder
+
+    def knows(self, choice: Choice) -> bool:
+        return choice == BEST
+
+    def __call__(
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> list[ChosenTokens]:
+        return [ChosenTokens(ids) for ids in self.decode(rows, tokens, draws.shape[1]).tolist()]
+
+
+def ahead_decoder(executor: Executor) -> AheadDecoder | None:
+    """An executor's `decode_ahead`, or its `decode_greedily`, if it has either."""
+    if hasattr(executor, "decode_ahead"):
+        decoder: AheadDecoder | None = executor.decode_ahead
+        return decoder
+    greedy: GreedyDecoder | None = getattr(executor, "decode_greedily", None)
+    return None if greedy is None else BestAhead(greedy)
+
+
+class PrefixCaching(Protocol):
+    """What an executor may offer beside: to begin a row with what was read before."""
+
+    def cached_length(self, ids: Sequence[int]) -> int:
+        """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
+
+    def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
+        """Let an empty row begin with what is cached of a prompt: the number of tokens that it holds then."""
+
+
+def prefix_caching(executor: Executor) -> PrefixCaching | None:
+    """An executor's prefix cache, if it has one."""
+    caching: PrefixCaching | None = getattr(executor, "prefix_caching", None)
+    return caching
 
 
 def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

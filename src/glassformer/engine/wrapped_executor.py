@@ -8,7 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Description, Executor, Feed, GreedyDecoder, Row, Scores, Want, greedy_decoder
+from glassformer.engine.protocol import (
+    AheadDecoder,
+    Description,
+    Executor,
+    Feed,
+    PrefixCaching,
+    Row,
+    Scores,
+    Want,
+    ahead_decoder,
+    prefix_caching,
+)  # fmt: skip
 from glassformer.progress import Progress
 
 CHUNK = 256  # tokens of a prompt that are read between two reports
@@ -28,8 +39,12 @@ class WrappedExecutor:
         return self.executor.run(feeds)
 
     @property
-    def decode_greedily(self) -> GreedyDecoder | None:
-        return greedy_decoder(self.executor)
+    def decode_ahead(self) -> AheadDecoder | None:
+        return ahead_decoder(self.executor)
+
+    @property
+    def prefix_caching(self) -> PrefixCaching | None:
+        return prefix_caching(self.executor)
 
     def open(self, source: Sequence[int] | None = None) -> Row:
         return self.executor.open(source)
@@ -55,25 +70,26 @@ class WrappedExecutor:
 
 @dataclass(frozen=True)
 class ReportingExecutor(WrappedExecutor):
-    """An executor that reads a long prompt in chunks, and reports how many of its tokens have been read.
-
-    The first chunk takes along what a prefix cache has of the prompt, which is found only as a whole.
-    """
+    """An executor that reads a long prompt in chunks, and reports how many of its tokens have been read."""
 
     progress: Progress
-    cached: int = 0  # tokens at the prompt's beginning
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
-        total, done, size = sum(len(feed.ids) for feed in feeds), 0, self.cached + CHUNK
-        while inner := [feed for feed in feeds if _is_longer(feed, size)]:
-            self.executor.run([replace(feed, ids=feed.ids[:size], want=Want.NONE) for feed in inner])
-            done += size * len(inner)
-            self.progress(done, total)
-            feeds = [replace(feed, ids=feed.ids[size:]) if _is_longer(feed, size) else feed for feed in feeds]
-            size = CHUNK
+        total = sum(len(feed.ids) for feed in feeds)
+        feeds = [self._without_cached_prefix(feed) if _can_be_cut(feed) else feed for feed in feeds]
+        while inner := [feed for feed in feeds if _can_be_cut(feed)]:
+            self.executor.run([replace(feed, ids=feed.ids[:CHUNK], want=Want.NONE) for feed in inner])
+            feeds = [replace(feed, ids=feed.ids[CHUNK:]) if _can_be_cut(feed) else feed for feed in feeds]
+            self.progress(total - sum(len(feed.ids) for feed in feeds), total)
         return self.executor.run(feeds)
 
+    def _without_cached_prefix(self, feed: Feed) -> Feed:
+        caching = self.prefix_caching
+        if caching is None or feed.row.length:
+            return feed
+        return replace(feed, ids=feed.ids[caching.reuse_prefix(feed.row, feed.ids) :])
 
-def _is_longer(feed: Feed, size: int) -> bool:
-    """Whether a feed begins with a chunk of this size of which nothing is wanted."""
-    return len(feed.ids) > size and feed.want is not Want.ALL and feed.parents is None and feed.watch is None
+
+def _can_be_cut(feed: Feed) -> bool:
+    """Whether a feed begins with a chunk of which nothing is wanted."""
+    return len(feed.ids) > CHUNK and feed.want is not Want.ALL and feed.parents is None and feed.watch is None

@@ -102,6 +102,7 @@ class Model:
     changes: Mapping[str, Change] = field(default_factory=dict)  # by site
     prefix_cache: PrefixCache | None = None
     tokenizer_override: Tokenizer | None = None  # instead of the checkpoint's
+    executor_override: Executor | None = None  # instead of its own, around which it stands
 
     # Which model ------------------------------------------------------------------------------------------------
 
@@ -118,6 +119,10 @@ class Model:
     def with_prefix_cache(self) -> Self:
         """The same model with a cache of the last texts it read: a common prefix is not read again."""
         return replace(self, prefix_cache=PrefixCache(self.executors.executor))
+
+    def with_executor(self, executor: Annotated[Executor, OWN_CHECK]) -> Self:
+        """The same model run by another executor: one around its own, that reports or takes turns."""
+        return replace(self, executor_override=executor)
 
     def changed(self, changes: Annotated[Mapping[str, Change], OWN_CHECK]) -> Self:
         """The same model with some of its values zeroed, scaled or replaced.
@@ -192,7 +197,7 @@ class Model:
     def executor(self) -> Executor:
         """What runs the model, under its changes if it has any."""
         self._check_writes()
-        executor: Executor = self.executors.executor if self.prefix_cache is None else self.prefix_cache
+        executor: Executor = self.executor_override or self.prefix_cache or self.executors.executor
         return ChangedExecutor(executor, self.changes) if self.changes else executor
 
     @property
@@ -303,16 +308,18 @@ class Model:
         *,
         look: int | Literal["all"] = SHOWN_CANDIDATES,
         change: Mapping[str, Change] | None = None,
+        sites: Annotated[str | Sequence[str], OWN_CHECK] = (),
         **keywords: Any,
     ) -> Run:
         """The text of `chat`, and everything that made it: steps, candidates, the journey.
 
         `look`: of how many candidates of each step to keep what the rules did to them; 'all' keeps the vocabulary.
         `change`: changes inside the model, by site: `{"blocks.3.attention.heads": Change(scale=0, heads=[1])}`.
+        `sites`: what each step keeps of the pass that predicted its token: `sites="blocks.*.residual"`.
         """
         model = self if change is None else self.changed(change)
         run = model._prepare_one(prompt, keywords, self.watch)
-        for _ in model.generate(run, look=look):
+        for _ in model.generate(run, look=look, sites=sites):
             pass
         _warn([run])
         return run
@@ -348,15 +355,21 @@ class Model:
         merged.draw_seed()
         return self._run(run.prompt + run.text, [*run.prompt_ids, *run.ids], merged, run.negative)
 
-    def generate(self, run: PreparedRun, look: int | Literal["all"] = 0, progress: Progress | None = None) -> Iterator[str]:
+    def generate(
+        self,
+        run: PreparedRun,
+        look: int | Literal["all"] = 0,
+        progress: Progress | None = None,
+        sites: Annotated[str | Sequence[str], OWN_CHECK] = (),
+    ) -> Iterator[str]:
         """Generate the text of a prepared run, which grows with it; yields the text's pieces.
 
-        `progress` is told how much of a long prompt has been read.
+        `progress` is told how much of a long prompt has been read; `look` and `sites` as for `watch`.
         """
         if run.settings.num_return_sequences > 1:
             count = run.settings.num_return_sequences
             raise SettingError(f"num_return_sequences={count} gives several texts. Leave it out, or call watch_many(…).")
-        return (piece for piece in self._generate([run], look, progress) if piece)
+        return (piece for piece in self._generate([run], look, progress, sites) if piece)
 
     def replay(self, receipt: str | os.PathLike[str] | Mapping[str, Any] | Receipt | Run) -> Replay:
         """Generate a saved run again, from its ids, settings and draws; says whether every token is the same.
@@ -410,9 +423,11 @@ class Model:
             seed=seed, source=source, negative=negative,
         )  # fmt: skip
 
-    def generate_steps(self, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
-        """Run policies of one recipe to their ends; yields (number of the policy, step)."""
-        return generate(self.executor, policies, self._assistant(policies[0].settings.assistant_model))
+    def generate_steps(
+        self, policies: Sequence[Policy], sites: Annotated[str | Sequence[str], OWN_CHECK] = ()
+    ) -> Iterator[tuple[int, Step]]:
+        """Run policies of one recipe to their ends; yields (number of the policy, step). `sites` as for `watch`."""
+        return generate(self.executor, policies, self._assistant(policies[0].settings.assistant_model), self._reading(sites))
 
     def check_room(self, settings: GenerationConfig, ids: Sequence[int]) -> None:
         """Refuse a prompt that leaves no room in the context; an encoder-decoder's prompt goes to its encoder."""
@@ -450,7 +465,17 @@ class Model:
         run.recipe = replace(recipe, stops=(*recipe.stops, when_cancelled(run.cancelling)))
         return run
 
-    def _generate(self, runs: Sequence[Run], look: int | Literal["all"], progress: Progress | None = None) -> Iterator[str]:
+    def _reading(self, sites: str | Sequence[str]) -> Watch | None:
+        """A watch that reads these sites."""
+        return Watch.parse(sites, self.blueprint.blocks, self.blueprint.encoder_blocks) if sites else None
+
+    def _generate(
+        self,
+        runs: Sequence[Run],
+        look: int | Literal["all"],
+        progress: Progress | None = None,
+        sites: str | Sequence[str] = (),
+    ) -> Iterator[str]:
         """Generate the texts of one prompt; yields their pieces."""
         first = runs[0]
         policies = self.policies(
@@ -459,8 +484,9 @@ class Model:
         streams = [TextStream(run, self.tokenizer) for run in runs]
         executor = self.executor
         if progress is not None:
-            executor = ReportingExecutor(executor, progress, self.cached_prefix(first.prompt_ids))
-        steps = generate(executor, policies, self._assistant(policies[0].settings.assistant_model))
+            executor = ReportingExecutor(executor, progress)
+        assistant = self._assistant(policies[0].settings.assistant_model)
+        steps = generate(executor, policies, assistant, self._reading(sites))
         started = time.perf_counter()
         for number, step in steps:
             yield streams[number].add(step, time.perf_counter() - started)

@@ -1,45 +1,79 @@
-"""Texts of many clients, written together on one thread per model."""
+"""The scheduler: the texts of many clients, written together on one thread; continuous batching.
+
+```
+submit ──▶ a queue for each client ──admit──▶ Loop ──one pass: a token for each text, a chunk of new prompts──▶ events
+```
+
+Requests join and leave between two passes. Prompts are read in chunks, so that a long one does not hold up the others, and
+what they have in common is read once (`engine/prefix_cache.py`). A text is the same as it would be alone wherever the
+executor's numbers do not depend on the batch, as those of the CPU and GPU engines do not.
+"""
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeVar
 
-from glassformer.decoding import Look, Policy, Step
+from glassformer.decoding import Look, Policy, Step, generate
 from glassformer.decoding.loop import Loop
-from glassformer.errors import ExecutorError, GlassError, QueueFull
+from glassformer.engine.prefix_cache import PrefixCache
+from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
+from glassformer.serving.turns import Turns, TurnTakingExecutor
 from glassformer.sites import Watch
 
-T = TypeVar("T")
+CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
+CACHE_BYTES = 4 << 30  # of all rows together
+KEPT_ROWS = 1024  # closed ones whose prefixes may be used again
+RECENT_PASSES = 256  # whose times are kept
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class SchedulerLimits:
-    running: int = 64
-    queued: int = 256
-    prompt_chunk: int = 512
-    cached_tokens: int | None = None
+    """How much a scheduler takes on."""
+
+    running: int = 64  # texts in one batch
+    queued: int = 256  # requests that wait
+    prompt_chunk: int = 512  # tokens of prompts in one pass
+    cached_tokens: int | None = (
+        None  # in the KV cache, of running texts and kept prefixes together; by default 4 GiB of them
+    )
 
 
 @dataclass(eq=False)
 class Generation:
-    """One submitted request: the texts of one prompt."""
+    """A submitted request: the texts of one prompt."""
 
     runs: tuple[Run, ...]
-    look: int | Literal["all"] = 0
-    cached_tokens: int = 0
-    started: float = 0.0
+    policies: tuple[Policy, ...] = field(repr=False)
+    watch: Watch | None
+    client: str
+    submitted: float
+    cached_tokens: int = 0  # of the prompt, that were not read again
     cancelled: bool = False
 
+    @property
+    def tokens(self) -> int:
+        """The most that its rows can hold."""
+        return sum(len(policy.prompt) + policy.room for policy in self.policies)
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether its strategy needs a driver of its own: beams and drafts."""
+        settings = self.runs[0].settings
+        drafts = settings.assistant_model is not None or settings.prompt_lookup_num_tokens is not None
+        return settings.num_beams > 1 or drafts
+
     def cancel(self) -> None:
+        """End it, from whatever thread; its rows are given back before the next pass."""
         self.cancelled = True
         for run in self.runs:
             run.cancel()
@@ -50,115 +84,275 @@ class Event:
     """A token of a text, or the error that ended it."""
 
     generation: Generation
-    number: int
+    number: int  # of the text; -1: of all that are not finished
     step: Step | None
     error: GlassError | None
-    seconds: float
+    seconds: float  # since it was submitted
 
 
 @dataclass(frozen=True)
 class SchedulerStatistics:
-    running: int = 0
-    waiting: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    generated_tokens: int = 0
+    """What a scheduler is doing, and has done so far."""
+
+    running: int  # texts
+    waiting: int  # requests
+    prompt_tokens: int
+    cached_tokens: int  # of prompts, that were not read again
+    generated_tokens: int
+    passes: int
+    pass_seconds: tuple[float, ...]  # of the latest passes, everything included
 
 
 class Scheduler:
+    """Writes the texts of one model, and does what else is asked of it in between."""
+
     def __init__(
         self, model: Model, deliver: Callable[[Sequence[Event]], None], limits: SchedulerLimits | None = None
     ) -> None:
-        self.model, self.deliver, self.limits = model, deliver, limits or SchedulerLimits()
-        self._waiting: deque[Generation] = deque()
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._policies: dict[int, tuple[Generation, int]] = {}
-        self._loop: Loop | None = None
-        self._wake = threading.Event()
-        self._closing: float | None = None
-        self._prompt_tokens = self._generated_tokens = 0
-        self._thread = threading.Thread(target=self._run, name=f"scheduler of {model.name}", daemon=True)
-        self._thread.start()
+        """`deliver` receives all events of a pass at once, on the scheduler's thread: it must be quick."""
+        self.model = model
+        self.limits = SchedulerLimits() if limits is None else limits
+        self._deliver = deliver
+        self._changed = threading.Condition()  # guards the queues and all counts
+        self._queues: dict[str, deque[Generation]] = {}  # of each client; the next to be served is the first
+        self._running: dict[int, tuple[Generation, int]] = {}  # by the identity of a policy: whose, and which text
+        self._turns = Turns()
+        self._jobs = ThreadPoolExecutor(1, thread_name_prefix=f"jobs of {model.name}")
+        self._end: float | None = None  # when everything is to be over
+        self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
+        self._pass_seconds: deque[float] = deque(maxlen=RECENT_PASSES)
+        self._thread: threading.Thread | None = None
+
+    # For clients, from any thread -------------------------------------------------------------------------------
 
     def submit(
-        self, runs: Sequence[Run], *, look: int | Literal["all"] = 0, watch: Watch | None = None, client: str = ""
+        self,
+        runs: Sequence[Run],
+        *,
+        look: int | Literal["all"] = 0,
+        watch: Watch | None = None,
+        client: str = "",
     ) -> Generation:
-        if self._closing is not None:
-            raise ExecutorError(f"{self.model.name} is being unloaded. Try again.")
-        if len(self._waiting) >= self.limits.queued:
-            raise QueueFull(f"{len(self._waiting)} requests are waiting for {self.model.name} already. Try again later.")
-        generation = Generation(tuple(runs), look, started=time.perf_counter())
-        self._waiting.append(generation)
-        self._wake.set()
+        """Queue the texts of one prompt; their tokens come as events. Raises QueueFull where too many wait.
+
+        `look` and `watch`: what each step carries beside its token, as for `Model.generate`; `client`: whose it is, for
+        the queue serves clients in turn.
+        """
+        first = runs[0]
+        policies = tuple(self._policies(runs, Look.of(look)))
+        generation = Generation(tuple(runs), policies, watch, client, time.perf_counter())
+        if generation.tokens > self._cache_tokens:
+            raise InputError(
+                f"{len(runs)} texts of up to {len(first.prompt_ids) + policies[0].room:,} tokens need more than the "
+                f"{self._cache_tokens:,} tokens of cache that this server has. Ask for fewer or shorter ones."
+            )
+        with self._changed:
+            if self._end is not None:
+                raise self._unloading()
+            waiting = sum(len(queue) for queue in self._queues.values())
+            if waiting >= self.limits.queued:
+                raise QueueFull(f"{waiting} requests are waiting for {self.model.name} already. Try again later.")
+            self._queues.setdefault(client, deque()).append(generation)
+            self._begin()
+            self._changed.notify_all()
         return generation
 
-    def call(self, job: Callable[[Model], T]) -> Future[T]:
-        future: Future[T] = Future()
-
-        def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                future.set_result(job(self.model))
-            except BaseException as error:
-                future.set_exception(error)
-
-        self._jobs.put(work)
-        self._wake.set()
-        return future
+    def call(self, job: Callable[[Model], Result]) -> Future[Result]:
+        """Do something else with the model: its passes take turns with those of the batch."""
+        return self._jobs.submit(lambda: job(self._turn_taking_model))
 
     def statistics(self) -> SchedulerStatistics:
-        return SchedulerStatistics(len(self._policies), len(self._waiting), self._prompt_tokens, 0, self._generated_tokens)
+        with self._changed:
+            return SchedulerStatistics(
+                len(self._running),
+                sum(len(queue) for queue in self._queues.values()),
+                self._prompt_tokens,
+                self._cached_tokens,
+                self._generated_tokens,
+                self._passes,
+                tuple(self._pass_seconds),
+            )
 
     def close(self, seconds: float = 0) -> None:
-        self._closing = time.perf_counter() + seconds
-        self._wake.set()
-        self._thread.join()
+        """Let what is running go on for so long, then end it; whoever still waits is told."""
+        with self._changed:
+            self._end = time.perf_counter() + seconds
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._jobs.shutdown(cancel_futures=True)
 
-    def _run(self) -> None:
-        while True:
-            while not self._jobs.empty():
-                self._jobs.get()()
+    # On its own thread ------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start the thread with the first request: a model that only reads never needs it."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name=f"scheduler of {self.model.name}", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        loop: Loop | None = None
+        while self._wait_for_work():
             events: list[Event] = []
-            if self._closing is not None and (not self._policies or time.perf_counter() >= self._closing):
-                over = ExecutorError("the server is stopping.")
-                generations = {*self._waiting, *(generation for generation, _ in self._policies.values())}
-                self.deliver([Event(generation, -1, None, over, 0.0) for generation in generations])
-                return
-            self._admit(events)
-            if self._policies:
-                assert self._loop is not None
-                for policy, step in self._loop.step():
-                    generation, number = self._policies[id(policy)]
-                    self._generated_tokens += 1
-                    events.append(Event(generation, number, step, None, time.perf_counter() - generation.started))
-                    if step.finish:
-                        del self._policies[id(policy)]
-            if events:
-                self.deliver(events)
-            if not self._policies and not self._waiting and self._jobs.empty() and self._closing is None:
-                self._wake.wait()
-                self._wake.clear()
+            began = time.perf_counter()
+            with self._turns:
+                try:
+                    if loop is None:
+                        loop = self._new_loop()
+                    self._remove_cancelled(loop)
+                    self._admit(loop, events)
+                    self._step(loop, events)
+                except Exception as error:  # of the executor: nobody's text can go on
+                    events += self._abandon(_as_glass_error(error), waiting=loop is None)
+                    self._close_loop(loop)
+                    loop = None
+            with self._changed:
+                self._passes += 1
+                self._pass_seconds.append(time.perf_counter() - began)
+            self._deliver(events)
+        events = self._abandon(self._unloading(), waiting=True)
+        with self._turns:
+            self._close_loop(loop)
+        self._deliver(events)
 
-    def _admit(self, events: list[Event]) -> None:
-        while self._waiting and len(self._policies) < self.limits.running:
-            generation = self._waiting.popleft()
+    def _wait_for_work(self) -> bool:
+        """Whether there is anything to do; waits for it, and ends when it is time to."""
+        with self._changed:
+            while True:
+                now = time.perf_counter()
+                busy = bool(self._queues or self._running)
+                if self._end is not None and (now >= self._end or not busy):
+                    return False
+                if busy:
+                    return True
+                self._changed.wait()
+
+    def _new_loop(self) -> Loop:
+        cache = PrefixCache(self.model.executor, KEPT_ROWS, self._cache_tokens // 2)
+        return Loop(cache, self.limits.prompt_chunk)
+
+    @staticmethod
+    def _close_loop(loop: Loop | None) -> None:
+        """Give all rows back, those of kept prefixes too."""
+        if loop is not None:
+            loop.close()
+            if isinstance(loop.executor, PrefixCache):
+                loop.executor.clear()
+
+    def _admit(self, loop: Loop, events: list[Event]) -> None:
+        """Let requests join while there is room, one of each client in turn."""
+        while (generation := self._next_that_fits()) is not None:
             if generation.cancelled:
                 continue
-            first = generation.runs[0]
-            more: dict[str, Any] = {"context": self.model.config.context, "seed": first.seed, "negative": first.negative}
-            look = Look.of(generation.look)
-            if first.settings.logprobs is not None:
-                look = Look(max(first.settings.logprobs, 1))
-            try:
-                self._loop = self._loop or Loop(self.model.executor)
-                policies = [
-                    Policy(run.recipe, run.prompt_ids, index=index, look=look, **more)
-                    for index, run in enumerate(generation.runs)
-                ]
-                self._loop.admit(policies)
-            except GlassError as error:
-                events.append(Event(generation, -1, None, error, 0.0))
+            if generation.runs_alone:
+                self._jobs.submit(self._run_alone, generation)
                 continue
-            self._prompt_tokens += len(first.prompt_ids)
-            self._policies.update({id(policy): (generation, number) for number, policy in enumerate(policies)})
+            try:
+                loop.admit(generation.policies, generation.watch)
+            except GlassError as error:
+                events.append(self._failed(generation, -1, error))
+                continue
+            with self._changed:
+                self._running.update({id(policy): (generation, number) for number, policy in enumerate(generation.policies)})
+                self._prompt_tokens += len(generation.policies[0].prompt)
+
+    def _next_that_fits(self) -> Generation | None:
+        """The next request, if there is room for it; its client is the last to be served again."""
+        with self._changed:
+            if not self._queues:
+                return None
+            client = next(iter(self._queues))
+            queue = self._queues[client]
+            generation = queue[0]
+            held = {id(running): running.tokens for running, _ in self._running.values()}
+            fits = len(self._running) + len(generation.policies) <= self.limits.running or not self._running
+            fits = fits and sum(held.values()) + generation.tokens <= self._cache_tokens
+            if not fits and not generation.cancelled:
+                return None
+            queue.popleft()
+            del self._queues[client]
+            if queue:
+                self._queues[client] = queue
+            return generation
+
+    def _step(self, loop: Loop, events: list[Event]) -> None:
+        """One pass: a token for each text."""
+        for policy, step in loop.step():
+            generation, number = self._running[id(policy)]
+            if isinstance(step, GlassError):
+                events.append(self._failed(generation, number, step))
+                ended = True
+            else:
+                events.append(Event(generation, number, step, None, time.perf_counter() - generation.submitted))
+                ended = step.finish is not None
+                if step.outcome is not None:
+                    generation.cached_tokens = max(generation.cached_tokens, step.outcome.cached_tokens)
+            with self._changed:
+                self._generated_tokens += not isinstance(step, GlassError)
+                if ended:
+                    del self._running[id(policy)]
+                    self._cached_tokens += generation.cached_tokens if number == 0 else 0
+
+    def _remove_cancelled(self, loop: Loop) -> None:
+        with self._changed:
+            cancelled = {key for key, (generation, _) in self._running.items() if generation.cancelled}
+            for key in cancelled:
+                del self._running[key]
+        for policy in loop.policies:
+            if id(policy) in cancelled:
+                loop.remove(policy)
+
+    def _run_alone(self, generation: Generation) -> None:
+        """Beams and drafts, on the thread of jobs: their passes take turns with the batch's."""
+        try:
+            executor = self._turn_taking_model.executor
+            for number, step in generate(executor, generation.policies, watch=generation.watch):
+                if generation.cancelled:
+                    return
+                self._deliver([Event(generation, number, step, None, time.perf_counter() - generation.submitted)])
+        except Exception as error:
+            self._deliver([self._failed(generation, -1, _as_glass_error(error))])
+
+    def _abandon(self, error: GlassError, waiting: bool) -> list[Event]:
+        """End all that is running, and perhaps all that waits."""
+        with self._changed:
+            generations = {id(generation): generation for generation, _ in self._running.values()}
+            self._running.clear()
+            if waiting:
+                generations.update({id(queued): queued for queue in self._queues.values() for queued in queue})
+                self._queues.clear()
+        return [self._failed(generation, -1, error) for generation in generations.values()]
+
+    def _unloading(self) -> Unavailable:
+        return Unavailable(f"{self.model.name} is being unloaded: the server is stopping, or needs its memory. Try again.")
+
+    @staticmethod
+    def _failed(generation: Generation, number: int, error: GlassError) -> Event:
+        return Event(generation, number, None, error, time.perf_counter() - generation.submitted)
+
+    # What it works with -----------------------------------------------------------------------------------------
+
+    def _policies(self, runs: Sequence[Run], look: Look) -> Iterator[Policy]:
+        """A policy for each run; where several follow one prompt, each draws by its own number."""
+        for number, run in enumerate(runs):
+            policies = self.model.policies(run.recipe, run.prompt_ids, seed=run.seed, look=look, negative=run.negative)
+            policy = policies[number % len(policies)]
+            policy.history.index = number
+            yield policy
+
+    @property
+    def _turn_taking_model(self) -> Model:
+        if not self.model.writes:
+            return self.model
+        return self.model.with_executor(TurnTakingExecutor(self.model.executor, self._turns))
+
+    @cached_property
+    def _cache_tokens(self) -> int:
+        if self.limits.cached_tokens is not None:
+            return self.limits.cached_tokens
+        size = self.model.executor.describe().cache_bytes_per_token
+        return CACHE_BYTES // size if size else CACHE_TOKENS
+
+
+def _as_glass_error(error: Exception) -> GlassError:
+    return error if isinstance(error, GlassError) else ExecutorError(f"the pass failed: {type(error).__name__}: {error}")

@@ -15,6 +15,7 @@ only.
 
 from glassformer.engine.gpu.kernels.attention import attention, attention_pattern, weighted_values
 from glassformer.engine.gpu.kernels.candidates import top_scores
+from glassformer.engine.gpu.kernels.choosing import ChoiceMode, advance, choose, choose_best
 from glassformer.engine.gpu.kernels.elementwise import activate, add, copy, embed, norm
 from glassformer.engine.gpu.kernels.matmul import matmul
 from glassformer.engine.gpu.kernels.packed_matmul import pack
@@ -31,13 +32,17 @@ from glassformer.engine.gpu.kernels.tensors import (
 __all__ = [
     "CHUNK",
     "PAGE",
+    "ChoiceMode",
     "DeviceMatrix",
     "DeviceNorm",
     "PassTensors",
     "activate",
     "add",
+    "advance",
     "attention",
     "attention_pattern",
+    "choose",
+    "choose_best",
     "copy",
     "embed",
     "float_matrix",

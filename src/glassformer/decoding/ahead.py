@@ -1,0 +1,133 @@
+"""Tokens that an executor chose ahead, as the steps that a policy would have made of the same scores.
+
+What is said of the steps is computed for all of them at once, from the records of the choices.
+
+Shapes: as in `ChoiceRecords`; a waterfall's scores are (stages, candidates).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.candidates import Candidates
+from glassformer.decoding.policy import CHOICE_RULES, Policy, Step
+from glassformer.decoding.shortlist import Ids
+from glassformer.decoding.waterfall import MODEL, Waterfall
+from glassformer.engine.protocol import NOT_CHOSEN, ChoiceRecords, ChosenTokens
+from glassformer.sites import axes
+
+STAGES = (MODEL, *CHOICE_RULES)  # the columns of a record
+Numbers = npt.NDArray[np.float64]
+
+
+class Explanation(NamedTuple):
+    """What a step carries beside its token."""
+
+    candidates: Candidates | None = None
+    logprob: float | None = None
+    entropy: float | None = None
+    waterfall: Waterfall | None = None
+
+
+@dataclass
+class TokensAhead:
+    """Tokens of a text that the executor has chosen, and that its policy has not taken yet."""
+
+    policy: Policy
+    chosen: ChosenTokens
+    draws: Numbers
+    length: int  # of the row, before the token that the next of them follows
+    last: int  # that token
+    taken: int = 0
+
+    @property
+    def left(self) -> int:
+        return len(self.chosen.ids) - self.taken
+
+    def take(self) -> Step | None:
+        """The next of them as the policy's step; None where the executor could not choose."""
+        number, records, policy = self.taken, self.chosen.records, self.policy
+        token = self.chosen.ids[number]
+        if token == NOT_CHOSEN:
+            return None
+        draw, gap = None, 0.0
+        if records is not None and policy.settings.do_sample:
+            draw, gap = float(self.draws[number]), float(records.best[number] - records.chosen[number])
+            policy.history.surprisals.append(-math.log2(records.shares[number]))
+        step = policy.accept(token, draw, gap)
+        self.length, self.last, self.taken = self.length + 1, token, number + 1
+        sites = self.chosen.sites
+        if not policy.look.depth and not sites:
+            return step
+        return Step(token, step.finish, draw, False, *self._explanations[number], sites=at_position(sites, number))
+
+    @cached_property
+    def _explanations(self) -> list[Explanation]:
+        ids = [token for token in self.chosen.ids if token != NOT_CHOSEN]
+        if self.chosen.records is None or not self.policy.look.depth:
+            return [Explanation()] * len(ids)
+        return list(explain(self.policy, ids, self.chosen.records))
+
+
+def at_position(sites: Mapping[str, Any], position: int) -> dict[str, Any] | None:
+    """What was read at each site, (1, …), at one position of a pass; what belongs to no position as a whole."""
+    values = {}
+    for site, value in sites.items():
+        names = axes(site)
+        axis = names.index("length") if "length" in names else None
+        values[site] = value[0] if axis is None else value[(0, *[slice(None)] * (axis - 1), position)]
+    return values or None
+
+
+def explain(policy: Policy, ids: Sequence[int], records: ChoiceRecords) -> Iterator[Explanation]:
+    """What a policy's look asks for, of each of these tokens."""
+    steps, look = len(ids), policy.look
+    names = (MODEL, *(name for name, _ in policy.recipe.rules))
+    stages = [STAGES.index(name) for name in names]
+    totals, weighted, in_play = (part[:steps][:, stages] for part in (records.totals, records.weighted, records.in_play))
+    # The best by the model's own scores: dividing may have made some equal that were not.
+    order = np.lexsort((records.ids[:steps], -records.scores[:steps]))[:, : look.depth]
+    first: Ids = np.take_along_axis(records.ids[:steps], order, 1)
+    scores: npt.NDArray[np.float32] = np.take_along_axis(records.scores[:steps], order, 1)
+    shown = np.count_nonzero(first >= 0, axis=1)
+    probabilities = (np.exp(scores - scores[:, :1]) / totals[:, :1]).astype(np.float32)
+    chosen_scores = records.chosen[:steps].astype(np.float32)
+    logprobs = (chosen_scores - scores[:, 0] + np.log(probabilities[:, 0])).tolist()
+    candidates = [
+        Candidates(first[step, :count], scores[step, :count], probabilities[step, :count])
+        for step, count in enumerate(shown.tolist())
+    ]
+    if not look.waterfall:
+        yield from map(Explanation, candidates, logprobs)
+        return
+
+    # The waterfall's candidates: the best, and the chosen one behind them if it is none of them.
+    chosen = np.array(ids, np.int64)[:, None]
+    lengths = shown + (first != chosen).all(1)
+    columns, positions = np.hstack((first, chosen)), np.hstack((order, np.full_like(chosen, -1)))
+    own_scores = np.hstack((scores, chosen_scores[:, None]))
+    scaled = own_scores / np.float32(policy.settings.temperature) if "temperature" in names else own_scores
+    by_stage = np.stack([own_scores if name == MODEL else scaled for name in names], axis=1)
+    by_stage[positions[:, None] >= in_play[:, :, None]] = -np.inf
+    ends = by_stage[:, -1].astype(np.float64)
+    ends = np.exp(ends - ends.max(1, keepdims=True)) / totals[:, -1:]
+    entropies = np.maximum(0.0, (np.log(totals) - weighted / totals) / math.log(2)).tolist()
+    counts = in_play.astype(np.int64).tolist()
+    for step, length in enumerate(lengths.tolist()):
+        fall = Waterfall(
+            names, columns[step, :length], by_stage[step, :, :length], tuple(counts[step]), tuple(entropies[step]),
+            ends[step, :length],
+        )  # fmt: skip
+        yield Explanation(candidates[step], logprobs[step], entropies[step][0], fall)
+
+
+def needed_draws(policy: Policy, count: int) -> Numbers:
+    """The draws of a policy's next tokens, which are none where it takes the best."""
+    return policy.history.next_draws(count) if policy.settings.do_sample else np.zeros(count)

@@ -1,0 +1,97 @@
+"""Texts by their beginnings: which of many shares the longest prefix with a new one.
+
+A radix tree whose edges are blocks of tokens, so that looking up a text costs a step for each of its blocks, however many
+texts there are. Beginnings that texts share are in it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from glassformer.engine.protocol import common_prefix
+
+BLOCK = 16  # tokens
+Value = TypeVar("Value")
+
+
+@dataclass(slots=True)
+class Node(Generic[Value]):
+    """Where texts go on after some whole blocks."""
+
+    children: dict[tuple[int, ...], Node[Value]] = field(default_factory=dict)
+    ends: list[tuple[tuple[int, ...], Value]] = field(default_factory=list)  # texts with no other whole block: their rest
+
+
+class PrefixTree(Generic[Value]):
+    """Values, each under the ids of a text.
+
+    >>> tree = PrefixTree[str]()
+    >>> tree.add([1, 2, 3], "first"); tree.add([1, 2, 4, 5], "second")
+    >>> tree.longest([1, 2, 4, 9])
+    ('second', 3)
+    """
+
+    def __init__(self) -> None:
+        self._root: Node[Value] = Node()
+        self.tokens = 0  # in all edges and rests: each shared beginning counts once
+
+    def add(self, ids: Sequence[int], value: Value) -> None:
+        node = self._root
+        blocks, rest = _blocks(ids)
+        for block in blocks:
+            if block not in node.children:
+                node.children[block] = Node()
+                self.tokens += BLOCK
+            node = node.children[block]
+        node.ends.append((rest, value))
+        self.tokens += len(rest)
+
+    def remove(self, ids: Sequence[int], value: Value) -> None:
+        """Take out a value that was added under these ids, and what only it needed."""
+        blocks, rest = _blocks(ids)
+        path = [self._root]
+        for block in blocks:
+            path.append(path[-1].children[block])
+        ends = path[-1].ends
+        del ends[next(place for place, (_, other) in enumerate(ends) if other is value)]
+        self.tokens -= len(rest)
+        for parent, block in zip(reversed(path[:-1]), reversed(blocks), strict=True):
+            child = parent.children[block]
+            if child.children or child.ends:
+                break
+            del parent.children[block]
+            self.tokens -= BLOCK
+
+    def longest(self, ids: Sequence[int]) -> tuple[Value | None, int]:
+        """A value whose ids have the longest common prefix with these, and that prefix's length; None where none has any."""
+        node, depth = self._root, 0
+        blocks, _ = _blocks(ids)
+        for block in blocks:
+            if block not in node.children:
+                break
+            node, depth = node.children[block], depth + BLOCK
+        following = tuple(ids[depth : depth + BLOCK])
+        best, length = None, -1
+        for rest, value in node.ends:
+            if (common := common_prefix(rest, following)) > length:
+                best, length = value, common
+        for block, child in node.children.items():
+            if (common := common_prefix(block, following)) > length:
+                best, length = next(_values(child)), common
+        return (None, 0) if best is None or not depth + length else (best, depth + length)
+
+
+def _blocks(ids: Sequence[int]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+    """The whole blocks of a text, and what is left."""
+    whole = len(ids) - len(ids) % BLOCK
+    return [tuple(ids[start : start + BLOCK]) for start in range(0, whole, BLOCK)], tuple(ids[whole:])
+
+
+def _values(node: Node[Value]) -> Iterator[Value]:
+    """The values at a node and behind it."""
+    while not node.ends:
+        node = next(iter(node.children.values()))
+    for _, value in node.ends:
+        yield value

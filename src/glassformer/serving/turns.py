@@ -1,0 +1,83 @@
+"""Turns: several threads use one executor, a pass each in the order in which they came."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.candidates import Candidates, top
+from glassformer.engine.checks import NOT_SCORED
+from glassformer.engine.protocol import Feed, Scores, Want
+from glassformer.engine.wrapped_executor import WrappedExecutor
+from glassformer.errors import ExecutorError
+
+
+class Turns:
+    """A lock that is given to those who wait for it in the order in which they came; Python's own gives no such promise."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tickets = 0
+        self._serving = 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            ticket = self._tickets
+            self._tickets += 1
+            self._changed.wait_for(lambda: self._serving == ticket)
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._serving += 1
+            self._changed.notify_all()
+
+
+@dataclass(frozen=True)
+class TurnTakingExecutor(WrappedExecutor):
+    """An executor whose passes take turns with those of other threads; its scores stay valid."""
+
+    turns: Turns
+
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+        with self.turns:
+            return [CopiedScores.of(scores, feed) for scores, feed in zip(self.executor.run(feeds), feeds, strict=True)]
+
+    def unembed(self, states: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        with self.turns:
+            return self.executor.unembed(states)
+
+    @property
+    def decode_ahead(self) -> None:
+        """A turn is one pass."""
+
+
+@dataclass(frozen=True)
+class CopiedScores:
+    """Scores of a pass that others have followed."""
+
+    sites: Mapping[str, Any]
+    positions: Sequence[npt.NDArray[np.float32]]
+
+    @classmethod
+    def of(cls, scores: Scores, feed: Feed) -> CopiedScores:
+        count = {Want.NONE: 0, Want.LAST: 1, Want.ALL: len(feed.ids)}[feed.want]
+        positions = [scores.host(index).copy() for index in range(-count, 0)]
+        return cls({site: _copy(value) for site, value in scores.sites.items()}, positions)
+
+    def host(self, index: int = -1) -> npt.NDArray[np.float32]:
+        if not self.positions:
+            raise ExecutorError(NOT_SCORED)
+        return self.positions[index]
+
+    def top(self, k: int, index: int = -1) -> Candidates:
+        return top(self.host(index), k)
+
+
+def _copy(value: Any) -> Any:
+    """A copy of an array of whatever library."""
+    return value.clone() if hasattr(value, "clone") else value.copy()
