@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,23 @@ def test_headers_without_an_end_are_refused(address: str) -> None:
     with connection(address) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 40_000)
         assert client.recv(4096).startswith((b"HTTP/1.1 400", b"HTTP/1.1 431"))
+
+
+def test_headers_that_are_too_large_are_refused(address: str) -> None:
+    with connection(address) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 40_000 + b"\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 400")
+
+
+def test_a_second_request_before_the_answer_ends_the_connection(app: FastAPI, address: str) -> None:
+    with connection(address) as client:
+        client.sendall(raw_request({**LONG, "stream": True}))
+        assert client.recv(4096)
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with suppress(ConnectionError):
+            while client.recv(65536):
+                pass
+    wait_until(lambda: running(app) == 0)
 
 
 def test_connections_beyond_the_limit_are_closed_at_once(address: str) -> None:
