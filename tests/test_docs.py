@@ -18,6 +18,7 @@ TOUR = ROOT / "docs" / "tour"  # run, and compared with what it shows, in tests/
 ELSEWHERE = (
     "decoding.md",
     "json.md",
+    "serving.md",
     "structure-to-api.md",
     "vocabulary-sizes.md",
     "when-it-goes-wrong.md",

@@ -27,6 +27,11 @@ KEY = "a-key-for-the-tests-alone"
 
 
 @pytest.fixture(scope="session")
+def qwen(qwen3_tokenizer: Path) -> Tokenizer:
+    return open_model(qwen3_tokenizer).tokenizer
+
+
+@pytest.fixture(scope="session")
 def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     """A BERT with MiniLM's vocabulary, but tiny inside."""
     folder = tmp_path_factory.mktemp("tiny-encoder")
@@ -35,11 +40,6 @@ def tiny_encoder(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path
         if (minilm / name).exists():
             shutil.copy(minilm / name, folder)
     return folder
-
-
-@pytest.fixture(scope="session")
-def qwen(qwen3_tokenizer: Path) -> Tokenizer:
-    return open_model(qwen3_tokenizer).tokenizer
 
 
 @pytest.fixture(scope="session")

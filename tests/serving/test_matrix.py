@@ -17,6 +17,7 @@ from glassformer.serving.http.security import OPEN_PATHS, Security
 from glassformer.serving.registry import ModelSource, Registry
 from tests.serving.conftest import KEY
 
+ONE = {"num_predict": 1}  # token
 MESSAGES = [{"role": "user", "content": "hi"}]
 
 
@@ -39,6 +40,16 @@ ROUTES = {
     ),
     "/v1/completions": ListedRoute("POST", "/v1/completions", {"model": "tiny", "prompt": "hi", "max_tokens": 1}),
     "/v1/embeddings": ListedRoute("POST", "/v1/embeddings", {"model": "encoder", "input": "hi"}),
+    "/v1/responses": ListedRoute("POST", "/v1/responses", {"model": "tiny", "input": "hi", "max_output_tokens": 1}),
+    "/v1/messages": ListedRoute("POST", "/v1/messages", {"model": "tiny", "messages": MESSAGES, "max_tokens": 1}),
+    "/v1/messages/count_tokens": ListedRoute("POST", "/v1/messages/count_tokens", {"model": "tiny", "messages": MESSAGES}),
+    "/api/chat": ListedRoute("POST", "/api/chat", {"model": "tiny", "messages": MESSAGES, "options": ONE}, ("error",)),
+    "/api/generate": ListedRoute("POST", "/api/generate", {"model": "tiny", "prompt": "hi", "options": ONE}, ("error",)),
+    "/api/embed": ListedRoute("POST", "/api/embed", {"model": "encoder", "input": "hi"}, ("error",)),
+    "/api/show": ListedRoute("POST", "/api/show", {"model": "tiny"}, ("error",)),
+    "/api/tags": ListedRoute("GET", "/api/tags", message_at=("error",)),
+    "/api/ps": ListedRoute("GET", "/api/ps", message_at=("error",)),
+    "/api/version": ListedRoute("GET", "/api/version", message_at=("error",)),
     "/v1/rerank": ListedRoute("POST", "/v1/rerank", {"model": "encoder", "query": "hi", "documents": ["hello"]}),
     "/tokenize": ListedRoute("POST", "/tokenize", {"content": "hi"}),
     "/detokenize": ListedRoute("POST", "/detokenize", {"tokens": [1, 2]}),

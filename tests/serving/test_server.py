@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,23 @@ def test_headers_without_an_end_are_refused(address: str) -> None:
         assert client.recv(4096).startswith((b"HTTP/1.1 400", b"HTTP/1.1 431"))
 
 
+def test_headers_that_are_too_large_are_refused(address: str) -> None:
+    with connection(address) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 40_000 + b"\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 400")
+
+
+def test_a_second_request_before_the_answer_ends_the_connection(app: FastAPI, address: str) -> None:
+    with connection(address) as client:
+        client.sendall(raw_request({**LONG, "stream": True}))
+        assert client.recv(4096)
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with suppress(ConnectionError):
+            while client.recv(65536):
+                pass
+    wait_until(lambda: running(app) == 0)
+
+
 def test_connections_beyond_the_limit_are_closed_at_once(address: str) -> None:
     clients = [connection(address) for _ in range(60)]
     closed = 0
@@ -122,6 +140,21 @@ def test_a_slow_reader_does_not_stall_others(address: str) -> None:
         assert quick.json()["usage"]["completion_tokens"] == 5
 
 
+def test_a_request_ends_when_its_time_is_over(sources: tuple[ModelSource, ...]) -> None:
+    app = create_app(Registry(sources, Limits(seconds=1, stop_seconds=0, new_tokens=10**6)))
+    with serving(app) as address:
+        httpx.post(f"{address}/v1/chat/completions", json={**LONG, "max_tokens": 1}, timeout=30).raise_for_status()
+        answer = httpx.post(f"{address}/v1/chat/completions", json={**LONG, "max_tokens": 10**6}, timeout=30).json()
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["choices"][0]["message"]["content"]
+        wait_until(lambda: running(app) == 0)
+        app.state.context.registry.deliver_to(lambda events: None)  # as if it waited in the queue all the time
+        late = httpx.post(f"{address}/v1/chat/completions", json=LONG, timeout=30)
+        assert late.status_code == 503
+        assert late.headers["Retry-After"] == "5"
+        assert late.json()["error"]["message"] == "the answer did not begin within 1 seconds. Try again later."
+
+
 def test_stopping_lets_a_stream_finish(sources: tuple[ModelSource, ...]) -> None:
     app = create_app(Registry(sources, Limits(stop_seconds=30)))
     text, reason = stopped_stream(app, {**LONG, "max_tokens": 150})
@@ -133,7 +166,7 @@ def test_stopping_ends_a_stream_that_takes_too_long_with_an_error_event(sources:
     app = create_app(Registry(sources, Limits(stop_seconds=0, new_tokens=10**6)))
     text, reason = stopped_stream(app, {**LONG, "max_tokens": 10**5})
     assert text
-    assert "stopping" in reason
+    assert "is being unloaded" in reason
 
 
 def stopped_stream(app: FastAPI, body: Any) -> tuple[str, str]:

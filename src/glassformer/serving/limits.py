@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, fields
 
 from glassformer.errors import SettingError
+from glassformer.serving.scheduler import SchedulerLimits
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Limits:
     running: int = 64  # texts written at once, for each model
     queued: int = 256  # requests that wait for it
     prompt_chunk: int = 512  # tokens of a prompt read in one pass, so that a long one does not stall the others
+    cached_tokens: int | None = None  # in each model's KV cache, of running texts and kept prefixes; by default 4 GiB
 
     # Of connections
     connections: int = 2048
@@ -42,8 +44,15 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value, least = getattr(self, field.name), 0 if field.name in ("top_logprobs", "queued", "stop_seconds") else 1
-            whole = field.type == "int"
+            whole = str(field.type).startswith("int")
+            if value is None and str(field.type).endswith("None"):
+                continue
             if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
                 raise SettingError(f"the limit {field.name} is {value!r}; it must be a {'whole ' if whole else ''}number.")
             if not least <= value or math.isnan(value):
                 raise SettingError(f"the limit {field.name} is {value!r}; it must be at least {least}.")
+
+    @property
+    def scheduler(self) -> SchedulerLimits:
+        """Those of each model's scheduler."""
+        return SchedulerLimits(self.running, self.queued, self.prompt_chunk, self.cached_tokens)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from glassformer.errors import ModelNotFound, QueueFull, Unavailable, did_you_mean
 from glassformer.runtime.model import Model
 from glassformer.serving.limits import Limits
-from glassformer.serving.scheduler import Event, Scheduler, SchedulerLimits
+from glassformer.serving.scheduler import Event, Scheduler
 
 Deliver = Callable[[Sequence[Event]], None]
 STOPPING = "the server is stopping, and takes no more requests."
@@ -114,7 +114,9 @@ class Registry:
                 return served
             self._make_room()
             model = source.load()
-            limits = SchedulerLimits(self.limits.running, self.limits.queued, self.limits.prompt_chunk)
+            if model.writes:
+                _ = model.executor.describe()  # its weights are read now, not by the thread of the first request
+            limits = self.limits.scheduler
             served = ServedModel(source, model, Scheduler(model, lambda events: self._deliver(events), limits), users=1)
             with self._lock:
                 closed = self._closed

@@ -17,19 +17,24 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import GlassError
-from glassformer.serving.http import monitoring, rerank, text
+from glassformer.serving.http import anthropic, monitoring, ollama, rerank, text
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, ErrorBody, problem_of
 from glassformer.serving.http.metrics import Metrics
-from glassformer.serving.http.openai import chat, completions, embeddings, errors, models
+from glassformer.serving.http.openai import chat, completions, embeddings, errors, models, responses
 from glassformer.serving.http.security import Guard, Security, error_response
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import Registry
 
 ROUTERS = (
-    models.router, chat.router, completions.router, embeddings.router, rerank.router, text.router, monitoring.router,
+    models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
+    *ollama.ROUTERS, rerank.router, text.router, monitoring.router,
 )  # fmt: skip
-DIALECTS: tuple[tuple[str, ErrorBody], ...] = (("", errors.error_body),)  # by the beginning of the path; the first that fits
+DIALECTS: tuple[tuple[str, ErrorBody], ...] = (  # by the beginning of the path; the first that fits
+    ("/v1/messages", anthropic.error_body),
+    ("/api/", ollama.error_body),
+    ("", errors.error_body),
+)
 log = logging.getLogger("glassformer")
 
 

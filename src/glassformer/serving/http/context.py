@@ -17,7 +17,7 @@ from glassformer.serving.http.metrics import Metrics
 from glassformer.serving.http.security import Security
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.limits import Limits
-from glassformer.serving.registry import Registry, ServedModel
+from glassformer.serving.registry import STOPPING, Registry, ServedModel
 from glassformer.serving.scheduler import Event, Generation
 
 T = TypeVar("T")
@@ -114,7 +114,10 @@ async def call_model(request: Request, name: str | None, job: Callable[[Model], 
     """
     context = context_of(request)
     async with context.use(name) as served:
-        result = asyncio.wrap_future(served.scheduler.call(job))
+        try:
+            result = asyncio.wrap_future(served.scheduler.call(job))
+        except RuntimeError:  # its pool of threads is closed
+            raise Unavailable(STOPPING) from None
         leaving = asyncio.ensure_future(disconnected(request.receive))
         try:
             async with asyncio.timeout(context.limits.seconds):
@@ -122,11 +125,10 @@ async def call_model(request: Request, name: str | None, job: Callable[[Model], 
         except TimeoutError:
             raise Unavailable(f"the answer was not ready within {context.limits.seconds:g} seconds.") from None
         finally:
+            result.cancel()  # which does nothing to one that is done
             leaving.cancel()
-            if not result.done():
-                result.cancel()
-        if result.cancelled():
-            raise ClientDisconnected
+        if not result.done() or result.cancelled():
+            raise ClientDisconnected if leaving.done() else Unavailable(STOPPING)
         return result.result()
 
 

@@ -37,7 +37,8 @@ class RerankRequest(BaseModel):
 @router.post("/v1/rerank")
 async def rerank(request: Request, body: RerankRequest) -> Json:
     """The documents, best first. A model with one label reads query and document together; others compare vectors."""
-    if not 0 < len(body.documents) <= (most := context_of(request).limits.inputs):
+    most = context_of(request).limits.inputs
+    if not 0 < len(body.documents) <= most:
         raise HttpError(400, f"documents has {len(body.documents)} texts; it may have from 1 to {most}.", param="documents")
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
     scores, tokens = await call_model(request, body.model, lambda model: relevance(model, body.query, texts))

@@ -14,6 +14,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -66,7 +67,7 @@ class Security:
     def check_host(self, host: str | None) -> None:
         """Refuse a name that is not ours; an address is no name, and cannot be rebound."""
         name = _host_name(host or "")
-        if name is None or not (_is_address(name) or name in self._names()):
+        if name is None or not (_is_address(name) or name in self._names):
             raise HttpError(
                 403, f"the Host {host or ''!r} is not this server's. Start it with --allow-host {name or 'NAME'}.",
                 code="host_not_allowed",
@@ -81,7 +82,7 @@ class Security:
             name = parts.hostname
         except ValueError:
             name = None
-        ours = name is not None and parts.scheme in ("http", "https") and (name in self._names() or parts.netloc == host)
+        ours = name is not None and parts.scheme in ("http", "https") and (name in self._names or parts.netloc == host)
         if not ours:
             raise HttpError(
                 403, f"pages of {origin!r} may not use this server. Start it with --allow-origin {origin}.",
@@ -99,6 +100,7 @@ class Security:
         if not hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), self.api_key.encode()):
             raise HttpError(401, "the key is not the one that this server was started with.", code="invalid_api_key")
 
+    @cached_property
     def _names(self) -> set[str]:
         names = {*LOOPBACK_NAMES, self.host.lower(), *(host.lower() for host in self.allowed_hosts)}
         return names if is_loopback(self.host) else names | {socket.gethostname().lower()}

@@ -18,7 +18,7 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from glassformer.errors import SettingError
 from glassformer.serving.http.context import ServingContext
@@ -29,12 +29,18 @@ STOP_SLACK_SECONDS = 5.0  # for the last events to be sent, after texts were end
 log = logging.getLogger("glassformer")
 
 
-def limited_protocol(limits: Limits) -> type[H11Protocol]:
-    """uvicorn's protocol, with limits on how many connections there are, and on how long one may have no request."""
+def limited_protocol(limits: Limits) -> type[HttpToolsProtocol]:
+    """uvicorn's protocol, with limits on connections, on headers' size, and on how long a connection may have no request."""
 
-    class LimitedProtocol(H11Protocol):
+    class LimitedProtocol(HttpToolsProtocol):
         waiting_since = 0.0
+        unparsed = 0  # bytes since the last request, which are headers as long as there is none
+        refused = False
         timer: asyncio.TimerHandle | None = None
+
+        @property
+        def in_progress(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -49,16 +55,45 @@ def limited_protocol(limits: Limits) -> type[H11Protocol]:
                 self.timer.cancel()
             super().connection_lost(exc)
 
+        def data_received(self, data: bytes) -> None:
+            if self.refused:
+                return
+            self.unparsed += 0 if self.in_progress else len(data)
+            super().data_received(data)
+            if not self.in_progress and self.unparsed > limits.header_bytes:
+                self._refuse()
+
+        def on_headers_complete(self) -> None:
+            self.unparsed = 0
+            if self.in_progress or sum(len(name) + len(value) for name, value in self.headers) > limits.header_bytes:
+                self._refuse()  # a request before the last was answered could outlive its client unnoticed
+            else:
+                super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            if not self.refused:
+                super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            if not self.refused:
+                super().on_message_complete()
+
         def on_response_complete(self) -> None:
             self.waiting_since = self.loop.time()
             super().on_response_complete()
+
+        def _refuse(self) -> None:
+            self.refused = True
+            if self.in_progress:
+                self.transport.abort()
+            elif not self.transport.is_closing():
+                self.send_400_response("The headers are too large.")
 
         def _check_later(self) -> None:
             self.timer = self.loop.call_later(limits.header_seconds / CHECKS, self._check)
 
         def _check(self) -> None:
-            in_progress = self.cycle is not None and not self.cycle.response_complete
-            if not in_progress and self.loop.time() - self.waiting_since >= limits.header_seconds:
+            if not self.in_progress and self.loop.time() - self.waiting_since >= limits.header_seconds:
                 self.transport.abort()
             elif not self.transport.is_closing():
                 self._check_later()
@@ -84,7 +119,7 @@ class GlassServer(uvicorn.Server):
             raise SettingError("TLS needs a certificate and its key. Pass --tls-cert and --tls-key.")
         config = uvicorn.Config(
             app, host=host, port=port, http=limited_protocol(limits), ws="none", log_config=None, access_log=False,
-            proxy_headers=False, server_header=False, h11_max_incomplete_event_size=limits.header_bytes,
+            proxy_headers=False, server_header=False,
             timeout_keep_alive=int(limits.header_seconds) or 1, ssl_certfile=tls_cert, ssl_keyfile=tls_key,
             timeout_graceful_shutdown=int(limits.stop_seconds + STOP_SLACK_SECONDS) + 1,
         )  # fmt: skip

@@ -63,7 +63,7 @@ def sampling_settings(
     """Settings for `Model.prepare`; what is None is left to the model's own settings. `others`: ENGINE_SETTINGS.
 
     Temperature 0 takes the best token each time, and what shapes a draw then has no say. Any other value draws, as do
-    several texts of one prompt, which would be equal otherwise.
+    several texts of one prompt, which would be equal otherwise: each is a run of its own.
     """
     for name, value, most in (("n", n, limits.texts), ("top_logprobs", logprobs, limits.top_logprobs)):
         if value is not None and value > most:
@@ -81,7 +81,6 @@ def sampling_settings(
     settings = {
         "max_new_tokens": limits.new_tokens if max_tokens is None else min(max_tokens, limits.new_tokens),
         "do_sample": do_sample,
-        "num_return_sequences": n if do_sample else 1,
         "seed": None if seed is None else seed % 2**64,
         "stop_strings": stop or None,
         "frequency_penalty": frequency_penalty,

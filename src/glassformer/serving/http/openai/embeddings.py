@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -25,26 +26,34 @@ async def embeddings(request: Request, body: EmbeddingRequest) -> Json:
     """A vector for each text."""
     if unknown := engine_settings(body.model_extra, NEUTRAL):
         raise HttpError(400, f"embeddings take no {min(unknown)!r}. Leave it out.", param=min(unknown))
-    inputs = as_inputs(body.input)
-    if not 0 < len(inputs) <= (most := context_of(request).limits.inputs):
-        raise HttpError(400, f"input has {len(inputs)} texts; it may have from 1 to {most}.", param="input")
-
-    def embed(model: Model) -> tuple[Any, int]:
-        check_head(EmbedTask, model)
-        task = EmbedTask(model, truncate_dim=body.dimensions, normalize=True if body.dimensions else None)
-        texts = [_text(model, value) for value in inputs]
-        tokens = sum(len(ids) for ids in model.tokenizer(texts)["input_ids"])
-        return task(texts), tokens
-
-    vectors, tokens = await call_model(request, body.model, embed)
-    if body.dimensions is not None and vectors.shape[1] < body.dimensions:
-        raise InputError(f"dimensions is {body.dimensions}; the model's vectors have {vectors.shape[1]}. Ask for fewer.")
+    vectors, tokens = await embed_inputs(request, body.model, as_inputs(body.input), body.dimensions)
     data = [
         {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
         for index, vector in enumerate(vectors)
     ]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return Json({"object": "list", "data": data, "model": body.model, "usage": usage})
+
+
+async def embed_inputs(
+    request: Request, model_name: str, inputs: Sequence[str | list[int]], dimensions: int | None
+) -> tuple[Any, int]:
+    """A vector for each input (inputs, dimensions), and how many tokens they have."""
+    most = context_of(request).limits.inputs
+    if not 0 < len(inputs) <= most:
+        raise HttpError(400, f"input has {len(inputs)} texts; it may have from 1 to {most}.", param="input")
+
+    def embed(model: Model) -> tuple[Any, int]:
+        check_head(EmbedTask, model)
+        task = EmbedTask(model, truncate_dim=dimensions, normalize=True if dimensions else None)
+        texts = [_text(model, value) for value in inputs]
+        tokens = sum(len(ids) for ids in model.tokenizer(texts)["input_ids"])
+        return task(texts), tokens
+
+    vectors, tokens = await call_model(request, model_name, embed)
+    if dimensions is not None and vectors.shape[1] < dimensions:
+        raise InputError(f"dimensions is {dimensions}; the model's vectors have {vectors.shape[1]}. Ask for fewer.")
+    return vectors, tokens
 
 
 def _text(model: Model, value: str | list[int]) -> str:

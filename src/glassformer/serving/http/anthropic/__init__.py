@@ -1,0 +1,8 @@
+"""Anthropic's Messages API."""
+
+from glassformer.serving.http.anthropic import messages
+from glassformer.serving.http.anthropic.errors import error_body
+
+ROUTERS = (messages.router,)
+
+__all__ = ["ROUTERS", "error_body"]

@@ -1,0 +1,141 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from glassformer.decoding import Finish
+from glassformer.runtime.model import Model
+from glassformer.serving.http.answers import Answer, GrowingText, chat_prompt, new_id, start_chat
+from glassformer.serving.http.anthropic.errors import error_event
+from glassformer.serving.http.anthropic.schemas import MessagesRequest, PromptRequest
+from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.errors import Json
+from glassformer.serving.http.streaming import EventStream, sse
+from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
+
+router = APIRouter(tags=["Anthropic"])
+
+
+@router.post("/v1/messages")
+async def create_message(request: Request, body: MessagesRequest) -> Response:
+    """The answer to a conversation, whole or as a stream of server-sent events."""
+    answer = await start_chat(
+        request, body.model, body.conversation(), body.settings(context_of(request).limits), tools=body.functions(),
+        tool_choice=body.choice, parallel_tool_calls=body.parallel, template=body.template_variables(),
+    )  # fmt: skip
+    if body.stream:
+        return EventStream(answer, events(answer, body.model), error_event)
+    try:
+        await answer.collect()
+        return Json(message(answer, body.model))
+    finally:
+        await answer.close()
+
+
+@router.post("/v1/messages/count_tokens")
+async def count_tokens(request: Request, body: PromptRequest) -> Json:
+    """How many tokens a request's prompt has: system, tools and the template's own words included."""
+    messages, tools, template = body.conversation(), body.functions(), body.template_variables()
+
+    def count(model: Model) -> int:
+        plain_messages, variables, _ = chat_prompt(model, messages, tools=tools, template=template)
+        return len(model.encode(plain_messages, template=variables)[1])
+
+    return Json({"input_tokens": await call_model(request, body.model, count)})
+
+
+def message(answer: Answer, model: str) -> dict[str, Any]:
+    """A whole answer."""
+    text = answer.texts[0]
+    parsed = text.message
+    content: list[dict[str, Any]] = [{"type": "text", "text": parsed.content}] if parsed.content or not parsed.calls else []
+    content += [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": json.loads(call.arguments)} for call in parsed.calls
+    ]
+    return {**_head(answer, model), "content": content, **_ending(text), "usage": usage(answer, answer.completion_tokens)}
+
+
+async def events(answer: Answer, model: str) -> AsyncGenerator[bytes]:
+    """A streamed answer: the message's head, its blocks one after another, and its end."""
+    head = {**_head(answer, model), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage(answer, 0)}
+    yield _event("message_start", message=head)
+    blocks = _Blocks()
+    async for piece in answer:
+        for delta in piece.deltas:
+            for event in blocks.add(delta):
+                yield event
+    for event in blocks.close():
+        yield event
+    yield _event("message_delta", delta=_ending(answer.texts[0]), usage=usage(answer, answer.completion_tokens))
+    yield _event("message_stop")
+
+
+class _Blocks:
+    """The content blocks of a stream: a text, or a call of a tool, each opened and closed."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._open: int | str | None = None  # the index of the open call, or 'text'
+
+    def add(self, delta: ContentDelta | ToolCallDelta) -> Iterator[bytes]:
+        if isinstance(delta, ContentDelta):
+            if self._open != "text":
+                yield from self._begin("text", {"type": "text", "text": ""})
+            yield self._delta({"type": "text_delta", "text": delta.text})
+            return
+        if self._open != delta.index:
+            yield from self._begin(delta.index, {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}})
+        if delta.arguments:
+            yield self._delta({"type": "input_json_delta", "partial_json": delta.arguments})
+
+    def close(self) -> Iterator[bytes]:
+        if self._open is not None:
+            self._open = None
+            yield _event("content_block_stop", index=self._index)
+
+    def _begin(self, which: int | str, block: dict[str, Any]) -> Iterator[bytes]:
+        yield from self.close()
+        self._open = which
+        self._index += 1
+        yield _event("content_block_start", index=self._index, content_block=block)
+
+    def _delta(self, delta: dict[str, Any]) -> bytes:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return sse({"type": kind, **fields}, kind)
+
+
+def _head(answer: Answer, model: str) -> dict[str, Any]:
+    return {"id": new_id("msg_"), "type": "message", "role": "assistant", "model": model}
+
+
+def _ending(text: GrowingText) -> dict[str, Any]:
+    """Why a text ended."""
+    stop = text.run.stop if text.finish is Finish.STOP else None
+    if text.called:
+        reason = "tool_use"
+    elif text.finish in (Finish.LENGTH, Finish.TIME):
+        reason = "max_tokens"
+    else:
+        reason = "end_turn" if stop is None else "stop_sequence"
+    return {"stop_reason": reason, "stop_sequence": stop}
+
+
+def usage(answer: Answer, output_tokens: int) -> dict[str, Any]:
+    """What was read and written; tokens that were read before are counted by themselves."""
+    cached = answer.cached_tokens
+    return {
+        "input_tokens": answer.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": output_tokens,
+    }

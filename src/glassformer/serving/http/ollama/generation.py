@@ -1,0 +1,134 @@
+"""POST /api/chat and /api/generate: answers as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from glassformer.decoding import Finish
+from glassformer.serving.http.answers import Answer, Piece, start_chat, start_completion
+from glassformer.serving.http.context import context_of
+from glassformer.serving.http.errors import Json, to_json
+from glassformer.serving.http.ollama.errors import error_line
+from glassformer.serving.http.ollama.names import registry_name
+from glassformer.serving.http.ollama.schemas import ChatRequest, GenerateRequest
+from glassformer.serving.http.streaming import EventStream
+from glassformer.serving.tool_calls import ContentDelta, ToolCall
+
+router = APIRouter(tags=["Ollama"])
+LINES = "application/x-ndjson"
+NANOSECONDS = 1_000_000_000
+EMPTY_CHAT: Mapping[str, Any] = {"message": {"role": "assistant", "content": ""}}
+EMPTY_TEXT: Mapping[str, Any] = {"response": ""}
+
+
+@router.post("/api/chat")
+async def chat(request: Request, body: ChatRequest) -> Response:
+    """The answer to a conversation; without one, the model is loaded."""
+    name = registry_name(request, body.model)
+    if not body.messages:
+        return await _load(request, name, body.model, EMPTY_CHAT)
+    answer = await start_chat(
+        request, name, body.conversation(), body.settings(context_of(request).limits), tools=body.functions(),
+        template=body.template_variables(),
+    )  # fmt: skip
+    if body.stream:
+        return EventStream(answer, lines(answer, body.model, chat_delta(answer), EMPTY_CHAT), error_line, LINES)
+    try:
+        await answer.collect()
+        parsed = answer.texts[0].message
+        return Json({**head(body.model), "message": chat_message(parsed.content, parsed.calls), **ending(answer)})
+    finally:
+        await answer.close()
+
+
+@router.post("/api/generate")
+async def generate(request: Request, body: GenerateRequest) -> Response:
+    """What follows a prompt, through the chat template unless it is raw; without one, the model is loaded."""
+    name = registry_name(request, body.model)
+    body.check()
+    if not body.prompt:
+        return await _load(request, name, body.model, EMPTY_TEXT)
+    settings = body.settings(context_of(request).limits)
+    if body.raw:
+        answer = await start_completion(request, name, [body.prompt], settings)
+    else:
+        answer = await start_chat(request, name, body.conversation(), settings, template=body.template_variables())
+    if body.stream:
+        return EventStream(answer, lines(answer, body.model, text_delta, EMPTY_TEXT), error_line, LINES)
+    try:
+        await answer.collect()
+        return Json({**head(body.model), "response": answer.texts[0].text, **ending(answer)})
+    finally:
+        await answer.close()
+
+
+async def _load(request: Request, name: str, model: str, empty: Mapping[str, Any]) -> Response:
+    async with context_of(request).use(name):
+        return Json({**head(model), **empty, "done": True, "done_reason": "load"})
+
+
+async def lines(
+    answer: Answer, model: str, fields: Callable[[Piece], dict[str, Any] | None], empty: Mapping[str, Any]
+) -> AsyncGenerator[bytes]:
+    """A streamed answer: a line for each piece that adds something, which `fields` says, and a last one that counts."""
+    async for piece in answer:
+        if (content := fields(piece)) is not None:
+            yield to_json({**head(model), **content, "done": False}) + b"\n"
+    yield to_json({**head(model), **empty, **ending(answer)}) + b"\n"
+
+
+def text_delta(piece: Piece) -> dict[str, Any] | None:
+    return {"response": piece.text} if piece.text else None
+
+
+def chat_delta(answer: Answer) -> Callable[[Piece], dict[str, Any] | None]:
+    """What a piece adds to a chat: content as it comes, calls of tools when they are whole."""
+    sent = 0
+
+    def fields(piece: Piece) -> dict[str, Any] | None:
+        nonlocal sent
+        content = "".join(delta.text for delta in piece.deltas if isinstance(delta, ContentDelta))
+        calls = answer.texts[0].message.calls[sent:]
+        message = chat_message(content, calls, sent)
+        sent += len(calls)
+        return {"message": message} if content or calls else None
+
+    return fields
+
+
+def chat_message(content: str, calls: tuple[ToolCall, ...] = (), first: int = 0) -> dict[str, Any]:
+    """`first`: the index of the first of these calls in the whole answer."""
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "function": {"index": index, "name": call.name, "arguments": json.loads(call.arguments)}}
+            for index, call in enumerate(calls, first)
+        ]
+    return message
+
+
+def head(model: str) -> dict[str, Any]:
+    return {"model": model, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+
+
+def ending(answer: Answer) -> dict[str, Any]:
+    """Why an answer ended, its tokens, and its nanoseconds."""
+    text = answer.texts[0]
+    first, total = (int(seconds * NANOSECONDS) for seconds in (text.run.seconds_to_first, text.run.seconds))
+    return {
+        "done": True,
+        "done_reason": "length" if text.finish in (Finish.LENGTH, Finish.TIME) else "stop",
+        "total_duration": total,
+        "load_duration": 0,
+        "prompt_eval_count": answer.prompt_tokens,
+        "prompt_eval_duration": first,
+        "eval_count": answer.completion_tokens,
+        "eval_duration": total - first,
+    }

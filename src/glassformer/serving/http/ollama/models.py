@@ -1,0 +1,152 @@
+"""GET /api/tags, /api/ps, /api/version and POST /api/show, /api/embed: what Ollama's clients ask before they chat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+
+from glassformer.runtime.model import Model
+from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.ollama.names import LATEST, registry_name
+from glassformer.serving.http.ollama.schemas import EmbedRequest, ShowRequest
+from glassformer.serving.http.openai.embeddings import embed_inputs
+from glassformer.serving.registry import ModelSource, ServedModel
+from glassformer.serving.tool_calls import ToolCallFormat
+
+router = APIRouter(tags=["Ollama"])
+API_VERSION = "0.12.6"  # of Ollama: clients ask whether it has what they need
+
+
+@router.get("/api/version")
+async def version() -> Json:
+    """Which version of Ollama's API is spoken."""
+    return Json({"version": API_VERSION})
+
+
+@router.get("/api/tags")
+async def list_models(request: Request) -> Json:
+    """The models by name and alias."""
+    registry = context_of(request).registry
+    loaded = registry.served()
+    return Json({
+        "models": [
+            {**_entry(source, name, loaded.get(source.name)), "modified_at": _time(source.created)}
+            for source in registry.sources.values()
+            for name in (source.name, *source.aliases)
+        ]
+    })  # fmt: skip
+
+
+@router.get("/api/ps")
+async def list_loaded_models(request: Request) -> Json:
+    """The models that are loaded, and when they will be unloaded if nobody uses them."""
+    context = context_of(request)
+    now, idle = time.time(), context.limits.idle_seconds
+    return Json({
+        "models": [
+            {
+                **_entry(served.source, served.name, served),
+                "expires_at": _time(now + idle - (time.monotonic() - served.last_used)),
+                "size_vram": 0,
+                "context_length": served.model.config.context,
+            }
+            for served in context.registry.served().values()
+        ]
+    })  # fmt: skip
+
+
+@router.post("/api/show")
+async def show_model(request: Request, body: ShowRequest) -> Json:
+    """What a model is: its template, its sizes and what it can do. Loads it if need be."""
+    if not (body.model or body.name):
+        raise HttpError(400, "model is missing. Name one of GET /api/tags.", param="model")
+    return Json(await call_model(request, registry_name(request, body.model or body.name), description))
+
+
+def description(model: Model) -> dict[str, Any]:
+    template = model.tokenizer.chat_template
+    template = template.get("default", "") if isinstance(template, Mapping) else template or ""
+    family = model.config.model_type
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "license": "",
+        "template": template,
+        "details": _details(model),
+        "model_info": {
+            "general.architecture": family,
+            "general.parameter_count": model.blueprint.parameters,
+            f"{family}.context_length": model.config.context,
+            f"{family}.embedding_length": model.config.hidden_size,
+            f"{family}.block_count": model.blueprint.blocks,
+        },
+        "capabilities": capabilities(model),
+    }
+
+
+def capabilities(model: Model) -> list[str]:
+    if not model.writes:
+        return ["embedding"]
+    return ["completion", *(["tools"] if ToolCallFormat.of(model.tokenizer) is not None else [])]
+
+
+@router.post("/api/embed")
+async def embed(request: Request, body: EmbedRequest) -> Json:
+    """A vector of length 1 for each text."""
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    began = time.perf_counter()
+    vectors, tokens = await embed_inputs(request, registry_name(request, body.model), texts, body.dimensions)
+    duration = int((time.perf_counter() - began) * 1e9)
+    return Json({
+        "model": body.model, "embeddings": vectors.tolist(), "total_duration": duration, "load_duration": 0,
+        "prompt_eval_count": tokens,
+    })  # fmt: skip
+
+
+def _entry(source: ModelSource, name: str, served: ServedModel | None) -> dict[str, Any]:
+    """A model in a list; what is only known of a loaded one is left empty."""
+    tagged = name if ":" in name else name + LATEST
+    return {
+        "name": tagged,
+        "model": tagged,
+        "size": 0 if served is None else sum(_sizes(served.model)),
+        "digest": sha256(source.name.encode()).hexdigest(),
+        "details": _details(None if served is None else served.model),
+    }
+
+
+def _sizes(model: Model) -> list[int]:
+    tensors: Any = getattr(model.opened, "tensors", {})
+    return [tensor.size for tensor in tensors.values()]
+
+
+def _details(model: Model | None) -> dict[str, Any]:
+    family = "" if model is None else model.config.model_type
+    return {
+        "parent_model": "",
+        "format": "",
+        "family": family,
+        "families": [family] if family else [],
+        "parameter_size": "" if model is None else _count(model.blueprint.parameters),
+        "quantization_level": "",
+    }
+
+
+def _count(parameters: int) -> str:
+    """A number of parameters as people write it.
+
+    >>> _count(134_515_008), _count(1_540_000_000)
+    ('134.5M', '1.5B')
+    """
+    return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,334 @@
+"""POST /v1/responses, without a state: nothing is kept between two requests, so each brings its whole conversation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from glassformer.decoding import Finish
+from glassformer.errors import InputError, SettingError
+from glassformer.serving.http.answers import Answer, new_id, start_chat
+from glassformer.serving.http.context import context_of
+from glassformer.serving.http.errors import Json, Problem
+from glassformer.serving.http.openai.errors import error_body
+from glassformer.serving.http.openai.schemas import NEUTRAL, ApiRequest
+from glassformer.serving.http.settings import engine_settings, sampling_settings
+from glassformer.serving.http.streaming import EventStream, sse
+from glassformer.serving.limits import Limits
+from glassformer.serving.tool_calls import ContentDelta, ToolCallDelta
+
+router = APIRouter(tags=["OpenAI"])
+ALSO_NEUTRAL = (*NEUTRAL, "include", "max_tool_calls", "stream_options", "prompt_cache_options")
+TEXT_PARTS = ("input_text", "output_text", "text")
+
+
+class FunctionTool(BaseModel):
+    type: Literal["function"]
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def as_function(self) -> dict[str, Any]:
+        return {"type": "function", "function": self.model_dump(exclude={"type", "strict"}, exclude_none=True)}
+
+
+class NamedFunction(BaseModel):
+    type: Literal["function"]
+    name: str
+
+
+class TextFormat(BaseModel):
+    model_config = ConfigDict(protected_namespaces=())
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    description: str | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(BaseModel):
+    format: TextFormat = Field(default_factory=TextFormat)
+    verbosity: str | None = None
+
+
+class Reasoning(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    effort: str | None = None
+
+
+class ResponsesRequest(ApiRequest):
+    """POST /v1/responses"""
+
+    model: str
+    input: str | Annotated[list[dict[str, Any]], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: Reasoning | None = None
+    stream: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    prompt: Any = None
+    top_logprobs: int | None = None
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The input as messages, those of calls and their results included."""
+        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        messages = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        for number, item in enumerate(items):
+            _add_item(messages, item, f"input item {number}")
+        return messages
+
+    def functions(self) -> list[dict[str, Any]]:
+        return [tool.as_function() for tool in self.tools or []]
+
+    @property
+    def choice(self) -> str:
+        return self.tool_choice.name if isinstance(self.tool_choice, NamedFunction) else self.tool_choice or "auto"
+
+    def settings(self, limits: Limits) -> dict[str, Any]:
+        stateless = "nothing is kept between requests. Send the whole conversation as input."
+        self.refuse("previous_response_id", "conversation", "prompt", reason=stateless)
+        self.refuse("background", reason="answers come with their requests. Leave it out.")
+        self.refuse("top_logprobs", reason="ask /v1/chat/completions for log-probabilities.")
+        if self.truncation == "auto":
+            raise SettingError("truncation cannot be 'auto': a prompt that does not fit is refused. Leave it out.")
+        extra = engine_settings(self.model_extra, ALSO_NEUTRAL)
+        shape = TextFormat() if self.text is None else self.text.format
+        if shape.type == "json_object":
+            extra["json_schema"] = {"type": "object"}
+        elif shape.type == "json_schema":
+            if shape.json_schema is None:
+                raise SettingError("text.format of type json_schema needs a schema.")
+            extra["json_schema"] = shape.json_schema
+        return sampling_settings(
+            limits, max_tokens=self.max_output_tokens, temperature=self.temperature, top_p=self.top_p or None, **extra
+        )
+
+    def template_variables(self) -> dict[str, Any]:
+        effort = None if self.reasoning is None else self.reasoning.effort
+        return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort not in ("none", "minimal")}
+
+
+def _add_item(messages: list[dict[str, Any]], item: Mapping[str, Any], where: str) -> None:
+    """Put an item of the input behind the messages before it."""
+    match item.get("type", "message"):
+        case "message":
+            role = item.get("role")
+            if role not in ("system", "developer", "user", "assistant"):
+                raise InputError(f"{where} has the role {role!r}. Use 'system', 'developer', 'user' or 'assistant'.")
+            messages.append({"role": role, "content": _content(item.get("content"), where)})
+        case "function_call":
+            function = {"name": _text(item, "name", where), "arguments": _text(item, "arguments", where)}
+            call = {"id": _text(item, "call_id", where), "type": "function", "function": function}
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            messages[-1].setdefault("tool_calls", []).append(call)
+        case "function_call_output":
+            call_id = _text(item, "call_id", where)
+            calls = (call for message in messages for call in message.get("tool_calls", ()))
+            name = next((call["function"]["name"] for call in calls if call["id"] == call_id), None)
+            result = {"role": "tool", "tool_call_id": call_id, "content": _content(item.get("output"), where)}
+            messages.append(result if name is None else {**result, "name": name})
+        case "reasoning":  # templates leave earlier thoughts out
+            pass
+        case kind:
+            raise InputError(f"{where} is of type {kind!r}, which cannot be honoured. Leave it out.")
+
+
+def _text(item: Mapping[str, Any], name: str, where: str) -> str:
+    if not isinstance(text := item.get(name), str):
+        raise InputError(f"{where} has no text as its {name!r}. Add one.")
+    return text
+
+
+def _content(content: Any, where: str) -> Any:
+    """A text, or parts of text as messages have them."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
+        raise InputError(f"{where} has no content that is a text or a list of parts.")
+    return [{**part, "type": "text"} if part.get("type") in TEXT_PARTS else part for part in content]
+
+
+@router.post("/v1/responses")
+async def create_response(request: Request, body: ResponsesRequest) -> Response:
+    """The answer to an input, whole or as a stream of server-sent events."""
+    settings, parallel = body.settings(context_of(request).limits), body.parallel_tool_calls is not False
+    answer = await start_chat(
+        request, body.model, body.messages(), settings, tools=body.functions(), tool_choice=body.choice,
+        parallel_tool_calls=parallel, template=body.template_variables(),
+    )  # fmt: skip
+    if body.stream:
+        stream = ResponseStream(answer, body)
+        return EventStream(answer, stream.events(), stream.failed)
+    try:
+        await answer.collect()
+        parsed, status = answer.texts[0].message, _status(answer)
+        output = [message_item(new_id("msg_"), parsed.content, status)] if parsed.content or not parsed.calls else []
+        output += [call_item(new_id("fc_"), call.id, call.name, call.arguments, "completed") for call in parsed.calls]
+        return Json(response_body(new_id("resp_"), answer, body, status, output))
+    finally:
+        await answer.close()
+
+
+def message_item(item_id: str, text: str, status: str) -> dict[str, Any]:
+    return {"type": "message", "id": item_id, "status": status, "role": "assistant", "content": [text_part(text)]}
+
+
+def text_part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def call_item(item_id: str, call_id: str, name: str, arguments: str, status: str) -> dict[str, Any]:
+    return {
+        "type": "function_call", "id": item_id, "call_id": call_id, "name": name, "arguments": arguments, "status": status,
+    }  # fmt: skip
+
+
+def response_body(
+    response_id: str, answer: Answer, body: ResponsesRequest, status: str, output: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A response object, finished or not."""
+    choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedFunction) else body.tool_choice or "auto"
+    text = TextOptions() if body.text is None else body.text
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": answer.created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "metadata": (body.model_extra or {}).get("metadata") or {},
+        "model": body.model,
+        "output": output,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "reasoning": {"effort": None if body.reasoning is None else body.reasoning.effort, "summary": None},
+        "store": False,
+        "temperature": body.temperature,
+        "text": text.model_dump(by_alias=True, exclude_none=True),
+        "tool_choice": choice,
+        "tools": [tool.model_dump() for tool in body.tools or []],
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "usage": None if status == "in_progress" else usage(answer),
+    }
+
+
+def usage(answer: Answer) -> dict[str, Any]:
+    return {
+        "input_tokens": answer.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": answer.cached_tokens},
+        "output_tokens": answer.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+    }
+
+
+def _status(answer: Answer) -> str:
+    return "incomplete" if answer.texts[0].finish in (Finish.LENGTH, Finish.TIME) else "completed"
+
+
+class ResponseStream:
+    """A streamed response: its output items as they grow, each event numbered."""
+
+    def __init__(self, answer: Answer, body: ResponsesRequest) -> None:
+        self._answer, self._body, self._id = answer, body, new_id("resp_")
+        self._output: list[dict[str, Any]] = []
+        self._open: int | str | None = None  # the index of the open call, or 'text'
+        self._number = 0
+
+    async def events(self) -> AsyncGenerator[bytes]:
+        for kind in ("response.created", "response.in_progress"):
+            yield self._event(kind, response=self._response("in_progress"))
+        async for piece in self._answer:
+            for delta in piece.deltas:
+                for event in self._add(delta):
+                    yield event
+        if not self._output:
+            for event in self._add(ContentDelta("")):
+                yield event
+        status = _status(self._answer)
+        for event in self._close("completed" if self._answer.texts[0].called else status):
+            yield event
+        yield self._event(f"response.{status}", response=self._response(status))
+
+    def failed(self, problem: Problem) -> bytes:
+        """The last event of a stream that failed."""
+        error = {"code": problem.code or "server_error", "message": problem.message}
+        failed = {**self._response("failed"), "error": error}
+        return self._event("response.failed", response=failed) + sse(
+            {"type": "error", "sequence_number": self._number, **error_body(problem)["error"]}, "error"
+        )
+
+    def _response(self, status: str) -> dict[str, Any]:
+        return response_body(self._id, self._answer, self._body, status, list(self._output))
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        event = sse({"type": kind, "sequence_number": self._number, **fields}, kind)
+        self._number += 1
+        return event
+
+    def _add(self, delta: ContentDelta | ToolCallDelta) -> Iterator[bytes]:
+        which = "text" if isinstance(delta, ContentDelta) else delta.index
+        if self._open != which:
+            yield from self._close("completed")
+            self._open = which
+            yield from self._begin(delta)
+        item, place = self._output[-1], self._place()
+        if isinstance(delta, ToolCallDelta):
+            item["arguments"] += delta.arguments
+            if delta.arguments:
+                yield self._event("response.function_call_arguments.delta", **place, delta=delta.arguments)
+        elif delta.text:
+            item["content"][0]["text"] += delta.text
+            yield self._event("response.output_text.delta", **place, content_index=0, delta=delta.text, logprobs=[])
+
+    def _begin(self, delta: ContentDelta | ToolCallDelta) -> Iterator[bytes]:
+        index = len(self._output)
+        if isinstance(delta, ToolCallDelta):
+            item = call_item(new_id("fc_"), delta.id, delta.name or "", "", "in_progress")
+            self._output.append(item)
+            yield self._event("response.output_item.added", output_index=index, item=item)
+            return
+        item = message_item(new_id("msg_"), "", "in_progress")
+        self._output.append(item)
+        yield self._event("response.output_item.added", output_index=index, item={**item, "content": []})
+        yield self._event("response.content_part.added", **self._place(), content_index=0, part=text_part(""))
+
+    def _close(self, status: str) -> Iterator[bytes]:
+        if self._open is None:
+            return
+        self._open = None
+        item, place = self._output[-1], self._place()
+        item["status"] = status
+        if item["type"] == "function_call":
+            done = {"name": item["name"], "arguments": item["arguments"]}
+            yield self._event("response.function_call_arguments.done", **place, **done)
+        else:
+            part = item["content"][0]
+            yield self._event("response.output_text.done", **place, content_index=0, text=part["text"], logprobs=[])
+            yield self._event("response.content_part.done", **place, content_index=0, part=part)
+        yield self._event("response.output_item.done", output_index=place["output_index"], item=item)
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._output[-1]["id"], "output_index": len(self._output) - 1}
