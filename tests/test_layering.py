@@ -45,6 +45,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "compat": {"opened", "decoding", "engine", *MODELS, *TORCH},
     "runtime": {"compat", "observe", "views", "page", "opened", "quantize", "decoding", "engine", *MODELS},
     "tasks": {"runtime", "opened", "decoding", *MODELS},
+    "jobs": {"tasks", "runtime", "decoding", "text", "checkpoint", "page"},
     "scratch": {"compat"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -53,7 +54,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
     "engine.protocol", "engine.lowering", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading",
-    "observe.compare", "observe.verification", "runtime", "tasks", "cli.app",
+    "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "cli.app",
 )  # fmt: skip
 
 

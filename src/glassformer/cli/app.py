@@ -12,7 +12,7 @@ from glassformer.cli.command import VerbGroup, command
 from glassformer.errors import spelled_by
 
 VERBS = {  # a module of this package each, and what its help begins with
-    "run": "Answer a prompt, streaming the answer.",
+    "run": "Answer a prompt, streaming the answer; or each row of a file.",
     "chat": "Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves.",
     "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",
     "look": "Show how a text becomes the next token: prompt, ids, every shape, logits, the choice, and the cost.",
