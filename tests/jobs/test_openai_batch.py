@@ -40,13 +40,16 @@ def body_of(row: dict[str, Any]) -> dict[str, Any]:
 
 def test_chat_completions(tmp_path: Path) -> None:
     parts = [{"role": "user", "content": [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]}]
-    plain, in_parts, several, scored, stopped = run(
+    led = [{"role": "developer", "content": "Be brief."}, *MESSAGES]
+    plain, in_parts, several, scored, stopped, developer, pair = run(
         tmp_path,
         request("plain", temperature=0, top_p=0.9, max_tokens=6, user="me"),
         request("parts", messages=parts, max_completion_tokens=6),
         request("several", n=2, temperature=1.5, seed=4, max_tokens=6, stop=None),
         request("scored", logprobs=True, top_logprobs=2, max_tokens=6),
         request("stopped", stop=[chat_model().chat("hi", max_new_tokens=6)[-1]], max_tokens=50),
+        request("developer", messages=led, max_tokens=6),
+        request("pair", n=2, max_tokens=6),
     )
     body = body_of(plain)
     completion = ChatCompletion.model_validate(body, strict=True)
@@ -66,6 +69,9 @@ def test_chat_completions(tmp_path: Path) -> None:
     assert [len(token.top_logprobs) for token in logprobs.content] == [2] * 6
     assert logprobs.content[0].logprob == pytest.approx(logprobs.content[0].top_logprobs[0].logprob)
     assert body_of(stopped)["choices"][0]["finish_reason"] == "stop"
+    assert len({choice["message"]["content"] for choice in body_of(pair)["choices"]}) == 2
+    instructed = chat_model().chat("hi", system="Be brief.", max_new_tokens=6)
+    assert body_of(developer)["choices"][0]["message"]["content"] == instructed
     assert len({row["id"] for row in (plain, in_parts, several, scored, stopped)}) == 5
 
 

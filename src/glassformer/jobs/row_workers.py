@@ -94,7 +94,9 @@ class TextWorker(RowWorker):
         for name in ("num_return_sequences", "num_beams"):
             if isinstance(count := request.keywords.get(name), int) and count > MAX_TEXTS:
                 raise InputError(f"{name} is {count}; a row can have {MAX_TEXTS} texts at most. Use several rows.")
-        keywords = {"seed": row_seed(self.seed, row.id), **self.keywords, **request.keywords}
+        keywords = {**self.keywords, **request.keywords}
+        if keywords.get("seed") is None:
+            keywords["seed"] = row_seed(self.seed, row.id)
         with spelled_by(json_spelling):
             if request.is_ids:
                 options = PromptOptions.__annotations__.keys() - request.keywords.keys()

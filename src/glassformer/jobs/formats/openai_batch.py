@@ -196,7 +196,8 @@ def _common_settings(body: Mapping[str, Any], own: Sequence[str]) -> dict[str, A
     if fields.get("temperature") == 0:  # the best token each time, so that top_p changes nothing
         return {**settings, "do_sample": False}
     sampling: dict[str, Any] = {name: fields[name] for name in ("temperature", "top_p") if name in fields}
-    return {**settings, **sampling, "do_sample": True} if sampling else settings
+    draws = sampling or fields.get("n", 1) != 1  # several texts of one prompt would be equal otherwise
+    return {**settings, **sampling, "do_sample": True} if draws else settings
 
 
 def _refuse_unknown(body: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -232,8 +233,11 @@ def _json_settings(response_format: Any) -> dict[str, Any]:
 
 
 def _plain_message(message: Any) -> Any:
-    """A message whose content is text: its parts of text joined."""
-    content = message.get("content") if isinstance(message, Mapping) else None
+    """A message whose content is text, its parts joined, and whose role templates know: a developer's is the system's."""
+    if not isinstance(message, Mapping):
+        return message
+    message = {**message, "role": "system"} if message.get("role") == "developer" else message
+    content = message.get("content")
     if not isinstance(content, list):
         return message
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content]
