@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOUR = ROOT / "docs" / "tour"  # run, and compared with what it shows, in tests/docs/test_tour.py
 ELSEWHERE = (
+    "batch-jobs.md",
     "decoding.md",
     "json.md",
     "serving.md",

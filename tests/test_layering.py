@@ -46,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "runtime": {"compat", "observe", "views", "page", "opened", "quantize", "decoding", "engine", *MODELS},
     "tasks": {"runtime", "opened", "decoding", *MODELS},
     "serving": {"tasks", "runtime", "observe", "views", "opened", "decoding", "engine", *MODELS},
+    "jobs": {"tasks", "runtime", "decoding", "text", "checkpoint", "page"},
     "scratch": {"compat"},
     "cli": {"*"},
     "__init__": {"*"},
@@ -54,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
     "engine.protocol", "engine.lowering", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading",
-    "observe.compare", "observe.verification", "runtime", "tasks", "serving.registry", "cli.app",
+    "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "serving.registry", "cli.app",
 )  # fmt: skip
 
 

@@ -437,6 +437,55 @@ def receipt(folder: Path) -> Target:
     return json_file_target(folder, "run.json", [seed], lambda path: model.replay(path / "run.json"))
 
 
+def job_row(folder: Path) -> Target:
+    """A row of a batch job, ours or OpenAI's, and its answer."""
+    import glassformer
+    from glassformer.errors import GlassError
+    from glassformer.jobs.formats.openai_batch import OpenAIBatch
+    from glassformer.jobs.formats.plain_rows import PlainRows
+    from glassformer.jobs.formats.row_format import Row, RowFormat
+    from glassformer.jobs.row_workers import TextWorker
+
+    model = glassformer.load(write_llama(folder), executor="cpu")
+    ours, openai = PlainRows(), OpenAIBatch("x", model.tokenizer, 0)
+
+    def read(raw: Any) -> str:
+        row_format: RowFormat = openai if openai.recognizes(raw) else ours
+        row = Row(0, row_format.id_of(raw) or 0, raw)
+        worker = TextWorker(model, row_format, {"max_new_tokens": 2}, 1, 4, lambda count: None)
+        ((_, answer),) = worker.answers([row], ())
+        if isinstance(answer, GlassError):
+            json.dumps(row_format.error_answer(row, answer))
+            raise answer
+        return json.dumps(answer.output)
+
+    body = {"messages": MESSAGES[:2], "max_tokens": 2, "temperature": 0.8, "top_p": 0.9, "n": 2, "stop": ["x"], "seed": 7,
+            "logit_bias": {"7": 1}, "logprobs": True, "top_logprobs": 2, "frequency_penalty": 0.1}  # fmt: skip
+    seeds = [
+        {
+            "id": "a",
+            "prompt": TEXT,
+            "max_new_tokens": 2,
+            "do_sample": True,
+            "temperature": 0.8,
+            "metadata": [1],
+            "raw": True,
+        },
+        {
+            "messages": MESSAGES,
+            "system": None,
+            "template": {},
+            "num_return_sequences": 1,
+            "logprobs": 1,
+            "stop_strings": ["x"],
+        },
+        {"ids": [1, 5, 9], "num_beams": 2, "min_new_tokens": 1},
+        {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body},
+        {"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": [1, 5], "logprobs": 1}},
+    ]
+    return json_target(seeds, read)
+
+
 def json_schema(folder: Path) -> Target:
     import glassformer
 
@@ -465,6 +514,6 @@ TARGETS: dict[str, Callable[[Path], Target]] = {
     for target in (
         config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
         gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
-        receipt, json_schema, screen,
+        receipt, job_row, json_schema, screen,
     )
 }  # fmt: skip

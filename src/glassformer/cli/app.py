@@ -12,7 +12,7 @@ from glassformer.cli.command import VerbGroup, command
 from glassformer.errors import spelled_by
 
 VERBS = {  # a module of this package each, and what its help begins with
-    "run": "Answer a prompt, streaming the answer.",
+    "run": "Answer a prompt, streaming the answer; or each row of a file.",
     "chat": "Chat with a model. Each line is a message; /help lists the commands, Ctrl-D leaves.",
     "serve": "Serve models over HTTP: OpenAI's API and others, for many clients at once.",
     "task": "Classify, extract, fill, translate, compare: a task over texts, files or stdin.",

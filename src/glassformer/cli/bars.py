@@ -54,6 +54,36 @@ def counter_bar(what: str) -> Iterator[Progress]:
 
 
 @contextmanager
+def job_bar(what: str) -> Iterator[Callable[[int, int, int, int], None]]:
+    """A bar for a job, on a terminal: rows, those that failed, and tokens per second; told (rows, total, failed, tokens)."""
+    if not sys.stderr.isatty():
+        yield lambda rows, total, failed, tokens: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rows{task.fields[about]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(escape_control(what), total=None, about="")
+        started: float | None = None
+
+        def show(rows: int, total: int, failed: int, tokens: int) -> None:
+            nonlocal started
+            started = time.perf_counter() if started is None else started
+            rate = tokens / max(time.perf_counter() - started, 1e-9)
+            about = (f", {failed:,} failed" if failed else "") + (f" · {rate:,.0f} tokens/s" if tokens else "")
+            bar.update(task, completed=rows, total=total, about=about)
+
+        yield show
+
+
+@contextmanager
 def download_bar() -> Iterator[NamedProgress]:
     """A bar for each thing that is fetched or packed, once it begins; off a terminal, a line each."""
     bar: Any = None  # made when there is something to show: its import takes longer than a model takes to open

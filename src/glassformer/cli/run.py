@@ -1,4 +1,4 @@
-"""`glass run`: the answer to one prompt, streamed."""
+"""`glass run`: the answer to one prompt, streamed; or to each row of a file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from glassformer.cli import bars, common, settings
+from glassformer.cli.batch import BATCH_GROUP, BatchGroup, run_batch
 from glassformer.cli.command import option
 from glassformer.cli.options import (
     CHANGEABLE_MODEL_GROUP,
@@ -27,7 +28,6 @@ from glassformer.errors import ExecutorError, InputError, SettingError
 from glassformer.page.format import pluralize
 
 if TYPE_CHECKING:
-    from glassformer.decoding import Step
     from glassformer.engine.protocol import Description
     from glassformer.runtime.model import Model
     from glassformer.runtime.run import Run
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 REPLAY_ONLY = "--replay takes the model and all settings from the file. Leave the other options out."
 EXAMPLE = (
     'Example: glass run "What is the capital of France?"   ·   echo "Once upon a time" | glass run --raw -n 40   ·   '
-    'cat README.md | glass run "Summarize in one sentence:"'
+    'cat README.md | glass run "Summarize in one sentence:"   ·   glass run --file in.jsonl --out out.jsonl'
 )
 
 
@@ -56,20 +56,30 @@ def run(
     replay: Annotated[
         Path | None, option("--replay", metavar="FILE", help="Generate a saved run again, and compare the tokens.")
     ] = None,
+    batch: BatchGroup = BATCH_GROUP,
 ) -> None:
-    """Answer a prompt, streaming the answer."""
+    """Answer a prompt, streaming the answer; or each row of a file."""
     if replay is not None:
         constraints = {"stop": stop, "schema": schema, "regex": regex, "choice": choice, "change": model_options.change}
         if prompt is not None:
             raise SettingError("--replay takes its prompt from the file. Leave the prompt out.")
         if settings.drop_unset(**asdict(generation), **constraints):
             raise SettingError(REPLAY_ONLY)
+        if batch != BATCH_GROUP:
+            raise SettingError(REPLAY_ONLY)
         replay_saved(replay, model_options, as_json)
         return
-    text = read_prompt(prompt)
+    in_batch = batch != BATCH_GROUP
+    if in_batch:
+        check_batch(batch, prompt, why=why, save=save)
+    text = "" if in_batch else read_prompt(prompt)
     constraints = {"json_schema": common.json_or_file(schema, "--schema"), "regex": regex, "choices": choice}
-    chosen = generation.settings(as_json=as_json, stop_strings=stop, **constraints)
+    chosen = generation.settings(as_json=as_json or in_batch, stop_strings=stop, **constraints)
     model = model_options.load()
+    if batch.file is not None and batch.out is not None:
+        keywords = {name: value for name, value in prompt_options.keywords().items() if value not in (None, False, {})}
+        run_batch(model, batch.file, batch.out, batch.batch_size, as_json=as_json, **keywords, **chosen)
+        return
     prepared = model.prepare(text, **prompt_options.keywords(), **chosen)
     with bars.spinner(f"loading {model_options.model}"):
         about = model.executor.describe()
@@ -97,6 +107,16 @@ def run(
     common.note(footer(prepared, about, prompt_options.raw))
     if interrupted:
         raise click.exceptions.Exit(130)
+
+
+def check_batch(batch: BatchGroup, prompt: str | None, *, why: bool, save: Path | None) -> None:
+    """Refuse a batch job that lacks a file, or has what only a single prompt can have."""
+    if batch.file is None or batch.out is None:
+        raise SettingError("a batch job needs both: --file with its rows, and --out for the answers.")
+    if prompt is not None:
+        raise SettingError("--file has the prompts. Leave the prompt out.")
+    if why or save is not None:
+        raise SettingError(f"{'--why' if why else '--save'} is for a single prompt. Leave it out.")
 
 
 def replay_saved(path: Path, model_options: ChangeableModelGroup, as_json: bool) -> None:
@@ -153,6 +173,8 @@ def footer(run: Run, about: Description, raw: bool) -> str:
 
 def run_data(run: Run, why: bool = False) -> dict[str, Any]:
     """A run as --json prints it."""
+    from glassformer.runtime.run import logprob_data
+
     data: dict[str, Any] = {
         "model": run.model.name,
         "prompt": run.prompt,
@@ -177,13 +199,6 @@ def run_data(run: Run, why: bool = False) -> dict[str, Any]:
     if why:
         data["why"] = [run.why(number).to_dict() for number in range(len(run.steps))]
     return data
-
-
-def logprob_data(step: Step) -> dict[str, Any]:
-    """A token's log-probability, and those of the model's best candidates."""
-    best = step.candidates
-    pairs = [] if best is None else zip(best.ids.tolist(), best.logprobs.tolist(), strict=True)
-    return {"id": step.id, "logprob": step.logprob, "best": [{"id": id_, "logprob": logprob} for id_, logprob in pairs]}
 
 
 def _json_value(value: Any) -> Any:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from glassformer.cli import bars, common
+from glassformer.cli.batch import OutOption, run_batch
 from glassformer.cli.command import argument, option
-from glassformer.errors import GlassError, InputError
+from glassformer.errors import GlassError, InputError, SettingError
 
 if TYPE_CHECKING:
     from glassformer.tasks import Task
@@ -28,7 +29,8 @@ RESERVED = {  # arguments of `pipeline` that are no options of the task, and wha
 }  # fmt: skip
 EXAMPLE = (
     "Example: glass task similarity 'How old are you?' 'What is your age?'   ·   "
-    "glass task embed -f lines.txt > vectors.jsonl   ·   glass task, which lists them"
+    "glass task embed -f lines.txt > vectors.jsonl   ·   glass task embed -f lines.txt --out vectors.parquet   ·   "
+    "glass task, which lists them"
 )
 NameArgument = Annotated[str | None, argument(metavar="TASK", help="The task; without one, all are listed.")]
 TextsArgument = Annotated[list[str] | None, argument(metavar="TEXT", help="The texts; without any, lines of stdin.")]
@@ -59,11 +61,12 @@ def task(
     dtype: common.DtypeOption = None,
     threads: common.ThreadsOption = None,
     as_json: common.JsonOption = False,
+    out: OutOption = None,
 ) -> None:
     """Classify, extract, fill, translate, compare: a task over texts, files or stdin.
 
     Texts from files and stdin, and any with --json, give one line of JSON each: {"input": …, "output": …}, or
-    {"input": …, "error": …} for a text that has no answer.
+    {"input": …, "error": …} for a text that has no answer. With --out they go to a file, and a run that was stopped goes on.
     """
     if name is None:
         list_tasks(as_json)
@@ -79,8 +82,16 @@ def task(
     for reserved, instead in RESERVED.items():
         if reserved in task_options:
             raise click.BadParameter(f"{reserved!r} is no option of a task{instead}.", param_hint="--option")
-    inputs = parse_inputs(task_name, texts or [], files or [], context, whole=whole, jsonl=jsonl)
     common.use_threads(threads)
+    if out is not None:
+        if texts or len(files or []) != 1 or context is not None or whole or jsonl:
+            raise SettingError(
+                "--out takes the texts from one --file alone. Leave TEXT, --context, --whole and --jsonl out."
+            )
+        loaded = load_task(name, model, dtype, task_options)
+        run_batch(loaded, Path((files or [])[0]), out, None, as_json=as_json)
+        return
+    inputs = parse_inputs(task_name, texts or [], files or [], context, whole=whole, jsonl=jsonl)
     loaded = load_task(name, model, dtype, task_options)
     json_lines = as_json or not texts or (bool(files) and task_name != "question-answering")
     if not (print_json_lines if json_lines else print_answers)(loaded, inputs):

@@ -142,11 +142,18 @@ class Policy:
         """How an executor may choose its next tokens by itself; None where that takes more than these rules and numbers."""
         settings, look, names = self.settings, self.look, [name for name, _ in self.recipe.rules]
         own_rules = settings.rules is not None or bool(settings.logits_processor)
-        if own_rules or self.history.guide is not None or look.everything or look.raw or look.scores:
+        if (
+            settings.num_beams > 1
+            or own_rules
+            or self.history.guide is not None
+            or look.everything
+            or look.raw
+            or look.scores
+        ):
             return None
         if not settings.do_sample and not names:
             return Choice(candidates=look.depth) if look is not NOTHING else BEST
-        if not settings.do_sample or any(name not in CHOICE_RULES for name in names) or settings.min_keep > 1:
+        if not settings.do_sample or any(name not in CHOICE_RULES for name in names):
             return None
         rules = {name: getattr(settings, name) for name in names}
         return Choice(sampled=True, candidates=look.depth, **rules)

@@ -9,6 +9,7 @@ from typing import Any
 from glassformer.decoding.loop import loop
 from glassformer.decoding.policy import NOTHING, Look, Policy, Step
 from glassformer.decoding.recipe import Recipe
+from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.protocol import Executor
 from glassformer.errors import SettingError
 from glassformer.sites import Watch
@@ -21,6 +22,11 @@ def policies(recipe: Recipe, prompt: Sequence[int], *, look: Look = NOTHING, **m
         look = replace(look, candidates=max(look.candidates, settings.logprobs, 1))
     count = settings.num_return_sequences
     return [Policy(recipe, prompt, index=index, look=look, **more) for index in range(count)]
+
+
+def runs_in_loop(settings: GenerationConfig) -> bool:
+    """Whether texts of these settings can be written in a `Loop`, together with any others."""
+    return settings.num_beams == 1 and settings.assistant_model is None and settings.prompt_lookup_num_tokens is None
 
 
 def generate(

@@ -341,14 +341,13 @@ class Model:
         return self._prepare_one(prompt, keywords, self.prepare)
 
     def prepare_ids(self, ids: Sequence[int], **settings: Any) -> Run:
-        """A run whose prompt is given as token ids, and nothing generated yet."""
-        self._check_writes()
+        """A run whose prompt is token ids already, and nothing generated yet."""
+        merged = self._merge_settings({"num_return_sequences": 1, **settings})
         if not ids:
             raise InputError("the prompt has no tokens. Say something.")
         check_ids(ids, self.config.vocab_size)
-        merged = self.settings.merged({"num_return_sequences": 1, **settings})
-        merged.draw_seed()
-        return self._run(self.tokenizer.decode(list(ids)), ids, merged)
+        negative = self._negative_ids(merged, PromptOptions(raw=True))
+        return self._run(self.tokenizer.decode(ids), ids, merged, negative)
 
     def prepare_continuation(self, run: Run, **settings: Any) -> Run:
         """A run that goes on where another one ended, token by token, and nothing generated yet."""
@@ -443,18 +442,26 @@ class Model:
         return self._prepare(prompt, options, {"num_return_sequences": 1, **settings})  # whatever the model's settings say
 
     def _prepare(self, prompt: Prompt, options: PromptOptions, settings: Mapping[str, Any]) -> Run:
+        merged = self._merge_settings(settings)
+        text, ids = encode(self.tokenizer, prompt, options, self.name)
+        return self._run(text, ids, merged, self._negative_ids(merged, options))
+
+    def _merge_settings(self, settings: Mapping[str, Any]) -> GenerationConfig:
+        """The model's settings with a call's own on top, and a seed where texts are drawn."""
         self._check_writes()
         if unused := [name for name in GENERATE_ONLY if settings.get(name)]:
             raise SettingError(f"{unused[0]} is for generate(). Here watch(…) keeps all there is: run.steps.")
         merged = self.settings.merged(settings)
         merged.draw_seed()
-        text, ids = encode(self.tokenizer, prompt, options, self.name)
-        negative: tuple[int, ...] | None = None
-        if merged.negative_prompt == "":
-            negative = (empty_prompt_token(merged),)
-        elif merged.negative_prompt is not None:
-            _, negative = encode(self.tokenizer, merged.negative_prompt, options, self.name)
-        return self._run(text, ids, merged, negative)
+        return merged
+
+    def _negative_ids(self, settings: GenerationConfig, options: PromptOptions) -> tuple[int, ...] | None:
+        """The ids of a negative prompt that is text."""
+        if settings.negative_prompt is None:
+            return None
+        if settings.negative_prompt == "":
+            return (empty_prompt_token(settings),)
+        return encode(self.tokenizer, settings.negative_prompt, options, self.name)[1]
 
     def _run(self, text: str, ids: Sequence[int], settings: GenerationConfig, negative: Sequence[int] | None = None) -> Run:
         """A run of an encoded prompt under complete settings."""

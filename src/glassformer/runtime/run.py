@@ -257,3 +257,10 @@ class TextStream:
                 run.stop = next(stop for stop in self.buffer.stops if stop in text)
         run.text += piece
         return piece
+
+
+def logprob_data(step: Step) -> dict[str, Any]:
+    """A token's log-probability, and those of the model's best candidates."""
+    best = step.candidates
+    pairs = [] if best is None else zip(best.ids.tolist(), best.logprobs.tolist(), strict=True)
+    return {"id": step.id, "logprob": step.logprob, "best": [{"id": id_, "logprob": logprob} for id_, logprob in pairs]}

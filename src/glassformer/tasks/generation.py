@@ -66,12 +66,16 @@ class GenerationTask(Task):
         ):
             batch = [valid[row] for row in rows]
             for number, policies in zip(batch, self.generate([prompts[number] for number in batch], recipe), strict=True):
-                texts = [self.tokenizer.decode(policy.chosen, options.skip_special_tokens) for policy in policies]
-                answers[number] = [answer for text in texts for answer in self.postprocess(items[number], text, options)]
+                answers[number] = self.collect_texts(items[number], policies, options)
                 finished += policies
         if (advice := remedies(finished)) is not None:
             note(advice)
         return answers
+
+    def collect_texts(self, item: Any, policies: Sequence[Policy], options: Any) -> list[Any]:
+        """The answer for the finished texts of one input."""
+        texts = [self.tokenizer.decode(policy.chosen, options.skip_special_tokens) for policy in policies]
+        return [answer for text in texts for answer in self.postprocess(item, text, options)]
 
     def truncation(self, options: Any) -> dict[str, Any]:
         """The tokenizer's arguments: an encoder reads all that fits, a decoder leaves room for the answer."""
@@ -84,10 +88,14 @@ class GenerationTask(Task):
 
     def _prompt_or_error(self, item: Any, settings: GenerationConfig, options: Any) -> Any:
         try:
-            ids = self.prompt_ids(item, options)
-            self.model.check_room(settings, ids)
+            return self.fitting_prompt_ids(item, settings, options)
         except GlassError as error:
             return error
+
+    def fitting_prompt_ids(self, item: Any, settings: GenerationConfig, options: Any) -> Sequence[int]:
+        """An input's token ids; an error if they leave no room for an answer."""
+        ids = self.prompt_ids(item, options)
+        self.model.check_room(settings, ids)
         return ids
 
     def generate(self, prompts: Sequence[Sequence[int]], recipe: Recipe) -> list[list[Policy]]:

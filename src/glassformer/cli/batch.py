@@ -1,0 +1,84 @@
+"""Batch jobs of `glass run` and `glass task`: a file in, a file out, a bar meanwhile, and a summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+
+from glassformer.cli import bars, common
+from glassformer.cli.command import OptionGroup, option
+from glassformer.page.format import pluralize
+
+if TYPE_CHECKING:
+    from glassformer.jobs import JobProgress, JobSummary
+    from glassformer.runtime.model import Model
+    from glassformer.tasks import Task
+
+OutOption = Annotated[
+    Path | None,
+    option("--out", metavar="FILE", help="Write the answers of --file here, .jsonl or .parquet; goes on if it was stopped."),
+]
+BatchSizeOption = Annotated[
+    int | None, option("--batch-size", minimum=1, maximum=4096, help="Rows that are written together; by default 32.")
+]
+
+
+@dataclass(frozen=True)
+class BatchGroup(OptionGroup):
+    """A file of rows instead of a prompt."""
+
+    HEADING = "Batch job"
+
+    file: Annotated[
+        Path | None,
+        option(
+            "--file", "-f", metavar="FILE", help="Answer each row: .jsonl, .parquet, OpenAI's batch, or a text per line."
+        ),
+    ] = None
+    out: OutOption = None
+    batch_size: BatchSizeOption = None
+
+
+BATCH_GROUP = BatchGroup()
+
+
+def run_batch(
+    model_or_task: Model | Task, file: Path, out: Path, batch_size: int | None, *, as_json: bool, **keywords: Any
+) -> None:
+    """Run a job; exit code 1 when a row has failed, 130 when somebody stops it."""
+    from glassformer.jobs import run_job
+
+    last: JobProgress | None = None
+    try:
+        with bars.job_bar(str(out)) as show:
+
+            def progress(state: JobProgress) -> None:
+                nonlocal last
+                last = state
+                show(state.rows, state.total, state.failed, state.tokens)
+
+            summary = run_job(model_or_task, file, out, batch_size=batch_size, progress=progress, **keywords)
+    except KeyboardInterrupt:
+        finished = "" if last is None else f" after {last.rows:,} of {pluralize(last.total, 'row')}"
+        common.note(f"\nglass: stopped{finished}. Run the same command again to go on.")
+        raise click.exceptions.Exit(130) from None
+    if as_json:
+        common.print_json(summary.to_dict())
+    else:
+        common.note(summary_line(summary))
+    if summary.failed:
+        common.note(f"glass: {summary.failed:,} of {pluralize(summary.rows, 'row')} failed; their error says why.")
+        raise click.exceptions.Exit(1)
+
+
+def summary_line(summary: JobSummary) -> str:
+    """A finished job in a line."""
+    rows = pluralize(summary.rows, "row")
+    if summary.rows and summary.resumed == summary.rows:
+        return f"{rows} in {summary.output}: all were finished before"
+    before = f", {summary.resumed:,} of them before" if summary.resumed else ""
+    tokens = f"{summary.prompt_tokens:,} → {pluralize(summary.completion_tokens, 'token')}"
+    return f"{rows} in {summary.output}{before} · {tokens} · {summary.seconds:,.1f} s"

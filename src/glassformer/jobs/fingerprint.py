@@ -1,0 +1,95 @@
+"""What makes a job the same job: its input, model and settings. A job goes on only where none of them has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from glassformer.checkpoint.content_digest import content_digest
+from glassformer.runtime.model import Model
+from glassformer.sites import Change
+
+DIGESTS = {  # what changed, where the value is a digest that tells a person nothing
+    "input": "the input file", "weights": "the model's weights", "config": "the model's config",
+    "tokenizer": "the tokenizer", "model settings": "the model's own settings",
+}  # fmt: skip
+
+
+def model_fingerprint(model: Model) -> dict[str, Any]:
+    """A model by what it computes, wherever it lies. `executor` too: another one rounds differently."""
+    fingerprint: dict[str, Any] = {
+        "weights": _weights_digest(model),
+        "config": json_digest(model.config.to_dict()),
+        "tokenizer": _tokenizer_digest(model),
+        "model settings": json_digest(model.settings.to_dict()),
+        "changes": {site: _change_data(change) for site, change in model.changes.items()},
+        "version": str(sys.modules["glassformer"].__version__),
+    }
+    if model.writes:
+        about = model.executor.describe()
+        fingerprint |= {"executor": about.name, "dtype": about.dtype, "executor options": dict(about.options)}
+    return fingerprint
+
+
+def differences(recorded: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
+    """What is not as it was, in words."""
+    changes = []
+    for name in dict.fromkeys((*recorded, *current)):
+        then, now = recorded.get(name), current.get(name)
+        if then == now:
+            continue
+        if isinstance(then, Mapping) and isinstance(now, Mapping):
+            changes += differences(then, now)
+        elif name in DIGESTS:
+            changes.append(f"{DIGESTS[name]} is another")
+        else:
+            changes.append(f"{name} was {_shown(then)} and is {_shown(now)}")
+    return changes
+
+
+def plain_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a file holds them; what it cannot hold, by its type."""
+    plain: dict[str, Any] = json.loads(json.dumps(settings, default=_name_of))
+    return plain
+
+
+def json_digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=_name_of).encode()).hexdigest()
+
+
+def _name_of(value: Any) -> str:
+    return str(getattr(value, "name", None) or f"<{type(value).__name__}>")
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _weights_digest(model: Model) -> str:
+    digest = hashlib.sha256()
+    tensors = getattr(model.opened, "tensors", None)
+    if tensors is None:  # a module in memory
+        for name, weight in model.module.state_dict().items():
+            digest.update(name.encode())
+            digest.update(weight.detach().float().cpu().numpy().tobytes())
+        return digest.hexdigest()
+    files = {tensor.file.path: tensor.file for tensor in tensors.values()}
+    for path in sorted(files):
+        digest.update(content_digest(files[path]).encode())
+    return digest.hexdigest()
+
+
+def _tokenizer_digest(model: Model) -> str:
+    tokenizer = model.tokenizer
+    return json_digest([tokenizer.backend.to_str(), tokenizer.chat_template])
+
+
+def _change_data(change: Change) -> dict[str, Any]:
+    shift = None if change.shift is None else hashlib.sha256(np.asarray(change.shift, np.float32).tobytes()).hexdigest()
+    positions, heads = (None if numbers is None else sorted(numbers) for numbers in (change.positions, change.heads))
+    return {"scale": change.scale, "shift": shift, "positions": positions, "heads": heads}

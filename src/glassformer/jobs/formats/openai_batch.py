@@ -1,0 +1,259 @@
+"""OpenAI's batch files: requests to its API as lines, and its responses as lines.
+
+    {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": […], "max_tokens": 8}}
+    {"id": "batch_req_…", "custom_id": "a", "response": {"status_code": 200, "request_id": "…", "body": {…}}, "error": null}
+
+Format: https://platform.openai.com/docs/guides/batch. Fields of a body that would change the answer and cannot be honoured
+are refused, those that change nothing are ignored. The model is the job's, whatever the body calls it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from glassformer.decoding import Finish, Step
+from glassformer.errors import GlassError, InputError, InputTypeError, did_you_mean
+from glassformer.jobs.formats.row_format import JsonObject, Row, RowFormat, RowId, TextRequest, check_id, usage
+from glassformer.runtime.run import Run
+from glassformer.text import Tokenizer
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+NEUTRAL = (  # fields that change no answer
+    "model", "user", "metadata", "store", "service_tier", "stream_options", "safety_identifier", "prompt_cache_key",
+)  # fmt: skip
+UNSUPPORTED: Mapping[str, tuple[Any, ...]] = {  # what else there is, and the values that change nothing
+    "stream": (False,), "echo": (False,), "suffix": ("",), "best_of": (1,), "tools": ([],), "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False), "functions": ([],), "function_call": ("none", "auto"), "modalities": (["text"],),
+    "audio": (), "prediction": (), "reasoning_effort": (), "verbosity": (), "web_search_options": (),
+}  # fmt: skip
+SAME_NAME = ("seed", "frequency_penalty", "presence_penalty")  # as settings
+FINISH_REASONS = {Finish.LENGTH: "length", Finish.TIME: "length"}  # all others are "stop"
+
+
+class OpenAIBatch(RowFormat):
+    name = "openai-batch"
+
+    def __init__(self, model: str, tokenizer: Tokenizer, created: int) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.created = created  # when the job began, in seconds since 1970
+
+    @staticmethod
+    def recognizes(value: Any) -> bool:
+        """Whether a row looks like a request of a batch file."""
+        return isinstance(value, Mapping) and "body" in value and ("custom_id" in value or "url" in value)
+
+    def id_of(self, value: Any) -> RowId | None:
+        return check_id(value.get("custom_id"), "custom_id") if isinstance(value, Mapping) else None
+
+    # Requests ---------------------------------------------------------------------------------------------------
+
+    def text_request(self, value: Any) -> TextRequest:
+        url, body = self._request(value)
+        if url == EMBEDDINGS:
+            raise InputError(f"{url} is no request for text. Use the task embed: glass task embed --file … --out ….")
+        settings = (chat_settings if url == CHAT else completion_settings)(body)
+        if url == CHAT:
+            if not isinstance(body.get("messages"), list):
+                raise InputTypeError("messages must be a list of messages.")
+            return TextRequest([_plain_message(message) for message in body["messages"]], settings)
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1:
+            (prompt,) = prompt if isinstance(prompt[0], (str, list)) else (prompt,)
+        if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+            return TextRequest(prompt, settings, is_ids=True)
+        if not isinstance(prompt, str):
+            raise InputTypeError("prompt must be a text, or token ids. Several prompts are several rows.")
+        return TextRequest(prompt, {"raw": True, **settings})
+
+    def task_inputs(self, value: Any, task: str) -> list[Any]:
+        url, body = self._request(value)
+        if task != "embed" or url != EMBEDDINGS:
+            raise InputError(f"{url} is no request for the task {task}. Of OpenAI's, embed answers {EMBEDDINGS}.")
+        _refuse_unknown(body, ("input", "encoding_format"))
+        if body.get("encoding_format") not in (None, "float"):
+            raise InputError("encoding_format must be 'float' in a file of JSON.")
+        texts = body.get("input")
+        texts = [texts] if isinstance(texts, str) else texts
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+            raise InputTypeError("input must be a text, or a list of texts.")
+        return texts
+
+    def _request(self, value: Any) -> tuple[str, Mapping[str, Any]]:
+        """A request's address and body."""
+        if not self.recognizes(value):
+            raise InputTypeError("a row of OpenAI's batch format is an object with custom_id, method, url and body.")
+        if value.get("custom_id") is None:
+            raise InputError("custom_id is missing. Give each request its own.")
+        if value.get("method", "POST") != "POST":
+            raise InputError(f"method is {value['method']!r}; it must be 'POST'.")
+        url, body = value.get("url"), value["body"]
+        if url not in (CHAT, COMPLETIONS, EMBEDDINGS):
+            raise InputError(f"url is {url!r}; it must be one of: {CHAT}, {COMPLETIONS}, {EMBEDDINGS}.")
+        if not isinstance(body, Mapping):
+            raise InputTypeError("body must be an object.")
+        return url, body
+
+    # Responses --------------------------------------------------------------------------------------------------
+
+    def text_answer(self, row: Row, runs: Sequence[Run]) -> JsonObject:
+        is_chat = row.value["url"] == CHAT
+        choice = self._chat_choice if is_chat else self._completion_choice
+        body = {
+            "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{_digest(row)}",
+            "object": "chat.completion" if is_chat else "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [{"index": index, **choice(run)} for index, run in enumerate(runs)],
+            "usage": usage(runs),
+        }
+        return self._response(row, 200, body)
+
+    def task_answer(self, row: Row, answers: Sequence[Any], prompt_tokens: int) -> JsonObject:
+        data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(answers)]
+        tokens = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
+        return self._response(row, 200, {"object": "list", "data": data, "model": self.model, "usage": tokens})
+
+    def error_answer(self, row: Row, error: GlassError) -> JsonObject:
+        if not isinstance(row.value, Mapping):  # there is no request that could have a response
+            failure = {"code": "invalid_request", "message": str(error)}
+            return {"id": _request_id(row), "custom_id": None, "response": None, "error": failure}
+        body = {"error": {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}}
+        return self._response(row, 400, body)
+
+    def _response(self, row: Row, status: int, body: JsonObject) -> JsonObject:
+        response = {"status_code": status, "request_id": f"req_{_digest(row)}", "body": body}
+        return {"id": _request_id(row), "custom_id": row.value.get("custom_id"), "response": response, "error": None}
+
+    def _chat_choice(self, run: Run) -> JsonObject:
+        logprobs = None
+        if run.settings.logprobs is not None:
+            logprobs = {"content": [self._token_logprob(step) for step in run.steps], "refusal": None}
+        message = {"role": "assistant", "content": run.text, "refusal": None}
+        return {"message": message, "logprobs": logprobs, "finish_reason": _finish_reason(run)}
+
+    def _token_logprob(self, step: Step) -> JsonObject:
+        best = [] if step.candidates is None else zip(step.candidates.ids, step.candidates.logprobs, strict=True)
+        top = [{**self._token(int(token)), "logprob": float(logprob)} for token, logprob in best]
+        return {**self._token(step.id), "logprob": step.logprob, "top_logprobs": top}
+
+    def _token(self, token: int) -> JsonObject:
+        data = self.tokenizer.token_bytes(token)
+        return {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
+
+    def _completion_choice(self, run: Run) -> JsonObject:
+        logprobs: JsonObject | None = None
+        if run.settings.logprobs is not None:
+            steps = [self._token_logprob(step) for step in run.steps]
+            logprobs = {
+                "tokens": [step["token"] for step in steps],
+                "token_logprobs": [step["logprob"] for step in steps],
+                "top_logprobs": [{top["token"]: top["logprob"] for top in step["top_logprobs"]} for step in steps],
+                "text_offset": list(accumulate((len(step["token"]) for step in steps[:-1]), initial=0)),
+            }
+        return {"text": run.text, "logprobs": logprobs, "finish_reason": _finish_reason(run)}
+
+
+# Settings ------------------------------------------------------------------------------------------------------------
+
+
+def chat_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a chat completion's body."""
+    own = ("messages", "logprobs", "top_logprobs", "max_completion_tokens", "response_format")
+    settings = _common_settings(body, own)
+    if body.get("max_completion_tokens") is not None:
+        settings["max_new_tokens"] = body["max_completion_tokens"]
+    if body.get("logprobs"):
+        settings["logprobs"] = body.get("top_logprobs") or 0
+    return settings | _json_settings(body.get("response_format"))
+
+
+def completion_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a completion's body."""
+    settings = _common_settings(body, ("prompt", "logprobs"))
+    return settings if body.get("logprobs") is None else {**settings, "logprobs": body["logprobs"]}
+
+
+COMMON: Mapping[str, Callable[[Any], dict[str, Any]]] = {  # fields with another name or meaning
+    "max_tokens": lambda value: {"max_new_tokens": value},
+    "n": lambda value: {"num_return_sequences": value},
+    "stop": lambda value: {"stop_strings": value} if value else {},
+    "logit_bias": lambda value: {"logit_bias": _by_id(value)} if value else {},
+}
+
+
+def _common_settings(body: Mapping[str, Any], own: Sequence[str]) -> dict[str, Any]:
+    _refuse_unknown(body, (*own, *SAME_NAME, *COMMON, "temperature", "top_p"))
+    fields = {name: value for name, value in body.items() if value is not None}
+    settings = {name: fields[name] for name in SAME_NAME if name in fields}
+    for name, translate in COMMON.items():
+        if name in fields:
+            settings |= translate(fields[name])
+    if fields.get("temperature") == 0:  # the best token each time, so that top_p changes nothing
+        return {**settings, "do_sample": False}
+    sampling: dict[str, Any] = {name: fields[name] for name in ("temperature", "top_p") if name in fields}
+    draws = sampling or fields.get("n", 1) != 1  # several texts of one prompt would be equal otherwise
+    return {**settings, **sampling, "do_sample": True} if draws else settings
+
+
+def _refuse_unknown(body: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name, value in body.items():
+        if name in known or name in NEUTRAL or value is None:
+            continue
+        if name not in UNSUPPORTED:
+            raise InputError(f"there is no field {name!r} in such a body.{did_you_mean(name, known)}")
+        if value not in UNSUPPORTED[name]:
+            raise InputError(f"{name} is not supported in a batch. Leave it out.")
+
+
+def _by_id(bias: Any) -> dict[int, Any]:
+    """A bias for each token, whose ids are texts in JSON."""
+    if not isinstance(bias, Mapping) or not all(token.isdecimal() for token in bias):
+        raise InputTypeError("logit_bias must be an object of token ids and their biases.")
+    return {int(token): value for token, value in bias.items()}
+
+
+def _json_settings(response_format: Any) -> dict[str, Any]:
+    """The settings for answers in JSON."""
+    kind = response_format.get("type") if isinstance(response_format, Mapping) else response_format
+    match kind:
+        case None | "text":
+            return {}
+        case "json_object":
+            return {"json_schema": {"type": "object"}}
+        case "json_schema":
+            schema = response_format.get("json_schema")
+            if isinstance(schema, Mapping) and isinstance(schema.get("schema"), Mapping):
+                return {"json_schema": schema["schema"]}
+    raise InputError("response_format must be text, json_object, or json_schema with a json_schema.schema.")
+
+
+def _plain_message(message: Any) -> Any:
+    """A message whose content is text, its parts joined, and whose role templates know: a developer's is the system's."""
+    if not isinstance(message, Mapping):
+        return message
+    message = {**message, "role": "system"} if message.get("role") == "developer" else message
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in content]
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError("a message's content is text here, or parts of type 'text'.")
+    return {**message, "content": "".join(map(str, texts))}
+
+
+def _finish_reason(run: Run) -> str:
+    return FINISH_REASONS.get(run.finish, "stop") if run.finish else "stop"
+
+
+def _digest(row: Row) -> str:
+    """The same for a row whenever the job runs."""
+    return hashlib.sha256(json.dumps([row.number, row.id]).encode()).hexdigest()[:24]
+
+
+def _request_id(row: Row) -> str:
+    return f"batch_req_{_digest(row)}"

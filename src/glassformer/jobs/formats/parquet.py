@@ -1,0 +1,100 @@
+"""Parquet files of rows, read and written in pieces. Needs pyarrow: the extra `parquet`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from glassformer.errors import ExecutorError, InputError
+from glassformer.jobs.input_rows import InputFile
+from glassformer.page.format import to_json
+
+BATCH = 1024  # rows held in memory
+EMPTY_LIST = "list of "  # which is a list of anything
+
+
+class ParquetInput(InputFile):
+    """A row of the table is a row of the input; an empty cell is a field that is not there."""
+
+    def __init__(self, path: Path) -> None:
+        pa, parquet = import_pyarrow()
+        super().__init__(path)
+        try:
+            self.table = parquet.ParquetFile(self.file)
+        except (pa.ArrowException, OSError) as error:
+            self.close()
+            raise InputError(f"{path} is no Parquet file that can be read: {error}.") from error
+
+    def count(self) -> int:
+        return int(self.table.metadata.num_rows)
+
+    def values(self) -> Iterator[Any]:
+        pa, _ = import_pyarrow()
+        try:
+            for batch in self.table.iter_batches(BATCH):
+                yield from map(without_nulls, batch.to_pylist())
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{self.path} is damaged: {error}. Write it again.") from error
+
+
+def without_nulls(value: Any) -> Any:
+    """A value without the fields that are empty: a column has a cell in each row, whether the row has the field or not."""
+    if isinstance(value, Mapping):
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def write_parquet(path: Path, rows: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    """Rows of JSON as a table; `rows` gives them twice, first for the columns' types."""
+    pa, parquet = import_pyarrow()
+    kinds: dict[str, set[str]] = {}
+    for row in rows():
+        for name, value in row.items():
+            kinds.setdefault(name, set()).add(_kind(value))
+    schema = pa.schema([(name, _column_type(name, kinds[name] - {"null"})) for name in kinds])
+    texts = {name for name in kinds if schema.field(name).type == pa.string()}
+    with parquet.ParquetWriter(path, schema) as writer:
+        remaining = iter(rows())
+        while batch := list(islice(remaining, BATCH)):
+            cells = [{name: _text(value) if name in texts else value for name, value in row.items()} for row in batch]
+            writer.write_table(pa.Table.from_pylist(cells, schema))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return f"list of {' '.join(sorted({_kind(item) for item in value}))}"
+    kinds = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
+    return kinds.get(type(value), "object")
+
+
+def _column_type(name: str, kinds: set[str]) -> Any:
+    """The type of a column whose values are of these kinds; what no simple type holds is JSON as text."""
+    pa, _ = import_pyarrow()
+    if name == "usage":
+        counts = ("prompt_tokens", "completion_tokens", "total_tokens")
+        return pa.struct([(count, pa.int64()) for count in counts])
+    simple = {
+        "bool": pa.bool_(),
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "list of int": pa.list_(pa.int32()),
+        "list of float": pa.list_(pa.float32()),
+    }
+    kinds = kinds - {EMPTY_LIST} if any(kind.startswith(EMPTY_LIST) and kind != EMPTY_LIST for kind in kinds) else kinds
+    return simple.get(next(iter(kinds)), pa.string()) if len(kinds) == 1 else pa.string()
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str | None) else to_json(value)
+
+
+def import_pyarrow() -> tuple[Any, Any]:
+    """pyarrow and its Parquet module."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ExecutorError("Parquet files need pyarrow: pip install 'glassformer[parquet]'.") from error
+    return pa, parquet

@@ -1,0 +1,106 @@
+"""The rows of a job's input: a file with a row on each line, JSON or plain text, or a Parquet file.
+
+The file is read twice, once for its digest and the number of its rows, and then row by row; so it may be larger than the
+memory. A row that cannot be read is an error in its place, and the others go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from abc import ABC, abstractmethod
+from codecs import BOM_UTF8
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from glassformer.errors import InputError
+
+JSON_SUFFIXES = (".jsonl", ".ndjson")
+MAX_LINE = 1 << 26  # bytes: more than any context holds
+BLOCK = 1 << 20
+
+
+class InputFile(ABC):
+    """A file of rows. A value is what a row holds, or the error of a row that cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+                raise InputError(f"{path} is no file. A job reads its rows again when it goes on: write them to one first.")
+            self.file: BinaryIO = path.open("rb")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}. Check the path and its permissions.") from error
+        self._state = self._stat()
+
+    def close(self) -> None:
+        self.file.close()
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many rows there are."""
+
+    @abstractmethod
+    def values(self) -> Iterator[Any]:
+        """What each row holds, or an `InputError`."""
+
+    def digest(self) -> str:
+        """The SHA-256 of the whole file."""
+        digest = hashlib.sha256()
+        self.file.seek(0)
+        while block := self.file.read(BLOCK):
+            digest.update(block)
+        return digest.hexdigest()
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that was changed since it was opened."""
+        if self._stat() != self._state:
+            raise InputError(f"{self.path} was changed while the job ran. Put it back as it was, and run the job again.")
+
+    def _stat(self) -> tuple[int, int]:
+        status = os.fstat(self.file.fileno())
+        return status.st_size, status.st_mtime_ns
+
+
+class LinesFile(InputFile):
+    """A row on each line; lines of blanks are none."""
+
+    def __init__(self, path: Path, *, as_json: bool) -> None:
+        super().__init__(path)
+        self.as_json = as_json
+
+    def count(self) -> int:
+        return sum(1 for _ in self._lines())
+
+    def values(self) -> Iterator[Any]:
+        for number, line in self._lines():
+            yield self._parse(line, f"{self.path.name}, line {number}")
+
+    def _parse(self, line: bytes | None, where: str) -> Any:
+        if line is None:
+            return InputError(f"{where}: longer than {MAX_LINE:,} bytes. Split it.")
+        try:
+            text = str(line, "utf-8").rstrip("\r\n")
+            return json.loads(text) if self.as_json else text
+        except UnicodeDecodeError as error:
+            return InputError(f"{where}: not UTF-8 text ({error.reason}). Convert it first.")
+        except (ValueError, RecursionError) as error:
+            return InputError(f"{where}: not valid JSON ({error}).")
+
+    def _lines(self) -> Iterator[tuple[int, bytes | None]]:
+        """The lines that are not blank, numbered from 1; None for one that is too long to be held in memory."""
+        self.file.seek(0)
+        number = 0
+        while line := self.file.readline(MAX_LINE + 1):
+            number += 1
+            if number == 1:
+                line = line.removeprefix(BOM_UTF8)
+            if len(line) > MAX_LINE:
+                while line and not line.endswith(b"\n"):
+                    line = self.file.readline(BLOCK)
+                yield number, None
+            elif line.strip():
+                yield number, line

@@ -1,0 +1,262 @@
+"""A job: a file of rows in, a file of answers out, in the order of the rows; and nothing is lost on the way.
+
+Answers go to a ledger beside the output as rows finish, and the output is written from it at the end, as a whole. A job that
+was killed goes on from its ledger: every row is answered once, with the answer that an unbroken run gives.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from glassformer.arguments import checked
+from glassformer.atomic_files import atomic_file
+from glassformer.errors import GlassError, InputError, SettingError
+from glassformer.jobs.fingerprint import differences, model_fingerprint, plain_settings
+from glassformer.jobs.formats.openai_batch import OpenAIBatch
+from glassformer.jobs.formats.plain_rows import PlainRows
+from glassformer.jobs.formats.row_format import Row, RowFormat
+from glassformer.jobs.input_rows import JSON_SUFFIXES, InputFile, LinesFile
+from glassformer.jobs.ledger import Ledger
+from glassformer.jobs.row_workers import Answer, make_worker
+from glassformer.page.format import to_json
+from glassformer.runtime.model import Model
+from glassformer.runtime.prompt import PromptOptions
+from glassformer.tasks.task import Task
+
+BATCH_SIZE = 32  # texts that are written together
+LEDGER_SUFFIX = ".ledger"
+OUTPUT_SUFFIXES = (*JSON_SUFFIXES, ".parquet")
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """How far a job is."""
+
+    rows: int  # that are finished, those of earlier runs too
+    total: int
+    failed: int  # among the finished
+    tokens: int  # generated in this run; read, where nothing is generated
+
+
+@dataclass(frozen=True)
+class JobSummary:
+    """What became of a job."""
+
+    output: Path
+    rows: int
+    failed: int
+    resumed: int  # rows that an earlier run had finished
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float  # of this run
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "output": str(self.output), "seconds": round(self.seconds, 3)}
+
+
+@checked
+def run_job(
+    model_or_task: Model | Task,
+    file: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    batch_size: int | None = None,
+    progress: Callable[[JobProgress], None] | None = None,
+    **keywords: Any,
+) -> JobSummary:
+    """Answer every row of a file. Run it again after whatever stopped it, and it goes on where it was.
+
+    Args:
+        model_or_task: a model from `load`, or a task from `pipeline`.
+        file: .jsonl or .parquet, with a prompt, messages or token ids in each row, or OpenAI's batch requests; any other
+            file has a text on each line.
+        out: .jsonl or .parquet. Its ledger lies beside it, with `.ledger` after its name.
+        batch_size: texts that are written together; by default the task's own, or 32.
+        progress: called as rows and tokens come.
+        keywords: prompt options and settings for every row, as `Model.chat` takes them; a row's own come on top.
+    """
+    if batch_size is None:
+        batch_size = (model_or_task.options.batch_size if isinstance(model_or_task, Task) else None) or BATCH_SIZE
+    if batch_size < 1:
+        raise SettingError(f"batch_size is {batch_size}; it must be at least 1.")
+    source_path, target = Path(file).expanduser(), Path(os.path.realpath(Path(out).expanduser()))
+    if target.suffix not in OUTPUT_SUFFIXES:
+        raise InputError(f"{Path(out)} must end in one of: {', '.join(OUTPUT_SUFFIXES)}.")
+    if target.suffix == ".parquet":
+        from glassformer.jobs.formats.parquet import import_pyarrow
+
+        import_pyarrow()  # or refuse, before anything runs
+    _check_keywords(model_or_task, keywords)
+    with closing(open_input(source_path)) as source:
+        if target.exists() and target.samefile(source_path):
+            raise InputError(f"{Path(out)} is the input. Choose another output file.")
+        return _Job(model_or_task, source, target, keywords).run(batch_size, progress)
+
+
+def open_input(path: Path) -> InputFile:
+    """A file of rows, read as its suffix says."""
+    if path.suffix == ".parquet":
+        from glassformer.jobs.formats.parquet import ParquetInput
+
+        return ParquetInput(path)
+    return LinesFile(path, as_json=path.suffix in JSON_SUFFIXES)
+
+
+def _check_keywords(model_or_task: Model | Task, keywords: Mapping[str, Any]) -> None:
+    """Refuse settings that no row could be answered with."""
+    if isinstance(model_or_task, Task):
+        if keywords:
+            raise SettingError(f"a task has its own options. Make it with them: pipeline(…, {next(iter(keywords))}=…).")
+        return
+    _, settings = PromptOptions.split(keywords, run_job)
+    model_or_task.settings.merged(settings)
+    _ = model_or_task.executor  # refuses a model that writes no text
+
+
+class _Job:
+    """One run of a job."""
+
+    def __init__(self, model_or_task: Model | Task, source: InputFile, target: Path, keywords: Mapping[str, Any]) -> None:
+        self.task = model_or_task if isinstance(model_or_task, Task) else None
+        self.model = model_or_task.model if isinstance(model_or_task, Task) else model_or_task
+        self.source = source
+        self.target = target
+        self.keywords = keywords
+        self.total = source.count()
+        self.totals = {"failed": 0, "prompt_tokens": 0, "completion_tokens": 0}  # of the finished rows
+        self.is_openai = OpenAIBatch.recognizes(next((v for v in source.values() if isinstance(v, Mapping)), None))
+        if self.is_openai and target.suffix == ".parquet":
+            raise InputError("OpenAI's batch format is lines of JSON. Choose an output file that ends in .jsonl.")
+
+    def run(self, batch_size: int, progress: Callable[[JobProgress], None] | None) -> JobSummary:
+        started = time.perf_counter()
+        fingerprint = self._fingerprint()
+        ledger_path = self.target.with_name(self.target.name + LEDGER_SUFFIX)
+        if not ledger_path.exists():
+            self._refuse_overwriting()
+        with Ledger(ledger_path) as ledger:
+            self._resume(ledger, fingerprint)
+            resumed = len(ledger)
+            for record in ledger.records():
+                self._add(record)
+            if resumed < self.total:
+                self._answer(ledger, batch_size, progress)
+                self.source.check_unchanged()
+                ledger.sync()
+            if resumed < self.total or not self.target.exists():
+                self._write_output(ledger)
+        return JobSummary(self.target, self.total, resumed=resumed, seconds=time.perf_counter() - started, **self.totals)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        fingerprint = {"input": self.source.digest(), **model_fingerprint(self.model)}
+        if self.task is not None:
+            options = plain_settings(asdict(self.task.options))
+            return {**fingerprint, "task": self.task.name, "settings": options.pop("settings", {}), "options": options}
+        return {**fingerprint, "settings": plain_settings(self.keywords)}
+
+    def _resume(self, ledger: Ledger, fingerprint: Mapping[str, Any]) -> None:
+        """Begin the ledger, or refuse to go on with one of another job."""
+        if ledger.header is None:
+            self._refuse_overwriting()
+            seed = self._settings().get("seed")
+            seed = secrets.randbits(32) if seed is None else seed
+            ledger.start({"job": fingerprint, "seed": seed, "created": int(time.time())})
+            return
+        if changes := differences(ledger.header["job"], fingerprint):
+            raise InputError(
+                f"{self.target.name} was begun as another job: {'; '.join(changes)}. "
+                f"Run it as it was begun, or remove {ledger.path} to begin anew."
+            )
+        if len(ledger) < self.total:
+            self._refuse_overwriting()
+
+    def _refuse_overwriting(self) -> None:
+        if self.target.exists():
+            raise InputError(f"{self.target} exists already, and is not of this job. Remove it, or choose another.")
+
+    def _settings(self) -> Mapping[str, Any]:
+        return self.keywords if self.task is None else getattr(self.task.options, "settings", {})
+
+    def _answer(self, ledger: Ledger, batch_size: int, progress: Callable[[JobProgress], None] | None) -> None:
+        """Answer the rows that are not in the ledger."""
+        assert ledger.header is not None
+        tokens = 0
+
+        def count_tokens(count: int) -> None:
+            nonlocal tokens
+            tokens += count
+            if progress is not None:
+                progress(JobProgress(len(ledger), self.total, self.totals["failed"], tokens))
+
+        count_tokens(0)
+        row_format: RowFormat = PlainRows()
+        if self.is_openai:
+            row_format = OpenAIBatch(self.model.name, self.model.tokenizer, ledger.header["created"])
+        worker = make_worker(
+            self.task or self.model, row_format, self.keywords, ledger.header["seed"], batch_size, count_tokens
+        )
+        answers = worker.answers(_rows(self.source, row_format), ledger)
+        with closing(answers):
+            for row, answer in answers:
+                record = _record(row_format, row, answer)
+                self._add(record)
+                ledger.append(row.number, record)
+                count_tokens(0)
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        """Count a finished row."""
+        for name in self.totals:
+            self.totals[name] += record[name]
+
+    def _write_output(self, ledger: Ledger) -> None:
+        def rows() -> Iterator[dict[str, Any]]:
+            return (record["output"] for record in ledger.records())
+
+        with atomic_file(self.target) as part:
+            if self.target.suffix == ".parquet":
+                from glassformer.jobs.formats.parquet import write_parquet
+
+                write_parquet(part, rows)
+                return
+            with part.open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(f"{to_json(row)}\n" for row in rows())
+
+
+def _rows(source: InputFile, row_format: RowFormat) -> Iterator[Row]:
+    """The rows with their ids, each of which must be a row's own."""
+    ids = set()
+    for number, value in enumerate(source.values()):
+        if isinstance(value, GlassError):
+            yield Row(number, number, None, value)
+            continue
+        try:
+            own = row_format.id_of(value)
+        except GlassError as error:
+            yield Row(number, number, value, error)
+            continue
+        row_id = number if own is None else own
+        if row_id in ids:
+            yield Row(number, row_id, value, InputError(f"the id {row_id!r} is that of an earlier row. Give it another."))
+            continue
+        ids.add(row_id)
+        yield Row(number, row_id, value)
+
+
+def _record(row_format: RowFormat, row: Row, answer: Answer | GlassError) -> dict[str, Any]:
+    """What the ledger keeps of a finished row."""
+    if isinstance(answer, Answer):
+        try:
+            to_json(answer.output, allow_nan=False)
+        except ValueError:
+            answer = InputError("the answer holds numbers that are not finite, which JSON cannot represent.")
+    if isinstance(answer, GlassError):
+        return {"failed": True, "prompt_tokens": 0, "completion_tokens": 0, "output": row_format.error_answer(row, answer)}
+    tokens = {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens}
+    return {"failed": False, **tokens, "output": answer.output}
