@@ -141,18 +141,21 @@ def test_a_slow_reader_does_not_stall_others(address: str) -> None:
 
 
 def test_a_request_ends_when_its_time_is_over(sources: tuple[ModelSource, ...]) -> None:
-    app = create_app(Registry(sources, Limits(seconds=1, stop_seconds=0, new_tokens=10**6)))
+    app = create_app(Registry(sources, Limits(seconds=2, stop_seconds=0)))
+    registry, deliver = app.state.context.registry, app.state.context.deliveries.deliver
     with serving(app) as address:
-        httpx.post(f"{address}/v1/chat/completions", json={**LONG, "max_tokens": 1}, timeout=30).raise_for_status()
-        answer = httpx.post(f"{address}/v1/chat/completions", json={**LONG, "max_tokens": 10**6}, timeout=30).json()
+        path = f"{address}/v1/chat/completions"
+        wait_until(lambda: httpx.post(path, json={**LONG, "max_tokens": 1}, timeout=30).is_success)
+        passes = iter([True])
+        registry.deliver_to(lambda events: deliver(events) if next(passes, False) else None)  # one pass, and then nothing
+        answer = httpx.post(path, json=LONG, timeout=30).json()
         assert answer["choices"][0]["finish_reason"] == "length"
-        assert answer["choices"][0]["message"]["content"]
+        assert answer["usage"]["completion_tokens"] == 1
         wait_until(lambda: running(app) == 0)
-        app.state.context.registry.deliver_to(lambda events: None)  # as if it waited in the queue all the time
-        late = httpx.post(f"{address}/v1/chat/completions", json=LONG, timeout=30)
+        late = httpx.post(path, json=LONG, timeout=30)  # as if it waited in the queue all the time
         assert late.status_code == 503
         assert late.headers["Retry-After"] == "5"
-        assert late.json()["error"]["message"] == "the answer did not begin within 1 seconds. Try again later."
+        assert late.json()["error"]["message"] == "the answer did not begin within 2 seconds. Try again later."
 
 
 def test_stopping_lets_a_stream_finish(sources: tuple[ModelSource, ...]) -> None:
