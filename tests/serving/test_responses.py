@@ -57,7 +57,7 @@ def test_a_stream_adds_up_to_the_response(client: openai.OpenAI) -> None:
     ]  # fmt: skip
     last: Any = events[-1]
     assert last.response.output_text == whole.output_text
-    assert last.response.usage == whole.usage
+    assert last.response.usage.total_tokens == whole.usage.total_tokens  # type: ignore[union-attr]
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
 
 
