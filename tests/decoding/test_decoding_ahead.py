@@ -208,7 +208,7 @@ def test_where_an_executor_cannot_choose_policies_do_for_a_while(monkeypatch: py
     settings = {"do_sample": True, "top_k": 0, "seed": 3, "max_new_tokens": 16}
     oracle = DrawingOracle(settings, gives_up_at=frozenset([5]))
     assert written(oracle, [text([5, 6], **settings)]) == written(Oracle(), [text([5, 6], **settings)])
-    assert oracle.bursts == [1, 2, 1, 2, 4]  # the third token of the second burst is none
+    assert oracle.bursts == [1, 2, 1, 2, 4]  # the second token of the second burst is none
     assert not oracle.rows
 
 
@@ -223,7 +223,7 @@ def test_the_draws_of_the_next_tokens_are_those_of_each_step() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"num_beams": 3, "do_sample": True},
+        {"num_beams": 3, "do_sample": True, "eos_token_id": 1},
         {"do_sample": True, "rules": ["temperature", "top_k"], "temperature": 0.5},
         {"do_sample": True, "logits_processor": [lambda ids, scores: scores]},
         {"do_sample": True, "typical_p": 0.9},

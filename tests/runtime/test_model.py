@@ -77,7 +77,7 @@ def test_watched_sites_come_with_each_step(model: Any) -> None:
     for site, value in run.steps[0].sites.items():
         whole = scores.sites[site][0]
         assert (value == (whole[-1] if site.endswith("residual") else whole[:, -1])).all()
-    assert run.steps[2].sites.keys() == {"blocks.0.residual", "blocks.1.residual", "blocks.1.attention.heads"}
+    assert run.steps[2].sites.keys() == {*(f"blocks.{n}.residual" for n in range(3)), "blocks.1.attention.heads"}
     assert run.ids == model.watch("how are you?", max_new_tokens=3).ids
     policies = model.policies(model.recipe(model.settings.merged({"max_new_tokens": 2})), [5, 6])
     assert all(step.sites.keys() == {"final"} for _, step in model.generate_steps(policies, sites="final"))

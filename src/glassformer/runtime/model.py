@@ -311,7 +311,7 @@ class Model:
         *,
         look: int | Literal["all"] = SHOWN_CANDIDATES,
         change: Mapping[str, Change] | None = None,
-        sites: Annotated[str | Sequence[str], OWN_CHECK] = (),
+        sites: Annotated[str | Sequence[str] | None, OWN_CHECK] = None,
         **keywords: Any,
     ) -> Run:
         """The text of `chat`, and everything that made it: steps, candidates, the journey.
@@ -362,7 +362,7 @@ class Model:
         run: PreparedRun,
         look: int | Literal["all"] = 0,
         progress: Progress | None = None,
-        sites: Annotated[str | Sequence[str], OWN_CHECK] = (),
+        sites: Annotated[str | Sequence[str] | None, OWN_CHECK] = None,
     ) -> Iterator[str]:
         """Generate the text of a prepared run, which grows with it; yields the text's pieces.
 
@@ -426,7 +426,7 @@ class Model:
         )  # fmt: skip
 
     def generate_steps(
-        self, policies: Sequence[Policy], sites: Annotated[str | Sequence[str], OWN_CHECK] = ()
+        self, policies: Sequence[Policy], sites: Annotated[str | Sequence[str] | None, OWN_CHECK] = None
     ) -> Iterator[tuple[int, Step]]:
         """Run policies of one recipe to their ends; yields (number of the policy, step). `sites` as for `watch`."""
         return generate(self.executor, policies, self._assistant(policies[0].settings.assistant_model), self._reading(sites))
@@ -475,16 +475,16 @@ class Model:
         run.recipe = replace(recipe, stops=(*recipe.stops, when_cancelled(run.cancelling)))
         return run
 
-    def _reading(self, sites: str | Sequence[str]) -> Watch | None:
+    def _reading(self, sites: str | Sequence[str] | None) -> Watch | None:
         """A watch that reads these sites."""
-        return Watch.parse(sites, self.blueprint.blocks, self.blueprint.encoder_blocks) if sites else None
+        return None if sites is None else Watch.parse(sites, self.blueprint.blocks, self.blueprint.encoder_blocks)
 
     def _generate(
         self,
         runs: Sequence[Run],
         look: int | Literal["all"],
         progress: Progress | None = None,
-        sites: str | Sequence[str] = (),
+        sites: str | Sequence[str] | None = None,
     ) -> Iterator[str]:
         """Generate the texts of one prompt; yields their pieces."""
         first = runs[0]
