@@ -140,11 +140,11 @@ def settings(**options: Any) -> dict[str, Any]:
 
 def test_options_become_settings() -> None:
     assert settings(num_predict=-1, num_ctx=4096, seed=3) == {
-        "max_new_tokens": Limits().new_tokens, "num_return_sequences": 1, "seed": 3,
+        "max_new_tokens": Limits().new_tokens, "seed": 3,
     }  # fmt: skip
     drawn = settings(temperature=0.5, top_k=5, repeat_penalty=1.2, repeat_last_n=-1, stop=["a"], num_predict=7)
     assert drawn == {
-        "max_new_tokens": 7, "do_sample": True, "num_return_sequences": 1, "stop_strings": ["a"], "temperature": 0.5,
+        "max_new_tokens": 7, "do_sample": True, "stop_strings": ["a"], "temperature": 0.5,
         "top_k": 5, "repetition_penalty": 1.2,
     }  # fmt: skip
 

@@ -19,7 +19,6 @@
 #define SIMULATED
 #define __device__
 #define __forceinline__ inline
-#define __noinline__
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(...)

@@ -81,7 +81,7 @@ def matmul(
     """Products of each token's inputs with matrices, side by side in `out`, (tokens, rows of all matrices).
 
     `epilogue`: "none"; "add" to the `residual`, which may be `out`; "activate"; or "gate": act(first half) · second half, of
-    one matrix that holds both or of two. `prompt`: inputs are rounded by a kernel of their own even for a single token.
+    one matrix that holds both or of two. `prompt`: of packed weights, with tiles for many tokens, which round differently.
     """
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
@@ -108,19 +108,15 @@ def matmul(
         }  # fmt: skip
         strides = (added.stride(0), part.stride(0))
         outputs = (matrix.bias, added, part, output_rows, tokens, width, matrix.columns, *strides, factor)
-        if matrix.scales is not None:
-            launch_packed_matmul(inputs, matrix, outputs, constants)
-            continue
-        _launch_matmul(inputs, matrix, outputs, constants, norm_arguments(inputs_norm, rows, matrix.columns), prompt)
+        launch = _launch_matmul if matrix.scales is None else launch_packed_matmul
+        launch(inputs, matrix, outputs, constants, norm_arguments(inputs_norm, rows, matrix.columns), prompt)
 
 
 def _needs_preparation(
     x: Tensor, matrix: DeviceMatrix, norm: DeviceNorm | None, input_rows: Tensor | None, tokens: int, prompt: bool
 ) -> bool:
     """Whether inputs are normed, gathered and rounded before a product, rather than on the way."""
-    if matrix.scales is not None:
-        return norm is not None or input_rows is not None or x.dtype != product_dtype(matrix)
-    if not prompt and tokens == 1:
+    if not prompt and (tokens == 1 or matrix.scales is not None):
         return False
     rounded = x.dtype == product_dtype(matrix) or (tokens <= SMALL_BATCH and not prompt)
     return norm is not None or input_rows is not None or not rounded

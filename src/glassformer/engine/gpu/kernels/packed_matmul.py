@@ -26,12 +26,22 @@ import torch
 import triton
 import triton.language as tl
 
-from glassformer.engine.gpu.kernels.functions import GATE, finish_tile, load_other, output_places, tile_tokens_and_rows
+from glassformer.engine.gpu.kernels.functions import (
+    GATE,
+    NO_NORM,
+    finish_tile,
+    load_other,
+    mean_and_scale,
+    normed_columns,
+    output_places,
+    tile_tokens_and_rows,
+)  # fmt: skip
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 BLOCK = 64  # columns that lie together
+PROMPT_TOKENS, PROMPT_ROWS = 128, 128  # of one program of a prompt pass
 HALVES, HALVES_AND_MINIMUMS, BYTES_AND_MINIMUMS, BYTES = (tl.constexpr(number) for number in range(4))  # what scales are
 
 
@@ -147,37 +157,39 @@ PACKED_KINDS: Mapping[str, PackedKind] = {
 
 
 class PackedTile(NamedTuple):
-    """What one program of a product computes, and with how much of a multiprocessor."""
+    """What one program of a step's product computes of one token."""
 
-    tokens: int
     rows: int
+    blocks: int  # of one iteration
     warps: int
-    stages: int  # blocks of columns that are loaded ahead
+    stages: int
 
 
-def packed_tile(tokens: int, rows: int) -> PackedTile:
-    """The tile of a product. Only how fast it is depends on this, not its numbers."""
-    if tokens <= 16:
-        return PackedTile(16, 64 if rows >= 16384 else 16, 4, 4)
-    if tokens <= 32:
-        return PackedTile(32, 64 if rows >= 16384 else 32, 4, 3)
-    if tokens <= 256:
-        return PackedTile(64, 64, 4, 3)
-    return PackedTile(128, 128, 8, 3)
+def packed_tile(rows: int, columns: int) -> PackedTile:
+    """Decides in which order products are summed: by the shape of the matrix alone."""
+    return PackedTile(4, 16, 4, 2)
 
 
 def launch_packed_matmul(
-    x: torch.Tensor, matrix: DeviceMatrix, outputs: tuple[Any, ...], constants: dict[str, Any]
+    x: torch.Tensor, matrix: DeviceMatrix, outputs: tuple[Any, ...], constants: dict[str, Any],
+    norm: tuple[tuple[Any, ...], dict[str, Any]], prompt: bool,
 ) -> None:  # fmt: skip
-    """Products of inputs that are normed and in bfloat16. Weights are rounded to it in each tile, once for its tokens."""
     assert matrix.scales is not None
     kind, blocks = PACKED_KINDS[matrix.kind], matrix.scales.shape[1]
     tokens, rows = outputs[4:6]
-    tile = packed_tile(tokens, rows)
-    packed_matmul_kernel[(triton.cdiv(tokens, tile.tokens) * triton.cdiv(rows, tile.rows),)](
-        x, matrix.data, *outputs, x.stride(0), matrix.scales, matrix.outer_scales, matrix.high_bits, blocks,
-        TOKENS=tile.tokens, ROWS=tile.rows, BITS=kind.bits, ZERO=kind.zero, SCALES=kind.scales, num_warps=tile.warps,
-        num_stages=tile.stages, **constants,
+    arguments = (x, matrix.data, *outputs, x.stride(0), matrix.scales, matrix.outer_scales, matrix.high_bits, blocks)
+    constants |= {"BITS": kind.bits, "ZERO": kind.zero, "SCALES": kind.scales}
+    if prompt:
+        grid = (triton.cdiv(tokens, PROMPT_TOKENS) * triton.cdiv(rows, PROMPT_ROWS),)
+        packed_prompt_matmul_kernel[grid](
+            *arguments, TOKENS=PROMPT_TOKENS, ROWS=PROMPT_ROWS, num_warps=8, num_stages=3, **constants
+        )  # fmt: skip
+        return
+    tile = packed_tile(rows, matrix.columns)
+    norm_arguments, norm_constants = norm
+    packed_step_matmul_kernel[triton.cdiv(rows, tile.rows), tokens](
+        *arguments, *norm_arguments, ROWS=tile.rows, BLOCKS=tile.blocks, MASKED=blocks % tile.blocks != 0,
+        STAGES=tile.stages, num_warps=tile.warps, **norm_constants, **constants,
     )  # fmt: skip
 
 
@@ -257,13 +269,70 @@ def load_inside(addresses, inside, MASKED: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["tokens"])
-def packed_matmul_kernel(
+def packed_step_matmul_kernel(
+    x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
+    scale, x_stride, scales, outer_scales, high_bits, blocks, norm_weight, norm_bias, eps, input_rows,
+    EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
+    HAS_INPUT_ROWS: tl.constexpr, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, NORM_WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, BLOCKS: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr, BITS: tl.constexpr,
+    ZERO: tl.constexpr, SCALES: tl.constexpr,
+):  # fmt: skip
+    """One token and some rows, in float32 without tensor cores: each token is computed as if it were alone."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = tl.program_id(1) + tl.zeros([1], tl.int32)
+    live = token >= 0
+    place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
+    other = load_other(residual_ptr, place, live, row, rows, residual_stride, EPILOGUE)
+    x_row = x_ptr + input_place(input_rows, HAS_INPUT_ROWS) * x_stride
+    mean, factor = 0.0, 0.0
+    if NORM != NO_NORM:
+        mean, factor = mean_and_scale(x_row, columns, eps, NORM, NORM_WIDTH)
+    gate_row = tl.minimum(row, rows - 1).to(tl.int64)[:, None]
+    weight_row = gate_row + rows if EPILOGUE == GATE else gate_row
+    sums = tl.zeros([ROWS, BLOCKS, 32], tl.float32)
+    gates = sums
+    for start in tl.range(0, blocks, BLOCKS, num_stages=STAGES):
+        block = start + tl.arange(0, BLOCKS)
+        column = block[:, None] * 64 + tl.arange(0, 32)[None, :]
+        x_below = normed_columns(x_row, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
+        x_above = normed_columns(x_row, column + 32, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
+        if EPILOGUE == GATE:
+            below, above, word, outer = load_blocks(
+                weights_ptr, scales, outer_scales, high_bits, gate_row, block[None, :], blocks, BITS, SCALES, MASKED
+            )  # fmt: skip
+            gates += expanded(below, word, outer, False, SCALES, ZERO, ROWS, BLOCKS) * x_below[None, :, :]
+            gates += expanded(above, word, outer, True, SCALES, ZERO, ROWS, BLOCKS) * x_above[None, :, :]
+        below, above, word, outer = load_blocks(
+            weights_ptr, scales, outer_scales, high_bits, weight_row, block[None, :], blocks, BITS, SCALES, MASKED
+        )  # fmt: skip
+        sums += expanded(below, word, outer, False, SCALES, ZERO, ROWS, BLOCKS) * x_below[None, :, :]
+        sums += expanded(above, word, outer, True, SCALES, ZERO, ROWS, BLOCKS) * x_above[None, :, :]
+    row_sums = tl.sum(tl.sum(sums, axis=2), axis=1)[None, :]
+    row_gates = row_sums
+    if EPILOGUE == GATE:
+        row_gates = tl.sum(tl.sum(gates, axis=2), axis=1)[None, :]
+    finish_tile(
+        row_sums, row_gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION,
+        HAS_BIAS,
+    )  # fmt: skip
+
+
+@triton.jit
+def input_place(input_rows, HAS_INPUT_ROWS: tl.constexpr):
+    """The row of the program's token in the inputs."""
+    token = tl.program_id(1)
+    if HAS_INPUT_ROWS:
+        token = tl.load(input_rows + token)
+    return token.to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def packed_prompt_matmul_kernel(
     x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
     scale, x_stride, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
     ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
-    """The sum over the columns is taken in order, whatever the tile: a token's does not depend on the others."""
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
     x_rows = x_ptr + tl.minimum(token, tokens - 1).to(tl.int64) * x_stride
@@ -279,11 +348,11 @@ def packed_matmul_kernel(
             x_rows[:, None] + 32 + column[None, :], mask=live[:, None] & (column + 32 < columns)[None, :], other=0.0
         )
         if EPILOGUE == GATE:
-            gates = add_products(
+            gates = add_prompt_products(
                 below, above, gates, weights_ptr, scales, outer_scales, high_bits, gate_row, start, blocks, ROWS, BITS, ZERO,
                 SCALES,
             )  # fmt: skip
-        sums = add_products(
+        sums = add_prompt_products(
             below, above, sums, weights_ptr, scales, outer_scales, high_bits, weight_row, start, blocks, ROWS, BITS, ZERO,
             SCALES,
         )  # fmt: skip
@@ -295,7 +364,7 @@ def packed_matmul_kernel(
 
 
 @triton.jit
-def add_products(
+def add_prompt_products(
     x_below, x_above, sums, weights_ptr, scales, outer_scales, high_bits, row, block, blocks, ROWS: tl.constexpr,
     BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip

@@ -62,6 +62,7 @@ constexpr int ATTENDED = HEADS * HEAD_SIZE;
 constexpr int KV_VALUES = KV_HEADS * HEAD_SIZE;
 constexpr int QKV_ROWS = ATTENDED + 2 * KV_VALUES;
 constexpr int SLICE = QUERY_VALUES / MERGERS;  // values that one member merges
+static_assert(DIRECT_CHUNKS <= 4, "gather_chunks merges two, three or four chunks");
 constexpr float LOWEST = -1e30f;
 constexpr int NO_ID = -1;  // the scores are no numbers
 #define INFINITE bits_float(0x7f800000u)
@@ -109,17 +110,13 @@ struct Matrix : Codes<FORMAT> {
     static constexpr int TILE_GROUPS = ROWS < TILE_ROWS && PARTS == 1 ? TILE_ROWS / ROWS : 1;
     static constexpr int PASS_GROUPS = least(TILE_GROUPS, greatest(SLOTS / 3, 1));
     static constexpr int PASS_ROWS = least(TILE_ROWS, PASS_GROUPS * ROWS);
+    static constexpr int PASSES = (MOST + PASS_GROUPS - 1) / PASS_GROUPS;   // of a block, if groups have no more than one
+    static constexpr int AT_ONCE = PARTS > 1 ? 1 : least(4, greatest(SLOTS / 3 / PASS_GROUPS, 1));
+    static constexpr int BATCHES = (PASSES + AT_ONCE - 1) / AT_ONCE;
+    static constexpr int EVEN_BATCH = (PASSES + BATCHES - 1) / BATCHES;     // passes at once, as even as they go
+    static constexpr int BATCH = ROWS > TILE_ROWS ? ROWS / TILE_ROWS : EVEN_BATCH;
+    static constexpr int BATCH_GROUPS = ROWS > TILE_ROWS ? 1 : BATCH * PASS_GROUPS;
     static constexpr int ROUND_GROUPS = ROUND_ROWS / ROWS;
-    // Units of a round: groups that make a pass, or one group of several passes. As many at once as leave the ring room
-    // for others, as even as they go.
-    static constexpr int UNIT_PASSES = greatest(ROWS / TILE_ROWS, 1);
-    static constexpr int UNITS = (least(MOST, ROUND_GROUPS) + PASS_GROUPS - 1) / PASS_GROUPS;
-    static constexpr int PASSES_AT_ONCE = Code::PACKED ? 6 : 4, SLOTS_AT_ONCE = Code::PACKED ? SLOTS / 2 : SLOTS / 3;
-    static constexpr int UNITS_AT_ONCE =
-        PARTS > 1 ? 1 : greatest(least(PASSES_AT_ONCE / UNIT_PASSES, SLOTS_AT_ONCE / PASS_GROUPS), 1);
-    static constexpr int BATCHES = (UNITS + UNITS_AT_ONCE - 1) / UNITS_AT_ONCE;
-    static constexpr int BATCH_UNITS = (UNITS + BATCHES - 1) / BATCHES;
-    static constexpr int BATCH = BATCH_UNITS * UNIT_PASSES, BATCH_GROUPS = BATCH_UNITS * PASS_GROUPS;  // passes, groups
 
     static constexpr int HALF_CELLS = PART_COLUMNS / 2 / Code::CELL;
     static constexpr int UPPER_AT = HALF_CELLS * ROWS * Code::CELL_BYTES;
@@ -290,14 +287,14 @@ DEVICE u32 bfloat16_pair(float low, float high) {
 // sums (16, 8) += inputs (16, 16) * weights (8, 16) transposed; lane l has of the inputs the rows l / 4 and l / 4 + 8, of
 // the weights the row l / 4, of the sums the columns l % 4 * 2 and the next.
 DEVICE void multiply_tiles(float (&sums)[4], uint4 a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
                  " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 // The same of bytes: sums (16, 8) += inputs (16, 32) * weights (8, 32) transposed.
 DEVICE void multiply_bytes(int (&sums)[4], uint4 a, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
                  " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
@@ -359,24 +356,17 @@ struct Patience {  // of one wait
     u32 tries = 0;
 };
 
-// When a wait began that may go on, or 0 if it has to end. It is not inlined, as its callers are many and call it seldom.
-__device__ __noinline__ long long since_when(int *status, volatile int *halted, long long since, long long limit, int block) {
-    if (*halted) return 0;
-    long long time = now();
-    if (!since) since = time;
-    bool others_gave_up = load_status(status) != NONE;
-    if (!others_gave_up && time - since <= limit) return since;
-    if (claim_status(status, TIMED_OUT)) status[2] = block;
-    *halted = 1;
-    return 0;
-}
-
 // Whether a wait has to end without what it waits for; looks closer at every `often`th try.
 DEVICE bool gave_up(const Block &block, Patience &patience, u32 often = 64) {
     if (++patience.tries % often) return false;
-    patience.since =
-        since_when(block.launch.status, &block.shared.halted, patience.since, block.launch.patience, block.index);
-    return !patience.since;
+    if (block.shared.halted) return true;
+    long long time = now();
+    if (!patience.since) patience.since = time;
+    bool others_gave_up = load_status(block.launch.status) != NONE;
+    if (!others_gave_up && time - patience.since <= block.launch.patience) return false;
+    if (claim_status(block.launch.status, TIMED_OUT)) block.launch.status[2] = block.index;
+    block.shared.halted = 1;
+    return true;
 }
 
 DEVICE bool wait_for(const Block &block, u64 *barrier, u32 parity) {
@@ -537,18 +527,14 @@ template <class M, class Part> struct BfloatFragment {
             multiply_tiles(sums[b].tiles[step % CHAINS][1], x.second, w.z, w.w);
         }
     }
-    // put(row of the batch, this warp's part of its product), once for each row: the lanes 0-3 have two rows of a pass each.
-    template <class Put> static DEVICE void put_products(const Sums (&sums)[M::BATCH], const Block &block, Put put) {
-        if (2 * block.lane >= M::PASS_ROWS) return;
+    static DEVICE float2 product(const Sums &sums) {
+        float2 product = {0, 0};
 #pragma unroll
-        for (int b = 0; b < M::BATCH; b++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                float product = 0;
-#pragma unroll
-                for (int c = 0; c < CHAINS; c++) product += Part::sum(sums[b].tiles[c][0], sums[b].tiles[c][1], i);
-                if (2 * block.lane + i < M::PASS_ROWS) put(b * M::PASS_ROWS + 2 * block.lane + i, product);
-            }
+        for (int c = 0; c < CHAINS; c++) {
+            product.x += Part::sum(sums.tiles[c][0], sums.tiles[c][1], 0);
+            product.y += Part::sum(sums.tiles[c][0], sums.tiles[c][1], 1);
+        }
+        return product;
     }
 };
 template <class M, int COLUMNS> struct Fragment<M, SplitInput<COLUMNS>> : BfloatFragment<M, Fragment<M, SplitInput<COLUMNS>>> {
@@ -643,11 +629,12 @@ template <class M, int COLUMNS> struct Fragment<M, PackedInput<COLUMNS>> {
         for (int cell = step * STEP_CELLS; cell < least((step + 1) * STEP_CELLS, M::CELLS); cell++) {
             int number = 2 * (cell - step * STEP_CELLS);
             uint4 below = x.only_of(number, block.lane), above = x.only_of(number + 1, block.lane);
-            uint4 w[M::BATCH];
 #pragma unroll
-            for (int b = 0; b < M::BATCH; b++) w[b] = codes(rows[b], cell), multiply_bytes(tiles[b], below, w[b].x, w[b].y);
-#pragma unroll
-            for (int b = 0; b < M::BATCH; b++) multiply_bytes(tiles[b], above, w[b].z, w[b].w);  // after others' first ones
+            for (int b = 0; b < M::BATCH; b++) {
+                uint4 w = codes(rows[b], cell);
+                multiply_bytes(tiles[b], below, w.x, w.y);
+                multiply_bytes(tiles[b], above, w.z, w.w);
+            }
         }
         constexpr int SCALES = M::CELL / M::SCALE_COLUMNS;  // of a word
         int cell = least(step * STEP_CELLS + block.lane / 4 / SCALES, M::CELLS - 1), number = block.lane / 4 % SCALES;
@@ -665,35 +652,12 @@ template <class M, int COLUMNS> struct Fragment<M, PackedInput<COLUMNS>> {
         }
     }
 
-    // The sum over the lanes of equal lane % 4. Two lanes share the work of two rows: each keeps the sum of one of them.
-    template <class Put> static DEVICE void put_products(const Sums (&sums)[M::BATCH], const Block &block, Put put) {
-        constexpr int KEPT = M::BATCH > 2 ? 8 : M::BATCH > 1 ? 4 : 2, ROUNDS = (2 * M::BATCH + KEPT - 1) / KEPT;
+    static DEVICE float2 product(const Sums &sums) {
+        float2 product = {sums.rows[0], sums.rows[1]};
 #pragma unroll
-        for (int r = 0; r < ROUNDS; r++) {
-            float rows[KEPT];
-#pragma unroll
-            for (int i = 0; i < KEPT; i++) {
-                int b = (r * KEPT + i) / 2;
-                rows[i] = b < M::BATCH ? sums[b < M::BATCH ? b : 0].rows[i % 2] : 0.f;
-            }
-            int mask = 16, number = 0, count = KEPT;
-#pragma unroll
-            for (; count > 1; count /= 2, mask /= 2) {
-                bool upper = block.lane & mask;
-                number = 2 * number + upper;
-#pragma unroll
-                for (int i = 0; i < count / 2; i++) {
-                    float kept = upper ? rows[count / 2 + i] : rows[i], given = upper ? rows[i] : rows[count / 2 + i];
-                    rows[i] = kept + from_lane_xor(given, mask);
-                }
-            }
-#pragma unroll
-            for (; mask >= 4; mask /= 2) rows[0] += from_lane_xor(rows[0], mask);
-            int at = r * KEPT + number, row = at / 2 * M::PASS_ROWS + block.lane % 4 * 2 + at % 2;
-            constexpr int SHARERS = 8 / KEPT;  // lanes that end with the same sum
-            bool first = block.lane / 4 % SHARERS == 0, has_row = at < 2 * M::BATCH && block.lane % 4 * 2 < M::PASS_ROWS;
-            if (first && has_row) put(row, rows[0]);
-        }
+        for (int mask = 4; mask < 32; mask <<= 1)
+            product.x += from_lane_xor(product.x, mask), product.y += from_lane_xor(product.y, mask);
+        return product;
     }
 };
 
@@ -727,36 +691,26 @@ struct Consumer : Block {
 
     // The exchange -------------------------------------------------------------------------------------------------------
 
-    // Wait for COUNT words (even) at `from`; store(i, number, pairs of words) for the thread's words, TOGETHER pairs at a
-    // time, the i-th of which are the `number`th of all: as often for all threads, with zeros beyond the last.
-    template <int COUNT, int TOGETHER, class Store> DEVICE void gather(int from, Store store) {
-        constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + TOGETHER * THREADS - 1) / (TOGETHER * THREADS);
-        constexpr int ROUNDS = PACKED ? (EACH + 7) / 8 : 1, ROUND = (EACH + ROUNDS - 1) / ROUNDS;  // registers are few
+    // Wait for COUNT words (even) at `from`; store(i, pair, two words) for the thread's pairs, the i-th of which is `pair`:
+    // as often for all threads, with zeros beyond the last.
+    template <int COUNT, class Store> DEVICE void gather(int from, Store store) {
+        constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
         const Word *words = launch.exchange + from;
+        auto has = [&](int i) { return PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS; };
+        uint4 two[EACH] = {};
+        Patience patience;
+        bool complete;
+        do {
+            complete = true;
 #pragma unroll
-        for (int first = 0; first < EACH; first += ROUND) {
-            auto pair = [&](int i, int k) { return (thread + (first + i) * THREADS) * TOGETHER + k; };
-            auto has = [&](int i) { return PAIRS % (TOGETHER * THREADS) == 0 || pair(i, TOGETHER - 1) < PAIRS; };
-            uint4 two[ROUND][TOGETHER] = {};
-            Patience patience;
-            bool complete;
-            do {
-                complete = true;
+            for (int i = 0; i < EACH; i++)
+                if (has(i)) two[i] = get_two(words + 2 * (thread + i * THREADS));
 #pragma unroll
-                for (int i = 0; i < ROUND; i++)
+            for (int i = 0; i < EACH; i++)
+                if (has(i)) complete &= (two[i].y == tag) & (two[i].w == tag);
+        } while (!complete && !gave_up(*this, patience));
 #pragma unroll
-                    for (int k = 0; k < TOGETHER; k++)
-                        if (first + i < EACH && has(i)) two[i][k] = get_two(words + 2 * pair(i, k));
-#pragma unroll
-                for (int i = 0; i < ROUND; i++)
-#pragma unroll
-                    for (int k = 0; k < TOGETHER; k++)
-                        if (first + i < EACH && has(i)) complete &= (two[i][k].y == tag) & (two[i][k].w == tag);
-            } while (!complete && !gave_up(*this, patience));
-#pragma unroll
-            for (int i = 0; i < ROUND; i++)
-                if (first + i < EACH) store(first + i, thread + (first + i) * THREADS, two[i]);
-        }
+        for (int i = 0; i < EACH; i++) store(i, thread + i * THREADS, two[i]);
     }
 
     DEVICE uint4 await_two(const Word *words) {
@@ -772,30 +726,26 @@ struct Consumer : Block {
 
     // The residual and its norm ------------------------------------------------------------------------------------------
 
-    static constexpr int SIDE = PACKED ? 4 : 2;  // values of the residual that a thread has side by side
-    static constexpr int SIDES_EACH = (HIDDEN / SIDE + THREADS - 1) / THREADS;
+    static constexpr int PAIRS_EACH = (HIDDEN / 2 + THREADS - 1) / THREADS;
 
-    struct __align__(4 * SIDE) Side { float x[SIDE]; };
-    struct NormWeights { Side sides[SIDES_EACH]; };  // read before waiting for what they multiply
+    struct NormWeights { float2 pairs[PAIRS_EACH]; };  // read before waiting for what they multiply
 
-    DEVICE NormWeights load_norm(int norm) {
-        NormWeights weights = {};
-        const Side *source = (const Side *)(launch.norms + norm * HIDDEN);
+    DEVICE NormWeights load_norm(int number) {
+        NormWeights weights;
+        const float2 *source = (const float2 *)(launch.norms + number * HIDDEN);
 #pragma unroll
-        for (int i = 0; i < SIDES_EACH; i++) {
-            int number = thread + i * THREADS;
-            if (number < HIDDEN / SIDE) weights.sides[i] = source[number];
+        for (int i = 0; i < PAIRS_EACH; i++) {
+            int pair = thread + i * THREADS;
+            weights.pairs[i] = pair < HIDDEN / 2 ? source[pair] : float2{0, 0};
         }
         return weights;
     }
 
-    DEVICE float keep_side(int number, const Side &values, const Side &weights) {
-        if (number < HIDDEN / SIDE) ((Side *)shared.residual)[number] = values;
-        float x[SIDE], squares = 0;
-#pragma unroll
-        for (int i = 0; i < SIDE; i++) x[i] = values.x[i] * weights.x[i], squares = fmaf(values.x[i], values.x[i], squares);
-        keep(shared.normed, SIDE * number, x);
-        return squares;
+    DEVICE float keep_pair(int pair, float first, float second, float2 weights) {
+        if (pair < HIDDEN / 2) *(float2 *)(shared.residual + 2 * pair) = {first, second};
+        float x[2] = {first * weights.x, second * weights.y};
+        keep(shared.normed, 2 * pair, x);
+        return fmaf(first, first, second * second);
     }
 
     // Some of a matrix's input: all lanes of a warp call it, in order, with zeros beyond the last column.
@@ -809,22 +759,24 @@ struct Consumer : Block {
         u32 *pairs = (u32 *)(input.eights + column / 8) + column % 8 / 4;
         pairs[0] = first, pairs[2] = second;
     }
-    template <int COLUMNS> DEVICE void keep(PackedInput<COLUMNS> &input, int column, const float (&x)[4]) {
+    template <int COLUMNS, int COUNT> DEVICE void keep(PackedInput<COLUMNS> &input, int column, const float (&x)[COUNT]) {
         constexpr int MOST = 127 * 128;
         int most_bits = 0;  // compared as bits, so that what is no number stays none
 #pragma unroll
-        for (int i = 0; i < 4; i++) most_bits = greatest(most_bits, (int)(float_bits(x[i]) & 0x7fffffffu));
+        for (int i = 0; i < COUNT; i++) most_bits = greatest(most_bits, (int)(float_bits(x[i]) & 0x7fffffffu));
 #pragma unroll
-        for (int mask = 1; mask < 8; mask <<= 1) most_bits = greatest(most_bits, from_lane_xor(most_bits, mask));
+        for (int mask = 1; mask < 32 / COUNT; mask <<= 1) most_bits = greatest(most_bits, from_lane_xor(most_bits, mask));
         float most = bits_float((u32)most_bits), factor = most > 1e-30f ? __fdividef((float)MOST, most) : 0.f;
         u32 upper = 0, lower = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < COUNT; i++) {
             int value = nearest_integer(x[i] * factor), above = (value + 64) >> 7;
             upper |= (u32)(above & 255) << 8 * i, lower |= (u32)((value - above * 128) & 255) << 8 * i;
         }
         if (column >= COLUMNS) return;
-        ((uint2 *)(input.tiles + column / 32 * 4 + column % 16 / 4))[column % 32 / 16] = {upper, lower};
+        char *bytes = (char *)(input.tiles + column / 32 * 4 + column % 16 / 4) + column % 32 / 16 * 8 + column % 4;
+        if (COUNT == 4) *(u32 *)bytes = upper, *(u32 *)(bytes + 4) = lower;
+        else *(u16 *)bytes = (u16)upper, *(u16 *)(bytes + 4) = (u16)lower;
         if (column % 32 == 0) input.scales[column / 32] = most * (1.f / MOST);
     }
     template <int COLUMNS> DEVICE void keep(PackedInput<COLUMNS> &input, int column, u32 first, u32 second) {
@@ -872,11 +824,11 @@ struct Consumer : Block {
         NormWeights weights = load_norm(0);
         float squares = 0;
 #pragma unroll
-        for (int i = 0; i < SIDES_EACH; i++) {
-            int number = thread + i * THREADS;
-            Side values = {};
-            for (int k = 0; k < SIDE && number < HIDDEN / SIDE; k++) values.x[k] = embedded(id, SIDE * number + k);
-            squares += keep_side(number, values, weights.sides[i]);
+        for (int i = 0; i < PAIRS_EACH; i++) {
+            int pair = thread + i * THREADS;
+            bool inside = pair < HIDDEN / 2;
+            float first = inside ? embedded(id, 2 * pair) : 0.f, second = inside ? embedded(id, 2 * pair + 1) : 0.f;
+            squares += keep_pair(pair, first, second, weights.pairs[i]);
         }
         finish_norm(squares);
     }
@@ -884,19 +836,14 @@ struct Consumer : Block {
     DEVICE void gather_residual(int from, int norm) {
         NormWeights weights = load_norm(norm);
         float squares = 0;
-        gather<HIDDEN, SIDE / 2>(from, [&](int i, int number, const uint4 (&two)[SIDE / 2]) {
-            Side values;
-#pragma unroll
-            for (int k = 0; k < SIDE; k++) values.x[k] = bits_float(k % 2 ? two[k / 2].z : two[k / 2].x);
-            squares += keep_side(number, values, weights.sides[i]);
+        gather<HIDDEN>(from, [&](int i, int pair, uint4 two) {
+            squares += keep_pair(pair, bits_float(two.x), bits_float(two.z), weights.pairs[i]);
         });
         finish_norm(squares);
     }
 
     template <int COUNT, class Input> DEVICE void gather_activations(int from, Input &input) {
-        gather<COUNT / 2, 1>(from, [&](int, int number, const uint4 (&two)[1]) {
-            keep(input, 4 * number, two[0].x, two[0].z);
-        });
+        gather<COUNT / 2>(from, [&](int, int part, uint4 two) { keep(input, 4 * part, two.x, two.z); });
         consumers_sync();
     }
 
@@ -932,9 +879,13 @@ struct Consumer : Block {
             for (int step = 0; step < Piece::STEPS; step++) Piece::multiply(fragment(part, step), step, *this, rows, sums);
             release_slots(groups);
         }
-        Piece::put_products(sums, *this, [&](int row, float product) {
-            if (row < groups * M::ROWS) products[row * WARPS] = product;
-        });
+#pragma unroll
+        for (int b = 0; b < M::BATCH; b++) {
+            float2 product = Piece::product(sums[b]);  // the lanes 0-3 have two rows each
+            int row = 2 * lane, end = least(M::PASS_ROWS, groups * M::ROWS - b * M::PASS_ROWS);
+            if (row < end) products[(b * M::PASS_ROWS + row) * WARPS] = product.x;
+            if (row + 1 < end) products[(b * M::PASS_ROWS + row + 1) * WARPS] = product.y;
+        }
     }
 
     // Multiply this block's rows of a matrix with an input and call finish(first row, number of rows, their products) once
@@ -1232,30 +1183,29 @@ struct Consumer : Block {
         put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(low / sum, high / sum));
     }
 
-    // Four values of all heads', merged in order from few chunks.
-    DEVICE uint2 merged_chunks(int part, int chunks) {
+    // Four values of all heads' of few chunks, merged in order.
+    template <int CHUNKS> DEVICE uint2 merged_chunks(int part) {
         int head = part * 4 / HEAD_SIZE, at = part * 4 % HEAD_SIZE / 2;
-        uint4 values[DIRECT_CHUNKS] = {}, weights[DIRECT_CHUNKS] = {};
+        uint4 values[CHUNKS], weights[CHUNKS];
         Patience patience;
         bool complete;
         do {
             complete = true;
 #pragma unroll
-            for (int c = 0; c < DIRECT_CHUNKS; c++) {
+            for (int c = 0; c < CHUNKS; c++) {
                 const Word *words = launch.exchange + partial_at(head / QUERIES, c, head % QUERIES);
-                if (c < chunks) values[c] = get_two(words + at), weights[c] = get_two(words + HALF);
+                values[c] = get_two(words + at), weights[c] = get_two(words + HALF);
             }
 #pragma unroll
-            for (int c = 0; c < DIRECT_CHUNKS; c++)
-                complete &= c >= chunks || ((values[c].y == tag) & (values[c].w == tag) & (weights[c].y == tag) & (weights[c].w == tag));
+            for (int c = 0; c < CHUNKS; c++)
+                complete &= (values[c].y == tag) & (values[c].w == tag) & (weights[c].y == tag) & (weights[c].w == tag);
         } while (!complete && !gave_up(*this, patience));
         float maximum = LOWEST, sum = 0, x[4] = {};
 #pragma unroll
-        for (int c = 0; c < DIRECT_CHUNKS; c++)
-            if (c < chunks) maximum = fmaxf(maximum, bits_float(weights[c].x));
+        for (int c = 0; c < CHUNKS; c++) maximum = fmaxf(maximum, bits_float(weights[c].x));
 #pragma unroll
-        for (int c = 0; c < DIRECT_CHUNKS; c++) {
-            float weight = c < chunks ? exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z) : 0.f;
+        for (int c = 0; c < CHUNKS; c++) {
+            float weight = exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
             sum += weight;
             x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
             x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
@@ -1264,17 +1214,20 @@ struct Consumer : Block {
         return {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
     }
 
-    DEVICE void gather_attended(const AttentionShare &share) {
-        if (!share.merged_by_all()) {
-            gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
-            return;
-        }
+    template <int CHUNKS> DEVICE void gather_chunks() {
         for (int first = 0; first < ATTENDED / 4; first += THREADS) {
             int part = first + thread;
-            uint2 four = part < ATTENDED / 4 ? merged_chunks(part, share.partials()) : uint2{0, 0};
+            uint2 four = part < ATTENDED / 4 ? merged_chunks<CHUNKS>(part) : uint2{0, 0};
             keep(shared.attended, 4 * part, four.x, four.y);
         }
         consumers_sync();
+    }
+
+    DEVICE void gather_attended(const AttentionShare &share) {
+        if (!share.merged_by_all()) gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
+        else if (share.partials() == 2) gather_chunks<2>();
+        else if (share.partials() == 3) gather_chunks<3>();
+        else gather_chunks<4>();
     }
 
     DEVICE void attention(int layer, int position) {
@@ -1360,9 +1313,8 @@ struct Consumer : Block {
     // All ---------------------------------------------------------------------------------------------------------------
 
     DEVICE void run_layers(int position) {
-        for (int layer = 0;; layer++) {
+        for (int layer = 0; layer < LAYERS; layer++) {
             if (layer > 0) gather_residual(RESIDUAL_AT, 2 * layer);
-            if (layer == LAYERS) return;
             tag++;
             project_qkv(layer);
             attention(layer, position);
@@ -1372,6 +1324,7 @@ struct Consumer : Block {
             gather_activations<INNER>(GATED_AT, shared.gated);
             project_back<Down>(shared.gated, layer, 1, RESIDUAL_AT);
         }
+        gather_residual(RESIDUAL_AT, 2 * LAYERS);
     }
 
     // Whether to go on after a token: thread 0 decides for its block, and all blocks alike unless they gave up.

@@ -1,10 +1,10 @@
 """What of the persistent kernel is data: which shapes fit, who multiplies which rows, and the stream of weights.
 
 Each matrix is cut into groups of some rows, and wide groups into parts of some columns; a part is what a slot of the
-kernel's ring holds, and each of a block's eight warps multiplies an eighth of its columns. The groups of each matrix are
-dealt to the blocks in runs, as evenly as they go; who gets one group more changes from matrix to matrix, so that all
-blocks' streams are about equally long. A block's stream is its groups in order of use: for each layer QKV, output, gate
-and up, down; the head last. How a group holds its weights is in formats.py and stream.py.
+kernel's ring holds, and what a block's eight warps multiply at a time. The groups of each matrix are dealt to the
+blocks in runs, as evenly as they go; who gets one group more changes from matrix to matrix, so that all blocks' streams
+are about equally long. A block's stream is its groups in order of use: for each layer QKV, output, gate and up, down;
+the head last. How a group holds its weights is in formats.py and stream.py.
 
 This module needs neither torch nor CUDA.
 """
