@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from glassformer.checkpoint.stored_tensors import Floats
-from glassformer.engine.gpu.kernels.fingerprint import SPAN, fingerprint
+from glassformer.engine.gpu.kernels.fingerprint import ALIGNMENT, SPAN, fingerprint
 from glassformer.engine.gpu.kernels.tensors import FLOAT_KINDS
 
 
@@ -62,21 +62,25 @@ class ParameterWatch:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._places = _places(tensors)
-        distinct = dict.fromkeys((address, size) for address, size in self._places.values() if size)
-        spans = [
-            (address + offset, min(SPAN, size - offset) // 2)
-            for address, size in distinct
-            for offset in range(0, size, SPAN)
-        ]
         device = next(iter(tensors.values())).device
-        self._addresses, self._counts = (torch.tensor(column, device=device) for column in zip(*spans, strict=True))
-        self._fingerprint = fingerprint(self._addresses, self._counts)
+        spans: dict[bool, list[tuple[int, int]]] = {True: [], False: []}  # aligned or not: addresses, 16-bit words
+        for address, size in dict.fromkeys(self._places.values()):
+            body = size // ALIGNMENT * ALIGNMENT if address % ALIGNMENT == 0 else 0
+            for aligned, begin, end in ((True, 0, body), (False, body, size)):
+                parts = ((at, min(SPAN, end - at)) for at in range(begin, end, SPAN))
+                spans[aligned] += [(address + at, length // 2) for at, length in parts]
+        self._spans = {
+            aligned: torch.tensor(rows, dtype=torch.int64, device=device).view(-1, 2).T.contiguous()
+            for aligned, rows in spans.items()
+        }
+        self._fingerprint = self._read()
 
     def unchanged(self, tensors: Mapping[str, Tensor]) -> bool:
         """Whether these are the same tensors at the same addresses, with the same bytes."""
-        return _places(tensors) == self._places and torch.equal(
-            fingerprint(self._addresses, self._counts), self._fingerprint
-        )
+        return _places(tensors) == self._places and torch.equal(self._read(), self._fingerprint)
+
+    def _read(self) -> Tensor:
+        return torch.cat([fingerprint(spans[0], spans[1], aligned) for aligned, spans in self._spans.items()])
 
 
 def _places(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, int]]:

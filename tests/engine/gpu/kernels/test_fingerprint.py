@@ -9,14 +9,20 @@ from glassformer.engine.gpu.kernels.fingerprint import SPAN, fingerprint
 from glassformer.engine.gpu.parameters import ParameterWatch
 
 
-def numbers(*tensors: Tensor) -> list[int]:
+def numbers(*tensors: Tensor, aligned: bool = False) -> list[int]:
     addresses, counts = torch.tensor([(tensor.data_ptr(), tensor.nbytes // 2) for tensor in tensors]).T.contiguous()
-    return fingerprint(addresses, counts).tolist()
+    values: list[int] = fingerprint(addresses, counts, aligned).tolist()
+    return values
 
 
 def test_equal_bytes_have_equal_numbers_wherever_they_lie() -> None:
     values = torch.randn(33, 67)
     assert len(set(numbers(values, values.clone(), values.T.contiguous().T.contiguous()))) == 1
+
+
+def test_aligned_memory_is_read_to_the_same_numbers() -> None:
+    values = torch.randn(33, 64)
+    assert numbers(values, aligned=True) == numbers(values)
 
 
 def test_any_other_bytes_have_other_numbers() -> None:
@@ -30,13 +36,15 @@ def test_any_other_bytes_have_other_numbers() -> None:
 
 
 def test_a_watch_notices_other_bytes_addresses_and_names() -> None:
-    tensors = {"a": torch.zeros(SPAN // 4 + 3), "b": torch.ones(2, 5), "shared": torch.empty(0)}
+    tensors = {"a": torch.zeros(SPAN // 4 + 3), "b": torch.ones(2, 5), "empty": torch.empty(0), "odd": torch.ones(9)[1:]}
     tensors["shared"] = tensors["b"]
     watch = ParameterWatch(tensors)
     assert watch.unchanged(dict(tensors))
     assert not watch.unchanged({**tensors, "b": tensors["b"].clone()})
     assert not watch.unchanged({name: tensors[name] for name in ("a", "b")})
-    tensors["a"][-1] = 1e-30
-    assert not watch.unchanged(tensors)
-    tensors["a"][-1] = 0
-    assert watch.unchanged(tensors)
+    for name, at in (("a", -1), ("a", 0), ("a", SPAN // 4), ("b", 0), ("odd", 3)):
+        before = tensors[name][at].clone()
+        tensors[name][at] = 1e-30
+        assert not watch.unchanged(tensors)
+        tensors[name][at] = before
+        assert watch.unchanged(tensors)
