@@ -192,7 +192,8 @@ void quantize_mixed(const float* in, int count, int group, int8_t* codes, float*
     F squares = set(0.0f);
     for (int i = 0; i < count; i += W) squares = fma(load(in + i), load(in + i), squares);
     const float limit = OUTLIER / 127.0f * std::sqrt(reduce_add(squares) / float(count));
-    for (int at = 0; at < count; at += BLOCK, in += BLOCK, codes += 2 * BLOCK, scales += group, sums += 3 * group, refined += group) {
+    for (const float* end = in + count; in < end;
+         in += BLOCK, codes += 2 * BLOCK, scales += group, sums += 3 * group, refined += group) {
         quantize_to<1>(in, BLOCK, group, codes, scales, sums);
         *refined = *scales > limit;
         if (!*refined) continue;
@@ -375,7 +376,9 @@ template <int R> struct Inputs {  // a block of some tokens' inputs
         return bits;
     }
     // The sums that belong to a half of a block, or to all of it
-    template <class Tile> inline const float* sums_of(int half) const { return sums + (Tile::halves == 2 ? (1 + half) * group : 0); }
+    template <class Tile> inline const float* sums_of(int half) const {
+        return sums + (Tile::halves == 2 ? (1 + half) * group : 0);
+    }
 };
 
 #ifndef HAS_LANES
