@@ -229,7 +229,7 @@ def test_the_draws_of_the_next_tokens_are_those_of_each_step() -> None:
         {"do_sample": True, "typical_p": 0.9},
         {"do_sample": True, "mirostat": 2},
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_what_no_executor_may_choose(changes: dict[str, Any]) -> None:
     assert text([5], **changes).choice is None
