@@ -18,7 +18,8 @@ class Limits:
     texts: int = 16  # n, for one prompt
     prompts: int = 64  # of one request for completions
     inputs: int = 2048  # texts of one request for embeddings or ranking
-    top_logprobs: int = 20
+    top_logprobs: int = 20  # also of candidates in the field `glass`
+    sites: int = 16  # read for each token, patterns expanded
     stop_strings: int = 16
     body_bytes: int = 8 * 2**20
     seconds: float = 600.0  # from its last byte to the answer's, waiting included

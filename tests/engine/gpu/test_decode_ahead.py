@@ -153,7 +153,6 @@ def test_many_steps_go_in_several_pieces(executor: Any, monkeypatch: pytest.Monk
         (Choice(sites=frozenset(("encoder.blocks.0.residual",))), False),
         (Choice(sites=frozenset(("scores",))), False),
     ],
-    ids=str,
 )
 def test_which_choices_are_known(choice: Choice, known: bool) -> None:
     assert knows(choice) is known

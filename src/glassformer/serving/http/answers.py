@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from starlette.requests import Request
 
@@ -21,6 +21,7 @@ from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run, TextStream
 from glassformer.serving.http.context import ServingContext, client_of, context_of
 from glassformer.serving.http.errors import ClientDisconnected
+from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.settings import request_spelling
 from glassformer.serving.http.streaming import disconnected
 from glassformer.serving.registry import ServedModel
@@ -102,7 +103,7 @@ class Submission:
     """A prompt, prepared: its runs, and what each step is to carry."""
 
     runs: tuple[Run, ...]
-    look: int | Literal["all"] = 0
+    look: int = 0
     watch: Watch | None = None
     call_format: ToolCallFormat | None = None  # where the request has tools
     tools: Sequence[Mapping[str, Any]] = ()
@@ -298,8 +299,7 @@ async def start_chat(
     tool_choice: str = "auto",
     parallel_tool_calls: bool = True,
     template: Mapping[str, Any] | None = None,
-    look: int | Literal["all"] = 0,
-    watch: Watch | None = None,
+    inspection: Inspection | None = None,
 ) -> Answer:
     """The answer to a conversation, begun.
 
@@ -312,6 +312,7 @@ async def start_chat(
         forced = {}
         if call_format is not None:
             forced = call_format.settings(model.tokenizer, tools, tool_choice, parallel_tool_calls)
+        model, look, watch = inspected(request, model, inspection)
         run = model.prepare(plain_messages, template=variables, **{**settings, **forced})
         return [Submission(copies(run, n), look, watch, call_format, tools)]
 
@@ -325,12 +326,12 @@ async def start_completion(
     settings: Mapping[str, Any],
     *,
     n: int = 1,
-    look: int | Literal["all"] = 0,
-    watch: Watch | None = None,
+    inspection: Inspection | None = None,
 ) -> Answer:
     """What follows texts, or token ids, begun."""
 
     def prepare(model: Model) -> list[Submission]:
+        model, look, watch = inspected(request, model, inspection)
         runs = [
             model.prepare(prompt, raw=True, **settings) if isinstance(prompt, str) else model.prepare_ids(prompt, **settings)
             for prompt in prompts
@@ -356,6 +357,16 @@ async def start(request: Request, model_name: str | None, prepare: Any) -> Answe
         await answer.close()
         raise
     return answer
+
+
+def inspected(request: Request, model: Model, inspection: Inspection | None) -> tuple[Model, int, Watch | None]:
+    """The model under a request's changes, how many candidates each step carries, and what its passes read and change."""
+    if inspection is None:
+        return model, 0, None
+    limits = context_of(request).limits
+    inspection.check(limits)
+    changed = inspection.changed(model)
+    return changed, inspection.look, inspection.watch(changed, limits)
 
 
 def copies(run: Run, n: int) -> tuple[Run, ...]:

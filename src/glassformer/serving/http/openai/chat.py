@@ -13,6 +13,7 @@ from glassformer.decoding import Finish, Step
 from glassformer.serving.http.answers import Answer, GrowingText, Piece, new_id, start_chat
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import Json
+from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.openai.errors import error_event
 from glassformer.serving.http.openai.schemas import ChatCompletionRequest
 from glassformer.serving.http.streaming import EventStream, sse
@@ -32,6 +33,7 @@ async def chat_completions(request: Request, body: ChatCompletionRequest) -> Res
     answer = await start_chat(
         request, body.model, messages, settings, n=body.n or 1, tools=body.tool_definitions(), tool_choice=body.choice(),
         parallel_tool_calls=body.parallel_tool_calls is not False, template=body.template_variables(),
+        inspection=body.glass,
     )  # fmt: skip
     if body.stream:
         return EventStream(answer, chunks(answer, body), error_event)
@@ -66,6 +68,7 @@ def choice(number: int, text: GrowingText, answer: Answer, body: ChatCompletionR
         "message": message,
         "logprobs": logprobs_of(answer, body, text.steps),
         "finish_reason": finish_reason(text),
+        **whole_inspection(answer, body.glass, text),
     }
 
 
@@ -99,6 +102,9 @@ def chunk_choices(piece: Piece, answer: Answer, body: ChatCompletionRequest) -> 
         logprobs = None
     if piece.finish is not None:
         parts.append(delta(piece.number, {}, finish=finish_reason(answer.texts[piece.number])))
+    if seen := piece_inspection(answer, body.glass, piece):
+        parts = parts or [delta(piece.number, {})]
+        parts[-1] |= seen
     return parts
 
 
@@ -117,6 +123,23 @@ def finish_reason(text: GrowingText) -> str:
     """Why a text ended, in OpenAI's words."""
     assert text.finish is not None
     return "tool_calls" if text.called else FINISH_REASONS.get(text.finish, "stop")
+
+
+def whole_inspection(answer: Answer, inspection: Inspection | None, text: GrowingText) -> dict[str, Any]:
+    """The field `glass` of a whole text, if the request has one."""
+    if inspection is None:
+        return {}
+    steps = inspection.steps_data(answer.model.tokenizer, text.steps)
+    return {"glass": {"steps": steps, **inspection.end_data(text.run)}}
+
+
+def piece_inspection(answer: Answer, inspection: Inspection | None, piece: Piece) -> dict[str, Any]:
+    """The same of a piece, whose steps are its text's last; with the text's end, what there is to see of the whole."""
+    if inspection is None or not (piece.steps or piece.finish):
+        return {}
+    text = answer.texts[piece.number]
+    steps = inspection.steps_data(answer.model.tokenizer, piece.steps, len(text.steps) - len(piece.steps))
+    return {"glass": {"steps": steps, **({} if piece.finish is None else inspection.end_data(text.run))}}
 
 
 def usage(answer: Answer) -> dict[str, Any]:

@@ -13,7 +13,14 @@ from glassformer.decoding import Finish, Step
 from glassformer.serving.http.answers import Answer, new_id, start_completion
 from glassformer.serving.http.context import context_of
 from glassformer.serving.http.errors import HttpError, Json
-from glassformer.serving.http.openai.chat import DONE, best_logprobs, finish_reason, usage
+from glassformer.serving.http.openai.chat import (
+    DONE,
+    best_logprobs,
+    finish_reason,
+    piece_inspection,
+    usage,
+    whole_inspection,
+)
 from glassformer.serving.http.openai.errors import error_event
 from glassformer.serving.http.openai.schemas import CompletionRequest
 from glassformer.serving.http.streaming import EventStream, sse
@@ -31,7 +38,9 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
         raise HttpError(400, message, param="prompt")
     if not prompts:
         raise HttpError(400, "prompt is empty. Give it a text.", param="prompt")
-    answer = await start_completion(request, body.model, prompts, body.settings(limits), n=body.n or 1)
+    answer = await start_completion(
+        request, body.model, prompts, body.settings(limits), n=body.n or 1, inspection=body.glass
+    )
     if body.stream:
         return EventStream(answer, chunks(answer, body), error_event)
     try:
@@ -40,7 +49,8 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
         for number, text in enumerate(answer.texts):
             content = (text.run.prompt if body.echo else "") + text.text
             logprobs = Logprobs(answer.model.tokenizer, body.logprobs).of(text.steps) if body.logprobs is not None else None
-            choices.append(choice(number, content, logprobs, finish_reason(text)))
+            seen = whole_inspection(answer, body.glass, text)
+            choices.append({**choice(number, content, logprobs, finish_reason(text)), **seen})
         return Json({**head(answer, body), "choices": choices, "usage": usage(answer)})
     finally:
         await answer.close()
@@ -55,8 +65,9 @@ async def chunks(answer: Answer, body: CompletionRequest) -> AsyncGenerator[byte
     async for piece in answer:
         scored = logprobs[piece.number].of(piece.steps) if body.logprobs is not None else None
         finish = None if piece.finish is None else finish_reason(answer.texts[piece.number])
-        if piece.text or scored or finish:
-            yield sse({**first, "choices": [choice(piece.number, piece.text, scored, finish)], **tail})
+        seen = piece_inspection(answer, body.glass, piece)
+        if piece.text or scored or finish or seen:
+            yield sse({**first, "choices": [{**choice(piece.number, piece.text, scored, finish), **seen}], **tail})
     if body.usage_wanted:
         yield sse({**first, "choices": [], "usage": usage(answer)})
     yield DONE

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from glassformer.errors import SettingError
+from glassformer.serving.http.inspection import Inspection
 from glassformer.serving.http.settings import engine_settings, sampling_settings
 from glassformer.serving.limits import Limits
 
@@ -61,6 +62,7 @@ class SamplingRequest(ApiRequest):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None  # vLLM's: go on until the limit
+    glass: Inspection | None = None  # ours: what made each token
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> Self:

@@ -1,0 +1,115 @@
+"""The field `glass` of a request: what each token's choice was made of, what went on inside, and what is changed there.
+
+A client that does not know the field sees nothing of it, and who does not ask pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from glassformer.decoding import Step
+from glassformer.errors import SettingError
+from glassformer.observe.why import why
+from glassformer.runtime.model import Model
+from glassformer.runtime.run import Run
+from glassformer.serving.limits import Limits
+from glassformer.sites import Change, Watch
+from glassformer.text import Tokenizer
+from glassformer.text.detokenizer import shown_bytes
+
+DEFAULT_CANDIDATES = 10  # of a waterfall, where a request does not say
+
+
+class SiteChange(BaseModel):
+    """value · scale + shift, at some positions and heads."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    scale: float = 1.0
+    shift: float | list[Any] | None = None
+    positions: list[Annotated[int, Field(ge=0)]] | None = None
+    heads: list[Annotated[int, Field(ge=0)]] | None = None
+
+    def change(self, site: str) -> Change:
+        try:
+            shift = None if self.shift is None else np.asarray(self.shift, np.float32)
+        except (TypeError, ValueError):
+            raise SettingError(f"the shift at {site} is no array of numbers.") from None
+        return Change(self.scale, shift, self.positions, self.heads)
+
+
+class Inspection(BaseModel):
+    """What a request wants to see of its texts, or to change inside the model for them alone."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    candidates: Annotated[int, Field(ge=0)] = 0  # the model's own best so many, for each token
+    waterfall: bool = False  # what each rule did to them
+    sites: list[str] = []  # what is read there for each token: at the position that predicted it
+    change: dict[str, SiteChange] = {}  # by site
+    receipt: bool = False  # all that is needed to write the text again
+
+    @property
+    def look(self) -> int:
+        return self.candidates or (DEFAULT_CANDIDATES if self.waterfall else 0)
+
+    def check(self, limits: Limits) -> None:
+        """Refuse more than a server allows."""
+        if self.look > limits.top_logprobs:
+            raise SettingError(f"glass.candidates is {self.candidates}; this server allows {limits.top_logprobs} at most.")
+
+    def changed(self, model: Model) -> Model:
+        """The model with this request's changes."""
+        return model.changed({site: entry.change(site) for site, entry in self.change.items()}) if self.change else model
+
+    def watch(self, model: Model, limits: Limits) -> Watch | None:
+        """What is read and changed in the passes of a changed model's texts."""
+        blueprint = model.blueprint
+        reads = Watch.parse(self.sites, blueprint.blocks, blueprint.encoder_blocks).reads
+        if len(reads) > limits.sites:
+            raise SettingError(f"glass.sites are {len(reads)} sites; this server allows {limits.sites} at most.")
+        return Watch(reads, model.changes) if reads or model.changes else None
+
+    def steps_data(self, tokenizer: Tokenizer, steps: Sequence[Step], first: int = 0) -> list[dict[str, Any]]:
+        """What there is to see of some steps, of which the first has this number in its text."""
+        return [self._step_data(tokenizer, step, number) for number, step in enumerate(steps, first)]
+
+    def _step_data(self, tokenizer: Tokenizer, step: Step, number: int) -> dict[str, Any]:
+        data: dict[str, Any] = {"id": step.id, "token": shown_bytes(tokenizer.token_bytes(step.id))}
+        if step.candidates is not None and self.look:
+            data["logprob"], data["entropy"] = step.logprob, step.entropy
+            candidates = step.candidates
+            data["candidates"] = [
+                {"id": token, "token": shown_bytes(tokenizer.token_bytes(token)), "score": score, "probability": share}
+                for token, score, share in zip(
+                    candidates.ids.tolist(), candidates.scores.tolist(), candidates.probabilities.tolist(), strict=True
+                )
+            ]
+        if self.waterfall and step.waterfall is not None:
+            data["waterfall"] = why(tokenizer, step, number).to_dict()
+        if step.sites:
+            data["sites"] = {site: _array_data(value) for site, value in step.sites.items()}
+        return data
+
+    def end_data(self, run: Run) -> dict[str, Any]:
+        """What there is to see of a text that is over."""
+        return {"receipt": served_receipt(run)} if self.receipt else {}
+
+
+def served_receipt(run: Run) -> dict[str, Any]:
+    """A run's receipt without what is the server's own: where the model lies on its disk."""
+    return {**run.receipt.to_dict(), "path": None}
+
+
+def _array_data(value: Any) -> dict[str, Any]:
+    array = np.asarray(value, np.float32)
+    return {"shape": list(array.shape), "values": [_json_number(number) for number in array.ravel().tolist()]}
+
+
+def _json_number(number: float) -> float | None:
+    """JSON has no NaN and no infinities."""
+    return number if np.isfinite(number) else None
