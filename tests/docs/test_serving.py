@@ -6,6 +6,7 @@ import re
 import shlex
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,18 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "serving.md"
 
 def test_python_runs_against_a_server(smollm2: Path, capsys: pytest.CaptureFixture[str]) -> None:
     registry = Registry([ModelSource("smollm2", lambda: glassformer.load("smollm2"))], Limits(stop_seconds=1))
+    names: dict[str, Any] = {}  # the page's blocks go on from one another
     with serving(create_app(registry)) as address:
         for mark, text, _ in blocks(PAGE):
             if mark == "python":
-                exec(compile(text.replace("http://127.0.0.1:8000", address), str(PAGE), "exec"), {})
-    whole, streamed = capsys.readouterr().out.split("\n", 1)
+                exec(compile(text.replace("http://127.0.0.1:8000", address), str(PAGE), "exec"), names)
+                print()
+    whole, streamed, candidates, shape, *_ = capsys.readouterr().out.split("\n")
     assert "Paris" in whole
     assert streamed == whole
+    assert candidates.count("'probability'") == 3
+    assert shape == "[576]"
+    assert set(names["glass"]) == {"steps", "receipt"}
 
 
 def test_commands_parse() -> None:
