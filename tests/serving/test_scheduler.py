@@ -431,3 +431,15 @@ def test_candidates_and_sites_are_delivered_to_those_alone_who_asked(cpu_model: 
     assert all(set(step.sites or ()) == {"blocks.0.residual"} for step in steps[1])
     assert not any(step.sites or step.candidates for step in steps[2])
     assert [client.ids(generation) for generation in generations] == [alone(run) for run in (looking, reading, other)]
+
+
+def test_jobs_that_wait_are_bounded(cpu_model: Model, client: Client) -> None:
+    scheduler = scheduler_of(cpu_model, client, queued=2)
+    released = threading.Event()
+    jobs = [scheduler.call(lambda model: released.wait(LONGEST_WAIT)) for _ in range(2)]
+    with pytest.raises(QueueFull, match="2 jobs are waiting for .* already. Try again later"):
+        scheduler.call(lambda model: None)
+    released.set()
+    assert all(job.result(LONGEST_WAIT) for job in jobs)
+    assert scheduler.call(lambda model: 5).result(LONGEST_WAIT) == 5
+    scheduler.close()

@@ -189,6 +189,8 @@ def _lines(file: str, jsonl: bool) -> Iterator[Any]:
 
 def print_json_lines(task: Task, inputs: Iterable[Any]) -> bool:
     """Print one line of JSON per input, as soon as it is answered; False if one has no answer."""
+    from glassformer.tasks.task import json_value
+
     failed = 0
     with answer_counter(inputs) as count:
         pending: list[Any] = []  # inputs that are read but not yet answered
@@ -227,13 +229,6 @@ def print_answers(task: Task, inputs: Iterable[Any]) -> bool:
         if isinstance(answer, GlassError):
             common.note(f"glass: {answer}" if len(pairs) == 1 else f"glass: {value!r}: {answer}")
     return len(answered) == len(pairs)
-
-
-def json_value(answer: Any) -> Any:
-    """An answer as JSON can represent it."""
-    if isinstance(answer, GlassError):
-        return str(answer)
-    return answer.tolist() if hasattr(answer, "tolist") else answer
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from glassformer.runtime.model import Model, load
 from glassformer.runtime.prompt import PromptOptions
 from glassformer.runtime.run import Run, TextStream
 from glassformer.tasks.generation import GenerationTask
-from glassformer.tasks.task import Task
+from glassformer.tasks.task import Task, json_value
 
 CHUNK = 128  # rows of a forward task that are answered together
 TEXT_FIELDS = ("text", "text_pair", "question", "context")  # of a task's input
@@ -214,11 +214,6 @@ def make_worker(
 def row_seed(seed: int, row_id: RowId) -> int:
     """A row's own seed."""
     return int.from_bytes(hashlib.sha256(json.dumps([seed, row_id]).encode()).digest()[:6])
-
-
-def json_value(answer: Any) -> Any:
-    """A task's answer as JSON can represent it."""
-    return answer.tolist() if hasattr(answer, "tolist") else answer
 
 
 def json_spelling(name: str, *value: Any) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from glassformer.decoding import Look, Policy, Step, generate
 from glassformer.decoding.loop import Loop
@@ -118,6 +118,7 @@ class Scheduler:
         self._running: dict[int, tuple[Generation, int]] = {}  # by the identity of a policy: whose, and which text
         self._turns = Turns()
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix=f"jobs of {model.name}")
+        self._waiting_jobs = 0  # the one that is being done included
         self._end: float | None = None  # when everything is to be over
         self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
         self._pass_seconds: deque[float] = deque(maxlen=RECENT_PASSES)
@@ -158,8 +159,18 @@ class Scheduler:
         return generation
 
     def call(self, job: Callable[[Model], Result]) -> Future[Result]:
-        """Do something else with the model: its passes take turns with those of the batch."""
-        return self._jobs.submit(lambda: job(self._turn_taking_model))
+        """Do something else with the model: its passes take turns with those of the batch. QueueFull as for `submit`."""
+        with self._changed:
+            if self._waiting_jobs >= self.limits.queued:
+                raise QueueFull(f"{self._waiting_jobs} jobs are waiting for {self.model.name} already. Try again later.")
+            self._waiting_jobs += 1
+        future = self._jobs.submit(lambda: job(self._turn_taking_model))
+        future.add_done_callback(self._job_done)
+        return future
+
+    def _job_done(self, future: Future[Any]) -> None:
+        with self._changed:
+            self._waiting_jobs -= 1
 
     def statistics(self) -> SchedulerStatistics:
         with self._changed:

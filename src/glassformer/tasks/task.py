@@ -190,3 +190,10 @@ def check_choice(options: object, name: str, known: Iterable[str]) -> None:
     value = getattr(options, name)
     if value is not None and str(value).lower() not in known:
         raise SettingError(f"{name} is {value!r}.{did_you_mean(str(value), known)} It is one of: {', '.join(known)}.")
+
+
+def json_value(answer: Any) -> Any:
+    """A task's answer, or the error in place of one, as JSON can represent it."""
+    if isinstance(answer, GlassError):
+        return str(answer)
+    return answer.tolist() if hasattr(answer, "tolist") else answer

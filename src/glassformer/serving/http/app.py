@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glassformer.errors import GlassError
-from glassformer.serving.http import anthropic, monitoring, ollama, rerank, text
+from glassformer.serving.http import anthropic, monitoring, ollama, rerank, text, views
 from glassformer.serving.http.context import ServingContext
 from glassformer.serving.http.errors import CLIENT_CLOSED, ClientDisconnected, ErrorBody, problem_of
 from glassformer.serving.http.metrics import Metrics
@@ -28,7 +28,7 @@ from glassformer.serving.registry import Registry
 
 ROUTERS = (
     models.router, chat.router, completions.router, embeddings.router, responses.router, *anthropic.ROUTERS,
-    *ollama.ROUTERS, rerank.router, text.router, monitoring.router,
+    *ollama.ROUTERS, rerank.router, text.router, views.router, monitoring.router,
 )  # fmt: skip
 DIALECTS: tuple[tuple[str, ErrorBody], ...] = (  # by the beginning of the path; the first that fits
     ("/v1/messages", anthropic.error_body),

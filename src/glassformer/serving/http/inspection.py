@@ -5,7 +5,7 @@ A client that does not know the field sees nothing of it, and who does not ask p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -42,6 +42,11 @@ class SiteChange(BaseModel):
         return Change(self.scale, shift, self.positions, self.heads)
 
 
+def site_changes(changes: Mapping[str, SiteChange]) -> dict[str, Change]:
+    """A request's changes, by site."""
+    return {site: change.change(site) for site, change in changes.items()}
+
+
 class Inspection(BaseModel):
     """What a request wants to see of its texts, or to change inside the model for them alone."""
 
@@ -64,7 +69,7 @@ class Inspection(BaseModel):
 
     def changed(self, model: Model) -> Model:
         """The model with this request's changes."""
-        return model.changed({site: entry.change(site) for site, entry in self.change.items()}) if self.change else model
+        return model.changed(site_changes(self.change)) if self.change else model
 
     def watch(self, model: Model, limits: Limits) -> Watch | None:
         """What is read and changed in the passes of a changed model's texts."""

@@ -1,0 +1,232 @@
+"""POST /glass/…: what can be seen of a model and a text, as the same JSON that the files have, and the tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+
+from glassformer.errors import GlassError, spelled_by
+from glassformer.observe.compare import compare
+from glassformer.runtime.model import Model
+from glassformer.runtime.prompt import PromptKeywords
+from glassformer.serving.http.answers import chat_prompt
+from glassformer.serving.http.context import call_model, context_of
+from glassformer.serving.http.errors import HttpError, Json
+from glassformer.serving.http.inspection import DEFAULT_CANDIDATES, SiteChange, served_receipt, site_changes
+from glassformer.serving.http.openai.schemas import Message
+from glassformer.serving.http.settings import engine_settings, request_spelling, sampling_settings
+from glassformer.tasks.registry import check_head, find_task
+from glassformer.tasks.task import json_value
+from glassformer.views.patching import PatchedPart
+
+router = APIRouter(tags=["glass"], prefix="/glass")
+Number = Annotated[int, Field(ge=0)]
+
+
+class ModelRequest(BaseModel):
+    """A model, under changes of this request's own."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: str | None = None
+    change: dict[str, SiteChange] = {}
+    raw: bool = False  # texts as they are, without the chat template
+    system: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    @property
+    def prompt_options(self) -> PromptKeywords:
+        return {"raw": self.raw, "system": self.system, "template": self.chat_template_kwargs}
+
+    def changed(self, model: Model) -> Model:
+        return model.changed(site_changes(self.change)) if self.change else model
+
+
+class PromptRequest(ModelRequest):
+    """POST /glass/look"""
+
+    prompt: str | Annotated[list[Message], Field(min_length=1)]
+
+    def prompt_of(self, model: Model) -> Any:
+        """The text, or the conversation as the model's template takes it."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return chat_prompt(model, [message.model_dump(exclude_none=True) for message in self.prompt])[0]
+
+
+class RunRequest(PromptRequest):
+    """POST /glass/run: the engine's settings may stand beside these fields."""
+
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    candidates: Annotated[int, Field(ge=1)] = DEFAULT_CANDIDATES
+
+
+class TreeRequest(PromptRequest):
+    """POST /glass/tree"""
+
+    width: Annotated[int, Field(ge=1)] = 3
+    depth: Annotated[int, Field(ge=1)] = 3
+
+
+class LensRequest(PromptRequest):
+    """POST /glass/lens"""
+
+    positions: list[Number | str] | None = None
+
+
+class AttentionRequest(PromptRequest):
+    """POST /glass/attention: a head; without one a layer's mean, without a layer all layers' mean."""
+
+    layer: Number | None = None
+    head: Number | None = None
+
+
+class CompareRequest(ModelRequest):
+    """POST /glass/compare: two texts in one model."""
+
+    first: str
+    second: str
+    token: Number | str | None = None
+
+
+class PatchRequest(CompareRequest):
+    """POST /glass/patch: the first text's activations in the second's pass."""
+
+    part: PatchedPart = "residual"
+    positions: list[Number | str] | None = None
+    answer: Number | str | None = None
+    against: Number | str | None = None
+
+
+class TaskRequest(BaseModel):
+    """POST /glass/task/{task}"""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: str | None = None
+    inputs: list[Any]
+    options: dict[str, Any] = {}
+
+
+async def _see(request: Request, body: ModelRequest, look: Callable[[Model], Any]) -> Json:
+    """What a function makes of the request's model."""
+
+    def work(model: Model) -> Any:
+        with spelled_by(request_spelling):
+            seen = look(body.changed(model))
+            return seen if isinstance(seen, dict) else seen.to_dict()
+
+    return Json(await call_model(request, body.model, work))
+
+
+@router.post("/run")
+async def run(request: Request, body: RunRequest) -> Json:
+    """A text, and everything that made it: why each token was chosen, its trace, and a receipt to write it again."""
+    limits = context_of(request).limits
+    settings = sampling_settings(
+        limits, max_tokens=body.max_tokens, temperature=body.temperature, top_p=body.top_p, seed=body.seed, stop=body.stop,
+        **engine_settings(body.model_extra, ()),
+    )  # fmt: skip
+    if body.candidates > limits.top_logprobs:
+        raise HttpError(
+            400, f"candidates is {body.candidates}; this server allows {limits.top_logprobs} at most.", param="candidates"
+        )
+
+    def look(model: Model) -> dict[str, Any]:
+        text = model.watch(body.prompt_of(model), look=body.candidates, **body.prompt_options, **settings)
+        receipt = served_receipt(text)
+        return {"text": text.text, "whys": text.whys.to_dict(), "trace": text.trace.to_dict(), "receipt": receipt}
+
+    return await _see(request, body, look)
+
+
+@router.post("/look")
+async def look(request: Request, body: PromptRequest) -> Json:
+    """A prompt's journey to the next token: ids, shapes, scores."""
+    return await _see(request, body, lambda model: model.look(body.prompt_of(model), **body.prompt_options))
+
+
+@router.post("/tree")
+async def tree(request: Request, body: TreeRequest) -> Json:
+    """The likeliest continuations of a prompt."""
+
+    def look(model: Model) -> Any:
+        return model.tree(body.prompt_of(model), width=body.width, depth=body.depth, **body.prompt_options)
+
+    return await _see(request, body, look)
+
+
+@router.post("/trace")
+async def trace(request: Request, body: PromptRequest) -> Json:
+    """What the model thought of each token of a text."""
+    return await _see(request, body, lambda model: model.read(body.prompt_of(model), **body.prompt_options).trace())
+
+
+@router.post("/lens")
+async def lens(request: Request, body: LensRequest) -> Json:
+    """What each layer would have predicted."""
+
+    def look(model: Model) -> Any:
+        return model.read(body.prompt_of(model), **body.prompt_options).lens(body.positions)
+
+    return await _see(request, body, look)
+
+
+@router.post("/attention")
+async def attention(request: Request, body: AttentionRequest) -> Json:
+    """Who attended to whom in a text."""
+
+    def look(model: Model) -> Any:
+        return model.read(body.prompt_of(model), **body.prompt_options).attention(body.layer, body.head)
+
+    return await _see(request, body, look)
+
+
+@router.post("/compare")
+async def compare_texts(request: Request, body: CompareRequest) -> Json:
+    """Where two texts part in one model, and what the same token is in each."""
+
+    def look(model: Model) -> Any:
+        first, second = (model.read(text, **body.prompt_options) for text in (body.first, body.second))
+        return compare(first, second, token=body.token)
+
+    return await _see(request, body, look)
+
+
+@router.post("/patch")
+async def patch(request: Request, body: PatchRequest) -> Json:
+    """Which of the first text's activations bring its answer back in the second."""
+
+    def look(model: Model) -> Any:
+        return model.patch(
+            body.first, body.second, body.part, body.positions, answer=body.answer, against=body.against,
+            **body.prompt_options,
+        )  # fmt: skip
+
+    return await _see(request, body, look)
+
+
+@router.post("/task/{task}")
+async def run_task(request: Request, task: str, body: TaskRequest) -> Json:
+    """A task over some inputs: for each its output, or the error that it gave in place of one."""
+    kind, implied = find_task(task)
+    if len(body.inputs) > (most := context_of(request).limits.inputs):
+        raise HttpError(400, f"inputs has {len(body.inputs)} entries; this server allows {most} at most.", param="inputs")
+
+    def work(model: Model) -> list[dict[str, Any]]:
+        check_head(kind, model)
+        with spelled_by(request_spelling):
+            answers = list(kind(model, **{**implied, **body.options}).stream(body.inputs))
+        return [{"error" if isinstance(answer, GlassError) else "output": json_value(answer)} for answer in answers]
+
+    return Json({"task": kind.name, "outputs": await call_model(request, body.model, work)})
