@@ -19,6 +19,12 @@ from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+@pytest.fixture(autouse=True)
+def short_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the GPU engine computed a few tokens as it computes a prompt."""
+    monkeypatch.setattr("glassformer.engine.gpu.executor.GpuExecutor.least_prompt", 1)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return write_checkpoint(tmp_path_factory.mktemp("kept"), "qwen3")
@@ -222,3 +228,24 @@ def test_select_of_a_changed_row_is_not_kept(tmp_path: Path) -> None:
     for row in rows:
         kept.close(row)
     assert (kept._closed_rows, spy.closed) == ({}, 2)
+
+
+def test_where_prompts_and_steps_differ_only_what_was_read_as_a_prompt_is_reused(tmp_path: Path) -> None:
+    """And what is left of a prompt is long enough to be read as one."""
+    inner: Any = Counting(write_checkpoint(tmp_path, "llama").with_executor("plain").executor())
+    inner.least_prompt = 8
+    kept = PrefixCache(inner)
+    text = np.random.default_rng(3).integers(3, 150, 40).tolist()
+    row = kept.open()
+    kept.run([Feed(row, text[:20])])
+    for token in text[20:25]:
+        kept.run([Feed(row, [token])])
+    kept.close(row)
+    assert kept.cached_length(text) == 20  # not the five that came one by one
+    assert kept.cached_length(text[:24]) == 16
+    assert kept.cached_length(text[:8]) == 0
+    np.testing.assert_allclose(after(kept, text), after(inner.executor, text), atol=1e-5, rtol=1e-4)
+    assert inner.fed[-1] == 20
+    assert kept.cached_length(text[:30]) == 22
+    after(kept, text[:5])  # short prompts are steps: nobody finds them
+    assert kept.cached_length([*text[:5], *range(3, 20)]) == 5

@@ -30,6 +30,7 @@ from glassformer.engine.protocol import (
     Scores,
     Want,
     ahead_decoder,
+    least_prompt,
     max_ahead,
 )  # fmt: skip
 from glassformer.errors import ExecutorError
@@ -44,6 +45,7 @@ class CachedRow:
     ids: list[int] = field(default_factory=list)
     reusable: bool = True  # its cache follows from `ids` alone: no tree, no change, no encoder
     open: bool = True
+    read: int = 0  # tokens at its beginning that were read as a prompt
     indexed: tuple[int, ...] = ()  # the ids under which others find it
 
     @property
@@ -60,6 +62,7 @@ class PrefixCache:
         self.executor = executor
         self.context = executor.context
         self.reused_tokens = 0  # that were not computed again
+        self._least_prompt = least_prompt(executor)
         self._rows = rows
         self._tokens = tokens
         self._index: PrefixTree[CachedRow] = PrefixTree()  # of rows that have read something, open or closed
@@ -79,6 +82,8 @@ class PrefixCache:
             row.reusable = False  # in case the pass fails half-way
         scores = self.executor.run([replace(feed, row=self._inner(row)) for feed, row in zip(new, rows, strict=True)])
         for feed, row, reusable in zip(new, rows, before, strict=True):
+            if row.read == len(row.ids) and len(feed.ids) >= self._least_prompt:
+                row.read += len(feed.ids)
             row.ids.extend(feed.ids)
             row.reusable = reusable and _is_reusable(feed)
             if len(feed.ids) >= BLOCK:  # a prompt, which others may share; single tokens are found when the row is closed
@@ -111,12 +116,19 @@ class PrefixCache:
         texts = decode([self._inner(row) for row in cached], tokens, choices, draws)
         for row, reusable, token, chosen in zip(cached, before, tokens, texts, strict=True):
             row.ids.extend((token, *chosen.ids[:-1]))
+            row.read = len(row.ids) if self._least_prompt == 1 else row.read
             row.reusable = reusable
         return texts
 
     def cached_length(self, ids: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
-        return self._index.longest(ids[:-1])[1]
+        return self._longest(ids)[1]
+
+    def _longest(self, ids: Sequence[int]) -> tuple[CachedRow | None, int]:
+        """The row that has most of a prompt, and how much of it can be used: what is left must be read as a prompt is."""
+        row, length = self._index.longest(ids[:-1])
+        length = min(length, len(ids) - self._least_prompt)
+        return (row, length) if length > 0 else (None, 0)
 
     @locked
     def reuse_prefix(self, row: Row, ids: Sequence[int]) -> int:
@@ -126,16 +138,16 @@ class PrefixCache:
     def _begin_with_cached(self, new: CachedRow, ids: Sequence[int]) -> int:
         if new.inner is not None or not new.reusable:
             return new.length
-        other, length = self._index.longest(ids[:-1])
+        other, length = self._longest(ids)
         if other is None or other.inner is None:
             new.inner = self.executor.open()
             return 0
-        if not other.open and length == other.length:  # all of it: nobody else has a use for the old row
+        if not other.open and length == other.read == other.length:  # all of it: nobody else has a use for the old row
             self._forget(other)
             new.inner = other.inner
         else:
             new.inner = self.executor.fork(other.inner, length)
-        new.ids = list(ids[:length])
+        new.ids, new.read = list(ids[:length]), length
         self._add_to_index(new)
         self.reused_tokens += length
         return length
@@ -150,10 +162,10 @@ class PrefixCache:
         return replace(feed, ids=feed.ids[self._begin_with_cached(row, feed.ids) :])
 
     def _add_to_index(self, row: CachedRow) -> None:
-        """Let others find a row by all that it holds."""
+        """Let others find a row by all of it that they can use."""
         self._remove_from_index(row)
-        if row.reusable and row.ids:
-            row.indexed = tuple(row.ids)
+        if row.reusable and row.read:
+            row.indexed = tuple(row.ids[: row.read])
             self._index.add(row.indexed, row)
 
     def _remove_from_index(self, row: CachedRow) -> None:
@@ -169,16 +181,17 @@ class PrefixCache:
     def fork(self, row: Row, length: int | None = None) -> CachedRow:
         parent = self._open_row(row)
         inner = None if parent.inner is None else self.executor.fork(parent.inner, length)
-        return CachedRow(inner, parent.ids[:length], parent.reusable)
+        ids = parent.ids[:length]
+        return CachedRow(inner, ids, parent.reusable, read=min(parent.read, len(ids)))
 
     @locked
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
         targets = [self._open_row(row) for row in rows]
-        states = [(list(targets[parent].ids), targets[parent].reusable) for parent in parents]
+        states = [(list(row.ids), row.reusable, row.read) for row in (targets[parent] for parent in parents)]
         self.executor.select([self._inner(row) for row in targets], parents)
         for row, state in zip(targets, states, strict=True):
             self._remove_from_index(row)
-            row.ids, row.reusable = state
+            row.ids, row.reusable, row.read = state
 
     @locked
     def rewind(self, row: Row, length: int) -> int:
@@ -187,6 +200,7 @@ class PrefixCache:
         if remaining < len(cached.indexed):
             self._remove_from_index(cached)
         del cached.ids[remaining:]
+        cached.read = min(cached.read, remaining)
         return remaining
 
     @locked
@@ -196,16 +210,16 @@ class PrefixCache:
         self._remove_from_index(closing)
         if closing.inner is None:
             return
-        if not closing.reusable or not closing.ids:
+        if not closing.reusable or not closing.read:
             self.executor.close(closing.inner)
             return
-        other, common = self._index.longest(closing.ids)
+        other, common = self._index.longest(closing.ids[: closing.read])
         if other is not None and not other.open:
-            if common == len(closing.ids):  # the other one holds all of it
+            if common == closing.read:  # the other one holds all of it
                 self.executor.close(closing.inner)
                 self._closed_rows[id(other)] = self._closed_rows.pop(id(other))
                 return
-            if common == other.length:
+            if common == other.read:
                 self._close_kept(other)
         self._closed_rows[id(closing)] = closing
         self._add_to_index(closing)

@@ -251,6 +251,12 @@ def prefix_caching(executor: Executor) -> PrefixCaching | None:
     return caching
 
 
+def least_prompt(executor: Executor) -> int:
+    """Feeds of at least so many tokens are computed as prompts, shorter ones as steps: they differ in the last bits."""
+    least: int = getattr(executor, "least_prompt", 1)
+    return least
+
+
 def max_ahead(executor: Executor) -> int:
     """How many tokens a driver may let an executor choose at once."""
     most: int = getattr(executor, "max_ahead", MAX_AHEAD)

@@ -181,14 +181,14 @@ class TestBitExactness:
 
 class TestPasses:
     def test_long_prompts_are_cut_at_multiples_of_a_chunk(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By their own lengths; what is left over may be a short chunk or a single token."""
+        """By their own lengths; what would be left over as less than a prompt takes more of the chunk before it."""
         subject = tiny("qwen3")
         executor = subject.gpu()
         lengths = (200, 64, 63, 1, 129, 97)
         prompts, _ = subject.rows(lengths)
         whole = scores_of(executor, [executor.open() for _ in prompts], prompts)
-        monkeypatch.setattr(engine, "PROMPT_CHUNK", 64)
-        monkeypatch.setattr(engine, "MAX_PROMPT_TOKENS", 128)
+        monkeypatch.setattr(engine, "PROMPT_CHUNK", 128)
+        monkeypatch.setattr(engine, "MAX_PROMPT_TOKENS", 256)
         passes = record_passes(executor, monkeypatch)
         watch = subject.watch("blocks.1.residual", "blocks.0.attention.key", "scores")
         rows = [executor.open() for _ in prompts]
@@ -197,9 +197,8 @@ class TestPasses:
             assert np.allclose(scores.sites["scores"][0].numpy(), expected, atol=1e-4)
             assert scores.sites["blocks.1.residual"].shape[1] == scores.sites["blocks.0.attention.key"].shape[2] == len(ids)
         assert passes == [
-            (True, [(0, 0, 64), (1, 0, 64)]), (True, [(4, 0, 64), (5, 0, 64)]), (True, [(0, 64, 64), (4, 64, 64)]),
-            (True, [(0, 128, 64)]), (False, [(3, 0, 1), (4, 128, 1)]),
-            (False, [(0, 192, 8), (2, 0, 63), (5, 64, 33)]),
+            (True, [(0, 0, 128), (1, 0, 64)]), (True, [(4, 0, 65), (5, 0, 97)]), (True, [(0, 128, 72), (4, 65, 64)]),
+            (False, [(3, 0, 1)]), (False, [(2, 0, 63)]),
         ]  # fmt: skip
 
     def test_trees_go_alone_and_changed_patterns_whole(self, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,7 @@ class GpuExecutor(PagedRows[GpuRow]):
     """An `Executor` over a blueprint and stored tensors, or a live model's parameters, on a GPU."""
 
     _row_type = GpuRow
+    least_prompt = PROMPT_TOKENS
 
     def __init__(
         self, config: Config, blueprint: Blueprint, tensors: Mapping[str, EngineTensor], *, cache: str | None = None,
@@ -463,8 +465,11 @@ def _split_passes(whole: Sequence[FeedChunk], divisible: bool) -> Iterator[tuple
             (single if feed.feed.parents is None else trees).append(feed)
             continue
         step = PROMPT_CHUNK if divisible and not changes_pattern(feed.feed) else feed.count
-        for number, offset in enumerate(range(0, feed.count, step)):
-            chunk = FeedChunk(feed.number, feed.feed, feed.row, offset, min(step, feed.count - offset))
+        offsets = [*range(0, feed.count, step), feed.count]
+        if len(offsets) > 2 and offsets[-1] - offsets[-2] < PROMPT_TOKENS:  # its end is a prompt's too
+            offsets[-2] = feed.count - PROMPT_TOKENS
+        for number, (offset, end) in enumerate(pairwise(offsets)):
+            chunk = FeedChunk(feed.number, feed.feed, feed.row, offset, end - offset)
             if chunk.count < PROMPT_TOKENS:
                 (single if chunk.count == 1 else short).append(chunk)
                 continue
