@@ -51,6 +51,12 @@ def sources(tiny_qwen3: Path, tiny_encoder: Path) -> tuple[ModelSource, ...]:
     )
 
 
+@pytest.fixture(scope="module")
+def model(tiny_qwen3: Path) -> Any:
+    """The model that writes, by itself."""
+    return glassformer.load(tiny_qwen3)
+
+
 @contextmanager
 def serving(app: FastAPI, **options: Any) -> Iterator[str]:
     """The app on a port of this machine; yields its address."""

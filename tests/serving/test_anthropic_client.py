@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
 
-import glassformer
 from glassformer.errors import InputError
 from glassformer.serving.http.anthropic.schemas import MessagesRequest
 from tests.serving.tools import CITIES, NOW, WEATHER
@@ -28,11 +26,6 @@ FORCED: Any = {"tools": TOOLS, "tool_choice": {"type": "tool", "name": "weather"
 def client(address: str) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=address, api_key="none", max_retries=0) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def model(tiny_qwen3: Path) -> Any:
-    return glassformer.load(tiny_qwen3)
 
 
 def test_a_message_has_the_text_and_usage_of_a_run_alone(client: anthropic.Anthropic, model: Any) -> None:

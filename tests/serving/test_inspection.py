@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-import glassformer
 from glassformer import Change
 
 MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
 CHAT: Any = {"model": "tiny", "messages": MESSAGES, "temperature": 0, "max_tokens": 6}
 DRAWN: Any = {**CHAT, "temperature": 0.9, "top_p": 0.8, "seed": 3}
 RESIDUAL = "blocks.0.residual"
-
-
-@pytest.fixture(scope="module")
-def model(tiny_qwen3: Path) -> Any:
-    return glassformer.load(tiny_qwen3)
 
 
 def chat(client: httpx.Client, **fields: Any) -> Any:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-import glassformer
 from glassformer.errors import InputError, SettingError
 from glassformer.serving.http.answers import Piece
 from glassformer.serving.http.ollama.generation import chat_delta
@@ -23,11 +21,6 @@ from tests.serving.tools import TOOLS
 MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
 OPTIONS = {"temperature": 0, "num_predict": 12}
 CHAT: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "options": OPTIONS}
-
-
-@pytest.fixture(scope="module")
-def model(tiny_qwen3: Path) -> Any:
-    return glassformer.load(tiny_qwen3)
 
 
 def lines(response: httpx.Response) -> list[dict[str, Any]]:

@@ -30,11 +30,6 @@ def client(address: str) -> Iterator[openai.OpenAI]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def model(tiny_qwen3: Path) -> Any:
-    return glassformer.load(tiny_qwen3)
-
-
 def test_a_chat_has_the_text_and_usage_of_a_run_alone(client: openai.OpenAI, model: Any) -> None:
     completion = client.chat.completions.create(**GREEDY)
     run = model.watch(MESSAGES, max_new_tokens=12, do_sample=False)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-import glassformer
 from glassformer.errors import InputError
 from glassformer.serving.http.openai.responses import ResponsesRequest
 from tests.serving.tools import CITIES, NOW, WEATHER
@@ -24,11 +22,6 @@ FORCED: Any = {"tools": TOOLS, "tool_choice": {"type": "function", "name": "weat
 def client(address: str) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def model(tiny_qwen3: Path) -> Any:
-    return glassformer.load(tiny_qwen3)
 
 
 def test_a_response_has_the_text_and_usage_of_a_run_alone(client: openai.OpenAI, model: Any) -> None:

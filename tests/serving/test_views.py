@@ -20,11 +20,6 @@ MESSAGES: Any = [{"role": "user", "content": "how are you?"}]
 HEADS = "blocks.0.attention.heads"
 
 
-@pytest.fixture(scope="module")
-def model(tiny_qwen3: Path) -> Any:
-    return glassformer.load(tiny_qwen3)
-
-
 def see(client: httpx.Client, view: str, **fields: Any) -> Any:
     response = client.post(f"/glass/{view}", json={"model": "tiny", **fields})
     assert response.status_code == 200, response.text

@@ -11,7 +11,7 @@ Shapes: keys and values are (batch, heads, length, head_size).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -86,16 +86,13 @@ class DynamicLayer:
             self._buffers = self._buffers[0].index_select(0, rows), self._buffers[1].index_select(0, rows)
 
 
-class DynamicCache:
-    """The cache of every layer: pass it as `past_key_values`, and again with the next token."""
+AnyLayer = TypeVar("AnyLayer", "DynamicLayer", "StaticLayer")
 
-    def __init__(self) -> None:
-        self.layers: list[DynamicLayer] = []
 
-    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        while len(self.layers) <= layer:
-            self.layers.append(DynamicLayer())
-        return self.layers[layer].update(key, value)
+class LayeredCache(Generic[AnyLayer]):
+    """What all caches share: a memory for each layer."""
+
+    layers: list[AnyLayer]
 
     def get_seq_length(self, layer: int = 0) -> int:
         return self.layers[layer].length if layer < len(self.layers) else 0
@@ -121,7 +118,19 @@ class DynamicCache:
         return (self[number] for number in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"DynamicCache(layers=[{', '.join(type(layer).__name__ for layer in self.layers)}])"
+        return f"{type(self).__name__}(layers=[{', '.join(type(layer).__name__ for layer in self.layers)}])"
+
+
+class DynamicCache(LayeredCache[DynamicLayer]):
+    """The cache of every layer: pass it as `past_key_values`, and again with the next token."""
+
+    def __init__(self) -> None:
+        self.layers: list[DynamicLayer] = []
+
+    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        while len(self.layers) <= layer:
+            self.layers.append(DynamicLayer())
+        return self.layers[layer].update(key, value)
 
 
 class StaticLayer:
@@ -184,7 +193,7 @@ class StaticLayer:
                 buffer.copy_(buffer.index_select(0, rows.to(buffer.device)))
 
 
-class StaticCache:
+class StaticCache(LayeredCache[StaticLayer]):
     """The cache of every layer, of a fixed size: pass it as `past_key_values`, and again with the next token.
 
     Example:
@@ -208,9 +217,6 @@ class StaticCache:
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return self.layers[layer].update(key, value)
 
-    def get_seq_length(self, layer: int = 0) -> int:
-        return self.layers[layer].length if layer < len(self.layers) else 0
-
     def get_max_length(self) -> int:
         return self.max_cache_len
 
@@ -220,26 +226,6 @@ class StaticCache:
         """Forget everything, and keep the memory for the next text."""
         for layer in self.layers:
             layer.reset()
-
-    def crop(self, length: int) -> None:
-        for layer in self.layers:
-            layer.crop(length)
-
-    def reorder_cache(self, rows: Tensor) -> None:
-        for layer in self.layers:
-            layer.reorder(rows)
-
-    def __len__(self) -> int:
-        return len(self.layers)
-
-    def __getitem__(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
-        return self.layers[layer].keys, self.layers[layer].values
-
-    def __iter__(self) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-        return (self[number] for number in range(len(self)))
-
-    def __repr__(self) -> str:
-        return f"StaticCache(layers=[{', '.join(type(layer).__name__ for layer in self.layers)}])"
 
 
 class EncoderDecoderCache:
