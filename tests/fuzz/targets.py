@@ -509,11 +509,41 @@ def screen(folder: Path) -> Target:
     return Target(lambda: TEXT, lambda draw: mutated_text("\n".join(PROSE), draw), read, refuses=False)
 
 
+def tool_call(folder: Path) -> Target:
+    """A model's text with tool calls in any family's format: the same message however it is cut, and only whole calls."""
+    from glassformer.serving.tool_calls import ToolCallFormat, ToolCallParser
+    from tests.serving.test_tool_calls import CASES, TOOLS
+
+    texts = [(ToolCallFormat.of_template(template), text) for template, text, _, _ in CASES.values()]
+
+    def message(call_format: Any, text: str, size: int) -> tuple[str, list[tuple[str, str]]]:
+        parser = ToolCallParser(call_format, TOOLS)
+        for at in range(0, len(text), size):
+            parser.feed(text[at : at + size])
+        parser.finish()
+        parsed = parser.message()
+        return parsed.content, [(call.name, call.arguments) for call in parsed.calls]
+
+    def read(case: tuple[Any, str]) -> object:
+        whole = message(*case, len(case[1]) or 1)
+        for size in (1, 7):
+            assert message(*case, size) == whole, "it depends on how the text is cut"
+        for _, arguments in whole[1]:
+            assert isinstance(json.loads(arguments), dict), arguments
+        return whole
+
+    def make(draw: random.Random) -> tuple[Any, str]:
+        call_format, text = draw.choice(texts)
+        return call_format, mutated_text(text, draw)
+
+    return Target(lambda: texts[0], make, read, refuses=False)
+
+
 TARGETS: dict[str, Callable[[Path], Target]] = {
     target.__name__: target
     for target in (
         config, config_file, model, generation_config, settings, safetensors, safetensors_index, torch_file, gguf,
         gguf_model, gguf_tokenizer, tokenizer_file, tokenizer_config, word_list, merges, pieces, ranks, template, messages,
-        receipt, job_row, json_schema, screen,
+        receipt, job_row, json_schema, tool_call, screen,
     )
 }  # fmt: skip
