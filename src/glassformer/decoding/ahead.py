@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +45,7 @@ class TokensAhead:
     length: int  # of the row, before the token that the next of them follows
     last: int  # that token
     taken: int = 0
+    _explained: list[Explanation] | None = None
 
     @property
     def left(self) -> int:
@@ -68,12 +68,16 @@ class TokensAhead:
             return step
         return Step(token, step.finish, draw, False, *self._explanations[number], sites=at_position(sites, number))
 
-    @cached_property
+    @property
     def _explanations(self) -> list[Explanation]:
-        ids = [token for token in self.chosen.ids if token != NOT_CHOSEN]
-        if self.chosen.records is None or not self.policy.look.depth:
-            return [Explanation()] * len(ids)
-        return list(explain(self.policy, ids, self.chosen.records))
+        """Of all tokens, computed at once."""
+        if self._explained is None:
+            ids = [token for token in self.chosen.ids if token != NOT_CHOSEN]
+            if self.chosen.records is None or not self.policy.look.depth:
+                self._explained = [Explanation()] * len(ids)
+            else:
+                self._explained = list(explain(self.policy, ids, self.chosen.records))
+        return self._explained
 
 
 def at_position(sites: Mapping[str, Any], position: int) -> dict[str, Any] | None:

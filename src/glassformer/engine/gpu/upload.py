@@ -17,17 +17,19 @@ from glassformer.checkpoint.stored_tensors import StoredTensor
 
 PIECE = 1 << 25  # bytes that are copied at once
 READERS = 4  # threads that read a piece together
+LEAST_PART = 1 << 20  # bytes that are worth a thread
 PIECES = 2  # in pinned memory: one is copied, another is read
 
 
 class Upload:
-    """The way to one device; its pinned memory is given back when it is dropped."""
+    """The way to one device; its pinned memory and its threads are given back when it is dropped."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._pieces: list[tuple[Tensor, Any]] = []  # pinned memory, and the event after which it is free again
-        self._readers = ThreadPoolExecutor(READERS, "glassformer-read")
-        self._next = 0
+        self._pieces: list[
+            tuple[Tensor, Any]
+        ] = []  # pinned memory, and the event after which it is free; the next one first
+        self._readers: ThreadPoolExecutor | None = None
 
     def copy(self, tensor: StoredTensor, target: Tensor) -> None:
         """Copy a tensor's bytes to a contiguous tensor on the device."""
@@ -36,29 +38,34 @@ class Upload:
         assert flat.numel() == tensor.size
         for begin in range(0, tensor.size, PIECE):
             count = min(PIECE, tensor.size - begin)
-            piece, copied = self._free_piece()
+            piece, copied = self._free_piece(count)
             self._read(tensor, begin, piece[:count])
             flat[begin : begin + count].copy_(piece[:count], non_blocking=True)
             if copied is not None:
                 copied.record()
 
-    def _free_piece(self) -> tuple[Tensor, Any]:
-        if len(self._pieces) < PIECES:
-            on_gpu = self.device.type == "cuda"
-            memory = torch.empty(PIECE, dtype=torch.uint8, pin_memory=on_gpu)
-            self._pieces.append((memory, torch.cuda.Event() if on_gpu else None))  # type: ignore[no-untyped-call]
-            return self._pieces[-1]
-        piece, copied = self._pieces[self._next]
-        self._next = (self._next + 1) % PIECES
-        if copied is not None:
-            copied.synchronize()
-        return piece, copied
+    def _free_piece(self, size: int) -> tuple[Tensor, Any]:
+        """Memory of at least so many bytes that nobody copies from any more."""
+        on_gpu = self.device.type == "cuda"
+        piece = self._pieces.pop(0) if len(self._pieces) == PIECES else None
+        if piece is not None and piece[1] is not None:
+            piece[1].synchronize()
+        if piece is None or piece[0].numel() < size:
+            memory = torch.empty(size, dtype=torch.uint8, pin_memory=on_gpu)
+            piece = memory, torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._pieces.append(piece)
+        return piece
 
     def _read(self, tensor: StoredTensor, begin: int, piece: Tensor) -> None:
-        target, step = piece.numpy(), -(-piece.numel() // READERS)
+        target, step = piece.numpy(), max(LEAST_PART, -(-piece.numel() // READERS))
+        starts = range(0, target.size, step)
+        if len(starts) == 1:
+            tensor.file.read_into(target, tensor.offset + begin)
+            return
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(READERS, "glassformer-read")
         parts = [
-            self._readers.submit(tensor.file.read_into, target[at : at + step], tensor.offset + begin + at)
-            for at in range(0, target.size, step)
+            self._readers.submit(tensor.file.read_into, target[at : at + step], tensor.offset + begin + at) for at in starts
         ]
         for part in parts:
             part.result()

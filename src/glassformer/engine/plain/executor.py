@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,15 +30,20 @@ PAD_ID = 0  # any id: what is computed at padded positions is never read
 
 
 class HostCopy:
-    """The scores of a whole pass, brought to the host by one copy when the first of them is asked for."""
+    """The scores of a whole pass, brought to the host by one copy when the first of them is asked for.
+
+    Not a `cached_property`: that of Python 3.11 has a lock, which a forked process could inherit held.
+    """
 
     def __init__(self, logits: Tensor) -> None:
         self._logits = logits  # (scored positions, vocabulary)
+        self._scores: npt.NDArray[np.float32] | None = None
 
-    @cached_property
+    @property
     def scores(self) -> npt.NDArray[np.float32]:
-        scores: npt.NDArray[np.float32] = self._logits.float().cpu().numpy()
-        return scores
+        if self._scores is None:
+            self._scores = self._logits.float().cpu().numpy()
+        return self._scores
 
 
 class PlainScores:
