@@ -174,7 +174,7 @@ def contestants(options: argparse.Namespace) -> Iterator[tuple[str, list[str], s
     """Each server's name, command, what it calls the model, and its port."""
     from glassformer.checkpoint.locate import locate
 
-    path = locate(options.model).path
+    path = locate(options.model)
     port = free_port()
     glass = [sys.executable, "-m", "glassformer", "serve", "--port", str(port), "--model", str(options.model)]
     yield "ours", [*glass, *options.serve_option], str(options.model), port
