@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from glassformer.engine.gpu.graphs import PassNumbers, Replay
+from glassformer.engine.gpu.graphs import PassNumbers, Replay, capture
 from glassformer.engine.gpu.passes import PassLayout
 
 
@@ -18,25 +17,30 @@ def test_a_pass_without_memory_for_its_graph_runs_without_one(monkeypatch: pytes
     capturing, passes = [False], 0
 
     @contextmanager
-    def capture(graph: Any, pool: Any) -> Iterator[None]:
+    def graph_capture(graph: Any, pool: Any) -> Iterator[None]:
         capturing[0] = True
         try:
             yield
         finally:
             capturing[0] = False
 
-    def run(numbers: Tensor) -> list[Tensor | None]:
+    class Stream:
+        def wait_stream(self, other: Any) -> None:
+            """There is nothing to wait for."""
+
+    def run() -> int:
         nonlocal passes
         if capturing[0]:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         passes += 1
-        return [numbers + passes]
+        return passes
 
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
-    monkeypatch.setattr(torch.cuda, "graph", capture)
-    replay = Replay(PassNumbers(PassLayout(1, 1, 1, 1), torch.device("cpu")), run, None)
-    replay._capture(None)
-    for expected in (1, 2):
+    for name, value in (("CUDAGraph", object), ("graph", graph_capture), ("Stream", Stream), ("current_stream", Stream)):
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    assert capture(run) == (None, 1)
+    replay = Replay(PassNumbers(PassLayout(1, 1, 1, 1), torch.device("cpu")), lambda numbers: [numbers + run()], None)
+    for expected in (2, 3):  # without a graph, every call is a pass
         (result,) = replay()
         assert result is not None
         assert result[0] == expected
