@@ -276,3 +276,17 @@ def test_a_prefix_cache_knows_what_was_decoded() -> None:
     longer = [*PROMPTS[0], *chosen, 2, 3]
     assert written(cache, [text(longer, max_new_tokens=8)]) == written(Oracle(), [text(longer, max_new_tokens=8)])
     assert cache.reused_tokens == len(PROMPTS[0]) + len(chosen) - 1
+
+
+def test_texts_that_share_a_prompt_of_one_token_are_written_together() -> None:
+    """They wait for its scores, which an executor that chooses by itself would not give."""
+    oracle = DecodingOracle()
+    policies = [text([5]), text([5]), text([5])]
+    batch = Loop(oracle)
+    batch.admit(policies)
+    assert [policy for policy, _ in batch.step()] == policies
+    assert oracle.passes == [[1]]
+    while batch.policies:
+        list(batch.step())
+    assert {rows for rows, _ in oracle.bursts} == {3}
+    assert not oracle.rows

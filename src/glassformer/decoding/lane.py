@@ -20,13 +20,14 @@ from glassformer.engine.protocol import (
     Scores,
     Want,
     common_prefix,
+    least_prompt,
     prefix_caching,
 )  # fmt: skip
 from glassformer.errors import GlassError, NotNumbers
 from glassformer.sites import Watch
 
 CHUNK = 64  # tokens of a prompt that are scored in one pass
-SHORTEST_CHUNK = 64  # tokens that a prompt's last chunk has at least
+SHORTEST_CHUNK = 64  # tokens that a prompt's last chunk has at least: fewer are not worth a pass
 SHARED_BEGINNING = 64  # tokens that are worth waiting for, where another prompt begins with them too
 
 
@@ -102,7 +103,7 @@ class Lane:
             feed = replace(feed, ids=feed.ids[self.cached_tokens :])
             self.feeds = [feed]
         size = len(feed.ids) if chunk is None else chunk - feed.row.length % chunk
-        if len(feed.ids) < size + SHORTEST_CHUNK:
+        if len(feed.ids) < size + max(SHORTEST_CHUNK, least_prompt(self.executor)):
             return self.feeds
         return [replace(feed, ids=feed.ids[:size], want=Want.NONE)]
 
@@ -139,11 +140,9 @@ class Lane:
         self.feed_next(token)
 
     def _with_outcome(self, step: Step) -> Step:
-        return (
-            step
-            if step.finish is None
-            else replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps), cached_tokens=self.cached_tokens))
-        )
+        if step.finish is None:
+            return step
+        return replace(step, outcome=Outcome(self.policy, tuple(self.prompt_steps), cached_tokens=self.cached_tokens))
 
     def feed_next(self, token: int) -> None:
         """Feed this token in the next pass."""

@@ -142,7 +142,7 @@ class Loop:
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
         idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
-        decode = ahead_decoder(self.executor) if not self._pause else None
+        decode = ahead_decoder(self.executor) if not self._pause and not self._waiting else None
         self._pause = max(self._pause - 1, 0)
         choices = [lane.choice for lane in idle.values()] if decode is not None else []
         known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]

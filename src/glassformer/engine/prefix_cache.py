@@ -62,7 +62,7 @@ class PrefixCache:
         self.executor = executor
         self.context = executor.context
         self.reused_tokens = 0  # that were not computed again
-        self._least_prompt = least_prompt(executor)
+        self.least_prompt = least_prompt(executor)
         self._rows = rows
         self._tokens = tokens
         self._index: PrefixTree[CachedRow] = PrefixTree()  # of rows that have read something, open or closed
@@ -82,7 +82,7 @@ class PrefixCache:
             row.reusable = False  # in case the pass fails half-way
         scores = self.executor.run([replace(feed, row=self._inner(row)) for feed, row in zip(new, rows, strict=True)])
         for feed, row, reusable in zip(new, rows, before, strict=True):
-            if row.read == len(row.ids) and len(feed.ids) >= self._least_prompt:
+            if row.read == len(row.ids) and len(feed.ids) >= self.least_prompt:
                 row.read += len(feed.ids)
             row.ids.extend(feed.ids)
             row.reusable = reusable and _is_reusable(feed)
@@ -116,7 +116,7 @@ class PrefixCache:
         texts = decode([self._inner(row) for row in cached], tokens, choices, draws)
         for row, reusable, token, chosen in zip(cached, before, tokens, texts, strict=True):
             row.ids.extend((token, *chosen.ids[:-1]))
-            row.read = len(row.ids) if self._least_prompt == 1 else row.read
+            row.read = len(row.ids) if self.least_prompt == 1 else row.read
             row.reusable = reusable
         return texts
 
@@ -127,7 +127,7 @@ class PrefixCache:
     def _longest(self, ids: Sequence[int]) -> tuple[CachedRow | None, int]:
         """The row that has most of a prompt, and how much of it can be used: what is left must be read as a prompt is."""
         row, length = self._index.longest(ids[:-1])
-        length = min(length, len(ids) - self._least_prompt)
+        length = min(length, len(ids) - self.least_prompt)
         return (row, length) if length > 0 else (None, 0)
 
     @locked

@@ -18,6 +18,7 @@ from glassformer.engine.protocol import (
     Scores,
     Want,
     ahead_decoder,
+    least_prompt,
     max_ahead,
     prefix_caching,
 )  # fmt: skip
@@ -38,6 +39,10 @@ class WrappedExecutor:
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
         return self.executor.run(feeds)
+
+    @property
+    def least_prompt(self) -> int:
+        return least_prompt(self.executor)
 
     @property
     def max_ahead(self) -> int:

@@ -265,7 +265,7 @@ class Scheduler:
                 continue
             with self._changed:
                 self._running.update({id(policy): (generation, number) for number, policy in enumerate(generation.policies)})
-                self._prompt_tokens += len(generation.policies[0].prompt)
+                self._prompt_tokens += len(generation.runs[0].prompt_ids)
 
     def _next_that_fits(self) -> Generation | None:
         """The next request, if there is room for it; its client is the last to be served again."""
@@ -320,6 +320,8 @@ class Scheduler:
             for number, step in generate(executor, generation.policies, watch=generation.watch):
                 if generation.cancelled:
                     return
+                if self._end is not None and time.perf_counter() >= self._end:
+                    raise self._unloading()
                 self._deliver([Event(generation, number, step, None, time.perf_counter() - generation.submitted)])
         except Exception as error:
             self._deliver([self._failed(generation, -1, _as_glass_error(error))])
