@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from glassformer.engine.protocol import (
     max_ahead,
 )  # fmt: skip
 from glassformer.engine.wrapped_executor import WrappedExecutor
-from glassformer.errors import NotNumbers
+from glassformer.errors import ExecutorError, NotNumbers
 from tests.decoding.oracle import Oracle, recipe
 
 PROMPTS = ([5, 9, 3], [7, 2], [5, 9, 3, 8, 6, 1], [4])
@@ -108,10 +108,54 @@ def test_a_slow_executor_chooses_one_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     assert oracle.bursts == [(1, 1)] * 5
 
 
+class QueueingOracle(DecodingOracle):
+    """An oracle that decodes greedily when its tokens are waited for, but at some lengths of a row."""
+
+    def __init__(self, gives_up_at: frozenset[int] = frozenset(), **options: Any) -> None:
+        super().__init__(**options)
+        self.gives_up_at = gives_up_at
+        self.last: dict[int, int] = {}  # chosen for each row
+        self.queued = 0  # steps that nobody has waited for
+        self.most_queued = 0
+
+    @property
+    def decode_ahead(self) -> AheadFunctions:
+        return AheadFunctions(lambda choice: choice == BEST, lambda *steps: self._enqueue(*steps)(), self._enqueue)
+
+    def _enqueue(self, rows: Any, tokens: Any, choices: Any, draws: Any) -> Any:
+        fed = [self.last[id(row)] for row in rows] if tokens is None else tokens
+        lengths = [row.length for row in rows]
+        texts = self.decode_greedily(rows, fed, draws.shape[1])
+        self.last |= zip(map(id, rows), texts[:, -1].tolist(), strict=True)
+        for text, length in zip(texts, lengths, strict=True):
+            for at in range(len(text)):
+                if length + at in self.gives_up_at:
+                    text[at:] = NOT_CHOSEN
+        self.queued += 1
+        self.most_queued = max(self.most_queued, self.queued)
+
+        def wait() -> list[ChosenTokens]:
+            self.queued -= 1
+            return [ChosenTokens(ids) for ids in texts.tolist()]
+
+        return wait
+
+
+LIVES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 25), st.booleans(), st.integers(0, 6)), min_size=1, max_size=6)
+GIVES_UP = frozenset([9, 13])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [DecodingOracle, QueueingOracle, lambda: QueueingOracle(GIVES_UP), lambda: PrefixCache(QueueingOracle(GIVES_UP))],
+    ids=["waiting", "queueing", "giving up", "with a prefix cache"],
+)
 @effort(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 25), st.booleans(), st.integers(0, 6)), min_size=1, max_size=6))
-def test_texts_join_and_leave_while_others_are_ahead(lives: list[tuple[int, int, bool, int]]) -> None:
-    oracle = DecodingOracle()
+@given(lives=LIVES)
+def test_texts_join_and_leave_while_others_are_ahead(
+    make: Callable[[], Any], lives: list[tuple[int, int, bool, int]]
+) -> None:
+    oracle = make()
     batch, kept, removed = Loop(oracle), [], []
     for which, length, stays, steps in lives:
         policy = text(PROMPTS[which], max_new_tokens=length, eos_token_id=[1])
@@ -123,6 +167,9 @@ def test_texts_join_and_leave_while_others_are_ahead(lives: list[tuple[int, int,
             batch.remove(policy)
     while batch.policies:
         list(batch.step())
+    if isinstance(oracle, PrefixCache):
+        oracle.clear()
+        oracle = oracle.executor
     assert not oracle.rows
     for policy in (*kept, *removed):
         ((whole, _),) = written(Oracle(), [Policy(policy.recipe, policy.prompt, context=64)])
@@ -140,7 +187,7 @@ def test_rows_that_joined_later_go_on_in_one_batch_with_the_others(monkeypatch: 
     batch.admit([text(PROMPTS[1], max_new_tokens=50)])
     while batch.policies:
         list(batch.step())
-    assert [rows for rows, _ in oracle.bursts] == [1, 1, 1, 1, 2, 2, 1]  # the first is done before the second
+    assert [rows for rows, _ in oracle.bursts] == [1, 1, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -160,6 +207,30 @@ def test_a_watched_text_stays_with_the_policy() -> None:
     steps = [step for _, step in loop(oracle, [policy])]
     assert all(step.candidates is not None for step in steps)
     assert not oracle.bursts
+
+
+def test_the_next_tokens_are_queued_before_these_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
+    oracle = QueueingOracle()
+    batch = Loop(oracle)
+    batch.admit([text([5, 6]), text([7, 2])])
+    queued = []
+    while batch.policies:
+        queued += [oracle.queued for _ in batch.step()][:1]
+    assert oracle.bursts == [(2, 1), (2, 2), (2, 4), (2, 8), (2, 4)]
+    assert queued == [0, *[1] * 15, *[0] * 4]
+    assert oracle.queued == 0
+
+
+def test_where_nothing_can_be_queued_texts_go_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(QueueingOracle):
+        def _enqueue(self, rows: Any, tokens: Any, choices: Any, draws: Any) -> Any:
+            if tokens is None:
+                raise ExecutorError("no memory")
+            return super()._enqueue(rows, tokens, choices, draws)
+
+    monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
+    assert written(Full(), [text([5, 6])]) == written(Oracle(), [text([5, 6])])
 
 
 class DrawingOracle(Oracle):

@@ -23,7 +23,7 @@ from glassformer.engine.protocol import NOT_CHOSEN, ChoiceRecords, ChosenTokens
 from glassformer.sites import axes
 
 STAGES = (MODEL, *CHOICE_RULES)  # the columns of a record
-Numbers = npt.NDArray[np.float64]
+Draws = npt.NDArray[np.float64]
 
 
 class Explanation(NamedTuple):
@@ -41,7 +41,7 @@ class TokensAhead:
 
     policy: Policy
     chosen: ChosenTokens
-    draws: Numbers
+    draws: Draws
     length: int  # of the row, before the token that the next of them follows
     last: int  # that token
     taken: int = 0
@@ -136,6 +136,6 @@ def cut_rows(values: npt.NDArray[Any], lengths: Ids) -> list[npt.NDArray[Any]]:
     return [row[..., :length] for row, length in zip(values, lengths.tolist(), strict=True)]
 
 
-def needed_draws(policy: Policy, count: int) -> Numbers:
-    """The draws of a policy's next tokens, which are none where it takes the best."""
-    return policy.history.next_draws(count) if policy.settings.do_sample else np.zeros(count)
+def needed_draws(policy: Policy, count: int, skip: int = 0) -> Draws:
+    """The draws of a policy's next tokens but the first `skip`, which are none where it takes the best."""
+    return policy.history.next_draws(skip + count)[skip:] if policy.settings.do_sample else np.zeros(count)

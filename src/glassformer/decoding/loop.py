@@ -6,14 +6,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.decoding.ahead import TokensAhead, needed_draws
+from glassformer.decoding.ahead import Draws, TokensAhead, needed_draws
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
-from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Feed, Scores, ahead_decoder, max_ahead
+from glassformer.engine.protocol import (
+    AheadDecoder,
+    Choice,
+    ChosenTokens,
+    Executor,
+    Feed,
+    Scores,
+    ahead_decoder,
+    max_ahead,
+)  # fmt: skip
 from glassformer.errors import GlassError
 from glassformer.sites import Watch
 
@@ -53,6 +63,7 @@ class Loop:
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
         self._scores: dict[int, list[Scores]] = {}  # of the last pass, where no token was chosen by them yet
         self._ahead: dict[int, TokensAhead] = {}
+        self._queued: QueuedTokens | None = None  # that come after these
         self._ahead_count = 1  # tokens that the executor chooses next
         self._pause = 0  # passes until it chooses again
         self._unchosen: list[int] = []  # texts that get a token before the next pass
@@ -83,6 +94,7 @@ class Loop:
         """Take a text out before its end, and give its rows' memory back."""
         for entries in (self._policies, self._waiting, self._scores, self._ahead):
             entries.pop(id(policy), None)
+        self._forget_queued(id(policy))
         self._unchosen = [key for key in self._unchosen if key != id(policy)]
         lane = self._lanes.pop(id(policy), None)
         if lane is not None:
@@ -118,7 +130,7 @@ class Loop:
         """Take all texts out."""
         close_all(self._lanes.values())
         self._policies, self._lanes, self._waiting, self._scores, self._ahead = {}, {}, {}, {}, {}
-        self._unchosen = []
+        self._unchosen, self._queued = [], None
 
     def _choose(self, key: int) -> Step:
         """A text's next token: the one that the executor chose, or the policy's choice by the scores."""
@@ -132,6 +144,7 @@ class Loop:
                     lane.feed_next(step.id)
                 return step
             self._pause, self._ahead_count = PAUSE, 1
+            self._forget_queued(key)
             lane.return_to(ahead.length, ahead.last)
             (self._scores[key],) = run_lanes(self.executor, [lane])  # to choose, or to say what is wrong with them
         step = lane.choose(self._scores.pop(key))
@@ -141,13 +154,16 @@ class Loop:
 
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
+        self._take_queued()
         idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
         decode = ahead_decoder(self.executor) if not self._pause and not self._waiting else None
         self._pause = max(self._pause - 1, 0)
         choices = [lane.choice for lane in idle.values()] if decode is not None else []
         known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]
-        if decode is not None and idle and len(known) == len(idle):
-            self._decode_ahead(decode, idle, known)
+        if decode is not None and len(known) == len(idle):
+            if idle:
+                self._decode_ahead(decode, idle, known)
+            self._queue_next(decode)
         else:
             self._run_pass(idle)
         for key, first in [*self._waiting.items()]:
@@ -190,15 +206,81 @@ class Loop:
         Where others are ahead already, so many that all run out of them together, and go on in one batch.
         """
         feeds, policies = [lane.feeds[0] for lane in lanes.values()], [lane.policy for lane in lanes.values()]
-        count = min(policy.room - policy.history.step for policy in policies)
-        count = min(count, max((ahead.left for ahead in self._ahead.values()), default=self._ahead_count))
         fed, lengths = [feed.ids[0] for feed in feeds], [feed.row.length for feed in feeds]
+        together = max((ahead.left for ahead in self._ahead.values()), default=self._ahead_count)
+        count = self._count(policies, lengths, together)
         draws = np.stack([needed_draws(policy, count) for policy in policies])
         began = time.perf_counter()
         texts = decode([feed.row for feed in feeds], fed, choices, draws)
+        self._set_ahead_count(count, began)
+        self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
+
+    def _count(self, policies: Sequence[Policy], lengths: Sequence[int], most: int) -> int:
+        """How many tokens may be chosen for texts, of which the longest goes on for so many."""
+        return min(most, max(map(tokens_left, policies)), self.executor.context - max(lengths))
+
+    def _set_ahead_count(self, count: int, began: float) -> None:
+        """Twice as many as the last ones, if they are chosen in time."""
         in_time = int(AHEAD_SECONDS * count / max(time.perf_counter() - began, 1e-9))
         self._ahead_count = max(1, min(2 * self._ahead_count, max_ahead(self.executor), in_time))
-        self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
+
+    def _queue_next(self, decode: AheadDecoder) -> None:
+        """Let the executor go on, while the tokens that it chose are taken: where all texts run out of them together."""
+        if decode.enqueue is None or self._queued is not None or self._ahead.keys() != self._lanes.keys():
+            return
+        lefts = {ahead.left for ahead in self._ahead.values()}
+        if len(lefts) != 1:
+            return
+        (left,) = lefts
+        lanes = {key: lane for key, lane in self._lanes.items() if tokens_left(lane.policy) > left}
+        choices = [choice for lane in lanes.values() if (choice := lane.choice) is not None]
+        if not lanes or len(choices) < len(lanes):
+            return
+        rows, policies = [lane.feeds[0].row for lane in lanes.values()], [lane.policy for lane in lanes.values()]
+        lengths = [row.length for row in rows]
+        count = min(self._count(policies, lengths, self._ahead_count), max(map(tokens_left, policies)) - left)
+        if count < 1:
+            return
+        draws = np.stack([needed_draws(policy, count, skip=left) for policy in policies])
+        began = time.perf_counter()
+        try:
+            wait = decode.enqueue(rows, None, choices, draws)
+        except GlassError:
+            return  # the texts will say so when they get there
+        self._queued = QueuedTokens(dict(zip(lanes, zip(lengths, draws, strict=True), strict=True)), [*lanes], wait, began)
+
+    def _take_queued(self) -> None:
+        """Wait for the tokens that were queued, when those before them have been taken."""
+        queued = self._queued
+        if queued is None or self._ahead.keys() & queued.texts.keys():
+            return
+        self._queued = None
+        if not queued.texts:
+            return
+        texts = dict(zip(queued.order, queued.wait(), strict=True))
+        for key, (length, draws) in queued.texts.items():
+            self._ahead[key] = TokensAhead(self._policies[key], texts[key], draws, length, self._lanes[key].feeds[0].ids[0])
+        self._set_ahead_count(len(draws), queued.began)
+
+    def _forget_queued(self, key: int) -> None:
+        """A text does not take what was queued for it."""
+        if self._queued is not None:
+            self._queued.texts.pop(key, None)
+
+
+@dataclass
+class QueuedTokens:
+    """Tokens that an executor is choosing, which follow the last that it chose."""
+
+    texts: dict[int, tuple[int, Draws]]  # that will take them: the length of each row before them, and their draws
+    order: list[int]  # of the texts when they were queued
+    wait: Callable[[], Sequence[ChosenTokens]]
+    began: float
+
+
+def tokens_left(policy: Policy) -> int:
+    """How many more a text may have."""
+    return policy.room - policy.history.step
 
 
 def shared_prompts(policies: Sequence[Policy]) -> list[list[Policy]]:

@@ -8,7 +8,7 @@ share them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Self
@@ -24,6 +24,7 @@ from glassformer.engine.protocol import (
     Choice,
     ChosenTokens,
     Description,
+    Enqueue,
     Executor,
     Feed,
     Row,
@@ -47,6 +48,8 @@ class CachedRow:
     open: bool = True
     read: int = 0  # tokens at its beginning that were read as a prompt
     indexed: tuple[int, ...] = ()  # the ids under which others find it
+    last_chosen: int = 0  # by the executor, and not fed yet
+    queued: object = None  # what waits for its latest steps, while nobody has rewound it
 
     @property
     def length(self) -> int:
@@ -101,24 +104,60 @@ class PrefixCache:
     @property
     def decode_ahead(self) -> AheadDecoder | None:
         decoder = ahead_decoder(self.executor)
-        return None if decoder is None else AheadFunctions(decoder.knows, partial(self._decode_ahead, decoder))
+        if decoder is None:
+            return None
+        enqueue = None if decoder.enqueue is None else partial(self._enqueue, decoder.enqueue)
+        return AheadFunctions(decoder.knows, partial(self._decode_ahead, decoder), enqueue)
 
     @locked
     def _decode_ahead(
         self, decode: AheadDecoder, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice],
         draws: npt.NDArray[np.float64],
     ) -> Sequence[ChosenTokens]:  # fmt: skip
-        cached = [self._open_row(row) for row in rows]
+        cached = self._with_inner(rows)
         before = [row.reusable for row in cached]
         for row in cached:
             row.reusable = False
-            row.inner = self.executor.open() if row.inner is None else row.inner  # a prompt of one token
         texts = decode([self._inner(row) for row in cached], tokens, choices, draws)
         for row, reusable, token, chosen in zip(cached, before, tokens, texts, strict=True):
-            row.ids.extend((token, *chosen.ids[:-1]))
-            row.read = len(row.ids) if self.least_prompt == 1 else row.read
+            self._extend(row, token, chosen)
             row.reusable = reusable
         return texts
+
+    @locked
+    def _enqueue(
+        self, enqueue: Enqueue, rows: Sequence[Row], tokens: Sequence[int] | None, choices: Sequence[Choice],
+        draws: npt.NDArray[np.float64],
+    ) -> Callable[[], Sequence[ChosenTokens]]:  # fmt: skip
+        cached = self._with_inner(rows)
+        wait = enqueue([self._inner(row) for row in cached], tokens, choices, draws)
+        for row in cached:
+            row.queued = wait
+        return partial(self._wait, wait, cached, tokens)
+
+    @locked
+    def _wait(
+        self, wait: Callable[[], Sequence[ChosenTokens]], rows: Sequence[CachedRow], tokens: Sequence[int] | None
+    ) -> Sequence[ChosenTokens]:
+        """The tokens of queued steps; rows that were rewound or closed meanwhile do not have them."""
+        texts = wait()
+        fed = [row.last_chosen for row in rows] if tokens is None else tokens
+        for row, token, chosen in zip(rows, fed, texts, strict=True):
+            if row.open and row.queued is wait:
+                self._extend(row, token, chosen)
+        return texts
+
+    def _with_inner(self, rows: Sequence[Row]) -> list[CachedRow]:
+        cached = [self._open_row(row) for row in rows]
+        for row in cached:
+            row.inner = self.executor.open() if row.inner is None else row.inner  # a prompt of one token
+        return cached
+
+    def _extend(self, row: CachedRow, token: int, chosen: ChosenTokens) -> None:
+        """Add the token that was fed, and those that were chosen and fed then."""
+        row.ids.extend((token, *chosen.ids[:-1]))
+        row.last_chosen = chosen.ids[-1]
+        row.read = len(row.ids) if self.least_prompt == 1 else row.read
 
     def cached_length(self, ids: Sequence[int]) -> int:
         """How many tokens of a prompt need not be computed again; its last one must be, for the scores after it."""
@@ -200,7 +239,7 @@ class PrefixCache:
         if remaining < len(cached.indexed):
             self._remove_from_index(cached)
         del cached.ids[remaining:]
-        cached.read = min(cached.read, remaining)
+        cached.read, cached.queued = min(cached.read, remaining), None
         return remaining
 
     @locked

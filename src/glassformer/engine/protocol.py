@@ -177,18 +177,36 @@ class AheadDecoder(Protocol):
         cannot choose: there a driver runs the pass and chooses.
         """
 
+    @property
+    def enqueue(self) -> Enqueue | None:
+        """The same without waiting for the tokens, if it can: see `Enqueue`."""
+
 
 NOT_CHOSEN = -1
 
 
+class Enqueue(Protocol):
+    """Queues what an `AheadDecoder` does. Calling what it returns, once, waits for the tokens.
+
+    The rows have their new lengths at once. Until their tokens have been waited for, more steps of them can be queued, other
+    rows can run, and any can be rewound and closed.
+    """
+
+    def __call__(
+        self, rows: Sequence[Row], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> Callable[[], Sequence[ChosenTokens]]:
+        """Without `tokens`, each row goes on from the token that was chosen last for it, whether it is known yet or not."""
+
+
 @dataclass(frozen=True)
 class AheadFunctions:
-    """An `AheadDecoder` made of two functions."""
+    """An `AheadDecoder` made of functions."""
 
     knows: Callable[[Choice], bool]
     decode: Callable[
         [Sequence[Row], Sequence[int], Sequence[Choice], npt.NDArray[np.float64]], Sequence[ChosenTokens]
     ]  # fmt: skip
+    enqueue: Enqueue | None = None
 
     def __call__(
         self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
@@ -216,6 +234,7 @@ class BestAhead:
     """An `AheadDecoder` that takes the best tokens."""
 
     decode: GreedyDecoder
+    enqueue: None = None
 
     def knows(self, choice: Choice) -> bool:
         return choice == BEST

@@ -58,8 +58,8 @@ def executor(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("glassformer.decoding.loop.AHEAD_SECONDS", 1e9)
     executor = tiny("qwen3").gpu()
     executor.bursts = []
-    decode = executor._steps.decode
-    monkeypatch.setattr(executor._steps, "decode", lambda *args: executor.bursts.append(args) or decode(*args))
+    enqueue = executor._steps.enqueue
+    monkeypatch.setattr(executor._steps, "enqueue", lambda *args: executor.bursts.append(args) or enqueue(*args))
     return executor
 
 

@@ -380,15 +380,15 @@ class TestGreedySteps:
         executor = tiny("llama").gpu()
         monkeypatch.setattr(decode_ahead, "MAX_STEPS", 2)
         row, calls = executor.open(), []
-        to_host = decode_ahead.all_to_host
+        copies = decode_ahead.HostCopies
 
         def fail_later(values: Any) -> Any:
             calls.append(values)
             if len(calls) == 2:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
-            return to_host(values)
+            return copies(values)
 
-        monkeypatch.setattr(decode_ahead, "all_to_host", fail_later)
+        monkeypatch.setattr(decode_ahead, "HostCopies", fail_later)
         with pytest.raises(ExecutorError, match="the GPU lacks memory for these steps"):
             executor.decode_greedily([row], [5], 6)
         assert row.length == 0

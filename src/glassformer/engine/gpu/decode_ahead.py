@@ -1,7 +1,8 @@
 """Tokens that the GPU engine chooses by itself, step after step, so that none of them waits for the host.
 
 A step is a captured pass: it finds its rows' next tokens, and makes them those of the next step. A single row may have the
-persistent kernel instead (`single_row_steps.py`).
+persistent kernel instead (`single_row_steps.py`). Steps are queued, and their results copied to the host behind them, so
+that the next ones can be queued before anybody has waited for these.
 
 Shapes: chosen ids (steps, rows); rules and records as in kernels/choosing.py.
 """
@@ -30,7 +31,7 @@ from glassformer.engine.gpu.kernels.choosing import (
     record_size,
 )  # fmt: skip
 from glassformer.engine.gpu.kv_pool import GpuRow
-from glassformer.engine.gpu.passes import PassInput, all_to_host
+from glassformer.engine.gpu.passes import HostCopies, PassInput, to_device
 from glassformer.engine.program import Program, SiteLocation
 from glassformer.engine.program_pass import FeedChunk
 from glassformer.engine.protocol import NOT_CHOSEN, Choice, ChosenTokens, Feed
@@ -107,6 +108,7 @@ class StepResults(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
+        """Steps one after another."""
         if len(parts) == 1:
             return parts[0]
         sites = {site: np.concatenate([part.sites[site] for part in parts]) for site in parts[0].sites}
@@ -119,6 +121,10 @@ class StepResults(NamedTuple):
         recorded = choice.sampled or choice.candidates > 0
         sites = {site: _with_axes(self.sites[site][:, row], heads[site]) for site in choice.sites}
         return ChosenTokens(ids.tolist(), read_records(self.records[:, row]) if recorded else None, sites)
+
+
+PendingResults = Callable[[], StepResults]  # waits for them
+PendingTexts = Callable[[], list[ChosenTokens]]
 
 
 def _with_axes(values: npt.NDArray[np.float32], heads: int | None) -> npt.NDArray[np.float32]:
@@ -146,14 +152,41 @@ class StepTensors:
         )
 
     def set_rules(self, choices: Sequence[Choice], draws: Draws) -> None:
-        numbers = torch.from_numpy(rule_numbers(choices, draws))
+        numbers = to_device(rule_numbers(choices, draws), self.rules.device)
         self.rules[: len(numbers), : numbers.shape[1]].copy_(numbers)
 
-    def to_host(self, steps: int, rows: int) -> StepResults:
-        """What the first so many steps wrote, when they have run."""
+    def results(self, steps: int, rows: int) -> PendingResults:
+        """What the first so many steps write."""
         tensors = [self.chosen, self.records, *self.sites.values()]
-        ids, records, *sites = all_to_host([tensor[:steps, :rows] for tensor in tensors])
-        return StepResults(ids, records, dict(zip(self.sites, sites, strict=True)))
+        copies = HostCopies([tensor[:steps, :rows] for tensor in tensors])
+
+        def wait() -> StepResults:
+            ids, records, *sites = copies.wait()
+            return StepResults(ids, records, dict(zip(self.sites, sites, strict=True)))
+
+        return wait
+
+
+# Tokens that are not known yet ---------------------------------------------------------------------------------------------
+
+
+def set_last_chosen(rows: Sequence[GpuRow], tokens: Tensor) -> None:
+    """Keep the token that was chosen last for each row, (rows), on the device."""
+    tokens = tokens.clamp(min=0)  # a copy; a token that could not be chosen is fed for nothing
+    for number, row in enumerate(rows):
+        row.last_chosen = tokens, number
+
+
+def last_chosen(rows: Sequence[GpuRow]) -> Tensor:
+    """The token that was chosen last for each row, (rows), on the device."""
+    chosen = [row.last_chosen for row in rows]
+    tensors = {id(tensor): tensor for tensor, _ in chosen}
+    tokens = torch.cat([*tensors.values()])
+    firsts = dict(zip(tensors, np.cumsum([0, *map(len, tensors.values())]).tolist(), strict=False))
+    places = np.array([firsts[id(tensor)] + number for tensor, number in chosen])
+    if np.array_equal(places, np.arange(len(tokens))):
+        return tokens
+    return tokens[to_device(places, tokens.device)]
 
 
 # Captured steps ----------------------------------------------------------------------------------------------------------
@@ -162,7 +195,7 @@ Finish = Callable[[list[Tensor], Mapping[str, Tensor]], list[Tensor | None]]
 
 
 class StepDecoder:
-    """Decodes rows of an executor ahead, by captured passes of one token a row."""
+    """Queues steps of an executor's rows: captured passes of one token a row."""
 
     def __init__(
         self, kernels: Any, device: torch.device, program: Callable[[frozenset[str]], PreparedProgram],
@@ -172,39 +205,45 @@ class StepDecoder:
         self._kernels, self._device, self._program, self._captured = kernels, device, program, captured
         self._tensors: dict[Any, StepTensors] = {}
 
-    def decode(
-        self, rows: Sequence[GpuRow], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
-    ) -> list[ChosenTokens]:
-        """The next tokens of rows, whose pages are reserved; the rows grow by as many."""
-        texts: list[ChosenTokens] = []
-        for first in range(0, len(rows), SIZES[-1]):
-            group = slice(first, first + SIZES[-1])
-            texts += self._decode_group(rows[group], tokens[group], choices[group], draws[group])
-        return texts
+    def enqueue(
+        self, rows: Sequence[GpuRow], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: Draws
+    ) -> PendingTexts:
+        """Queue the next tokens of rows, whose pages are reserved; the rows grow by as many.
 
-    def _decode_group(
-        self, rows: Sequence[GpuRow], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws
-    ) -> list[ChosenTokens]:
-        """The tokens of as many rows as one captured pass has."""
+        Without `tokens`, each row goes on from the one that was chosen last for it.
+        """
+        groups = [
+            self._enqueue_group(rows[group], None if tokens is None else tokens[group], choices[group], draws[group])
+            for group in (slice(first, first + SIZES[-1]) for first in range(0, len(rows), SIZES[-1]))
+        ]
+        return lambda: [text for wait in groups for text in wait()]
+
+    def _enqueue_group(
+        self, rows: Sequence[GpuRow], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: Draws
+    ) -> PendingTexts:
+        """As many rows as one captured pass has."""
         mode, sites = mode_of(choices), frozenset[str]().union(*(choice.sites for choice in choices))
         prepared = self._program(sites)
         places = {site: prepared.program.sites[site] for site in sorted(sites)}
-        parts: list[StepResults] = []
+        heads = {site: place.heads for site, place in places.items()}
+        parts: list[PendingResults] = []
         for done in range(0, draws.shape[1], step := 1 if prepared.depends_on_length else MAX_STEPS):
             some = draws[:, done : done + step]
-            parts.append(self._decode_steps(rows, tokens, choices, some, prepared, mode, places))
-            tokens = np.maximum(parts[-1].ids[-1], 0).tolist()
+            parts.append(self._enqueue_steps(rows, None if done else tokens, choices, some, prepared, mode, places))
             for row in rows:
                 row.length += some.shape[1]
-        results = StepResults.joined(parts)
-        heads = {site: place.heads for site, place in places.items()}
-        return [results.text(number, choice, heads) for number, choice in enumerate(choices)]
 
-    def _decode_steps(
-        self, rows: Sequence[GpuRow], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws,
+        def wait() -> list[ChosenTokens]:
+            results = StepResults.joined([part() for part in parts])
+            return [results.text(number, choice, heads) for number, choice in enumerate(choices)]
+
+        return wait
+
+    def _enqueue_steps(
+        self, rows: Sequence[GpuRow], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: Draws,
         prepared: PreparedProgram, mode: ChoiceMode | None, places: Mapping[str, SiteLocation],
-    ) -> StepResults:  # fmt: skip
-        """As many steps as are queued at once."""
+    ) -> PendingResults:  # fmt: skip
+        """As many steps as have room in the tensors that they write to."""
         size, steps = padded_size(len(rows)), draws.shape[1]
         assert size is not None
         key = (size, mode, *places)
@@ -214,16 +253,20 @@ class StepDecoder:
         tensors = self._tensors[key]
         if mode is not None:
             tensors.set_rules(choices, draws)
-        chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
+        ids = [0] * len(rows) if tokens is None else tokens
+        chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, ids, strict=True)]
         fed = PassInput(chunks, [1] * len(chunks), [row.source_pages for row in rows])
         keys, source_keys = fed.most_keys
         prepared.set_length(keys)
         shape = CapturedShape.of(size, size, size, keys + steps - 1, source_keys, ahead=mode or "best")
         finish = partial(self._advance, prepared.program, mode, tensors, places)
         replay = self._captured(shape, prepared, fed, finish)
+        if tokens is None:
+            shape.layout.views(replay.numbers.device)["ids"][: len(rows)].copy_(last_chosen(rows))
         for _ in range(steps):
             replay()
-        return tensors.to_host(steps, len(rows))
+        set_last_chosen(rows, tensors.chosen[steps - 1, : len(rows)])
+        return tensors.results(steps, len(rows))
 
     def _advance(
         self, program: Program, mode: ChoiceMode | None, tensors: StepTensors, places: Mapping[str, SiteLocation],

@@ -9,6 +9,7 @@ captured as CUDA graphs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -23,7 +24,7 @@ from glassformer.blueprints import Blueprint, Config
 from glassformer.checkpoint.stored_tensors import main_kind
 from glassformer.engine import checks
 from glassformer.engine.gpu import kernels
-from glassformer.engine.gpu.decode_ahead import StepDecoder, knows
+from glassformer.engine.gpu.decode_ahead import PendingTexts, StepDecoder, knows
 from glassformer.engine.gpu.device import device_errors, gpu, meanwhile, read_triton_key
 from glassformer.engine.gpu.graphs import CapturedShape, Replay, Replays, padded_prompt, padded_size
 from glassformer.engine.gpu.kernels import CHUNK, PAGE
@@ -359,40 +360,51 @@ class GpuExecutor(PagedRows[GpuRow]):
     @property
     def decode_ahead(self) -> AheadFunctions:
         """As in the protocol."""
-        return AheadFunctions(knows, self._decode_ahead)
+        return AheadFunctions(knows, self._decode_ahead, self._enqueue)
 
     def decode_greedily(self, rows: Sequence[Row], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
         """The best tokens, (rows, count), as in the protocol."""
         texts = self._decode_ahead(rows, tokens, [BEST] * len(rows), np.zeros((len(rows), count)))
         return np.array([text.ids for text in texts], np.int32).reshape(len(rows), count)
 
-    @checks.locked
-    @torch.inference_mode()
     def _decode_ahead(
         self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
     ) -> list[ChosenTokens]:
+        return self._enqueue(rows, tokens, choices, draws)()
+
+    @checks.locked
+    @torch.inference_mode()
+    def _enqueue(
+        self, rows: Sequence[Row], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> Callable[[], list[ChosenTokens]]:
         fed, count = [self._open_row(row) for row in rows], draws.shape[1]
         checks.check_fed_once(fed)
-        self._checks.check_ids(tokens)
+        if tokens is not None:
+            self._checks.check_ids(tokens)
         lengths = [row.length for row in fed]
         check_context(max(lengths, default=0) + count, self.context, "prompt")
         if not fed or not count:
-            return [ChosenTokens([]) for _ in fed]
+            return lambda: [ChosenTokens([]) for _ in fed]
         choices = [replace(choice, top_k=0) if choice.top_k >= self.config.vocab_size else choice for choice in choices]
-        try:
-            with device_errors("these steps"):
+        with _restoring(fed, lengths), device_errors("these steps"):
+            if tokens is not None:
                 feeds = [Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)]
                 self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
-                for row in fed:
-                    row.pages.reserve(row.length, row.length + count)
-                decoder = self._single_row_decoder(count) if len(fed) == 1 and can_read(choices[0].sites) else None
-                if decoder is not None:
-                    return [decoder.decode(fed[0], tokens[0], choices[0], draws[0], self._pool.tensor)]
-                return self._steps.decode(fed, tokens, choices, draws)
-        except BaseException:
-            for row, length in zip(fed, lengths, strict=True):
-                row.length = length
-            raise
+            for row in fed:
+                row.pages.reserve(row.length, row.length + count)
+            decoder = self._single_row_decoder(count) if len(fed) == 1 and can_read(choices[0].sites) else None
+            if decoder is None:
+                wait = self._steps.enqueue(fed, tokens, choices, draws)
+            else:
+                token = None if tokens is None else tokens[0]
+                wait = decoder.enqueue(fed[0], token, choices[0], draws[0], self._pool.tensor)
+        return partial(self._wait, wait, fed, lengths)
+
+    @checks.locked
+    def _wait(self, wait: PendingTexts, rows: Sequence[GpuRow], lengths: Sequence[int]) -> list[ChosenTokens]:
+        """The tokens of queued steps; where they failed, rows have the length that they had before."""
+        with _restoring(rows, lengths), device_errors("these steps"):
+            return wait()
 
     def _single_row_decoder(self, count: int) -> SingleRowSteps | None:
         """The persistent kernel if it fits; it is made for the first row that is decoded for some tokens."""
@@ -452,6 +464,17 @@ class GpuExecutor(PagedRows[GpuRow]):
         prepared.run(device_pass, begin)
         assert prepared.program.scores is not None
         return to_host(device_pass.buffers[prepared.program.scores])
+
+
+@contextmanager
+def _restoring(rows: Sequence[GpuRow], lengths: Sequence[int]) -> Iterator[None]:
+    """Where something fails, rows are no longer than they were."""
+    try:
+        yield
+    except BaseException:
+        for row, length in zip(rows, lengths, strict=True):
+            row.length = min(row.length, length)
+        raise
 
 
 def _split_passes(whole: Sequence[FeedChunk], divisible: bool) -> Iterator[tuple[bool, list[FeedChunk]]]:

@@ -169,4 +169,6 @@ class PageList:
 
 
 class GpuRow(PagedRow[PageList]):
-    __slots__ = ()
+    __slots__ = ("last_chosen",)
+
+    last_chosen: tuple[Tensor, int]  # where the device has the token that it chose last for the row, once it did

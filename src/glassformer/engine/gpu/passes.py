@@ -228,14 +228,34 @@ def to_host(values: Tensor) -> npt.NDArray[Any]:
 
 
 def all_to_host(tensors: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
-    """Several tensors' values in memory of the host; from a GPU into pinned memory, which is several times as fast."""
-    on_gpu = tensors[0].is_cuda
-    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_gpu) for tensor in tensors]
-    for copy, tensor in zip(copies, tensors, strict=True):
-        copy.copy_(tensor, non_blocking=True)
-    if on_gpu:
-        torch.cuda.current_stream(tensors[0].device).synchronize()
-    return [copy.numpy() for copy in copies]
+    """Several tensors' values in memory of the host."""
+    return HostCopies(tensors).wait()
+
+
+class HostCopies:
+    """Several tensors' values on their way to the host; from a GPU into pinned memory, which is several times as fast."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        on_gpu = tensors[0].is_cuda
+        self._copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=on_gpu) for tensor in tensors]
+        for copy, tensor in zip(self._copies, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
+        self._arrived: Any = None
+        if on_gpu:
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._arrived.record(torch.cuda.current_stream(tensors[0].device))
+
+    def wait(self) -> list[npt.NDArray[Any]]:
+        """The values, when what was queued before the copies has run."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return [copy.numpy() for copy in self._copies]
+
+
+def to_device(values: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """Numbers of the host on the device, without waiting for what is queued there."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 class ScoreBatch:

@@ -16,13 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.engine.gpu.decode_ahead import MAX_STEPS, Draws, StepResults, StepTensors, mode_of
+from glassformer.engine.gpu.decode_ahead import (
+    MAX_STEPS,
+    Draws,
+    PendingResults,
+    PendingTexts,
+    StepResults,
+    StepTensors,
+    last_chosen,
+    mode_of,
+    set_last_chosen,
+)  # fmt: skip
 from glassformer.engine.gpu.graphs import capture, power_of_two
 from glassformer.engine.gpu.kernels.choosing import ChoiceMode
 from glassformer.engine.gpu.kv_pool import GpuRow
-from glassformer.engine.gpu.passes import all_to_host
+from glassformer.engine.gpu.passes import HostCopies, to_device
 from glassformer.engine.gpu.persistent.decoder import PersistentDecoder
-from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChosenTokens
+from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice
 
 MAX_UNWATCHED_STEPS = 4096  # of one launch
 RESIDUAL_SITE = re.compile(r"blocks\.(\d+)\.(middle|residual)")
@@ -64,28 +74,33 @@ class Chooser:
 
 
 class SingleRowSteps:
-    """Decodes one row at a time with the persistent kernel."""
+    """Queues steps of one row at a time with the persistent kernel."""
 
     def __init__(self, decoder: PersistentDecoder, kernels: Any) -> None:
         self._decoder, self._kernels = decoder, kernels
         self._choosers: dict[tuple[int, ChoiceMode, bool], Chooser] = {}  # by rows, kernels, and whether they draw
 
-    def decode(self, row: GpuRow, token: int, choice: Choice, draws: Draws, pool: Tensor) -> ChosenTokens:
-        """The row's next tokens, as many as there are draws; its pages are reserved, and it grows by as many."""
+    def enqueue(self, row: GpuRow, token: int | None, choice: Choice, draws: Draws, pool: Tensor) -> PendingTexts:
+        """Queue the row's next tokens, as many as there are draws; its pages are reserved, and it grows by as many.
+
+        Without `token`, it goes on from the one that was chosen last.
+        """
         mode = mode_of([choice])
         step = MAX_UNWATCHED_STEPS if mode is None and not choice.sites else MAX_STEPS
-        parts: list[StepResults] = []
+        pages = to_device(np.array(row.pages.pages, np.int32), pool.device)
+        if token is not None:
+            row.last_chosen = to_device(np.array([token], np.int32), pool.device), 0
+            self._decoder.begin()
+        parts: list[PendingResults] = []
         for done in range(0, len(draws), step):
-            some = draws[done : done + step]
-            numbers = torch.tensor([token, *row.pages.pages], dtype=torch.int32).to(pool.device)
+            some, first = draws[done : done + step], last_chosen([row])
             if choice.sampled:
                 assert mode is not None
-                parts.append(self._draw(row.length, numbers, choice, some, mode, pool))
+                parts.append(self._draw(row, first, pages, choice, some, mode, pool))
             else:
-                parts.append(self._take_best(row.length, numbers, choice, len(some), mode, pool))
+                parts.append(self._take_best(row, first, pages, choice, len(some), mode, pool))
             row.length += len(some)
-            token = max(int(parts[-1].ids[-1, 0]), 0)
-        return StepResults.joined(parts).text(0, choice, dict.fromkeys(choice.sites))
+        return lambda: [StepResults.joined([part() for part in parts]).text(0, choice, dict.fromkeys(choice.sites))]
 
     def _chooser(self, rows: int, mode: ChoiceMode, sampled: bool, device: torch.device) -> Chooser:
         key = (rows, mode, sampled)
@@ -96,8 +111,8 @@ class SingleRowSteps:
         return chooser
 
     def _take_best(
-        self, start: int, numbers: Tensor, choice: Choice, steps: int, mode: ChoiceMode | None, pool: Tensor
-    ) -> StepResults:
+        self, row: GpuRow, first: Tensor, pages: Tensor, choice: Choice, steps: int, mode: ChoiceMode | None, pool: Tensor
+    ) -> PendingResults:
         """One launch; its scores are looked at afterwards, all of its steps together."""
         decoder, scores = self._decoder, None
         residuals = decoder.new_residuals(steps) if choice.sites else None
@@ -105,37 +120,48 @@ class SingleRowSteps:
         if mode is not None:
             chooser = self._chooser(power_of_two(steps, 1), mode, False, pool.device)
             scores, watched = chooser.scores, [*watched, chooser.tensors.records[0, :steps]]
-        decoder.begin()
-        decoder.launch(numbers[:1], start, steps, pool, numbers[1:], scores=scores, residuals=residuals)
+        decoder.launch(first, row.length, steps, pool, pages, scores=scores, residuals=residuals)
         if mode is not None:
             chooser()
-        chosen = decoder.finish(steps)
-        ids = np.full((steps, 1), NOT_CHOSEN, np.int32)
-        ids[: len(chosen), 0] = chosen
-        values = all_to_host(watched) if watched else []
-        records = np.empty((steps, 0)) if mode is None else values.pop()
-        return StepResults(ids, records[:, None], _by_site(values, choice.sites))
+        results = decoder.results(steps)
+        set_last_chosen([row], results[-1:])
+        copies = HostCopies([results, *watched])
+
+        def wait() -> StepResults:
+            numbers, *values = copies.wait()
+            chosen = decoder.chosen(numbers.tolist())
+            ids = np.full((steps, 1), NOT_CHOSEN, np.int32)
+            ids[: len(chosen), 0] = chosen
+            records = np.empty((steps, 0)) if mode is None else values.pop()
+            return StepResults(ids, records[:, None], _by_site(values, choice.sites))
+
+        return wait
 
     def _draw(
-        self, start: int, numbers: Tensor, choice: Choice, draws: Draws, mode: ChoiceMode, pool: Tensor
-    ) -> StepResults:
+        self, row: GpuRow, first: Tensor, pages: Tensor, choice: Choice, draws: Draws, mode: ChoiceMode, pool: Tensor
+    ) -> PendingResults:
         """A launch for each step, and kernels that choose between two of them."""
         decoder, steps = self._decoder, len(draws)
         chooser = self._chooser(1, mode, True, pool.device)
         tensors, next_token = chooser.tensors, chooser.next_tokens
         tensors.set_rules([choice], draws[None])
-        next_token.copy_(numbers[:1])
+        next_token.copy_(first)
         residuals = decoder.new_residuals(steps) if choice.sites else None
-        decoder.begin()
         for number in range(steps):
             step_residuals = None if residuals is None else residuals[number]
-            decoder.launch(next_token, start + number, 1, pool, numbers[1:], scores=chooser.scores, residuals=step_residuals)
+            decoder.launch(next_token, row.length + number, 1, pool, pages, scores=chooser.scores, residuals=step_residuals)
             chooser()
-        ids, records, *sites = all_to_host(
-            [tensors.chosen[:steps], tensors.records[:steps], *_at_sites(residuals, choice.sites)]
+        set_last_chosen([row], next_token)
+        copies = HostCopies(
+            [decoder.results(1), tensors.chosen[:steps], tensors.records[:steps], *_at_sites(residuals, choice.sites)]
         )
-        decoder.finish(1)
-        return StepResults(ids, records, _by_site(sites, choice.sites))
+
+        def wait() -> StepResults:
+            numbers, ids, records, *sites = copies.wait()
+            decoder.chosen(numbers.tolist())
+            return StepResults(ids, records, _by_site(sites, choice.sites))
+
+        return wait
 
 
 def _by_site(values: Sequence[Any], sites: frozenset[str]) -> dict[str, Any]:

@@ -205,13 +205,13 @@ class PersistentDecoder:
             given, start, steps, pool, page_table, stop_ids=stops, scores=scores, scores_from=scores_from or 0,
             residuals=residuals, absent_block=absent_block,
         )  # fmt: skip
-        return Decoded(self.finish(steps), scores, residuals)
+        return Decoded(self.chosen(self.results(steps).tolist()), scores, residuals)
 
     def new_residuals(self, steps: int) -> Tensor:
         return self._empty(steps, self.shape.layers, 2, self.shape.hidden)
 
     def begin(self) -> None:
-        """Before one or more launches, of which `finish` waits for the last."""
+        """Before one or more launches that follow from each other: after one that gave up, the others do not run."""
         self._results[:STATUS].zero_()
 
     def launch(
@@ -254,17 +254,21 @@ class PersistentDecoder:
             on_device = self._device.type == "cuda"
             self.kernel.launch(self.schedule.blocks, launch, torch.cuda.current_stream().cuda_stream if on_device else 0)
 
-    def finish(self, steps: int) -> list[int]:
-        """Wait for what was launched: the ids that the last launch, of so many steps, chose; an error where one gave up."""
-        results = self._results[: STATUS + steps].tolist()
+    def results(self, steps: int) -> Tensor:
+        """Where the last launch, of so many steps, leaves what `chosen` reads: its status, then its ids."""
+        return self._results[: STATUS + steps]
+
+    def chosen(self, results: Sequence[int]) -> list[int]:
+        """The ids that the last launch chose, by its results on the host; an error where one gave up."""
         error, done, block = results[:3]
         if error != KernelError.NONE:
             self._forget_exchange()
+            self.begin()
             raise ExecutorError(
                 f"the persistent kernel gave up after {self.timeout:g} seconds of waiting (block {block}, step {done}): "
                 "another program may hold the GPU. Try again, or use another executor."
             )
-        return results[STATUS : STATUS + done]
+        return list(results[STATUS : STATUS + done])
 
     def _check(self, ids: Sequence[int], start: int, steps: int, pool: Tensor, pages: Sequence[int]) -> None:
         shape, positions = self.shape, len(self._weights.rotation)
