@@ -217,8 +217,8 @@ def test_the_next_tokens_are_queued_before_these_are_taken(monkeypatch: pytest.M
     queued = []
     while batch.policies:
         queued += [oracle.queued for _ in batch.step()][:1]
-    assert oracle.bursts == [(2, 1), (2, 2), (2, 4), (2, 8), (2, 4)]
-    assert queued == [0, *[1] * 15, *[0] * 4]
+    assert oracle.bursts == [(2, 1), (2, 2), (2, 2), (2, 4), (2, 8), (2, 2)]  # after the token by the prompt's scores
+    assert queued == [0, *[1] * 17, *[0] * 2]
     assert oracle.queued == 0
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,6 +65,7 @@ class Loop:
         self._ahead: dict[int, TokensAhead] = {}
         self._queued: QueuedTokens | None = None  # that come after these
         self._ahead_count = 1  # tokens that the executor chooses next
+        self._last_time = 0.0  # when the last ones came
         self._pause = 0  # passes until it chooses again
         self._unchosen: list[int] = []  # texts that get a token before the next pass
 
@@ -154,16 +155,17 @@ class Loop:
 
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
-        self._take_queued()
-        idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
         decode = ahead_decoder(self.executor) if not self._pause and not self._waiting else None
         self._pause = max(self._pause - 1, 0)
+        self._take_queued(decode)
+        idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
         choices = [lane.choice for lane in idle.values()] if decode is not None else []
         known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]
         if decode is not None and len(known) == len(idle):
             if idle:
                 self._decode_ahead(decode, idle, known)
-            self._queue_next(decode)
+            if self._queued is None:
+                self._queued = self._queue_behind(decode, {key: ahead.left for key, ahead in self._ahead.items()})
         else:
             self._run_pass(idle)
         for key, first in [*self._waiting.items()]:
@@ -215,52 +217,54 @@ class Loop:
         self._set_ahead_count(count, began)
         self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
 
-    def _count(self, policies: Sequence[Policy], lengths: Sequence[int], most: int) -> int:
-        """How many tokens may be chosen for texts, of which the longest goes on for so many."""
-        return min(most, max(map(tokens_left, policies)), self.executor.context - max(lengths))
+    def _count(self, policies: Sequence[Policy], lengths: Sequence[int], most: int, before: int = 0) -> int:
+        """How many tokens are chosen for texts, after so many others: all that the longest may still have, or the most."""
+        return min(most, max(map(tokens_left, policies)) - before, self.executor.context - max(lengths))
 
     def _set_ahead_count(self, count: int, began: float) -> None:
         """Twice as many as the last ones, if they are chosen in time."""
-        in_time = int(AHEAD_SECONDS * count / max(time.perf_counter() - began, 1e-9))
+        now = time.perf_counter()
+        in_time = int(AHEAD_SECONDS * count / max(now - max(began, self._last_time), 1e-9))
+        self._last_time = now
         self._ahead_count = max(1, min(2 * self._ahead_count, max_ahead(self.executor), in_time))
 
-    def _queue_next(self, decode: AheadDecoder) -> None:
-        """Let the executor go on, while the tokens that it chose are taken: where all texts run out of them together."""
-        if decode.enqueue is None or self._queued is not None or self._ahead.keys() != self._lanes.keys():
-            return
-        lefts = {ahead.left for ahead in self._ahead.values()}
-        if len(lefts) != 1:
-            return
-        (left,) = lefts
-        lanes = {key: lane for key, lane in self._lanes.items() if tokens_left(lane.policy) > left}
+    def _queue_behind(self, decode: AheadDecoder, chosen: Mapping[int, int]) -> QueuedTokens | None:
+        """Let the executor go on, while the tokens that it chose before are taken: where all texts have as many of them.
+
+        `chosen`: how many tokens each text has to take before these.
+        """
+        if decode.enqueue is None or chosen.keys() != self._lanes.keys() or len(set(chosen.values())) != 1:
+            return None
+        (before,) = set(chosen.values())
+        lanes = {key: lane for key, lane in self._lanes.items() if tokens_left(lane.policy) > before}
         choices = [choice for lane in lanes.values() if (choice := lane.choice) is not None]
         if not lanes or len(choices) < len(lanes):
-            return
+            return None
         rows, policies = [lane.feeds[0].row for lane in lanes.values()], [lane.policy for lane in lanes.values()]
         lengths = [row.length for row in rows]
-        count = min(self._count(policies, lengths, self._ahead_count), max(map(tokens_left, policies)) - left)
-        if count < 1:
-            return
-        draws = np.stack([needed_draws(policy, count, skip=left) for policy in policies])
+        count = self._count(policies, lengths, self._ahead_count, before)
+        draws = np.stack([needed_draws(policy, count, before) for policy in policies])
         began = time.perf_counter()
         try:
             wait = decode.enqueue(rows, None, choices, draws)
         except GlassError:
-            return  # the texts will say so when they get there
-        self._queued = QueuedTokens(dict(zip(lanes, zip(lengths, draws, strict=True), strict=True)), [*lanes], wait, began)
+            return None  # the texts will say so when they get there
+        return QueuedTokens(dict(zip(lanes, zip(lengths, draws, strict=True), strict=True)), [*lanes], count, wait, began)
 
-    def _take_queued(self) -> None:
-        """Wait for the tokens that were queued, when those before them have been taken."""
+    def _take_queued(self, decode: AheadDecoder | None) -> None:
+        """Wait for the tokens that were queued, if those before them have been taken; first queue more behind them."""
         queued = self._queued
         if queued is None or self._ahead.keys() & queued.texts.keys():
             return
         self._queued = None
         if not queued.texts:
             return
+        if decode is not None:
+            self._queued = self._queue_behind(decode, dict.fromkeys(queued.texts, queued.count))
         texts = dict(zip(queued.order, queued.wait(), strict=True))
         for key, (length, draws) in queued.texts.items():
             self._ahead[key] = TokensAhead(self._policies[key], texts[key], draws, length, self._lanes[key].feeds[0].ids[0])
-        self._set_ahead_count(len(draws), queued.began)
+        self._set_ahead_count(queued.count, queued.began)
 
     def _forget_queued(self, key: int) -> None:
         """A text does not take what was queued for it."""
@@ -274,6 +278,7 @@ class QueuedTokens:
 
     texts: dict[int, tuple[int, Draws]]  # that will take them: the length of each row before them, and their draws
     order: list[int]  # of the texts when they were queued
+    count: int  # of each
     wait: Callable[[], Sequence[ChosenTokens]]
     began: float
 

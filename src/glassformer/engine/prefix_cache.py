@@ -49,7 +49,7 @@ class CachedRow:
     read: int = 0  # tokens at its beginning that were read as a prompt
     indexed: tuple[int, ...] = ()  # the ids under which others find it
     last_chosen: int = 0  # by the executor, and not fed yet
-    queued: object = None  # what waits for its latest steps, while nobody has rewound it
+    rewinds: int = 0  # how often it was rewound
 
     @property
     def length(self) -> int:
@@ -131,19 +131,18 @@ class PrefixCache:
     ) -> Callable[[], Sequence[ChosenTokens]]:  # fmt: skip
         cached = self._with_inner(rows)
         wait = enqueue([self._inner(row) for row in cached], tokens, choices, draws)
-        for row in cached:
-            row.queued = wait
-        return partial(self._wait, wait, cached, tokens)
+        return partial(self._wait, wait, cached, [row.rewinds for row in cached], tokens)
 
     @locked
     def _wait(
-        self, wait: Callable[[], Sequence[ChosenTokens]], rows: Sequence[CachedRow], tokens: Sequence[int] | None
-    ) -> Sequence[ChosenTokens]:
+        self, wait: Callable[[], Sequence[ChosenTokens]], rows: Sequence[CachedRow], rewinds: Sequence[int],
+        tokens: Sequence[int] | None,
+    ) -> Sequence[ChosenTokens]:  # fmt: skip
         """The tokens of queued steps; rows that were rewound or closed meanwhile do not have them."""
         texts = wait()
         fed = [row.last_chosen for row in rows] if tokens is None else tokens
-        for row, token, chosen in zip(rows, fed, texts, strict=True):
-            if row.open and row.queued is wait:
+        for row, before, token, chosen in zip(rows, rewinds, fed, texts, strict=True):
+            if row.open and row.rewinds == before:
                 self._extend(row, token, chosen)
         return texts
 
@@ -239,7 +238,8 @@ class PrefixCache:
         if remaining < len(cached.indexed):
             self._remove_from_index(cached)
         del cached.ids[remaining:]
-        cached.read, cached.queued = min(cached.read, remaining), None
+        cached.read = min(cached.read, remaining)
+        cached.rewinds += 1
         return remaining
 
     @locked
