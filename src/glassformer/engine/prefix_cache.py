@@ -80,7 +80,12 @@ class PrefixCache:
         before = [row.reusable for row in rows]
         for row in rows:
             row.reusable = False  # in case the pass fails half-way
-        scores = self.executor.run([replace(feed, row=self._inner(row)) for feed, row in zip(new, rows, strict=True)])
+        scores = self.executor.run(
+            [
+                Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch)
+                for feed, row in zip(new, rows, strict=True)
+            ]
+        )
         for feed, row, reusable in zip(new, rows, before, strict=True):
             if row.read == len(row.ids) and len(feed.ids) >= self.least_prompt:
                 row.read += len(feed.ids)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress, count
+from operator import ne
 from typing import Any, Protocol
 
 import numpy as np
@@ -269,5 +271,4 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
     2
     """
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(first), len(second)))
+    return next(compress(count(), map(ne, first, second)), min(len(first), len(second)))

@@ -57,10 +57,11 @@ class Generation:
     watch: Watch | None
     client: str
     submitted: float
+    removals: deque[Generation] = field(repr=False)  # where its scheduler looks for those that are to be taken out
     cached_tokens: int = 0  # of the prompt, that were not read again
     cancelled: bool = False
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """The most that its rows can hold."""
         return sum(len(policy.prompt) + policy.room for policy in self.policies)
@@ -77,6 +78,7 @@ class Generation:
         self.cancelled = True
         for run in self.runs:
             run.cancel()
+        self.removals.append(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ class Scheduler:
         self._changed = threading.Condition()  # guards the queues and all counts
         self._queues: dict[str, deque[Generation]] = {}  # of each client; the next to be served is the first
         self._running: dict[int, tuple[Generation, int]] = {}  # by the identity of a policy: whose, and which text
+        self._removals: deque[Generation] = deque()  # cancelled, and not taken out yet
         self._turns = Turns()
         self._jobs = ThreadPoolExecutor(1, thread_name_prefix=f"jobs of {model.name}")
         self._waiting_jobs = 0  # the one that is being done included
@@ -141,7 +144,7 @@ class Scheduler:
         """
         first = runs[0]
         policies = tuple(self._policies(runs, Look.of(look)))
-        generation = Generation(tuple(runs), policies, watch, client, time.perf_counter())
+        generation = Generation(tuple(runs), policies, watch, client, time.perf_counter(), self._removals)
         if generation.tokens > self._cache_tokens:
             raise InputError(
                 f"{len(runs)} texts of up to {len(first.prompt_ids) + policies[0].room:,} tokens need more than the "
@@ -275,10 +278,7 @@ class Scheduler:
             client = next(iter(self._queues))
             queue = self._queues[client]
             generation = queue[0]
-            held = {id(running): running.tokens for running, _ in self._running.values()}
-            fits = len(self._running) + len(generation.policies) <= self.limits.running or not self._running
-            fits = fits and sum(held.values()) + generation.tokens <= self._cache_tokens
-            if not fits and not generation.cancelled:
+            if not generation.cancelled and not self._fits(generation):
                 return None
             queue.popleft()
             del self._queues[client]
@@ -286,31 +286,54 @@ class Scheduler:
                 self._queues[client] = queue
             return generation
 
+    def _fits(self, generation: Generation) -> bool:
+        """Whether there is room for a request beside those that are running."""
+        if not self._running:
+            return True
+        if len(self._running) + len(generation.policies) > self.limits.running:
+            return False
+        held = {id(running): running.tokens for running, _ in self._running.values()}
+        return sum(held.values()) + generation.tokens <= self._cache_tokens
+
     def _step(self, loop: Loop, events: list[Event]) -> None:
         """One pass: a token for each text."""
-        for policy, step in loop.step():
-            generation, number = self._running[id(policy)]
-            if isinstance(step, GlassError):
-                events.append(self._failed(generation, number, step))
-                ended = True
-            else:
+        ended: list[int] = []
+        cached = generated = 0
+        try:
+            for policy, step in loop.step():
+                generation, number = self._running[id(policy)]
+                if isinstance(step, GlassError):
+                    events.append(self._failed(generation, number, step))
+                    ended.append(id(policy))
+                    continue
                 events.append(Event(generation, number, step, None, time.perf_counter() - generation.submitted))
-                ended = step.finish is not None
+                generated += 1
+                if step.finish is None:
+                    continue
+                ended.append(id(policy))
                 if step.outcome is not None:
                     generation.cached_tokens = max(generation.cached_tokens, step.outcome.cached_tokens)
+                cached += generation.cached_tokens if number == 0 else 0
+        finally:
             with self._changed:
-                self._generated_tokens += not isinstance(step, GlassError)
-                if ended:
-                    del self._running[id(policy)]
-                    self._cached_tokens += generation.cached_tokens if number == 0 else 0
+                for key in ended:
+                    del self._running[key]
+                self._generated_tokens += generated
+                self._cached_tokens += cached
 
     def _remove_cancelled(self, loop: Loop) -> None:
-        with self._changed:
-            cancelled = {key for key, (generation, _) in self._running.items() if generation.cancelled}
-            for key in cancelled:
-                del self._running[key]
-        for policy in loop.policies:
-            if id(policy) in cancelled:
+        """Take out whoever was cancelled, running or waiting."""
+        while self._removals:
+            generation = self._removals.popleft()
+            with self._changed:
+                for policy in generation.policies:
+                    self._running.pop(id(policy), None)
+                queue = self._queues.get(generation.client, deque())
+                if generation in queue:
+                    queue.remove(generation)
+                if not queue:
+                    self._queues.pop(generation.client, None)
+            for policy in generation.policies:
                 loop.remove(policy)
 
     def _run_alone(self, generation: Generation) -> None:
