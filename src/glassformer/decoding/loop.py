@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
 from glassformer.decoding.ahead import TokensAhead, needed_draws
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
+from glassformer.decoding.prompt_turns import PromptTurns
 from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Feed, Scores, ahead_decoder, max_ahead
 from glassformer.errors import GlassError
 from glassformer.sites import Watch
@@ -48,6 +49,7 @@ class Loop:
         without it all of them."""
         self.executor = executor
         self._prompt_chunk = prompt_chunk
+        self._turns = PromptTurns(prompt_chunk)
         self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
@@ -62,10 +64,11 @@ class Loop:
         """Those that are being written, in the order in which they joined."""
         return list(self._policies.values())
 
-    def admit(self, policies: Sequence[Policy], watch: Watch | None = None) -> None:
+    def admit(self, policies: Sequence[Policy], watch: Watch | None = None, client: Hashable = None) -> None:
         """Let texts join: their prompts go through with the next pass. A prompt that several of them share is read once.
 
-        `watch`: what is read and changed in every pass of these texts.
+        `watch`: what is read and changed in every pass of these texts; `client`: whose they are, for clients take turns
+        where not all prompts can be read at once.
         """
         groups = shared_prompts(policies)
         lanes: dict[int, Lane] = {}
@@ -76,6 +79,8 @@ class Loop:
             close_all(lanes.values())
             raise
         self._lanes.update(lanes)
+        for key in lanes:
+            self._turns.join(key, client)
         self._policies.update({id(policy): policy for policy in policies})
         self._waiting.update({id(other): id(first) for first, *others in groups for other in others})
 
@@ -84,12 +89,12 @@ class Loop:
         for entries in (self._policies, self._waiting, self._scores, self._ahead):
             entries.pop(id(policy), None)
         self._unchosen = [key for key in self._unchosen if key != id(policy)]
-        lane = self._lanes.pop(id(policy), None)
+        lane, client = self._lanes.pop(id(policy), None), self._turns.leave(id(policy))
         if lane is not None:
             lane.close()
         if orphans := [self._policies[key] for key, first in self._waiting.items() if first == id(policy)]:
             self._waiting = {key: first for key, first in self._waiting.items() if first != id(policy)}
-            self.admit(orphans, None if lane is None else lane.watch)  # the first of them reads the prompt now
+            self.admit(orphans, None if lane is None else lane.watch, client)  # the first of them reads the prompt now
 
     def step(self) -> Iterator[tuple[Policy, Step | GlassError]]:
         """One token for each text whose prompt has been read: (policy, step). A text that ends leaves, as does one that
@@ -116,6 +121,7 @@ class Loop:
 
     def close(self) -> None:
         """Take all texts out."""
+        self._turns = PromptTurns(self._prompt_chunk)
         close_all(self._lanes.values())
         self._policies, self._lanes, self._waiting, self._scores, self._ahead = {}, {}, {}, {}, {}
         self._unchosen = []
@@ -168,20 +174,22 @@ class Loop:
                 self._scores[key] = part_scores
 
     def _prompt_feeds(self, lanes: dict[int, Lane]) -> list[tuple[int, list[Feed]]]:
-        """What goes through the next pass of these prompts: first of those of which the least has been read.
+        """What goes through the next pass of these prompts.
 
         One that begins like another waits until that beginning has been read, if it can be taken over then.
         """
         feeds: list[tuple[int, list[Feed]]] = []
-        budget = self._prompt_chunk
-        for key, lane in sorted(lanes.items(), key=lambda item: item[1].read_tokens):
-            if budget is not None and budget <= 0:
+        tokens = 0
+        for key in self._turns.order(lanes):
+            if self._prompt_chunk is not None and tokens >= self._prompt_chunk:
                 break
-            if any(lane.can_take_over(lanes[other]) for other, _ in feeds):
+            if any(lanes[key].can_take_over(lanes[other]) for other, _ in feeds):
                 continue
-            parts = lane.next_feeds(self._prompt_chunk)
+            parts = lanes[key].next_feeds(self._prompt_chunk)
             feeds.append((key, parts))
-            budget = None if budget is None else budget - sum(len(part.ids) for part in parts)
+            count = sum(len(part.ids) for part in parts)
+            tokens += count
+            self._turns.read(key, count)
         return feeds
 
     def _decode_ahead(self, decode: AheadDecoder, lanes: dict[int, Lane], choices: Sequence[Choice]) -> None:

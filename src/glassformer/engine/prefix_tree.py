@@ -1,7 +1,7 @@
 """Texts by their beginnings: which of many shares the longest prefix with a new one.
 
 A radix tree whose edges are blocks of tokens, so that looking up a text costs a step for each of its blocks, however many
-texts there are; where texts part inside a block, the nearest is found by bisection. Beginnings that texts share are in it once.
+texts there are; where texts part inside a block, bisection finds the nearest. Beginnings that texts share are in it once.
 """
 
 from __future__ import annotations

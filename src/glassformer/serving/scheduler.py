@@ -15,9 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 from glassformer.decoding import Look, Policy, Step, generate
@@ -26,12 +26,15 @@ from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
+from glassformer.serving.job_thread import JobThread
 from glassformer.serving.turns import Turns, TurnTakingExecutor
 from glassformer.sites import Watch
 
 CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
 CACHE_BYTES = 4 << 30  # of all rows together
+PROMPT_CHUNK, CPU_PROMPT_CHUNK = 512, 128  # tokens of prompts in one pass: some tenths of a second on a small CPU
 KEPT_ROWS = 1024  # closed ones whose prefixes may be used again
+JOB_SECONDS = 5.0  # for a job to notice that it is to end
 RECENT_PASSES = 256  # whose times are kept
 Result = TypeVar("Result")
 
@@ -42,7 +45,7 @@ class SchedulerLimits:
 
     running: int = 64  # texts in one batch
     queued: int = 256  # requests that wait
-    prompt_chunk: int = 512  # tokens of prompts in one pass
+    prompt_chunk: int | None = None  # tokens of prompts in one pass; by default as suits the device
     cached_tokens: int | None = (
         None  # in the KV cache, of running texts and kept prefixes together; by default 4 GiB of them
     )
@@ -120,7 +123,8 @@ class Scheduler:
         self._running: dict[int, tuple[Generation, int]] = {}  # by the identity of a policy: whose, and which text
         self._removals: deque[Generation] = deque()  # cancelled, and not taken out yet
         self._turns = Turns()
-        self._jobs = ThreadPoolExecutor(1, thread_name_prefix=f"jobs of {model.name}")
+        self._jobs = JobThread(f"jobs of {model.name}")
+        self._alone = JobThread(f"beams and drafts of {model.name}")
         self._waiting_jobs = 0  # the one that is being done included
         self._end: float | None = None  # when everything is to be over
         self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
@@ -167,11 +171,15 @@ class Scheduler:
             if self._waiting_jobs >= self.limits.queued:
                 raise QueueFull(f"{self._waiting_jobs} jobs are waiting for {self.model.name} already. Try again later.")
             self._waiting_jobs += 1
-        future = self._jobs.submit(lambda: job(self._turn_taking_model))
+        try:
+            future = self._jobs.submit(lambda: job(self._turn_taking_model))
+        except Unavailable:
+            self._job_done()
+            raise
         future.add_done_callback(self._job_done)
         return future
 
-    def _job_done(self, future: Future[Any]) -> None:
+    def _job_done(self, future: Future[Any] | None = None) -> None:
         with self._changed:
             self._waiting_jobs -= 1
 
@@ -194,7 +202,11 @@ class Scheduler:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        self._jobs.shutdown(cancel_futures=True)
+        for thread in (self._jobs, self._alone):
+            thread.close(self._unloading(), max(0.0, self._end - time.perf_counter()))
+        self._turns.close(self._unloading())  # a job that is being done ends with its next pass
+        for thread in (self._jobs, self._alone):
+            thread.close(self._unloading(), JOB_SECONDS)
 
     # On its own thread ------------------------------------------------------------------------------------------
 
@@ -243,7 +255,7 @@ class Scheduler:
 
     def _new_loop(self) -> Loop:
         cache = PrefixCache(self.model.executor, KEPT_ROWS, self._cache_tokens // 2)
-        return Loop(cache, self.limits.prompt_chunk)
+        return Loop(cache, self._prompt_chunk)
 
     @staticmethod
     def _close_loop(loop: Loop | None) -> None:
@@ -259,10 +271,10 @@ class Scheduler:
             if generation.cancelled:
                 continue
             if generation.runs_alone:
-                self._jobs.submit(self._run_alone, generation)
+                self._alone.submit(partial(self._run_alone, generation))
                 continue
             try:
-                loop.admit(generation.policies, generation.watch)
+                loop.admit(generation.policies, generation.watch, generation.client)
             except GlassError as error:
                 events.append(self._failed(generation, -1, error))
                 continue
@@ -337,7 +349,7 @@ class Scheduler:
                 loop.remove(policy)
 
     def _run_alone(self, generation: Generation) -> None:
-        """Beams and drafts, on the thread of jobs: their passes take turns with the batch's."""
+        """Beams and drafts, on a thread of their own: their passes take turns with the batch's."""
         try:
             executor = self._turn_taking_model.executor
             for number, step in generate(executor, generation.policies, watch=generation.watch):
@@ -381,6 +393,12 @@ class Scheduler:
         if not self.model.writes:
             return self.model
         return self.model.with_executor(TurnTakingExecutor(self.model.executor, self._turns))
+
+    @property
+    def _prompt_chunk(self) -> int:
+        if self.limits.prompt_chunk is not None:
+            return self.limits.prompt_chunk
+        return CPU_PROMPT_CHUNK if self.model.executor.describe().device == "cpu" else PROMPT_CHUNK
 
     @cached_property
     def _cache_tokens(self) -> int:
