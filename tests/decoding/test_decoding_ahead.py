@@ -290,3 +290,20 @@ def test_texts_that_share_a_prompt_of_one_token_are_written_together() -> None:
         list(batch.step())
     assert {rows for rows, _ in oracle.bursts} == {3}
     assert not oracle.rows
+
+
+def test_texts_go_on_ahead_while_a_prompt_is_read_where_prompts_are_computed_apart() -> None:
+    oracle = DecodingOracle()
+    oracle.least_prompt = 2  # type: ignore[attr-defined]
+    batch = Loop(oracle, prompt_chunk=2)
+    first, second = text(PROMPTS[0]), text(PROMPTS[1])
+    batch.admit([first])
+    list(batch.step())
+    oracle.passes.clear()
+    batch.admit([second])
+    list(batch.step())
+    assert oracle.bursts == [(1, 1)]
+    assert oracle.passes == [[2]]
+    while batch.policies:
+        list(batch.step())
+    assert [first.chosen, second.chosen] == [ids for ids, _ in written(Oracle(), [text(PROMPTS[0]), text(PROMPTS[1])])]

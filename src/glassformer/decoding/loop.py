@@ -14,7 +14,7 @@ from glassformer.decoding.ahead import TokensAhead, needed_draws
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.prompt_turns import PromptTurns
-from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Feed, Scores, ahead_decoder, max_ahead
+from glassformer.engine.protocol import AheadDecoder, Choice, Executor, Feed, Scores, ahead_decoder, least_prompt, max_ahead
 from glassformer.errors import GlassError
 from glassformer.sites import Watch
 
@@ -148,12 +148,15 @@ class Loop:
     def _run(self) -> None:
         """Run what every lane has to feed; those that waited for a prompt then fork the lane that has read it."""
         idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
+        prompts = self._separate_prompts(idle)
+        steps = {key: lane for key, lane in idle.items() if key not in prompts}
         decode = ahead_decoder(self.executor) if not self._pause and not self._waiting else None
         self._pause = max(self._pause - 1, 0)
-        choices = [lane.choice for lane in idle.values()] if decode is not None else []
+        choices = [lane.choice for lane in steps.values()] if decode is not None else []
         known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]
-        if decode is not None and idle and len(known) == len(idle):
-            self._decode_ahead(decode, idle, known)
+        if decode is not None and steps and len(known) == len(steps):
+            self._decode_ahead(decode, steps, known)
+            self._run_pass(prompts)
         else:
             self._run_pass(idle)
         for key, first in [*self._waiting.items()]:
@@ -162,6 +165,15 @@ class Loop:
                 self._lanes[key] = self._lanes[first].fork(self._policies[key])
                 self._scores[key] = self._scores[first]
         self._unchosen = [key for key in self._policies if key in self._scores or key in self._ahead]
+
+    def _separate_prompts(self, lanes: dict[int, Lane]) -> dict[int, Lane]:
+        """The prompts among what is to be fed, where the executor computes them apart from steps anyway.
+
+        There the others' tokens need not wait for Python because somebody's prompt is read.
+        """
+        if least_prompt(self.executor) == 1:
+            return {}
+        return {key: lane for key, lane in lanes.items() if lane.is_reading}
 
     def _run_pass(self, lanes: dict[int, Lane]) -> None:
         """One pass: a token for each text, and as much of the prompts as may go through it."""
