@@ -1,6 +1,7 @@
 """The server beside others: the same model, the same requests over OpenAI's API, in one run.
 
-    python bench/serve.py [--llama-server PATH] [--transformers] [--model NAME] [--clients 1,4,16,64] [--rounds 3]
+    python bench/serve.py [--llama-server PATH] [--transformers FOLDER] [--model NAME] [--clients 1,4,16,64] [--rounds 3]
+    python bench/serve.py --scheduler gpu [--clients 256]
 
 Each server is a process of its own, started in turn, on a free port of this machine; the client is this process. Requests
 are streamed chats, greedy, of up to `--tokens` tokens, each with a prompt of its own. Servers that are not
@@ -9,7 +10,12 @@ named are left out.
     load       tokens/s and the time to the first token (median, 95 %) with so many clients, each of which asks again as soon
                as it is answered
     beside     the time to the first token of short requests (95 %) while somebody's prompt of 4,000 tokens is read
-    second     the time to the first token of a chat's second turn, after 2,000 tokens of history, ÷ that of an empty chat
+    second     the time to the first token of a chat's second turn, after 2,000 tokens of history, ÷ that of an empty chat:
+               one with as long a question, and nothing before it but a system message, as both have. `ratio`: the system
+               message is new to the server, as the whole chat is; `known`: it knows the message from other chats
+
+`--scheduler EXECUTOR` measures the load without HTTP, by the scheduler alone in this process: so without fastapi. Weights
+are random, on the GPU of Qwen3-0.6B's shape and tiny elsewhere; prompts have 128 tokens, and so have answers.
 """
 
 from __future__ import annotations
@@ -27,6 +33,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from common import report
@@ -60,6 +67,7 @@ class Server:
         """One streamed chat, over a connection of its own."""
         body: dict[str, Any] = {
             "model": self.model, "messages": messages, "max_tokens": tokens, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True},
         }  # fmt: skip
         data = json.dumps(body).encode()
         head = (
@@ -71,8 +79,9 @@ class Server:
         try:
             writer.write(head.encode() + data)
             await writer.drain()
-            times, pieces = [], []
+            times, pieces, count = [], [], 0
             async for event in _events(reader):
+                count = (event.get("usage") or {}).get("completion_tokens", count)
                 delta = event["choices"][0].get("delta", {}) if event.get("choices") else {}
                 if content := delta.get("content"):
                     times.append(time.perf_counter() - began)
@@ -81,7 +90,7 @@ class Server:
             writer.close()
         if not pieces:
             raise RuntimeError(f"{self.name} gave no text")
-        return Answer(tuple(times), len(pieces), "".join(pieces))
+        return Answer(tuple(times), count or len(pieces), "".join(pieces))
 
 
 async def _events(reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any]]:
@@ -161,13 +170,62 @@ async def beside(server: Server, tokens: int) -> float:
     return sorted(firsts)[min(len(firsts) - 1, int(0.95 * len(firsts)))]
 
 
-async def second_turn(server: Server, tokens: int) -> float:
+async def second_turn(server: Server, tokens: int) -> dict[str, float]:
     """The first token's time of a second turn after a long first one, ÷ that of an empty chat."""
-    history = [{"role": "user", "content": f"[{time.time()}] " + LONG_WORD * 130 + "What happened?"}]
+    number = time.time()  # so that nothing of it has been read before
+    system, other = ({"role": "system", "content": f"You help reader {number} of {club}."} for club in ("our club", "yours"))
+    history = [system, {"role": "user", "content": LONG_WORD * 130 + "What happened?"}]
     first = await server.ask(history, tokens)
-    turn = [*history, {"role": "assistant", "content": first.text}, {"role": "user", "content": "And then?"}]
-    empty = await server.ask([{"role": "user", "content": "And then?"}], 4)
-    return (await server.ask(turn, 4)).first / empty.first
+    questions = [
+        {"role": "user", "content": f"And what did {name} do then, when all of it was over?"} for name in TOPICS[:3]
+    ]
+    unknown, known = [(await server.ask([other, question], 4)).first for question in questions[:2]]
+    turn = [*history, {"role": "assistant", "content": first.text}, questions[2]]
+    second = (await server.ask(turn, 4)).first
+    return {"ratio": second / unknown, "known": second / known}
+
+
+def scheduler_load(executor: str, clients: int, requests: int, tokens: int = 128) -> dict[str, float]:
+    """As `load`, by the scheduler alone: clients are callbacks on a thread of their own."""
+    import glassformer
+    from glassformer.serving.scheduler import Event, Generation, Scheduler, SchedulerLimits
+    from gpu import checkpoint, prompt
+
+    model = glassformer.load(checkpoint("qwen3" if executor == "gpu" else "tiny"), executor=executor)
+    options: dict[str, Any] = {"raw": True, "max_new_tokens": tokens, "eos_token_id": None, "do_sample": False}
+    arrived: SimpleQueue[Sequence[Event]] = SimpleQueue()
+    limits = SchedulerLimits(running=clients, queued=clients, cached_tokens=2 * clients * (tokens + 128))
+    scheduler = Scheduler(model, arrived.put, limits)
+
+    def measure(first: int, answers: int) -> tuple[float, list[float]]:
+        """Tokens a second of so many answers, and their times to the first token."""
+        runs = [model.prepare(prompt(128, first + number), **options) for number in range(answers)]
+        running = {scheduler.submit([runs.pop()], client=str(number)): str(number) for number in range(clients)}
+        firsts: dict[Generation, float] = {}
+        began, count, ended = time.perf_counter(), 0, 0
+        while ended < answers:
+            for event in arrived.get():
+                if event.error is not None:
+                    raise event.error
+                firsts.setdefault(event.generation, event.seconds)
+                count += 1
+                if event.step is not None and event.step.finish is not None:
+                    ended += 1
+                    if runs:
+                        client = running[event.generation]
+                        running[scheduler.submit([runs.pop()], client=client)] = client
+        return count / (time.perf_counter() - began), [*firsts.values()]
+
+    measure(0, clients)  # kernels are compiled, and graphs captured
+    rate, seconds = measure(clients, clients * requests)
+    statistics_now = scheduler.statistics()
+    scheduler.close()
+    firsts = sorted(seconds)
+    passes = statistics_now.pass_seconds
+    return {
+        "tokens/s": round(rate, 1), "first": round(statistics.median(firsts), 3),
+        "first95": round(firsts[int(0.95 * (len(firsts) - 1))], 3), "pass": round(statistics.median(passes), 5),
+    }  # fmt: skip
 
 
 def contestants(options: argparse.Namespace) -> Iterator[tuple[str, list[str], str, int]]:
@@ -213,8 +271,16 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48, help="of each answer at most")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--serve-option", action="append", default=[], help="a further option of glass serve")
+    parser.add_argument("--scheduler", metavar="EXECUTOR", help="no servers: the scheduler alone, on 'gpu' or another")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    if options.scheduler:
+        rows = [
+            {"clients": clients, **scheduler_load(options.scheduler, clients, options.requests)}
+            for clients in options.clients
+        ]
+        report("scheduler", rows)
+        return
     for name, command, model, port in contestants(options):
         with running(name, command, model, port) as server:
             for clients in options.clients:
@@ -224,8 +290,9 @@ def main() -> None:
                 print(rows[-1], file=sys.stderr, flush=True)
             waits = [asyncio.run(beside(server, options.tokens)) for _ in range(options.rounds)]
             rows.append({"server": name, "part": "beside", "first95": round(statistics.median(waits), 3)})
-            ratios = [asyncio.run(second_turn(server, options.tokens)) for _ in range(options.rounds)]
-            rows.append({"server": name, "part": "second", "ratio": round(statistics.median(ratios), 2)})
+            turns = [asyncio.run(second_turn(server, options.tokens)) for _ in range(options.rounds)]
+            ratios = {key: round(statistics.median(turn[key] for turn in turns), 2) for key in turns[0]}
+            rows.append({"server": name, "part": "second", **ratios})
             print(rows[-2], rows[-1], file=sys.stderr, flush=True)
     report("serve", rows)
 

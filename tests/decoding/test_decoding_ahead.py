@@ -123,7 +123,7 @@ class QueueingOracle(DecodingOracle):
         return AheadFunctions(lambda choice: choice == BEST, lambda *steps: self._enqueue(*steps)(), self._enqueue)
 
     def _enqueue(self, rows: Any, tokens: Any, choices: Any, draws: Any) -> Any:
-        fed = [self.last[id(row)] for row in rows] if tokens is None else tokens
+        fed = [self.last[id(row)] if token is None else token for row, token in zip(rows, tokens, strict=True)]
         lengths = [row.length for row in rows]
         texts = self.decode_greedily(rows, fed, draws.shape[1])
         self.last |= zip(map(id, rows), texts[:, -1].tolist(), strict=True)
@@ -225,7 +225,7 @@ def test_the_next_tokens_are_queued_before_these_are_taken(monkeypatch: pytest.M
 def test_where_nothing_can_be_queued_texts_go_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full(QueueingOracle):
         def _enqueue(self, rows: Any, tokens: Any, choices: Any, draws: Any) -> Any:
-            if tokens is None:
+            if None in tokens:
                 raise ExecutorError("no memory")
             return super()._enqueue(rows, tokens, choices, draws)
 
@@ -361,3 +361,20 @@ def test_texts_that_share_a_prompt_of_one_token_are_written_together() -> None:
         list(batch.step())
     assert {rows for rows, _ in oracle.bursts} == {3}
     assert not oracle.rows
+
+
+def test_texts_go_on_ahead_while_a_prompt_is_read_where_prompts_are_computed_apart() -> None:
+    oracle = DecodingOracle()
+    oracle.least_prompt = 2  # type: ignore[attr-defined]
+    batch = Loop(oracle, prompt_chunk=2)
+    first, second = text(PROMPTS[0]), text(PROMPTS[1])
+    batch.admit([first])
+    list(batch.step())
+    oracle.passes.clear()
+    batch.admit([second])
+    list(batch.step())
+    assert oracle.bursts == [(1, 1)]
+    assert oracle.passes == [[2]]
+    while batch.policies:
+        list(batch.step())
+    assert [first.chosen, second.chosen] == [ids for ids, _ in written(Oracle(), [text(PROMPTS[0]), text(PROMPTS[1])])]

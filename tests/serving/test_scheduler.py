@@ -246,6 +246,20 @@ class TestFairness:
         assert client.order[0].generation is short
         assert client.ids(first) == alone(long)
 
+    def test_a_long_prompt_is_read_while_short_ones_keep_coming(self, cpu_model: Model, client: Client) -> None:
+        scheduler = scheduler_of(cpu_model, client, running=6)
+        draw = random.Random(1)
+        first = scheduler.submit([long := request(cpu_model, "the dog and the cat sat " * 10)], client="reader")
+        short = []
+        while not client.events[first]:
+            if scheduler.statistics().waiting < 4:
+                prompt = "".join(draw.choices("abcdefgh ", k=30))
+                short.append(scheduler.submit([request(cpu_model, prompt, max_new_tokens=1)], client=f"{len(short)}"))
+            assert len(short) < 1000
+        client.wait(first, *short)
+        scheduler.close()
+        assert client.ids(first) == alone(long)
+
     def test_clients_take_turns_in_the_queue(self, cpu_model: Model, client: Client) -> None:
         scheduler = scheduler_of(cpu_model, client, running=1)
         with scheduler._changed:
@@ -310,6 +324,21 @@ class TestCancelling:
         assert client.ids(kept) == alone(other)
         assert counting.rows == 0
         assert len(client.ids(cancelled)) < 80
+
+    def test_a_request_that_waits_gives_its_place_in_the_queue_to_others(self, cpu_model: Model, client: Client) -> None:
+        scheduler = scheduler_of(cpu_model, client, running=1, queued=2)
+        running = scheduler.submit([request(cpu_model, "the cat", max_new_tokens=200)])
+        client.wait_for_token(running)
+        waiting = [scheduler.submit([request(cpu_model, "a")]) for _ in range(2)]
+        waiting[1].cancel()
+        deadline = time.monotonic() + LONGEST_WAIT
+        while scheduler.statistics().waiting == 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        late = scheduler.submit([request(cpu_model, "the dog")])
+        running.cancel()
+        client.wait(waiting[0], late)
+        scheduler.close()
+        assert not client.events[waiting[1]]
 
     def test_of_beams(self, cpu_model: Model, client: Client) -> None:
         scheduler = scheduler_of(cpu_model, client)
@@ -381,6 +410,37 @@ class TestClosing:
             scheduler._changed.notify_all()
         scheduler.close()
         assert all("is being unloaded" in str(client.error(generation)) for generation in generations)
+
+    def test_a_job_that_runs_for_ever_ends_with_its_next_pass(self, cpu_model: Model, client: Client) -> None:
+        scheduler = scheduler_of(cpu_model, client)
+        begun = threading.Event()
+
+        def endless(model: Model) -> None:
+            while True:
+                model.tree("the cat", raw=True, width=2, depth=2)
+                begun.set()
+
+        running, waiting = (scheduler.call(endless) for _ in range(2))
+        assert begun.wait(LONGEST_WAIT)
+        scheduler.close()
+        with pytest.raises(Unavailable, match="is being unloaded"):
+            running.result(LONGEST_WAIT)
+        assert waiting.cancelled()
+        with pytest.raises(Unavailable, match="is being unloaded"):
+            scheduler.call(endless)
+
+    def test_a_job_without_passes_is_left_behind(
+        self, cpu_model: Model, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("glassformer.serving.scheduler.JOB_SECONDS", 0.01)
+        scheduler = scheduler_of(cpu_model, client)
+        begun, released = threading.Event(), threading.Event()
+        job = scheduler.call(lambda model: begun.set() or released.wait(LONGEST_WAIT))
+        assert begun.wait(LONGEST_WAIT)
+        scheduler.close()
+        assert not job.done()
+        released.set()
+        assert job.result(LONGEST_WAIT)
 
 
 class TestOtherWork:

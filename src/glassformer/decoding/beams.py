@@ -29,7 +29,7 @@ from glassformer.decoding.stopping import Finish
 from glassformer.decoding.token_history import BEAMS
 from glassformer.engine import protocol
 from glassformer.engine.protocol import Executor
-from glassformer.errors import SettingError
+from glassformer.errors import NotNumbers, SettingError
 
 
 def beams(executor: Executor, policies: Sequence[Policy]) -> Iterator[tuple[int, Step]]:
@@ -161,8 +161,10 @@ class Search:
     def _host_scores(self, beam: Beam, row: protocol.Scores) -> Scores:
         """A beam's scores, which must be numbers."""
         scores = row.host()
-        with self.lanes[beam.lane].locating_nan():
+        try:
             beam.policy.best(scores)
+        except NotNumbers as error:
+            raise self.lanes[beam.lane].located(error) from None
         return scores
 
     def _record_scores(self, logits: Sequence[Scores], shortlists: Sequence[Sequence[Shortlist]]) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, Self
@@ -59,24 +58,22 @@ class Lane:
 
     def choose(self, scores: Sequence[Scores], position: int = -1) -> Step:
         """The policy's choice by the scores that the lane's feeds gave; the last step tells the outcome."""
-        with self.locating_nan():
-            step = self.policy.feed(*(row.host(position) for row in scores))
+        try:
+            step = self.policy.feed(*[row.host(position) for row in scores])
+        except NotNumbers as error:
+            raise self.located(error) from None
         if sites := at_position(scores[0].sites, position):
             step = replace(step, sites={site: _host_copy(value) for site, value in sites.items()})
         return self._with_outcome(step)
 
-    @contextmanager
-    def locating_nan(self) -> Iterator[None]:
-        """Where scores turn out not to be numbers, say where that began."""
-        try:
-            yield
-        except NotNumbers as error:
-            raise NotNumbers(f"{error} {self._first_nan()}") from None
+    def located(self, error: NotNumbers) -> NotNumbers:
+        """The same error, and where the scores began not to be numbers."""
+        return NotNumbers(f"{error} {self._first_nan()}")
 
     @property
     def is_reading(self) -> bool:
         """Whether more than one token is to be fed: a prompt."""
-        return any(len(feed.ids) > 1 for feed in self.feeds)
+        return len(self.feeds[0].ids) > 1 or (len(self.feeds) > 1 and len(self.feeds[1].ids) > 1)
 
     @property
     def read_tokens(self) -> int:
@@ -87,8 +84,10 @@ class Lane:
         caching = prefix_caching(self.executor)
         if caching is None or self.read_tokens or not (self._is_cuttable and other._is_cuttable):
             return False
-        prompt = self.policy.prompt
-        return common_prefix(prompt[:-1], other.policy.prompt) - caching.cached_length(prompt) >= SHARED_BEGINNING
+        prompt, others = self.policy.prompt, other.policy.prompt
+        if prompt[:SHARED_BEGINNING] != others[:SHARED_BEGINNING]:
+            return False
+        return common_prefix(prompt[:-1], others) - caching.cached_length(prompt) >= SHARED_BEGINNING
 
     def next_feeds(self, chunk: int | None = None) -> list[Feed]:
         """What goes through the next pass: of a long prompt as much as ends at a multiple of `chunk` tokens.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from glassformer.decoding.ahead import Draws, TokensAhead, needed_draws
 from glassformer.decoding.lane import Lane, close_all, run_lanes
 from glassformer.decoding.policy import Policy, Step
+from glassformer.decoding.prompt_turns import PromptTurns
 from glassformer.engine.protocol import (
     AheadDecoder,
     Choice,
@@ -22,6 +23,7 @@ from glassformer.engine.protocol import (
     Feed,
     Scores,
     ahead_decoder,
+    least_prompt,
     max_ahead,
 )  # fmt: skip
 from glassformer.errors import GlassError
@@ -58,6 +60,7 @@ class Loop:
         without it all of them."""
         self.executor = executor
         self._prompt_chunk = prompt_chunk
+        self._turns = PromptTurns(prompt_chunk)
         self._policies: dict[int, Policy] = {}  # by identity, as is all that follows, in the order in which they joined
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[int, int] = {}  # for another's lane, which reads the same prompt in the next pass
@@ -74,10 +77,11 @@ class Loop:
         """Those that are being written, in the order in which they joined."""
         return list(self._policies.values())
 
-    def admit(self, policies: Sequence[Policy], watch: Watch | None = None) -> None:
+    def admit(self, policies: Sequence[Policy], watch: Watch | None = None, client: Hashable = None) -> None:
         """Let texts join: their prompts go through with the next pass. A prompt that several of them share is read once.
 
-        `watch`: what is read and changed in every pass of these texts.
+        `watch`: what is read and changed in every pass of these texts; `client`: whose they are, for clients take turns
+        where not all prompts can be read at once.
         """
         groups = shared_prompts(policies)
         lanes: dict[int, Lane] = {}
@@ -88,6 +92,8 @@ class Loop:
             close_all(lanes.values())
             raise
         self._lanes.update(lanes)
+        for key in lanes:
+            self._turns.join(key, client)
         self._policies.update({id(policy): policy for policy in policies})
         self._waiting.update({id(other): id(first) for first, *others in groups for other in others})
 
@@ -97,12 +103,12 @@ class Loop:
             entries.pop(id(policy), None)
         self._forget_queued(id(policy))
         self._unchosen = [key for key in self._unchosen if key != id(policy)]
-        lane = self._lanes.pop(id(policy), None)
+        lane, client = self._lanes.pop(id(policy), None), self._turns.leave(id(policy))
         if lane is not None:
             lane.close()
         if orphans := [self._policies[key] for key, first in self._waiting.items() if first == id(policy)]:
             self._waiting = {key: first for key, first in self._waiting.items() if first != id(policy)}
-            self.admit(orphans, None if lane is None else lane.watch)  # the first of them reads the prompt now
+            self.admit(orphans, None if lane is None else lane.watch, client)  # the first of them reads the prompt now
 
     def step(self) -> Iterator[tuple[Policy, Step | GlassError]]:
         """One token for each text whose prompt has been read: (policy, step). A text that ends leaves, as does one that
@@ -129,6 +135,7 @@ class Loop:
 
     def close(self) -> None:
         """Take all texts out."""
+        self._turns = PromptTurns(self._prompt_chunk)
         close_all(self._lanes.values())
         self._policies, self._lanes, self._waiting, self._scores, self._ahead = {}, {}, {}, {}, {}
         self._unchosen, self._queued = [], None
@@ -158,14 +165,18 @@ class Loop:
         decode = ahead_decoder(self.executor) if not self._pause and not self._waiting else None
         self._pause = max(self._pause - 1, 0)
         self._take_queued(decode)
-        idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead}
-        choices = [lane.choice for lane in idle.values()] if decode is not None else []
+        queued = self._queued.texts if self._queued is not None else ()
+        idle = {key: lane for key, lane in self._lanes.items() if key not in self._ahead and key not in queued}
+        prompts = self._separate_prompts(idle)
+        steps = {key: lane for key, lane in idle.items() if key not in prompts}
+        choices = [lane.choice for lane in steps.values()] if decode is not None else []
         known = [choice for choice in choices if decode is not None and choice is not None and decode.knows(choice)]
-        if decode is not None and len(known) == len(idle):
-            if idle:
-                self._decode_ahead(decode, idle, known)
+        if decode is not None and len(known) == len(steps):
             if self._queued is None:
+                if steps:
+                    self._decode_ahead(decode, steps, known)
                 self._queued = self._queue_behind(decode, {key: ahead.left for key, ahead in self._ahead.items()})
+            self._run_pass(prompts)
         else:
             self._run_pass(idle)
         for key, first in [*self._waiting.items()]:
@@ -174,6 +185,15 @@ class Loop:
                 self._lanes[key] = self._lanes[first].fork(self._policies[key])
                 self._scores[key] = self._scores[first]
         self._unchosen = [key for key in self._policies if key in self._scores or key in self._ahead]
+
+    def _separate_prompts(self, lanes: dict[int, Lane]) -> dict[int, Lane]:
+        """The prompts among what is to be fed, where the executor computes them apart from steps anyway.
+
+        There the others' tokens need not wait for Python because somebody's prompt is read.
+        """
+        if least_prompt(self.executor) == 1:
+            return {}
+        return {key: lane for key, lane in lanes.items() if lane.is_reading or not lane.read_tokens}
 
     def _run_pass(self, lanes: dict[int, Lane]) -> None:
         """One pass: a token for each text, and as much of the prompts as may go through it."""
@@ -186,20 +206,22 @@ class Loop:
                 self._scores[key] = part_scores
 
     def _prompt_feeds(self, lanes: dict[int, Lane]) -> list[tuple[int, list[Feed]]]:
-        """What goes through the next pass of these prompts: first of those of which the least has been read.
+        """What goes through the next pass of these prompts.
 
         One that begins like another waits until that beginning has been read, if it can be taken over then.
         """
         feeds: list[tuple[int, list[Feed]]] = []
-        budget = self._prompt_chunk
-        for key, lane in sorted(lanes.items(), key=lambda item: item[1].read_tokens):
-            if budget is not None and budget <= 0:
+        tokens = 0
+        for key in self._turns.order(lanes):
+            if self._prompt_chunk is not None and tokens >= self._prompt_chunk:
                 break
-            if any(lane.can_take_over(lanes[other]) for other, _ in feeds):
+            if any(lanes[key].can_take_over(lanes[other]) for other, _ in feeds):
                 continue
-            parts = lane.next_feeds(self._prompt_chunk)
+            parts = lanes[key].next_feeds(self._prompt_chunk)
             feeds.append((key, parts))
-            budget = None if budget is None else budget - sum(len(part.ids) for part in parts)
+            count = sum(len(part.ids) for part in parts)
+            tokens += count
+            self._turns.read(key, count)
         return feeds
 
     def _decode_ahead(self, decode: AheadDecoder, lanes: dict[int, Lane], choices: Sequence[Choice]) -> None:
@@ -210,16 +232,12 @@ class Loop:
         feeds, policies = [lane.feeds[0] for lane in lanes.values()], [lane.policy for lane in lanes.values()]
         fed, lengths = [feed.ids[0] for feed in feeds], [feed.row.length for feed in feeds]
         together = max((ahead.left for ahead in self._ahead.values()), default=self._ahead_count)
-        count = self._count(policies, lengths, together)
+        count = min(together, max(map(tokens_left, policies)), self.executor.context - max(lengths))
         draws = np.stack([needed_draws(policy, count) for policy in policies])
         began = time.perf_counter()
         texts = decode([feed.row for feed in feeds], fed, choices, draws)
         self._set_ahead_count(count, began)
         self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
-
-    def _count(self, policies: Sequence[Policy], lengths: Sequence[int], most: int, before: int = 0) -> int:
-        """How many tokens are chosen for texts, after so many others: all that the longest may still have, or the most."""
-        return min(most, max(map(tokens_left, policies)) - before, self.executor.context - max(lengths))
 
     def _set_ahead_count(self, count: int, began: float) -> None:
         """Twice as many as the last ones, if they are chosen in time."""
@@ -231,22 +249,29 @@ class Loop:
     def _queue_behind(self, decode: AheadDecoder, chosen: Mapping[int, int]) -> QueuedTokens | None:
         """Let the executor go on, while the tokens that it chose before are taken: where all texts have as many of them.
 
-        `chosen`: how many tokens each text has to take before these.
+        `chosen`: how many tokens a text has to take before these. One that has none begins with these.
         """
-        if decode.enqueue is None or chosen.keys() != self._lanes.keys() or len(set(chosen.values())) != 1:
+        if decode.enqueue is None or len(set(chosen.values())) != 1:
             return None
-        (before,) = set(chosen.values())
-        lanes = {key: lane for key, lane in self._lanes.items() if tokens_left(lane.policy) > before}
-        choices = [choice for lane in lanes.values() if (choice := lane.choice) is not None]
+        lanes = {
+            key: lane
+            for key, lane in self._lanes.items()
+            if not lane.is_reading and tokens_left(lane.policy) > chosen.get(key, 0)
+        }
+        choices = [choice for lane in lanes.values() if (choice := lane.choice) is not None and decode.knows(choice)]
         if not lanes or len(choices) < len(lanes):
             return None
-        rows, policies = [lane.feeds[0].row for lane in lanes.values()], [lane.policy for lane in lanes.values()]
+        rows, before = [lane.feeds[0].row for lane in lanes.values()], [chosen.get(key, 0) for key in lanes]
         lengths = [row.length for row in rows]
-        count = self._count(policies, lengths, self._ahead_count, before)
-        draws = np.stack([needed_draws(policy, count, before) for policy in policies])
+        left = max(tokens_left(lane.policy) - skipped for lane, skipped in zip(lanes.values(), before, strict=True))
+        count = min(self._ahead_count, left, self.executor.context - max(lengths))
+        draws = np.stack(
+            [needed_draws(lane.policy, count, skipped) for lane, skipped in zip(lanes.values(), before, strict=True)]
+        )
+        tokens = [None if key in chosen else lane.feeds[0].ids[0] for key, lane in lanes.items()]
         began = time.perf_counter()
         try:
-            wait = decode.enqueue(rows, None, choices, draws)
+            wait = decode.enqueue(rows, tokens, choices, draws)
         except GlassError:
             return None  # the texts will say so when they get there
         return QueuedTokens(dict(zip(lanes, zip(lengths, draws, strict=True), strict=True)), [*lanes], count, wait, began)

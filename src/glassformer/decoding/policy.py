@@ -5,6 +5,7 @@ It is pure but for its own history, knows no model and no torch, and can be fork
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -185,7 +186,7 @@ class Policy:
     def best(self, scores: Scores) -> int:
         """The token with the highest score, which must be a number."""
         best = int(scores.argmax())  # stops at the first NaN
-        if not np.isfinite(scores[best]):
+        if not math.isfinite(scores[best]):
             raise NotNumbers(f"the model's scores at step {self.history.step} are not numbers (NaN or infinite).")
         return best
 

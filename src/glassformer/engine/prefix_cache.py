@@ -83,7 +83,12 @@ class PrefixCache:
         before = [row.reusable for row in rows]
         for row in rows:
             row.reusable = False  # in case the pass fails half-way
-        scores = self.executor.run([replace(feed, row=self._inner(row)) for feed, row in zip(new, rows, strict=True)])
+        scores = self.executor.run(
+            [
+                Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch)
+                for feed, row in zip(new, rows, strict=True)
+            ]
+        )
         for feed, row, reusable in zip(new, rows, before, strict=True):
             if row.read == len(row.ids) and len(feed.ids) >= self.least_prompt:
                 row.read += len(feed.ids)
@@ -126,7 +131,7 @@ class PrefixCache:
 
     @locked
     def _enqueue(
-        self, enqueue: Enqueue, rows: Sequence[Row], tokens: Sequence[int] | None, choices: Sequence[Choice],
+        self, enqueue: Enqueue, rows: Sequence[Row], tokens: Sequence[int | None], choices: Sequence[Choice],
         draws: npt.NDArray[np.float64],
     ) -> Callable[[], Sequence[ChosenTokens]]:  # fmt: skip
         cached = self._with_inner(rows)
@@ -136,14 +141,13 @@ class PrefixCache:
     @locked
     def _wait(
         self, wait: Callable[[], Sequence[ChosenTokens]], rows: Sequence[CachedRow], rewinds: Sequence[int],
-        tokens: Sequence[int] | None,
+        tokens: Sequence[int | None],
     ) -> Sequence[ChosenTokens]:  # fmt: skip
         """The tokens of queued steps; rows that were rewound or closed meanwhile do not have them."""
         texts = wait()
-        fed = [row.last_chosen for row in rows] if tokens is None else tokens
-        for row, before, token, chosen in zip(rows, rewinds, fed, texts, strict=True):
+        for row, before, token, chosen in zip(rows, rewinds, tokens, texts, strict=True):
             if row.open and row.rewinds == before:
-                self._extend(row, token, chosen)
+                self._extend(row, row.last_chosen if token is None else token, chosen)
         return texts
 
     def _with_inner(self, rows: Sequence[Row]) -> list[CachedRow]:

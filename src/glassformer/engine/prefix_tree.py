@@ -1,27 +1,40 @@
 """Texts by their beginnings: which of many shares the longest prefix with a new one.
 
 A radix tree whose edges are blocks of tokens, so that looking up a text costs a step for each of its blocks, however many
-texts there are. Beginnings that texts share are in it once.
+texts there are; where texts part inside a block, bisection finds the nearest. Beginnings that texts share are in it once.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from operator import itemgetter
+from typing import Generic, TypeAlias, TypeVar
 
 from glassformer.engine.protocol import common_prefix
 
 BLOCK = 16  # tokens
 Value = TypeVar("Value")
+Item = TypeVar("Item")
+Ids: TypeAlias = tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Node(Generic[Value]):
     """Where texts go on after some whole blocks."""
 
-    children: dict[tuple[int, ...], Node[Value]] = field(default_factory=dict)
-    ends: list[tuple[tuple[int, ...], Value]] = field(default_factory=list)  # texts with no other whole block: their rest
+    children: dict[Ids, Node[Value]] = field(default_factory=dict)
+    blocks: list[Ids] = field(default_factory=list)  # the children's, sorted
+    ends: list[tuple[Ids, Value]] = field(default_factory=list)  # texts with no other whole block: their rests, sorted
+
+    def add_child(self, block: Ids) -> Node[Value]:
+        insort(self.blocks, block)
+        self.children[block] = Node()
+        return self.children[block]
+
+    def remove_child(self, block: Ids) -> None:
+        del self.children[block], self.blocks[bisect_left(self.blocks, block)]
 
 
 class PrefixTree(Generic[Value]):
@@ -41,11 +54,12 @@ class PrefixTree(Generic[Value]):
         node = self._root
         blocks, rest = _blocks(ids)
         for block in blocks:
-            if block not in node.children:
-                node.children[block] = Node()
+            if block in node.children:
+                node = node.children[block]
+            else:
+                node = node.add_child(block)
                 self.tokens += BLOCK
-            node = node.children[block]
-        node.ends.append((rest, value))
+        insort(node.ends, (rest, value), key=itemgetter(0))
         self.tokens += len(rest)
 
     def remove(self, ids: Sequence[int], value: Value) -> None:
@@ -55,13 +69,14 @@ class PrefixTree(Generic[Value]):
         for block in blocks:
             path.append(path[-1].children[block])
         ends = path[-1].ends
-        del ends[next(place for place, (_, other) in enumerate(ends) if other is value)]
+        first = bisect_left(ends, rest, key=itemgetter(0))
+        del ends[next(place for place in range(first, len(ends)) if ends[place][1] is value)]
         self.tokens -= len(rest)
         for parent, block in zip(reversed(path[:-1]), reversed(blocks), strict=True):
             child = parent.children[block]
             if child.children or child.ends:
                 break
-            del parent.children[block]
+            parent.remove_child(block)
             self.tokens -= BLOCK
 
     def longest(self, ids: Sequence[int]) -> tuple[Value | None, int]:
@@ -74,16 +89,21 @@ class PrefixTree(Generic[Value]):
             node, depth = node.children[block], depth + BLOCK
         following = tuple(ids[depth : depth + BLOCK])
         best, length = None, -1
-        for rest, value in node.ends:
+        for rest, value in neighbours(node.ends, bisect_left(node.ends, following, key=itemgetter(0))):
             if (common := common_prefix(rest, following)) > length:
                 best, length = value, common
-        for block, child in node.children.items():
+        for block in neighbours(node.blocks, bisect_left(node.blocks, following)):
             if (common := common_prefix(block, following)) > length:
-                best, length = next(_values(child)), common
+                best, length = next(_values(node.children[block])), common
         return (None, 0) if best is None or not depth + length else (best, depth + length)
 
 
-def _blocks(ids: Sequence[int]) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
+def neighbours(items: Sequence[Item], place: int) -> Sequence[Item]:
+    """The items beside a place: in a sorted list, one of them has the longest prefix in common with what belongs there."""
+    return items[max(0, place - 1) : place + 1]
+
+
+def _blocks(ids: Sequence[int]) -> tuple[list[Ids], Ids]:
     """The whole blocks of a text, and what is left."""
     whole = len(ids) - len(ids) % BLOCK
     return [tuple(ids[start : start + BLOCK]) for start in range(0, whole, BLOCK)], tuple(ids[whole:])

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress, count
+from operator import ne
 from typing import Any, Protocol
 
 import numpy as np
@@ -193,9 +195,9 @@ class Enqueue(Protocol):
     """
 
     def __call__(
-        self, rows: Sequence[Row], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+        self, rows: Sequence[Row], tokens: Sequence[int | None], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
     ) -> Callable[[], Sequence[ChosenTokens]]:
-        """Without `tokens`, each row goes on from the token that was chosen last for it, whether it is known yet or not."""
+        """A row without a token goes on from the one that was chosen last for it, whether it is known yet or not."""
 
 
 @dataclass(frozen=True)
@@ -288,5 +290,4 @@ def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
     >>> common_prefix([1, 2, 3], [1, 2, 4, 5])
     2
     """
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(first), len(second)))
+    return next(compress(count(), map(ne, first, second)), min(len(first), len(second)))

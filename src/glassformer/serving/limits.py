@@ -27,7 +27,7 @@ class Limits:
     # Of all requests
     running: int = 64  # texts written at once, for each model
     queued: int = 256  # requests that wait for it
-    prompt_chunk: int = 512  # tokens of a prompt read in one pass, so that a long one does not stall the others
+    prompt_chunk: int | None = None  # tokens of prompts read in one pass, so that a long one does not stall the others
     cached_tokens: int | None = None  # in each model's KV cache, of running texts and kept prefixes; by default 4 GiB
 
     # Of connections

@@ -15,9 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar
 
 from glassformer.decoding import Look, Policy, Step, generate
@@ -26,12 +26,15 @@ from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.runtime.model import Model
 from glassformer.runtime.run import Run
+from glassformer.serving.job_thread import JobThread
 from glassformer.serving.turns import Turns, TurnTakingExecutor
 from glassformer.sites import Watch
 
 CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
 CACHE_BYTES = 4 << 30  # of all rows together
+PROMPT_CHUNK, CPU_PROMPT_CHUNK = 512, 128  # tokens of prompts in one pass: some tenths of a second on a small CPU
 KEPT_ROWS = 1024  # closed ones whose prefixes may be used again
+JOB_SECONDS = 5.0  # for a job to notice that it is to end
 RECENT_PASSES = 256  # whose times are kept
 Result = TypeVar("Result")
 
@@ -42,7 +45,7 @@ class SchedulerLimits:
 
     running: int = 64  # texts in one batch
     queued: int = 256  # requests that wait
-    prompt_chunk: int = 512  # tokens of prompts in one pass
+    prompt_chunk: int | None = None  # tokens of prompts in one pass; by default as suits the device
     cached_tokens: int | None = (
         None  # in the KV cache, of running texts and kept prefixes together; by default 4 GiB of them
     )
@@ -57,10 +60,11 @@ class Generation:
     watch: Watch | None
     client: str
     submitted: float
+    removals: deque[Generation] = field(repr=False)  # where its scheduler looks for those that are to be taken out
     cached_tokens: int = 0  # of the prompt, that were not read again
     cancelled: bool = False
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """The most that its rows can hold."""
         return sum(len(policy.prompt) + policy.room for policy in self.policies)
@@ -77,6 +81,7 @@ class Generation:
         self.cancelled = True
         for run in self.runs:
             run.cancel()
+        self.removals.append(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +121,10 @@ class Scheduler:
         self._changed = threading.Condition()  # guards the queues and all counts
         self._queues: dict[str, deque[Generation]] = {}  # of each client; the next to be served is the first
         self._running: dict[int, tuple[Generation, int]] = {}  # by the identity of a policy: whose, and which text
+        self._removals: deque[Generation] = deque()  # cancelled, and not taken out yet
         self._turns = Turns()
-        self._jobs = ThreadPoolExecutor(1, thread_name_prefix=f"jobs of {model.name}")
+        self._jobs = JobThread(f"jobs of {model.name}")
+        self._alone = JobThread(f"beams and drafts of {model.name}")
         self._waiting_jobs = 0  # the one that is being done included
         self._end: float | None = None  # when everything is to be over
         self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
@@ -141,7 +148,7 @@ class Scheduler:
         """
         first = runs[0]
         policies = tuple(self._policies(runs, Look.of(look)))
-        generation = Generation(tuple(runs), policies, watch, client, time.perf_counter())
+        generation = Generation(tuple(runs), policies, watch, client, time.perf_counter(), self._removals)
         if generation.tokens > self._cache_tokens:
             raise InputError(
                 f"{len(runs)} texts of up to {len(first.prompt_ids) + policies[0].room:,} tokens need more than the "
@@ -164,11 +171,15 @@ class Scheduler:
             if self._waiting_jobs >= self.limits.queued:
                 raise QueueFull(f"{self._waiting_jobs} jobs are waiting for {self.model.name} already. Try again later.")
             self._waiting_jobs += 1
-        future = self._jobs.submit(lambda: job(self._turn_taking_model))
+        try:
+            future = self._jobs.submit(lambda: job(self._turn_taking_model))
+        except Unavailable:
+            self._job_done()
+            raise
         future.add_done_callback(self._job_done)
         return future
 
-    def _job_done(self, future: Future[Any]) -> None:
+    def _job_done(self, future: Future[Any] | None = None) -> None:
         with self._changed:
             self._waiting_jobs -= 1
 
@@ -191,7 +202,11 @@ class Scheduler:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        self._jobs.shutdown(cancel_futures=True)
+        for thread in (self._jobs, self._alone):
+            thread.close(self._unloading(), max(0.0, self._end - time.perf_counter()))
+        self._turns.close(self._unloading())  # a job that is being done ends with its next pass
+        for thread in (self._jobs, self._alone):
+            thread.close(self._unloading(), JOB_SECONDS)
 
     # On its own thread ------------------------------------------------------------------------------------------
 
@@ -240,7 +255,7 @@ class Scheduler:
 
     def _new_loop(self) -> Loop:
         cache = PrefixCache(self.model.executor, KEPT_ROWS, self._cache_tokens // 2)
-        return Loop(cache, self.limits.prompt_chunk)
+        return Loop(cache, self._prompt_chunk)
 
     @staticmethod
     def _close_loop(loop: Loop | None) -> None:
@@ -256,10 +271,10 @@ class Scheduler:
             if generation.cancelled:
                 continue
             if generation.runs_alone:
-                self._jobs.submit(self._run_alone, generation)
+                self._alone.submit(partial(self._run_alone, generation))
                 continue
             try:
-                loop.admit(generation.policies, generation.watch)
+                loop.admit(generation.policies, generation.watch, generation.client)
             except GlassError as error:
                 events.append(self._failed(generation, -1, error))
                 continue
@@ -275,10 +290,7 @@ class Scheduler:
             client = next(iter(self._queues))
             queue = self._queues[client]
             generation = queue[0]
-            held = {id(running): running.tokens for running, _ in self._running.values()}
-            fits = len(self._running) + len(generation.policies) <= self.limits.running or not self._running
-            fits = fits and sum(held.values()) + generation.tokens <= self._cache_tokens
-            if not fits and not generation.cancelled:
+            if not generation.cancelled and not self._fits(generation):
                 return None
             queue.popleft()
             del self._queues[client]
@@ -286,35 +298,58 @@ class Scheduler:
                 self._queues[client] = queue
             return generation
 
+    def _fits(self, generation: Generation) -> bool:
+        """Whether there is room for a request beside those that are running."""
+        if not self._running:
+            return True
+        if len(self._running) + len(generation.policies) > self.limits.running:
+            return False
+        held = {id(running): running.tokens for running, _ in self._running.values()}
+        return sum(held.values()) + generation.tokens <= self._cache_tokens
+
     def _step(self, loop: Loop, events: list[Event]) -> None:
         """One pass: a token for each text."""
-        for policy, step in loop.step():
-            generation, number = self._running[id(policy)]
-            if isinstance(step, GlassError):
-                events.append(self._failed(generation, number, step))
-                ended = True
-            else:
+        ended: list[int] = []
+        cached = generated = 0
+        try:
+            for policy, step in loop.step():
+                generation, number = self._running[id(policy)]
+                if isinstance(step, GlassError):
+                    events.append(self._failed(generation, number, step))
+                    ended.append(id(policy))
+                    continue
                 events.append(Event(generation, number, step, None, time.perf_counter() - generation.submitted))
-                ended = step.finish is not None
+                generated += 1
+                if step.finish is None:
+                    continue
+                ended.append(id(policy))
                 if step.outcome is not None:
                     generation.cached_tokens = max(generation.cached_tokens, step.outcome.cached_tokens)
+                cached += generation.cached_tokens if number == 0 else 0
+        finally:
             with self._changed:
-                self._generated_tokens += not isinstance(step, GlassError)
-                if ended:
-                    del self._running[id(policy)]
-                    self._cached_tokens += generation.cached_tokens if number == 0 else 0
+                for key in ended:
+                    del self._running[key]
+                self._generated_tokens += generated
+                self._cached_tokens += cached
 
     def _remove_cancelled(self, loop: Loop) -> None:
-        with self._changed:
-            cancelled = {key for key, (generation, _) in self._running.items() if generation.cancelled}
-            for key in cancelled:
-                del self._running[key]
-        for policy in loop.policies:
-            if id(policy) in cancelled:
+        """Take out whoever was cancelled, running or waiting."""
+        while self._removals:
+            generation = self._removals.popleft()
+            with self._changed:
+                for policy in generation.policies:
+                    self._running.pop(id(policy), None)
+                queue = self._queues.get(generation.client, deque())
+                if generation in queue:
+                    queue.remove(generation)
+                if not queue:
+                    self._queues.pop(generation.client, None)
+            for policy in generation.policies:
                 loop.remove(policy)
 
     def _run_alone(self, generation: Generation) -> None:
-        """Beams and drafts, on the thread of jobs: their passes take turns with the batch's."""
+        """Beams and drafts, on a thread of their own: their passes take turns with the batch's."""
         try:
             executor = self._turn_taking_model.executor
             for number, step in generate(executor, generation.policies, watch=generation.watch):
@@ -358,6 +393,12 @@ class Scheduler:
         if not self.model.writes:
             return self.model
         return self.model.with_executor(TurnTakingExecutor(self.model.executor, self._turns))
+
+    @property
+    def _prompt_chunk(self) -> int:
+        if self.limits.prompt_chunk is not None:
+            return self.limits.prompt_chunk
+        return CPU_PROMPT_CHUNK if self.model.executor.describe().device == "cpu" else PROMPT_CHUNK
 
     @cached_property
     def _cache_tokens(self) -> int:

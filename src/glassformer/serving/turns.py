@@ -14,7 +14,7 @@ from glassformer.candidates import Candidates, top
 from glassformer.engine.checks import NOT_SCORED
 from glassformer.engine.protocol import Feed, Scores, Want
 from glassformer.engine.wrapped_executor import WrappedExecutor
-from glassformer.errors import ExecutorError
+from glassformer.errors import ExecutorError, GlassError
 
 
 class Turns:
@@ -24,12 +24,21 @@ class Turns:
         self._changed = threading.Condition()
         self._tickets = 0
         self._serving = 0
+        self._closing: GlassError | None = None
+
+    def close(self, error: GlassError) -> None:
+        """Give no more turns: whoever waits or comes for one gets the error."""
+        with self._changed:
+            self._closing = error
+            self._changed.notify_all()
 
     def __enter__(self) -> None:
         with self._changed:
             ticket = self._tickets
             self._tickets += 1
-            self._changed.wait_for(lambda: self._serving == ticket)
+            self._changed.wait_for(lambda: self._serving == ticket or self._closing is not None)
+            if self._closing is not None:
+                raise self._closing
 
     def __exit__(self, *_: object) -> None:
         with self._changed:

@@ -177,6 +177,16 @@ def set_last_chosen(rows: Sequence[GpuRow], tokens: Tensor) -> None:
         row.last_chosen = tokens, number
 
 
+def set_unknown(ids: Tensor, rows: Sequence[GpuRow], tokens: Sequence[int | None]) -> None:
+    """Set the ids of rows that have no token on the host."""
+    places = [place for place, token in enumerate(tokens) if token is None]
+    chosen = last_chosen([rows[place] for place in places])
+    if len(places) == len(rows):
+        ids[: len(rows)].copy_(chosen)
+    else:
+        ids[to_device(np.array(places), ids.device)] = chosen
+
+
 def last_chosen(rows: Sequence[GpuRow]) -> Tensor:
     """The token that was chosen last for each row, (rows), on the device."""
     chosen = [row.last_chosen for row in rows]
@@ -206,20 +216,20 @@ class StepDecoder:
         self._tensors: dict[Any, StepTensors] = {}
 
     def enqueue(
-        self, rows: Sequence[GpuRow], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: Draws
+        self, rows: Sequence[GpuRow], tokens: Sequence[int | None], choices: Sequence[Choice], draws: Draws
     ) -> PendingTexts:
         """Queue the next tokens of rows, whose pages are reserved; the rows grow by as many.
 
-        Without `tokens`, each row goes on from the one that was chosen last for it.
+        A row without a token goes on from the one that was chosen last for it.
         """
         groups = [
-            self._enqueue_group(rows[group], None if tokens is None else tokens[group], choices[group], draws[group])
+            self._enqueue_group(rows[group], tokens[group], choices[group], draws[group])
             for group in (slice(first, first + SIZES[-1]) for first in range(0, len(rows), SIZES[-1]))
         ]
         return lambda: [text for wait in groups for text in wait()]
 
     def _enqueue_group(
-        self, rows: Sequence[GpuRow], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: Draws
+        self, rows: Sequence[GpuRow], tokens: Sequence[int | None], choices: Sequence[Choice], draws: Draws
     ) -> PendingTexts:
         """As many rows as one captured pass has."""
         mode, sites = mode_of(choices), frozenset[str]().union(*(choice.sites for choice in choices))
@@ -229,7 +239,8 @@ class StepDecoder:
         parts: list[PendingResults] = []
         for done in range(0, draws.shape[1], step := 1 if prepared.depends_on_length else MAX_STEPS):
             some = draws[:, done : done + step]
-            parts.append(self._enqueue_steps(rows, None if done else tokens, choices, some, prepared, mode, places))
+            parts.append(self._enqueue_steps(rows, tokens, choices, some, prepared, mode, places))
+            tokens = [None] * len(rows)
             for row in rows:
                 row.length += some.shape[1]
 
@@ -240,7 +251,7 @@ class StepDecoder:
         return wait
 
     def _enqueue_steps(
-        self, rows: Sequence[GpuRow], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: Draws,
+        self, rows: Sequence[GpuRow], tokens: Sequence[int | None], choices: Sequence[Choice], draws: Draws,
         prepared: PreparedProgram, mode: ChoiceMode | None, places: Mapping[str, SiteLocation],
     ) -> PendingResults:  # fmt: skip
         """As many steps as have room in the tensors that they write to."""
@@ -253,16 +264,15 @@ class StepDecoder:
         tensors = self._tensors[key]
         if mode is not None:
             tensors.set_rules(choices, draws)
-        ids = [0] * len(rows) if tokens is None else tokens
-        chunks = [FeedChunk(0, Feed(row, (token,)), row, 0, 1) for row, token in zip(rows, ids, strict=True)]
+        chunks = [FeedChunk(0, Feed(row, (token or 0,)), row, 0, 1) for row, token in zip(rows, tokens, strict=True)]
         fed = PassInput(chunks, [1] * len(chunks), [row.source_pages for row in rows])
         keys, source_keys = fed.most_keys
         prepared.set_length(keys)
         shape = CapturedShape.of(size, size, size, keys + steps - 1, source_keys, ahead=mode or "best")
         finish = partial(self._advance, prepared.program, mode, tensors, places)
         replay = self._captured(shape, prepared, fed, finish)
-        if tokens is None:
-            shape.layout.views(replay.numbers.device)["ids"][: len(rows)].copy_(last_chosen(rows))
+        if None in tokens:
+            set_unknown(shape.layout.views(replay.numbers.device)["ids"], rows, tokens)
         for _ in range(steps):
             replay()
         set_last_chosen(rows, tensors.chosen[steps - 1, : len(rows)])

@@ -370,34 +370,30 @@ class GpuExecutor(PagedRows[GpuRow]):
     def _decode_ahead(
         self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
     ) -> list[ChosenTokens]:
-        return self._enqueue(rows, tokens, choices, draws)()
+        return self._enqueue(rows, [*tokens], choices, draws)()
 
     @checks.locked
     @torch.inference_mode()
     def _enqueue(
-        self, rows: Sequence[Row], tokens: Sequence[int] | None, choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+        self, rows: Sequence[Row], tokens: Sequence[int | None], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
     ) -> Callable[[], list[ChosenTokens]]:
         fed, count = [self._open_row(row) for row in rows], draws.shape[1]
         checks.check_fed_once(fed)
-        if tokens is not None:
-            self._checks.check_ids(tokens)
+        self._checks.check_ids([token for token in tokens if token is not None])
         lengths = [row.length for row in fed]
         check_context(max(lengths, default=0) + count, self.context, "prompt")
         if not fed or not count:
             return lambda: [ChosenTokens([]) for _ in fed]
         choices = [replace(choice, top_k=0) if choice.top_k >= self.config.vocab_size else choice for choice in choices]
         with _restoring(fed, lengths), device_errors("these steps"):
-            if tokens is not None:
-                feeds = [Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)]
-                self._encode([(feed, row) for feed, row in zip(feeds, fed, strict=True) if row.source and not row.encoded])
+            self._encode([(Feed(row, (0,)), row) for row in fed if row.source and not row.encoded])
             for row in fed:
                 row.pages.reserve(row.length, row.length + count)
             decoder = self._single_row_decoder(count) if len(fed) == 1 and can_read(choices[0].sites) else None
             if decoder is None:
                 wait = self._steps.enqueue(fed, tokens, choices, draws)
             else:
-                token = None if tokens is None else tokens[0]
-                wait = decoder.enqueue(fed[0], token, choices[0], draws[0], self._pool.tensor)
+                wait = decoder.enqueue(fed[0], tokens[0], choices[0], draws[0], self._pool.tensor)
         return partial(self._wait, wait, fed, lengths)
 
     @checks.locked

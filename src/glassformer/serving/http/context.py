@@ -114,10 +114,7 @@ async def call_model(request: Request, name: str | None, job: Callable[[Model], 
     """
     context = context_of(request)
     async with context.use(name) as served:
-        try:
-            result = asyncio.wrap_future(served.scheduler.call(job))
-        except RuntimeError:  # its pool of threads is closed
-            raise Unavailable(STOPPING) from None
+        result = asyncio.wrap_future(served.scheduler.call(job))
         leaving = asyncio.ensure_future(disconnected(request.receive))
         try:
             async with asyncio.timeout(context.limits.seconds):
