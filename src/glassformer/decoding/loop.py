@@ -240,11 +240,12 @@ class Loop:
         self._ahead.update(zip(lanes, map(TokensAhead, policies, texts, draws, lengths, fed), strict=True))
 
     def _set_ahead_count(self, count: int, began: float) -> None:
-        """Twice as many as the last ones, if they are chosen in time."""
+        """As many as come in time; at least half as many as the last ones, for prompts may be read in between."""
         now = time.perf_counter()
         in_time = int(AHEAD_SECONDS * count / max(now - max(began, self._last_time), 1e-9))
         self._last_time = now
-        self._ahead_count = max(1, min(2 * self._ahead_count, max_ahead(self.executor), in_time))
+        count = min(max(in_time, self._ahead_count // 2), 2 * self._ahead_count)
+        self._ahead_count = max(1, min(count, max_ahead(self.executor)))
 
     def _queue_behind(self, decode: AheadDecoder, chosen: Mapping[int, int]) -> QueuedTokens | None:
         """Let the executor go on, while the tokens that it chose before are taken: where all texts have as many of them.

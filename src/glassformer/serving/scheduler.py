@@ -32,7 +32,7 @@ from glassformer.sites import Watch
 
 CACHE_TOKENS = 1 << 18  # of all rows together, where the executor does not say how large a token is
 CACHE_BYTES = 4 << 30  # of all rows together
-PROMPT_CHUNK, CPU_PROMPT_CHUNK = 512, 128  # tokens of prompts in one pass: some tenths of a second on a small CPU
+PROMPT_CHUNK, CPU_PROMPT_CHUNK = 4096, 128  # tokens of prompts in one pass: some tenths of a second on a small CPU
 KEPT_ROWS = 1024  # closed ones whose prefixes may be used again
 JOB_SECONDS = 5.0  # for a job to notice that it is to end
 RECENT_PASSES = 256  # whose times are kept

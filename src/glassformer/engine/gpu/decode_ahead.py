@@ -34,7 +34,7 @@ from glassformer.engine.gpu.kv_pool import GpuRow
 from glassformer.engine.gpu.passes import HostCopies, PassInput, to_device
 from glassformer.engine.program import Program, SiteLocation
 from glassformer.engine.program_pass import FeedChunk
-from glassformer.engine.protocol import NOT_CHOSEN, Choice, ChosenTokens, Feed
+from glassformer.engine.protocol import BEST, NOT_CHOSEN, Choice, ChoiceRecords, ChosenTokens, Feed
 from glassformer.sites import ENCODER, axes
 
 MAX_STEPS = 64  # that are queued at once
@@ -114,13 +114,21 @@ class StepResults(NamedTuple):
         sites = {site: np.concatenate([part.sites[site] for part in parts]) for site in parts[0].sites}
         return cls(np.concatenate([part.ids for part in parts]), np.concatenate([part.records for part in parts]), sites)
 
-    def text(self, row: int, choice: Choice, heads: Mapping[str, int | None]) -> ChosenTokens:
-        """One row's tokens; `heads`: how many heads a site has."""
-        ids = self.ids[:, row]
-        ids = np.where(np.logical_or.accumulate(ids == NOT_CHOSEN), NOT_CHOSEN, ids)
+    def texts(self, choices: Sequence[Choice], heads: Mapping[str, int | None]) -> list[ChosenTokens]:
+        """Each row's tokens; `heads`: how many heads a site has."""
+        ids = np.where(np.logical_or.accumulate(self.ids == NOT_CHOSEN), NOT_CHOSEN, self.ids)
+        return [
+            ChosenTokens(row_ids) if choice == BEST else ChosenTokens(row_ids, *self._explained(row, choice, heads))
+            for row, (row_ids, choice) in enumerate(zip(ids.T.tolist(), choices, strict=True))
+        ]
+
+    def _explained(
+        self, row: int, choice: Choice, heads: Mapping[str, int | None]
+    ) -> tuple[ChoiceRecords | None, dict[str, npt.NDArray[np.float32]]]:
+        """What is known of a row's choices, and what was read at sites."""
         recorded = choice.sampled or choice.candidates > 0
         sites = {site: _with_axes(self.sites[site][:, row], heads[site]) for site in choice.sites}
-        return ChosenTokens(ids.tolist(), read_records(self.records[:, row]) if recorded else None, sites)
+        return read_records(self.records[:, row]) if recorded else None, sites
 
 
 PendingResults = Callable[[], StepResults]  # waits for them
@@ -245,8 +253,7 @@ class StepDecoder:
                 row.length += some.shape[1]
 
         def wait() -> list[ChosenTokens]:
-            results = StepResults.joined([part() for part in parts])
-            return [results.text(number, choice, heads) for number, choice in enumerate(choices)]
+            return StepResults.joined([part() for part in parts]).texts(choices, heads)
 
         return wait
 

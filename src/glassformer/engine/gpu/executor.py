@@ -41,6 +41,7 @@ from glassformer.engine.gpu.passes import (
     new_buffers,
     page_count,
     rounded_up,
+    to_device,
     to_host,
     tree_tensors,
     with_device_shift,
@@ -286,7 +287,7 @@ class GpuExecutor(PagedRows[GpuRow]):
         numbers = np.empty(layout.size, np.int32)
         fill(numbers, layout, fed)
         device_pass = self._device_pass(
-            prepared, fed.chunks, layout, torch.from_numpy(numbers).to(self.device), pool, rounded_up(keys, CHUNK),
+            prepared, fed.chunks, layout, to_device(numbers, self.device), pool, rounded_up(keys, CHUNK),
             rounded_up(source_keys, CHUNK), prompt,
         )  # fmt: skip
         if fed.chunks[0].feed.parents is not None:

@@ -100,7 +100,7 @@ class SingleRowSteps:
             else:
                 parts.append(self._take_best(row, first, pages, choice, len(some), mode, pool))
             row.length += len(some)
-        return lambda: [StepResults.joined([part() for part in parts]).text(0, choice, dict.fromkeys(choice.sites))]
+        return lambda: StepResults.joined([part() for part in parts]).texts([choice], dict.fromkeys(choice.sites))
 
     def _chooser(self, rows: int, mode: ChoiceMode, sampled: bool, device: torch.device) -> Chooser:
         key = (rows, mode, sampled)
