@@ -55,7 +55,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 }
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
-    "engine.protocol", "engine.lowering", "engine.tensor_parallel.split", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading",
+    "engine.protocol", "engine.lowering", "engine.tensor_parallel.split", "engine.cpu.executor", "engine.cpu.build",
+    "views.run", "observe.reading",
     "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "serving.registry", "cli.app",
 )  # fmt: skip
 

@@ -36,6 +36,7 @@ class ExecutorOptions:
     cache: str | None = None  # the format of an engine's KV cache
     activations: str | None = None  # what the CPU engine rounds the inputs of quantized matrices to
     batch_invariant: bool = True  # whether what a text gets must not depend on what runs beside it
+    tensor_parallel: int = 1  # among how many processes the model is split
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -59,17 +60,30 @@ class ExecutorOptions:
             raise InputError(f"activations are for the CPU engine: {other} computes in floats. Leave one out.")
         if self.activations is not None and self.activations not in ACTIVATIONS:
             raise _unknown_value("kind of activations", self.activations, ACTIVATIONS)
+        if self.tensor_parallel < 1:
+            raise InputError(f"tensor_parallel is {self.tensor_parallel}; it is a number of processes, from 1 on.")
+        if self.split and (self.executor in ("cpu", "gpu") or self.cache is not None):
+            engine = f"executor={self.executor!r}" if self.executor in ("cpu", "gpu") else "cache"
+            raise InputError(
+                f"tensor_parallel splits what PyTorch runs, and {engine} is for an engine that runs on one device. Use "
+                "executor='plain', or leave one out."
+            )
+
+    @property
+    def split(self) -> bool:
+        """Whether the model is split among processes; PyTorch runs it then."""
+        return self.tensor_parallel > 1
 
     @property
     def native(self) -> bool:
         """Whether the CPU engine may run it; a dtype means PyTorch."""
-        return self.executor in ("auto", "cpu") and self.dtype is None
+        return self.executor in ("auto", "cpu") and self.dtype is None and not self.split
 
     @property
     def gpu(self) -> bool:
         """Whether the GPU engine may run it; options that only another executor has mean that one."""
         only_cpu = self.activations is not None or (self.cache is not None and self.cache not in GPU_CACHES)
-        return self.executor == "gpu" or (self.executor == "auto" and self.dtype is None and not only_cpu)
+        return self.executor == "gpu" or (self.executor == "auto" and self.dtype is None and not only_cpu and not self.split)
 
 
 class Executors:
@@ -78,10 +92,16 @@ class Executors:
     def __init__(self, opened: OpenedModel | InMemory, options: ExecutorOptions) -> None:
         self.opened = opened
         self.options = options
-        if options.executor == "gpu" and isinstance(opened, OpenedModel) and opened.head not in ("causal", "seq2seq"):
-            raise ExecutorError(
-                f"the GPU engine runs models that write text, and {opened.name} only reads. Use executor='cpu' or 'plain'."
-            )
+        if isinstance(opened, OpenedModel) and opened.head not in ("causal", "seq2seq"):
+            if options.executor == "gpu":
+                raise ExecutorError(
+                    f"the GPU engine runs models that write text, and {opened.name} only reads. "
+                    "Use executor='cpu' or 'plain'."
+                )
+            if options.split:
+                raise ExecutorError(
+                    f"tensor_parallel is for models that write text, and {opened.name} only reads. Leave it out."
+                )
 
     @cached_property
     def blueprint(self) -> Blueprint:
@@ -90,6 +110,11 @@ class Executors:
     @cached_property
     def executor(self) -> Executor:
         """What runs a model that generates text."""
+        if self.options.split:
+            assert isinstance(self.opened, OpenedModel)
+            from glassformer.runtime.split_model import split_over_ranks
+
+            return split_over_ranks(self.opened, self.options.tensor_parallel, self.options.dtype)
         engine = self.gpu_executor or self.cpu_executor
         if engine is not None:
             return engine
@@ -155,6 +180,11 @@ class Executors:
         """The PyTorch model, an object of the compatible API."""
         if isinstance(self.opened, InMemory):
             return self.opened.module
+        if self.options.split:
+            raise ExecutorError(
+                f"{self.opened.name} is split among {self.options.tensor_parallel} processes, none of which has the whole "
+                "module. Load it without tensor_parallel."
+            )
         from glassformer.compat.auto import model_class_for_head
         from glassformer.compat.pretrained import load, parse_dtype
 

@@ -85,7 +85,7 @@ class Ranks:
         self._followers = [_start(folder, rank, ranks, device, timeout, threads) for rank in range(1, ranks)]
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         threading.Thread(target=_make_calls, args=(self._calls, threads), name="rank 0", daemon=True).start()
-        self.close = weakref.finalize(self, _stop, self._followers, self._calls, self._folder)
+        self.close = weakref.finalize(self, _stop, self._owner, self._followers, self._calls, self._folder)
         self.model_numbers = count()
         self.group: ProcessGroup = self._wait(lambda: join(folder, 0, ranks, device, timeout))
 
@@ -192,11 +192,14 @@ def _make_calls(calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] |
 
 
 def _stop(
+    owner: int,
     followers: Sequence[Follower],
     calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None],
     folder: tempfile.TemporaryDirectory[str],
 ) -> None:
     """End the other ranks: they end when their sockets do, or are ended."""
+    if os.getpid() != owner:
+        return  # a fork: the ranks are its parent's
     calls.put(None)
     for follower in followers:
         follower.connection.close()
