@@ -6,8 +6,10 @@ import os
 import signal
 import threading
 import time
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,8 @@ import torch
 
 from glassformer.engine.protocol import BEST, Feed, ahead_decoder
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
-from glassformer.engine.tensor_parallel.ranks import Ranks
-from glassformer.errors import InputError, RankLost, SiteError
+from glassformer.engine.tensor_parallel.ranks import Ranks, _start
+from glassformer.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.verification import FLOATS
 from glassformer.runtime.split_model import SplitModel
 from glassformer.sites import Change
@@ -79,7 +81,7 @@ def test_ids_scores_and_sites_are_those_of_one_process(family: str, tiny: Callab
     assert not executor._rows or executor.describe().cache_bytes_per_token > 0
 
 
-def test_heads_need_not_divide(tmp_path: Any, ranks: Ranks) -> None:
+def test_heads_need_not_divide(tmp_path: Path, ranks: Ranks) -> None:
     """Three groups of two heads, 81 neurons and 151 tokens on two ranks; and one group, whose key both ranks have."""
     odd = {"num_attention_heads": 6, "intermediate_size": 81, "vocab_size": 151}
     for groups in (3, 1):
@@ -89,7 +91,7 @@ def test_heads_need_not_divide(tmp_path: Any, ranks: Ranks) -> None:
         assert subject.verdict(subject.executor()).agrees(FLOATS)
 
 
-def test_stored_half_precision_stays_close(tmp_path: Any, ranks: Ranks) -> None:
+def test_stored_half_precision_stays_close(tmp_path: Path, ranks: Ranks) -> None:
     write_checkpoint(tmp_path, "qwen2", dtype=torch.bfloat16)
     executor = TensorParallelExecutor(ranks, SplitModel(str(tmp_path)))
     assert executor.describe().dtype == "bfloat16"
@@ -127,6 +129,21 @@ def test_states_are_unembedded_by_all_ranks(subject: SplitSubject) -> None:
     assert np.allclose(subject.executor().unembed(states), subject.plain().unembed(states), atol=1e-5)
     with pytest.raises(InputError, match="must be"):
         subject.executor().unembed(states[:, 1:])
+
+
+def test_an_interrupt_leaves_the_ranks_in_step(subject: SplitSubject) -> None:
+    executor, ids = subject.executor(), [[5, 9, 14, 3, 77]]
+
+    def run_until_interrupted() -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            scores_of(executor, [executor.open()], ids)
+
+    threading.Timer(0.05, interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_until_interrupted()
+    plain = subject.plain()
+    assert np.allclose(*(scores_of(each, [each.open()], ids)[0] for each in (plain, executor)), atol=1e-4)
 
 
 def test_description(subject: SplitSubject) -> None:
@@ -175,3 +192,15 @@ class TestFailures:
             executor.run([Feed(row, [1])])
         with pytest.raises(ProcessLookupError):  # it is ended all the same
             os.kill(process, 0)
+
+    def test_a_rank_ends_with_rank_0(self, tmp_path: Path) -> None:
+        """However that ends: the system closes its end of the pipe."""
+        follower = _start(tmp_path, 1, 2, "cpu", 60, 1)
+        assert follower.process.stdin is not None
+        follower.process.stdin.close()
+        assert follower.process.wait(60) == 0
+
+    def test_gpus_need_nccl(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+        with pytest.raises(ExecutorError, match="this PyTorch has no NCCL, so GPUs cannot work together"):
+            Ranks(2, "cuda")

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import glassformer
 from glassformer.cli.app import app
 from glassformer.engine.tensor_parallel import ranks
-from glassformer.errors import ExecutorError, InputError
+from glassformer.errors import ExecutorError, InputError, RankLost
 from glassformer.observe.receipt import executor_arguments
 from glassformer.sites import Change
 from tests.observe.models import TEXT, folder
@@ -46,6 +46,8 @@ def split(path: Path) -> Iterator[Any]:
     model.executor.ranks.close()
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+    with pytest.raises(RankLost, match=r"the processes of this model have been closed\. Load the model again\."):
+        model.chat("a", raw=True)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from glassformer.errors import ExecutorError
 
 LOOPBACK = "127.0.0.1"  # nobody else's packets: all ranks are on one machine
 START_TIMEOUT = timedelta(minutes=5)  # for all ranks to have started
+WATCHDOG_DELAY = 600.0  # seconds after which NCCL ends a process that waits in vain; rank 0 raises an error before that
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,15 @@ class ProcessGroup:
             first += len(indices)
         return self.sum(whole)
 
+    def finish(self) -> None:
+        """Wait for the sums under way, which on a GPU have only been queued."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
     def abort(self) -> None:
-        """Give up what is under way."""
-        self.backend.abort()
+        """Give up the sums under way, so that nobody waits for them any longer."""
+        if self.device.type == "cuda":
+            self.backend.abort()
 
 
 def join(folder: Path, rank: int, ranks: int, device: str, timeout: float) -> ProcessGroup:
@@ -60,17 +67,17 @@ def join(folder: Path, rank: int, ranks: int, device: str, timeout: float) -> Pr
     `timeout`: how many seconds a rank waits for the others in a sum before it gives up.
     """
     library: Any = torch.distributed  # its classes of backends have no types
+    if device == "cuda" and not library.is_nccl_available():
+        raise ExecutorError("this PyTorch has no NCCL, so GPUs cannot work together. Install one that is built with it.")
     store = library.FileStore(str(folder / "rendezvous"), ranks)
     store.set_timeout(START_TIMEOUT)
     store.set(f"rank {rank}", "here")
     store.wait([f"rank {other}" for other in range(ranks)])
     store.set_timeout(timedelta(seconds=timeout))
     if device == "cuda":
-        if not library.is_nccl_available():
-            raise ExecutorError("this PyTorch has no NCCL, so GPUs cannot work together. Install one that is built with it.")
         torch.cuda.set_device(rank)
         options = library.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=timeout)
+        options._timeout = timedelta(seconds=timeout + WATCHDOG_DELAY)
         backend = library.ProcessGroupNCCL(store, rank, ranks, options)
         return ProcessGroup(rank, ranks, torch.device("cuda", rank), backend)
     options = library.ProcessGroupGloo._Options()

@@ -10,6 +10,7 @@ is noticed while the thread is still waiting for it.
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import signal
@@ -28,7 +29,7 @@ from functools import cache
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -36,6 +37,7 @@ from glassformer.engine.tensor_parallel.process_group import ProcessGroup, join
 from glassformer.errors import ExecutorError, GlassError, InputError, RankLost, SiteError
 
 Result = TypeVar("Result")
+Calls: TypeAlias = "queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]"  # None: there are no more
 TIMEOUT = 300.0  # seconds that a rank waits for the others inside a call: one may have more to compute
 POLL = 0.25  # seconds between two looks at whether all ranks live
 LAST_WORDS = 3.0  # seconds for a rank that has failed to say why
@@ -78,12 +80,13 @@ class Ranks:
         if not hasattr(socket, "socketpair") or os.name == "nt":
             raise ExecutorError("tensor_parallel needs Linux or macOS: ranks inherit sockets. Leave it out.")
         self.ranks, self.device = ranks, device
+        self._timeout = timeout
         self._owner = os.getpid()
-        self._lost: RankLost | None = None
+        self._reason = "the processes of this model have been closed"  # why there are no more calls, once there are none
         self._folder = tempfile.TemporaryDirectory(prefix="glass-ranks-", ignore_cleanup_errors=True)
         folder, threads = Path(self._folder.name), max(1, _all_threads() // ranks if device == "cpu" else _all_threads())
         self._followers = [_start(folder, rank, ranks, device, timeout, threads) for rank in range(1, ranks)]
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._calls: Calls = queue.SimpleQueue()
         threading.Thread(target=_make_calls, args=(self._calls, threads), name="rank 0", daemon=True).start()
         self.close = weakref.finalize(self, _stop, self._owner, self._followers, self._calls, self._folder)
         self.model_numbers = count()
@@ -96,62 +99,78 @@ class Ranks:
 
     def call(self, message: tuple[Any, ...], own: Callable[[], Result], answered: bool = False) -> Result:
         """Send a message to all other ranks, and do rank 0's own part; `answered`: wait until they have done theirs."""
-        followers = self._followers  # and not self, which a waiting call would keep alive
+        followers, group = self._followers, self.group  # and not self, which a waiting call would keep alive
 
         def call() -> Result:
             for follower in followers:
                 follower.connection.send(message)
             result = own()
+            group.finish()
             for follower in followers if answered else ():
                 if (failure := follower.connection.recv()) is not None:
                     raise _RankFailed(failure)
             return result
 
-        return self._wait(call)
+        return self._wait(call, math.inf if answered else self._timeout)
 
     def call_here(self, own: Callable[[], Result]) -> Result:
         """Do something on rank 0 alone, between two calls."""
         return self._wait(own)
 
-    def _wait(self, call: Callable[[], Result]) -> Result:
+    def _wait(self, call: Callable[[], Result], seconds: float = math.inf) -> Result:
+        """Wait for a call on the thread of rank 0; on GPUs for so long, since sums there never give up by themselves."""
         if os.getpid() != self._owner:
             raise ExecutorError("a model that is split among ranks runs only in the process that loaded it, not in a fork.")
-        if self._lost is not None:
-            raise self._lost
         future: Future[Result] = Future()
         self._calls.put((call, future))
-        interrupt: KeyboardInterrupt | None = None
-        while not future.done():
-            try:
-                wait([future], POLL)
-            except KeyboardInterrupt as error:
-                interrupt = error  # the ranks stay in step: the call is finished first
-            if not future.done() and any(follower.process.poll() is not None for follower in self._followers):
-                wait([future], LAST_WORDS)
-                if not future.done():
-                    raise self._lose(None)
-        if interrupt is not None:
-            raise interrupt
+        self._wait_for(future, time.monotonic() + (seconds if self.device == "cuda" else math.inf))
         failure = future.exception()
         if failure is None or isinstance(failure, SAME_ON_ALL_RANKS):
             return future.result()
-        lost = self._lose(failure)
-        raise failure if isinstance(failure, GlassError) else lost from failure
+        self._end(failure)
+        if isinstance(failure, GlassError):  # of rank 0 itself, such as a file that has changed
+            raise failure
+        raise self._lost() from failure
 
-    def _lose(self, error: BaseException | None) -> RankLost:
-        """The error to raise when the ranks are out of step: none of them goes on."""
+    def _wait_for(self, future: Future[Any], deadline: float) -> None:
+        """Wait for a call while all ranks live. Ctrl-C waits too, so that the ranks stay in step; twice, it ends them."""
+        interrupt: KeyboardInterrupt | None = None
+        while not future.done():
+            if not self.close.alive:
+                raise self._lost()
+            try:
+                wait([future], POLL)
+            except KeyboardInterrupt as error:
+                if interrupt is not None:
+                    self._end(error)
+                    raise
+                interrupt = error
+            if not future.done() and any(follower.process.poll() is not None for follower in self._followers):
+                wait([future], LAST_WORDS)  # a sum with it fails too, as a rule
+                deadline = 0
+            if not future.done() and time.monotonic() > deadline:
+                self._end(TimeoutError("the other ranks do not answer"))
+        if interrupt is not None:
+            raise interrupt
+
+    def _lost(self) -> RankLost:
+        return RankLost(f"{self._reason}. Load the model again.")
+
+    def _end(self, error: BaseException) -> None:
+        """End all ranks, which are out of step, and note why."""
         deadline = time.monotonic() + LAST_WORDS
         while not (ended := [each for each in self._followers if each.process.poll() is not None]):
-            if error is None or isinstance(error, GlassError) or time.monotonic() > deadline:
+            if not isinstance(error, Exception) or isinstance(error, GlassError) or time.monotonic() > deadline:
                 break
             time.sleep(0.01)  # a sum fails on rank 0 a little before the process of the other rank has ended
         if ended:
-            what = f"rank {ended[0].rank} of {self.ranks} has stopped: {ended[0].reason()}"
+            self._reason = f"rank {ended[0].rank} of {self.ranks} has stopped: {ended[0].reason()}"
         else:
-            what = f"rank 0 of {self.ranks} could not go on: {(str(error).splitlines() or [''])[0].rstrip('.')}"
-        self._lost = RankLost(f"{what}. Load the model again.")
+            first_line = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            self._reason = f"rank 0 of {self.ranks} could not go on: {first_line}"
+        if hasattr(self, "group"):
+            self.group.abort()
         self.close()
-        return self._lost
 
 
 @cache
@@ -179,7 +198,7 @@ def _start(folder: Path, rank: int, ranks: int, device: str, timeout: float, thr
     return Follower(rank, process, Connection(own.detach()), log)
 
 
-def _make_calls(calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None], threads: int) -> None:
+def _make_calls(calls: Calls, threads: int) -> None:
     """The thread of rank 0's calls."""
     torch.set_num_threads(threads)
     while (item := calls.get()) is not None:
@@ -191,12 +210,7 @@ def _make_calls(calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] |
         del item, call, future  # what a call refers to may end with it
 
 
-def _stop(
-    owner: int,
-    followers: Sequence[Follower],
-    calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None],
-    folder: tempfile.TemporaryDirectory[str],
-) -> None:
+def _stop(owner: int, followers: Sequence[Follower], calls: Calls, folder: tempfile.TemporaryDirectory[str]) -> None:
     """End the other ranks: they end when their sockets do, or are ended."""
     if os.getpid() != owner:
         return  # a fork: the ranks are its parent's
