@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "engine.named_weights": {"checkpoint"},
     "engine": TORCH,
     "engine.tensor_parallel.split": {"blueprints"},
+    "engine.tensor_parallel.rank_blueprint": {"blueprints", "engine.tensor_parallel.split"},
     "engine.cpu": {"checkpoint", "blueprints", "engine"},
     "engine.gpu": {"checkpoint", "blueprints", "engine"},
     "views": {"page"},
@@ -55,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 }
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
-    "engine.protocol", "engine.lowering", "engine.tensor_parallel.split", "engine.cpu.executor", "engine.cpu.build",
+    "engine.protocol", "engine.lowering", "engine.tensor_parallel.rank_blueprint", "engine.cpu.executor", "engine.cpu.build",
     "views.run", "observe.reading",
     "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "serving.registry", "cli.app",
 )  # fmt: skip

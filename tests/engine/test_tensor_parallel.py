@@ -16,14 +16,17 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.engine.protocol import BEST, Feed, ahead_decoder
+from glassformer.engine.gpu.split_executor import stored_part
+from glassformer.engine.protocol import BEST, Choice, Feed, ahead_decoder
 from glassformer.engine.tensor_parallel.executor import TensorParallelExecutor
 from glassformer.engine.tensor_parallel.ranks import Ranks, _start
+from glassformer.engine.tensor_parallel.split import Part
 from glassformer.errors import ExecutorError, InputError, RankLost, SiteError
 from glassformer.observe.verification import FLOATS
 from glassformer.runtime.split_model import SplitModel
 from glassformer.sites import Change
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
+from tests.engine.split_gpu_model import SplitGpuModel
 from tests.engine.test_protocol import (  # noqa: F401  # the protocol's own tests, with the `subject` of this file
     TestBadInput,
     test_random_moves_score_like_an_uncached_pass,
@@ -204,3 +207,37 @@ class TestFailures:
         monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
         with pytest.raises(ExecutorError, match="this PyTorch has no NCCL, so GPUs cannot work together"):
             Ranks(2, "cuda")
+
+
+class TestGpuEngine:
+    @pytest.mark.parametrize("family", ["qwen3", "gpt2", "gemma3_text", "t5", "bart"])
+    def test_ids_scores_and_sites_are_those_of_one_process(
+        self, family: str, tiny: Callable[..., Subject], ranks: Ranks
+    ) -> None:
+        subject = tiny(family)
+        executor, (prompts, sources) = TensorParallelExecutor(ranks, SplitGpuModel(str(subject.folder))), subject.rows()
+        verdict = subject.verdict(executor)
+        assert verdict.agreement == 1
+        assert verdict.agrees(FLOATS), verdict
+        assert greedy_ids(executor, prompts, sources) == greedy_ids(subject.plain(), prompts, sources)
+
+    def test_changes_of_divided_sites_are_refused(self, tiny: Callable[..., Subject], ranks: Ranks) -> None:
+        subject, ids = tiny("qwen3"), [[5, 9, 14]]
+        executor = TensorParallelExecutor(ranks, SplitGpuModel(str(subject.folder)))
+        change = subject.watch(changes={"blocks.0.attention.heads": Change(scale=0)})
+        with pytest.raises(ExecutorError, match=r"cannot change blocks\.0\.attention\.heads where it is split among ranks"):
+            scores_of(executor, [executor.open()], ids, change)
+        whole = subject.watch(changes={"blocks.0.residual": Change(scale=0.5)})
+        expected = scores_of(plain := subject.plain(), [plain.open()], ids, whole)
+        assert np.allclose(scores_of(executor, [executor.open()], ids, whole), expected, atol=1e-4)
+        decoder = ahead_decoder(executor)
+        assert decoder is not None
+        assert decoder.knows(Choice(sites=frozenset({"blocks.0.residual"})))
+        assert not decoder.knows(Choice(sites=frozenset({"blocks.0.attention.pattern"})))
+
+    def test_packed_columns_are_refused(self, tiny: Callable[..., Subject]) -> None:
+        packed = tiny("Q8_0").opened.tensors
+        down = next(tensor for name, tensor in packed.items() if name.endswith("down_proj.weight"))
+        assert stored_part(down, Part(0, (range(8),))).shape == (8, down.shape[1])
+        with pytest.raises(ExecutorError, match=r"splits weights that are stored as floats, and .*down_proj.* is Q8_0"):
+            stored_part(down, Part(1, (range(8),)))

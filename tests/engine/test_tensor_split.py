@@ -8,6 +8,9 @@ from collections import Counter
 import pytest
 
 from glassformer.blueprints import Blueprint, blueprint, read_config
+from glassformer.engine.lowering import Lowering
+from glassformer.engine.program import StepKind
+from glassformer.engine.tensor_parallel.rank_blueprint import rank_blueprint
 from glassformer.engine.tensor_parallel.split import Split, even_parts, head_parts, split_model
 from glassformer.errors import ExecutorError
 from tests.parity import reference
@@ -67,6 +70,25 @@ def test_a_rank_has_its_share_of_the_parameters() -> None:
             counts[rank] += int(weight.elements * share)
     assert counts[0] == counts[1]
     assert counts[0] / plan.parameters == pytest.approx(0.5, abs=0.001)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt2", "bart"])
+def test_a_rank_has_a_blueprint_of_its_own(family: str) -> None:
+    """Its weights are the rank's parts, and each block's products that add to the residual stream are summed."""
+    plan = tiny_blueprint(family)
+    split = split_model(plan, 3, whole_vocabulary=True)
+    for rank in range(3):
+        own = rank_blueprint(plan, split, rank)
+        sums = [op for op in own.ops if op.kind == "sum"]
+        assert [op.module for op in sums] == list(split.summed_modules)
+        assert own.sites.keys() == plan.sites.keys()
+        shapes = {weight.name: weight.shape for weight in own.weights}
+        for name, part in split.weight_parts(rank).items():
+            assert not part.ranges or shapes[name][part.axis] == sum(map(len, part.ranges))
+        for stack in {op.stack for op in own.ops}:
+            program = Lowering(own, stack, frozenset(), frozenset(), read_config(reference.config(family).to_dict())).lower()
+            kinds = [step.kind for step in program.steps]
+            assert kinds.count(StepKind.SUM_OVER_RANKS) == sum(op.stack == stack for op in sums)
 
 
 def test_every_divided_site_has_heads_or_neurons() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 import glassformer
@@ -140,15 +141,23 @@ class TestRefusals:
         [
             ({"tensor_parallel": 0}, "tensor_parallel is 0; it is a number of processes, from 1 on"),
             ({"tensor_parallel": -2}, "tensor_parallel is -2"),
-            ({"tensor_parallel": 2, "executor": "cpu"}, "executor='cpu' is for an engine that runs on one device"),
-            ({"tensor_parallel": 2, "executor": "gpu"}, "executor='gpu' is for an engine that runs on one device"),
-            ({"tensor_parallel": 2, "cache": "f16"}, "cache is for an engine that runs on one device"),
+            ({"tensor_parallel": 2, "executor": "cpu"}, "executor='cpu' is not for PyTorch. Use executor='plain' or 'gpu'"),
+            ({"tensor_parallel": 2, "cache": "f16"}, "cache is not for PyTorch"),
             ({"tensor_parallel": 2, "activations": "q8"}, "activations are for the CPU engine"),
         ],
     )
     def test_options(self, path: Path, options: dict[str, Any], message: str) -> None:
         with pytest.raises(InputError, match=message):
             glassformer.load(path, **options)
+
+    def test_fewer_gpus_than_processes(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        split = glassformer.load(path, executor="gpu", tensor_parallel=2)
+        with pytest.raises(ExecutorError, match="the GPU engine needs"):
+            _ = split.executor
+        monkeypatch.setitem(vars(split.executors), "gpu_reason", None)  # as if there were one GPU that it runs on
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        with pytest.raises(ExecutorError, match="tensor_parallel=2 with executor='gpu' needs 2 GPUs, and there are 1"):
+            _ = split.executor
 
     def test_a_model_that_only_reads(self) -> None:
         with pytest.raises(ExecutorError, match="tensor_parallel is for models that write text, and .* only reads"):

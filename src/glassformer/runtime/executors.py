@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,16 +62,16 @@ class ExecutorOptions:
             raise _unknown_value("kind of activations", self.activations, ACTIVATIONS)
         if self.tensor_parallel < 1:
             raise InputError(f"tensor_parallel is {self.tensor_parallel}; it is a number of processes, from 1 on.")
-        if self.split and (self.executor in ("cpu", "gpu") or self.cache is not None):
-            engine = f"executor={self.executor!r}" if self.executor in ("cpu", "gpu") else "cache"
+        if self.split and (self.executor == "cpu" or (self.cache is not None and self.executor != "gpu")):
+            option = "executor='cpu'" if self.executor == "cpu" else "cache"
             raise InputError(
-                f"tensor_parallel splits what PyTorch runs, and {engine} is for an engine that runs on one device. Use "
-                "executor='plain', or leave one out."
+                f"tensor_parallel splits what PyTorch or the GPU engine runs, and {option} is not for PyTorch. Use "
+                "executor='plain' or 'gpu', or leave one out."
             )
 
     @property
     def split(self) -> bool:
-        """Whether the model is split among processes; PyTorch runs it then."""
+        """Whether the model is split among processes: by PyTorch, or by the GPU engine if that is asked for."""
         return self.tensor_parallel > 1
 
     @property
@@ -83,7 +83,8 @@ class ExecutorOptions:
     def gpu(self) -> bool:
         """Whether the GPU engine may run it; options that only another executor has mean that one."""
         only_cpu = self.activations is not None or (self.cache is not None and self.cache not in GPU_CACHES)
-        return self.executor == "gpu" or (self.executor == "auto" and self.dtype is None and not only_cpu and not self.split)
+        whole = self.executor == "gpu" or (self.executor == "auto" and self.dtype is None and not only_cpu)
+        return whole and not self.split
 
 
 class Executors:
@@ -111,10 +112,7 @@ class Executors:
     def executor(self) -> Executor:
         """What runs a model that generates text."""
         if self.options.split:
-            assert isinstance(self.opened, OpenedModel)
-            from glassformer.runtime.split_model import split_over_ranks
-
-            return split_over_ranks(self.opened, self.options.tensor_parallel, self.options.dtype)
+            return self._split_executor()
         engine = self.gpu_executor or self.cpu_executor
         if engine is not None:
             return engine
@@ -144,7 +142,7 @@ class Executors:
 
     @cached_property
     def gpu_reason(self) -> str | None:
-        """Why the GPU engine cannot run this model here; None if it can."""
+        """Why the GPU engine cannot run this model, or its part of one that is split, here; None if it can."""
         from glassformer.engine.gpu.device import memory_reason, unusable_reason
 
         reason = unusable_reason()
@@ -152,7 +150,7 @@ class Executors:
             return reason
         from glassformer.engine.gpu.weights import device_bytes
 
-        return memory_reason(device_bytes(self.opened.tensors.values()))
+        return memory_reason(device_bytes(self.opened.tensors.values()) // self.options.tensor_parallel)
 
     @cached_property
     def cpu_executor(self) -> CpuExecutor | None:
@@ -190,6 +188,18 @@ class Executors:
 
         cls = model_class_for_head(self.opened.config.model_type, self.opened.head)
         return load(cls, self.opened, parse_dtype(self.options.dtype)).requires_grad_(False)
+
+    def _split_executor(self) -> Executor:
+        assert isinstance(self.opened, OpenedModel)
+        from glassformer.runtime.split_model import SplitModel, split_over_ranks
+
+        engine: Literal["plain", "gpu"] = "gpu" if self.options.executor == "gpu" else "plain"
+        if engine == "gpu" and (reason := self.gpu_reason) is not None:
+            raise ExecutorError(reason)
+        part = SplitModel(
+            str(self.opened.path), self.opened.replacement_kind, self.options.dtype, engine, self.options.cache
+        )  # fmt: skip
+        return split_over_ranks(self.opened, part, self.options.tensor_parallel)
 
     def _gpu_executor(self, opened: OpenedModel) -> GpuExecutor:
         from glassformer.engine.gpu.executor import GpuExecutor

@@ -55,16 +55,20 @@ class ModelSplit:
     ranks: int
     weights: Mapping[str, Split]  # by name
     sites: Mapping[str, Split]
+    results: Mapping[int, Split]  # of ops, by number
     summed_modules: Sequence[str]  # each rank's result is a part of the sum
-    scores: Split  # the head's result
+    scores: Split | None  # the head's result; None: whole on each rank
 
     def weight_parts(self, rank: int) -> dict[str, Part]:
         """A rank's part of each weight that is divided."""
         return {name: split.part(rank) for name, split in self.weights.items()}
 
 
-def split_model(blueprint: Blueprint, ranks: int) -> ModelSplit:
-    """Divide a model among so many ranks; an error if it cannot be."""
+def split_model(blueprint: Blueprint, ranks: int, whole_vocabulary: bool = False) -> ModelSplit:
+    """Divide a model among so many ranks; an error if it cannot be.
+
+    `whole_vocabulary`: each rank has all of embedding and head, as engines need it that choose tokens by themselves.
+    """
     if blueprint.head not in ("causal", "seq2seq"):
         raise ExecutorError(
             f"tensor_parallel is for models that write text, and this one has a {blueprint.head} head. Leave it out."
@@ -76,9 +80,10 @@ def split_model(blueprint: Blueprint, ranks: int) -> ModelSplit:
             f"tensor_parallel={ranks}, but the model has {heads} attention heads, of which each rank needs one. "
             f"Take at most {heads}."
         )
-    splitter = _Splitter(blueprint, ranks)
-    assert splitter.scores is not None
-    return ModelSplit(ranks, splitter.weights, splitter.sites, splitter.summed_modules, splitter.scores)
+    splitter = _Splitter(blueprint, ranks, whole_vocabulary)
+    return ModelSplit(
+        ranks, splitter.weights, splitter.sites, splitter.results, splitter.summed_modules, splitter.scores
+    )  # fmt: skip
 
 
 def even_parts(size: int, ranks: int) -> tuple[range, ...]:
@@ -118,9 +123,9 @@ def vocabulary_split(size: int, ranks: int, axis: int = 0) -> Split:
 
 
 class _Splitter:
-    """Walks a blueprint's ops in order; `_results` has those of which a rank has only a part."""
+    """Walks a blueprint's ops in order; `results` has those of which a rank has only a part."""
 
-    def __init__(self, blueprint: Blueprint, ranks: int) -> None:
+    def __init__(self, blueprint: Blueprint, ranks: int, whole_vocabulary: bool) -> None:
         self.weights: dict[str, Split] = {}
         self.sites: dict[str, Split] = {}
         self.summed_modules: list[str] = []
@@ -132,7 +137,8 @@ class _Splitter:
         for number, op in enumerate(self._ops):
             for source in op.inputs:
                 self._readers[source].append(number)
-        self._results: dict[int, Split] = {}
+        self.results: dict[int, Split] = {}
+        self._whole_vocabulary = whole_vocabulary
         self._heads: dict[int, tuple[range, ...]] = {}  # ops whose results have heads: each rank's
         for op in self._ops:
             if op.kind == "attend":
@@ -160,22 +166,23 @@ class _Splitter:
             parts = self._heads[op.inputs[0]]
             for site in op.inner_sites:
                 self.sites[site] = _contiguous(1, parts)
-            self._results[number] = _contiguous(-1, parts, _size(self._ops[op.inputs[0]], 3))
+            self.results[number] = _contiguous(-1, parts, _size(self._ops[op.inputs[0]], 3))
         elif op.kind in ("embed", "scores"):
             self._divide_vocabulary(op)
         elif op.kind == "linear":
             self._divide_linear(number, op)
         elif op.kind == "gate":
             self._divide_neurons(number, op)
-        elif op.kind == "activate" and op.inputs[0] in self._results:
-            self._results[number] = self._results[op.inputs[0]]
-            self._add_site(op, self._results[number])
-        elif any(source in self._results for source in op.inputs):
+        elif op.kind == "activate" and op.inputs[0] in self.results:
+            self.results[number] = self.results[op.inputs[0]]
+            self._add_site(op, self.results[number])
+        elif any(source in self.results for source in op.inputs):
             raise self._cannot_split(op)
 
     def _divide_head_op(self, number: int, op: Op) -> None:
         parts = self._heads[number]
-        self._add_site(op, _contiguous(1, parts))
+        self.results[number] = _contiguous(1, parts)
+        self._add_site(op, self.results[number])
         if op.kind == "position":  # a bias for each head
             self._split_weights(op.weights, _contiguous(1, parts))
         elif op.kind == "heads" and "part" not in op.options:  # else they are a part of a linear's result
@@ -186,7 +193,7 @@ class _Splitter:
     def _divide_linear(self, number: int, op: Op) -> None:
         weight, *bias = op.weights
         inputs, outputs = (0, 1) if op.options["columns"] else (1, 0)
-        if (divided := self._results.get(op.inputs[0])) is not None:
+        if (divided := self.results.get(op.inputs[0])) is not None:
             self.weights[weight.name] = Split(inputs, divided.size, divided.parts)
             for added in bias:  # once, and not by each rank
                 parts = ((range(added.shape[0]),), *((),) * (self._ranks - 1))
@@ -197,6 +204,7 @@ class _Splitter:
         if readers and all(reader.kind == "heads" for reader in readers):
             fused = self._fused_parts(number)
             self.weights[weight.name] = Split(outputs, fused.size, fused.parts)
+            self.results[number] = Split(-1, fused.size, fused.parts)
             self._split_weights(bias, fused)
         elif self._leads_to_linear(number):
             self._divide_neurons(number, op, outputs)
@@ -224,16 +232,18 @@ class _Splitter:
         parts = even_parts(_size(op, -1), self._ranks)
         for weight in op.weights:
             self._split_weights([weight], _contiguous(axis if len(weight.shape) > 1 else 0, parts))
-        self._results[number] = _contiguous(-1, parts)
-        self._add_site(op, self._results[number])
+        self.results[number] = _contiguous(-1, parts)
+        self._add_site(op, self.results[number])
 
     def _divide_vocabulary(self, op: Op) -> None:
         size = op.weights[0].shape[0]
+        if any(source in self.results for source in op.inputs):
+            raise self._cannot_split(op)
+        if self._whole_vocabulary:
+            return
         for weight in op.weights:
             self._split_weights([weight], vocabulary_split(size, self._ranks, weight.shape.index(size)))
         if op.kind == "scores":
-            if op.inputs[0] in self._results:
-                raise self._cannot_split(op)
             self.scores = vocabulary_split(size, self._ranks, -1)
 
     def _split_weights(self, weights: Iterable[Weight], split: Split) -> None:

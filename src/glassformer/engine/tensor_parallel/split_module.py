@@ -28,7 +28,9 @@ def connect(model: CausalLM | Seq2SeqLM, split: ModelSplit, group: ProcessGroup)
             lookup = _PartialLookup(module, group)
             module.register_forward_pre_hook(lookup.before)
             module.register_forward_hook(lookup.after)
-    model.head_module.register_forward_hook(lambda module, inputs, output: group.gather(output, split.scores))
+    scores = split.scores
+    if scores is not None:
+        model.head_module.register_forward_hook(lambda module, inputs, output: group.gather(output, scores))
 
 
 class _PartialLookup:
