@@ -29,7 +29,7 @@ from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
 from glassformer.engine.tensor_parallel.split import Part
-from glassformer.engine.tensor_parallel.split_module import take_part
+from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.errors import CheckpointError, ConfigError, ExecutorError, InputError, UnknownArgument
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.heads import HEADS, ModelWithHead
@@ -290,18 +290,17 @@ def load_weights(
         read = threads.map(lambda tensor: as_tensor(tensor, dtype, part_of.get(id(tensor))), used.values())
         values = dict(zip(used, read, strict=True))
     parameters: dict[int, nn.Parameter] = {}
-    for name in elsewhere:
-        _set_tensor(model, name, None)
-    for name, value in {name: value for name, value in expected.items() if name not in elsewhere}.items():
+    for name, value in expected.items():
+        if name in elsewhere:
+            _set_tensor(model, name, None)
+            continue
         key = id(value) if name in new else id(stored[name])
         if key not in parameters:
             parameters[key] = nn.Parameter(torch.empty(value.shape, dtype=dtype) if name in new else values[key])
         _set_tensor(model, name, parameters[key])
     for name, buffer in model.named_buffers():
-        if name in buffers:
-            _set_tensor(model, name, values[id(stored[name])])
-        else:
-            _set_tensor(model, name, take_part(buffer.to(dtype), parts[name]) if name in parts else buffer.to(dtype))
+        own_part = take_part(buffer, parts[name]) if name in parts else buffer
+        _set_tensor(model, name, values[id(stored[name])] if name in buffers else own_part.to(dtype))
     loaded = {parameters[id(stored[name])] for name in own}
     for name in new:
         module = name.rpartition(".")[0]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from glassformer.engine.tensor_parallel.process_group import ProcessGroup
-from glassformer.engine.tensor_parallel.split import ModelSplit, Part, vocabulary_split
+from glassformer.engine.tensor_parallel.split import ModelSplit, vocabulary_split
+from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.families.shared.heads import CausalLM, Seq2SeqLM
 from glassformer.sites import Observer, Tap
 
@@ -66,9 +66,3 @@ class SplitTap(Tap):
             return super().apply(site, value)
         whole = super().apply(site, self._group.gather(value, split))
         return take_part(whole, split.part(self._group.rank))
-
-
-def take_part(whole: Tensor, part: Part) -> Tensor:
-    """A part of a tensor: a view where it is one range."""
-    parts = [whole.narrow(part.axis, indices.start, len(indices)) for indices in part.ranges]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, part.axis)
