@@ -137,8 +137,14 @@ class TensorParallelExecutor:
         return self._call(lambda: self._executor.unembed(states), "unembed", states)
 
     def describe(self) -> Description:
+        """As rank 0's, with the memory that a token takes on a device: without GPUs, all ranks share one."""
         about = self.ranks.call_here(self._executor.describe)
-        return replace(about, options={**about.options, "tensor_parallel": str(self.ranks.ranks)})
+        sharing = self.ranks.ranks if self.ranks.device == "cpu" else 1
+        return replace(
+            about,
+            cache_bytes_per_token=about.cache_bytes_per_token * sharing,
+            options={**about.options, "tensor_parallel": str(self.ranks.ranks)},
+        )
 
     def _call(self, own: Callable[[], Result], method: str, *arguments: Any) -> Result:
         return self.ranks.call((self._model, method, *arguments), own)
