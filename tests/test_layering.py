@@ -38,6 +38,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "families": {"blueprints", "layers"},
     "engine.named_weights": {"checkpoint"},
     "engine": TORCH,
+    "engine.tensor_parallel.split": {"blueprints"},
+    "engine.tensor_parallel.rank_blueprint": {"blueprints", "engine.tensor_parallel.split"},
     "engine.cpu": {"checkpoint", "blueprints", "engine"},
     "engine.gpu": {"checkpoint", "blueprints", "engine"},
     "views": {"page"},
@@ -54,7 +56,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
 }
 NO_TORCH = (
     *sorted(GROUND), "page.terminal", "page.html", "text", "checkpoint", "blueprints", "decoding", "opened", "quantize",
-    "engine.protocol", "engine.lowering", "engine.cpu.executor", "engine.cpu.build", "views.run", "observe.reading",
+    "engine.protocol", "engine.lowering", "engine.tensor_parallel.rank_blueprint", "engine.cpu.executor", "engine.cpu.build",
+    "views.run", "observe.reading",
     "observe.compare", "observe.verification", "runtime", "tasks", "jobs", "serving.registry", "cli.app",
 )  # fmt: skip
 

@@ -13,7 +13,8 @@
     ├── UnknownArgument    (TypeError)     an argument that does not exist; the nearest one is suggested
     ├── SiteError          (ValueError)    a site that is not in the vocabulary
     ├── ExecutorError      (RuntimeError)  an executor that was asked for and cannot run
-    │   └── NotNumbers                     scores that nothing can be chosen by
+    │   ├── NotNumbers                     scores that nothing can be chosen by
+    │   └── RankLost                       a process that has a part of the model, and stopped
     ├── QueueFull          (RuntimeError)  a scheduler that has as many requests waiting as it may have
     └── Unavailable        (RuntimeError)  a server that is stopping, or took too long
 
@@ -73,6 +74,9 @@ class ExecutorError(GlassError, RuntimeError): ...
 
 
 class NotNumbers(ExecutorError): ...
+
+
+class RankLost(ExecutorError): ...
 
 
 class QueueFull(GlassError, RuntimeError): ...

@@ -42,6 +42,7 @@ class OpenedModel:
     name: str
     checkpoint: Checkpoint
     replacement_tensors: Mapping[str, StoredTensor] | None = None  # instead of the checkpoint's: packed in another kind
+    replacement_kind: str | None = None  # the kind that was asked for
     model_type: str | None = None  # of the class that loads it, for a config that has none
 
     @property

@@ -32,6 +32,7 @@ OpKind: TypeAlias = Literal[
     "activate",  # an activation; options: how
     "gate",  # act(x · Wgᵀ) * (x · Wuᵀ)
     "add",  # the residual sum
+    "sum",  # over all ranks, each of which has a part of it: only where a model is split
     "identity",  # the same value at one more site
     "pool",  # one vector per text, of its first or last token or its last end token; options: how (first, last, eos)
     "scores",  # the head: vectors → scores; options: scale, bias

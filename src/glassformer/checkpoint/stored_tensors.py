@@ -260,10 +260,15 @@ class StoredTensor:
         if self.layout is not None:
             row: Floats = self.to_float32()[number]
             return row
-        size = self.size // self.shape[0]
-        single = replace(self, shape=(1, *self.shape[1:]), offset=self.offset + number * size, size=size)
-        values: Floats = single.to_float32()[0]
+        values: Floats = self.rows(range(number, number + 1)).to_float32()[0]
         return values
+
+    def rows(self, numbers: range) -> StoredTensor:
+        """Some rows of a matrix, one after another, as a tensor of their own; one with a layout has none."""
+        assert self.layout is None
+        size = self.size // self.shape[0]
+        shape = (len(numbers), *self.shape[1:])
+        return replace(self, shape=shape, offset=self.offset + numbers.start * size, size=len(numbers) * size)
 
 
 PLAIN_KINDS: dict[str, int] = {  # kind: bytes per element

@@ -50,6 +50,12 @@ BatchInvariantOption = Annotated[
     bool,
     option("--batch-invariant/--no-batch-invariant", help="A text's numbers depend on the text alone; no: faster on a GPU."),
 ]
+TensorParallelOption = Annotated[
+    int,
+    option(
+        "--tensor-parallel", metavar="N", minimum=1, maximum=256, help="Split the model among N processes, with PyTorch."
+    ),
+]
 ThreadsOption = Annotated[
     int | None, option("--threads", minimum=1, maximum=256, help="Threads to compute with; by default the fastest number.")
 ]

@@ -56,12 +56,13 @@ class ModelGroup(OptionGroup):
     activations: common.ActivationsOption = None
     batch_invariant: common.BatchInvariantOption = True
     dtype: common.DtypeOption = None
+    tensor_parallel: common.TensorParallelOption = 1
     threads: common.ThreadsOption = None
 
     def load(self, name: str | None = None, **overrides: Any) -> Model:
         """The model, or the one called `name`, loaded with these options and `overrides`."""
         common.use_threads(self.threads)
-        names = ("executor", "weights", "cache", "activations", "batch_invariant", "dtype")
+        names = ("executor", "weights", "cache", "activations", "batch_invariant", "dtype", "tensor_parallel")
         options = {name: getattr(self, name) for name in names}
         return common.load_model(name or self.model, **options | overrides)
 

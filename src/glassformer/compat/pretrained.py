@@ -28,6 +28,8 @@ from glassformer.compat.weight_names import IGNORED_NAMES, AnyModel, is_optional
 from glassformer.decoding.settings import GenerationConfig
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.cpu.weight_files import WeightFile, WeightFiles
+from glassformer.engine.tensor_parallel.split import Part
+from glassformer.engine.tensor_parallel.tensor_part import take_part
 from glassformer.errors import CheckpointError, ConfigError, ExecutorError, InputError, UnknownArgument
 from glassformer.families import BaseModel, base_class_for, encoder_class_for
 from glassformer.families.shared.heads import HEADS, ModelWithHead
@@ -210,15 +212,19 @@ def load(
     key_mapping: Mapping[str, str] | None = None,
     changes: Mapping[str, Any] | None = None,
     replace_mismatched: bool = False,
+    parts: Mapping[str, Part] | None = None,
 ) -> Any:
-    """A model of a class, with the weights of an opened checkpoint, ready to run."""
+    """A model of a class, with the weights of an opened checkpoint, ready to run.
+
+    `parts`: the weights that this process has a part of, where a model is split among several.
+    """
     config = opened.config.with_changes(changes or {})
     opened.check_sizes(config)
     stored = dict(opened.tensors)
     dtype = dtype or stored_dtype(config, stored)
     with torch.device("meta"):
         model = cls(config)
-    load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched)
+    load_weights(model, stored, dtype, key_mapping or {}, opened, replace_mismatched, parts or {})
     model.generation_config = opened.settings
     model.weight_files = ParameterFiles(model, (tensor.file for tensor in stored.values()))
     return model.eval()
@@ -249,25 +255,30 @@ def load_weights(
     mapping: Mapping[str, str],
     opened: OpenedModel,
     replace_mismatched: bool,
+    parts: Mapping[str, Part],
 ) -> None:
     """Give every parameter of a model on the meta device its stored value, and log in one line what did not fit.
 
     `replace_mismatched`: a head's tensor of another size counts as missing, and is initialized anew.
+    `parts`: the names of which only a part is read, or nothing, and the parameter is None.
     """
     path = opened.path
     stored = match_names(model, stored, mapping)
     expected = dict(model.named_parameters(remove_duplicate=False))
+    parts = _with_tied_names(parts, expected)
+    elsewhere = {name for name, part in parts.items() if not part.ranges}
     if replace_mismatched:
         for name, value in expected.items():
             if name in stored and stored[name].shape != tuple(value.shape) and is_optional(model, name, value):
                 del stored[name]
     buffers = {name: value for name, value in model.named_buffers() if name in stored}
     lacking = [name for name in expected if name not in stored]
-    new = [name for name in lacking if is_optional(model, name, expected[name])]
+    new = [name for name in lacking if name not in parts and is_optional(model, name, expected[name])]
     if missing := [name for name in lacking if name not in new]:
         raise CheckpointError(f"{path}: the weights lack {join_names(missing)}. {_remedy_for_missing(model, missing)}")
     used: dict[int, StoredTensor] = {}  # by identity: what is stored once and used twice stays one parameter
-    own = {name: value for name, value in expected.items() if name not in new}
+    own = {name: value for name, value in expected.items() if name not in new and name not in elsewhere}
+    part_of = {id(stored[name]): parts[name] for name in (*own, *buffers) if name in parts}
     for name, target in {**own, **buffers}.items():
         if (tensor := stored[name]).shape != tuple(target.shape):
             raise CheckpointError(
@@ -276,16 +287,21 @@ def load_weights(
             )
         used[id(tensor)] = tensor
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # numpy unpacks, and releases the interpreter's lock
-        values = dict(zip(used, threads.map(lambda tensor: as_tensor(tensor, dtype), used.values()), strict=True))
+        read = threads.map(lambda tensor: as_tensor(tensor, dtype, part_of.get(id(tensor))), used.values())
+        values = dict(zip(used, read, strict=True))
     parameters: dict[int, nn.Parameter] = {}
     for name, value in expected.items():
+        if name in elsewhere:
+            _set_tensor(model, name, None)
+            continue
         key = id(value) if name in new else id(stored[name])
         if key not in parameters:
             parameters[key] = nn.Parameter(torch.empty(value.shape, dtype=dtype) if name in new else values[key])
         _set_tensor(model, name, parameters[key])
     for name, buffer in model.named_buffers():
-        _set_tensor(model, name, values[id(stored[name])] if name in buffers else buffer.to(dtype))
-    loaded = {parameters[id(stored[name])] for name in expected if name not in new}
+        own_part = take_part(buffer, parts[name]) if name in parts else buffer
+        _set_tensor(model, name, values[id(stored[name])] if name in buffers else own_part.to(dtype))
+    loaded = {parameters[id(stored[name])] for name in own}
     for name in new:
         module = name.rpartition(".")[0]
         initialize(model.get_submodule(module), model.config.initial_std, loaded, module)
@@ -293,7 +309,10 @@ def load_weights(
     unexpected = [
         name
         for name, tensor in stored.items()
-        if id(tensor) not in used and not IGNORED_NAMES.search(name) and name.partition(".")[0] not in absent
+        if id(tensor) not in used
+        and name not in elsewhere
+        and not IGNORED_NAMES.search(name)
+        and name.partition(".")[0] not in absent
     ]
     remarks = [f"new, untrained: {join_names(new)}"] if new else []
     remarks += [f"not used: {join_names(unexpected)}"] if unexpected else []
@@ -301,7 +320,14 @@ def load_weights(
         note(f"{path.name if Path(opened.name).exists() else opened.name}: {'; '.join(remarks)}.")
 
 
-def _set_tensor(model: nn.Module, name: str, value: Tensor) -> None:
+def _with_tied_names(parts: Mapping[str, Part], expected: Mapping[str, Tensor]) -> Mapping[str, Part]:
+    """The parts under all names of a parameter: a blueprint has one for a table that an embedding shares with a head."""
+    by_parameter = {id(expected[name]): part for name, part in parts.items() if name in expected}
+    tied = {name: by_parameter[id(value)] for name, value in expected.items() if id(value) in by_parameter}
+    return {**parts, **tied}
+
+
+def _set_tensor(model: nn.Module, name: str, value: Tensor | None) -> None:
     module, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(module), attribute, value)
 
@@ -323,10 +349,14 @@ def _remedy(model: AnyModel, name: str, parameter: Tensor) -> str:
     return "Is this the config of these weights?"
 
 
-def as_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
-    """A stored tensor for torch: a view of the mapped file if its kind and alignment allow, else a converted copy."""
+def as_tensor(stored: StoredTensor, dtype: torch.dtype, part: Part | None = None) -> Tensor:
+    """A stored tensor for torch, or a part of it: a view of the mapped file if its kind and alignment allow, else a
+    converted copy. Packed blocks are expanded whole where a part is cut across their rows."""
+    if part is not None and part.axis == 0 and len(part.ranges) == 1 and stored.layout is None:
+        stored, part = stored.rows(part.ranges[0]), None
     if stored.packed or stored.layout is not None:
-        tensor = torch.from_numpy(stored.to_float32()).to(dtype)
+        values = torch.from_numpy(stored.to_float32())
+        tensor = (values if part is None else take_part(values, part).clone()).to(dtype)
         stored.release()
         return tensor
     kind = STORED_DTYPES[stored.kind]
@@ -336,7 +366,10 @@ def as_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
         flat = torch.frombuffer(bytearray(stored.bytes), dtype=kind)
     else:
         flat = torch.frombuffer(stored.file.buffer, dtype=kind, count=stored.elements, offset=stored.offset)
-    return flat.view(stored.shape).to(dtype if kind.is_floating_point else kind)
+    tensor = flat.view(stored.shape)
+    if part is not None:
+        tensor = take_part(tensor, part).contiguous()
+    return tensor.to(dtype if kind.is_floating_point else kind)
 
 
 @torch.no_grad()

@@ -290,6 +290,11 @@ class Lowering:
         self._emit(StepKind.ADD, input=second, second_input=first, output=buffer)
         self._set_result(number, buffer)
 
+    def _lower_sum(self, number: int, op: Op) -> None:
+        buffer = self._buffer_of[op.inputs[0]]
+        self._emit(StepKind.SUM_OVER_RANKS, input=buffer, output=buffer)
+        self._set_result(number, buffer)
+
     def _lower_scores(self, number: int, op: Op) -> None:
         norm, source = self._matmul_input(op.inputs[0])
         buffer = self._add_buffer(BufferShape(self._width(op)), Allocation(pinned=True))  # its own: it has fewer rows

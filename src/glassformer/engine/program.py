@@ -34,6 +34,7 @@ class Epilogue(IntEnum):
 class StepKind(IntEnum):
     EMBED, NORM, MATMUL, ROPE, KV_STORE, ROPE_KV_STORE = range(6)
     ATTENTION, ATTENTION_PATTERN, WEIGHTED_VALUES, ADD, ACTIVATE, COPY = range(6, 12)
+    SUM_OVER_RANKS = 12  # in place; the CPU engine, which runs on one rank, has none
 
 
 class TokenScope(IntEnum):

@@ -83,8 +83,13 @@ class Description:
 
 
 def option_texts(options: Mapping[str, str]) -> list[str]:
-    """An executor's options in words."""
-    return ["not batch-invariant" if name == "batch_invariant" else f"{name} in {kind}" for name, kind in options.items()]
+    """An executor's options in words.
+
+    >>> option_texts({"cache": "f16", "tensor_parallel": "2"})
+    ['cache in f16', 'split among 2 processes']
+    """
+    words = {"batch_invariant": "not batch-invariant", "tensor_parallel": "split among {} processes"}
+    return [words.get(name, f"{name} in {{}}").format(kind) for name, kind in options.items()]
 
 
 class Executor(Protocol):

@@ -161,12 +161,15 @@ def executor_options(data: Mapping[str, Any]) -> dict[str, str]:
 def executor_arguments(data: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `load` that give a receipt's executor."""
     name, dtype = data["executor"].get("name"), data["executor"].get("dtype")
-    if name == "plain":
-        return {"executor": "plain", **({"dtype": dtype} if isinstance(dtype, str) else {})}
     options = executor_options(data)
+    ranks = options.get("tensor_parallel", "")
+    split = {"tensor_parallel": int(ranks)} if ranks.isdecimal() else {}
+    if name == "plain":
+        return {"executor": "plain", **({"dtype": dtype} if isinstance(dtype, str) else {}), **split}
     engine = "gpu" if name == "gpu" else "cpu"
     arguments: dict[str, Any] = {name: kind for name, kind in options.items() if name in ("cache", "activations")}
-    return {"executor": engine, **arguments, **({"batch_invariant": False} if "batch_invariant" in options else {})}
+    invariance = {"batch_invariant": False} if "batch_invariant" in options else {}
+    return {"executor": engine, **arguments, **invariance, **split}
 
 
 def check_weights(data: Mapping[str, Any], model: ModelLike) -> None:

@@ -1,7 +1,7 @@
 """A model's weights in another kind: packed once into a cached file, or written as a GGUF file for everybody. No torch.
 
 tensor_kinds    which tensor gets which kind
-weight_cache    `requantize`: an opened model's tensors in another kind, for running it here
+weight_cache    `requantized`: an opened model with its tensors in another kind, for running it here
 gguf_metadata   a model's config as the metadata of a GGUF file
 export          `quantize`: the whole model as one GGUF file, as llama.cpp and others open it
 """
@@ -9,6 +9,6 @@ export          `quantize`: the whole model as one GGUF file, as llama.cpp and o
 from __future__ import annotations
 
 from glassformer.quantize.export import quantize
-from glassformer.quantize.weight_cache import requantize
+from glassformer.quantize.weight_cache import requantize, requantized
 
-__all__ = ["quantize", "requantize"]
+__all__ = ["quantize", "requantize", "requantized"]

@@ -33,6 +33,11 @@ VERSION = 2  # of the rules: counted up when the same weights would be packed ot
 ARCHITECTURE = "glassformer"  # no other reader is meant
 
 
+def requantized(opened: OpenedModel, kind: str, progress: NamedProgress | None = None) -> OpenedModel:
+    """A model with its weights in another kind."""
+    return replace(opened, replacement_tensors=requantize(opened, kind, progress), replacement_kind=kind)
+
+
 def requantize(opened: OpenedModel, kind: str, progress: NamedProgress | None = None) -> Mapping[str, StoredTensor]:
     """The tensors of a model under the names that they have, those of products and tables in another kind."""
     if opened.packed and opened.kind == check_kind(kind):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ class ExecutorOptions:
     cache: str | None = None  # the format of an engine's KV cache
     activations: str | None = None  # what the CPU engine rounds the inputs of quantized matrices to
     batch_invariant: bool = True  # whether what a text gets must not depend on what runs beside it
+    tensor_parallel: int = 1  # among how many processes the model is split
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -59,17 +60,31 @@ class ExecutorOptions:
             raise InputError(f"activations are for the CPU engine: {other} computes in floats. Leave one out.")
         if self.activations is not None and self.activations not in ACTIVATIONS:
             raise _unknown_value("kind of activations", self.activations, ACTIVATIONS)
+        if self.tensor_parallel < 1:
+            raise InputError(f"tensor_parallel is {self.tensor_parallel}; it is a number of processes, from 1 on.")
+        if self.split and (self.executor == "cpu" or (self.cache is not None and self.executor != "gpu")):
+            option = "executor='cpu'" if self.executor == "cpu" else "cache"
+            raise InputError(
+                f"tensor_parallel splits what PyTorch or the GPU engine runs, and {option} is not for PyTorch. Use "
+                "executor='plain' or 'gpu', or leave one out."
+            )
+
+    @property
+    def split(self) -> bool:
+        """Whether the model is split among processes: by PyTorch, or by the GPU engine if that is asked for."""
+        return self.tensor_parallel > 1
 
     @property
     def native(self) -> bool:
         """Whether the CPU engine may run it; a dtype means PyTorch."""
-        return self.executor in ("auto", "cpu") and self.dtype is None
+        return self.executor in ("auto", "cpu") and self.dtype is None and not self.split
 
     @property
     def gpu(self) -> bool:
         """Whether the GPU engine may run it; options that only another executor has mean that one."""
         only_cpu = self.activations is not None or (self.cache is not None and self.cache not in GPU_CACHES)
-        return self.executor == "gpu" or (self.executor == "auto" and self.dtype is None and not only_cpu)
+        whole = self.executor == "gpu" or (self.executor == "auto" and self.dtype is None and not only_cpu)
+        return whole and not self.split
 
 
 class Executors:
@@ -78,10 +93,16 @@ class Executors:
     def __init__(self, opened: OpenedModel | InMemory, options: ExecutorOptions) -> None:
         self.opened = opened
         self.options = options
-        if options.executor == "gpu" and isinstance(opened, OpenedModel) and opened.head not in ("causal", "seq2seq"):
-            raise ExecutorError(
-                f"the GPU engine runs models that write text, and {opened.name} only reads. Use executor='cpu' or 'plain'."
-            )
+        if isinstance(opened, OpenedModel) and opened.head not in ("causal", "seq2seq"):
+            if options.executor == "gpu":
+                raise ExecutorError(
+                    f"the GPU engine runs models that write text, and {opened.name} only reads. "
+                    "Use executor='cpu' or 'plain'."
+                )
+            if options.split:
+                raise ExecutorError(
+                    f"tensor_parallel is for models that write text, and {opened.name} only reads. Leave it out."
+                )
 
     @cached_property
     def blueprint(self) -> Blueprint:
@@ -90,6 +111,8 @@ class Executors:
     @cached_property
     def executor(self) -> Executor:
         """What runs a model that generates text."""
+        if self.options.split:
+            return self._split_executor()
         engine = self.gpu_executor or self.cpu_executor
         if engine is not None:
             return engine
@@ -119,7 +142,7 @@ class Executors:
 
     @cached_property
     def gpu_reason(self) -> str | None:
-        """Why the GPU engine cannot run this model here; None if it can."""
+        """Why the GPU engine cannot run this model, or its part of one that is split, here; None if it can."""
         from glassformer.engine.gpu.device import memory_reason, unusable_reason
 
         reason = unusable_reason()
@@ -127,7 +150,7 @@ class Executors:
             return reason
         from glassformer.engine.gpu.weights import device_bytes
 
-        return memory_reason(device_bytes(self.opened.tensors.values()))
+        return memory_reason(device_bytes(self.opened.tensors.values()) // self.options.tensor_parallel)
 
     @cached_property
     def cpu_executor(self) -> CpuExecutor | None:
@@ -155,11 +178,28 @@ class Executors:
         """The PyTorch model, an object of the compatible API."""
         if isinstance(self.opened, InMemory):
             return self.opened.module
+        if self.options.split:
+            raise ExecutorError(
+                f"{self.opened.name} is split among {self.options.tensor_parallel} processes, none of which has the whole "
+                "module. Load it without tensor_parallel."
+            )
         from glassformer.compat.auto import model_class_for_head
         from glassformer.compat.pretrained import load, parse_dtype
 
         cls = model_class_for_head(self.opened.config.model_type, self.opened.head)
         return load(cls, self.opened, parse_dtype(self.options.dtype)).requires_grad_(False)
+
+    def _split_executor(self) -> Executor:
+        assert isinstance(self.opened, OpenedModel)
+        from glassformer.runtime.split_model import SplitModel, split_over_ranks
+
+        engine: Literal["plain", "gpu"] = "gpu" if self.options.executor == "gpu" else "plain"
+        if engine == "gpu" and (reason := self.gpu_reason) is not None:
+            raise ExecutorError(reason)
+        part = SplitModel(
+            str(self.opened.path), self.opened.replacement_kind, self.options.dtype, engine, self.options.cache
+        )  # fmt: skip
+        return split_over_ranks(self.opened, part, self.options.tensor_parallel)
 
     def _gpu_executor(self, opened: OpenedModel) -> GpuExecutor:
         from glassformer.engine.gpu.executor import GpuExecutor

@@ -68,6 +68,7 @@ def load(
     cache: str | None = None,
     activations: str | None = None,
     batch_invariant: bool = True,
+    tensor_parallel: int = 1,
     progress: NamedProgress | None = None,
 ) -> Model:
     """A model by path, hub id or catalogue name, ready to chat.
@@ -82,15 +83,17 @@ def load(
         activations: what the CPU engine rounds inputs of quantized matrices to: 'q14', or faster, 'mixed' or 'q8'.
         batch_invariant: whether what a text gets must not depend, bit for bit, on what runs beside it; False lets the GPU
             engine decode a single text faster, with a kernel that sums in another order.
+        tensor_parallel: among how many processes PyTorch splits the model, on one machine: each has its part of every large
+            matrix, on a GPU of its own if there are as many.
         progress: called as (what, bytes so far, total bytes) while something is fetched or quantized.
     """
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too
-    options = ExecutorOptions(executor, dtype, cache, activations, batch_invariant)
+    options = ExecutorOptions(executor, dtype, cache, activations, batch_invariant, tensor_parallel)
     opened = open_model(name, progress=progress)
     if weights is not None:
-        from glassformer.quantize import requantize
+        from glassformer.quantize import requantized
 
-        opened = replace(opened, replacement_tensors=requantize(opened, weights, progress))
+        opened = requantized(opened, weights, progress)
     _ = opened.config, opened.tensors  # a broken checkpoint raises now, not at the first token
     return Model(opened, Executors(opened, options))
 

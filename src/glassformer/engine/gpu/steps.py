@@ -236,6 +236,13 @@ def _bind_copy(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Laun
     return launch
 
 
+def _bind_sum_over_ranks(step: Step, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    def launch(run: DevicePass) -> None:
+        run.kernels.sum_over_ranks(run.buffers[step.output])
+
+    return launch
+
+
 IN_PLACE = (StepKind.ROPE, StepKind.ROPE_KV_STORE, StepKind.KV_STORE)  # they have no output
 BINDERS: dict[StepKind, Callable[[Step, DeviceWeights, PromptDtypes], Launch]] = {
     StepKind.EMBED: _bind_embed,
@@ -250,4 +257,5 @@ BINDERS: dict[StepKind, Callable[[Step, DeviceWeights, PromptDtypes], Launch]] =
     StepKind.ADD: _bind_add,
     StepKind.ACTIVATE: _bind_activate,
     StepKind.COPY: _bind_copy,
+    StepKind.SUM_OVER_RANKS: _bind_sum_over_ranks,
 }

@@ -5,7 +5,7 @@ Shapes: ids (rows, length), short rows padded at the end; logits (scored positio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,8 +67,10 @@ class PlainExecutor:
 
     max_ahead = 1  # modules may have hooks, which see no token that nobody wants
 
-    def __init__(self, model: CausalLM | Seq2SeqLM) -> None:
+    def __init__(self, model: CausalLM | Seq2SeqLM, make_tap: Callable[[Sequence[Observer]], Tap] = Tap) -> None:
+        """`make_tap`: what watches a pass, where the values at some sites are not whole."""
         self.model = model
+        self._make_tap = make_tap
         self.base = model.base_model
         self.context: int = model.config.context
         config = model.config
@@ -123,7 +125,7 @@ class PlainExecutor:
             for at, (feed, row) in enumerate(unread)
             if feed.watch is not None
         }
-        tap = Tap(list(observers.values())) if observers else None
+        tap = self._make_tap(list(observers.values())) if observers else None
         states = base.encode(base.embed_source(ids), base.new_pass(positions, mask, tap=tap))
         buffers, slots = self._cache.source, [row.slot for row in rows]
         self._cache.reserve_sources(longest)
@@ -165,7 +167,7 @@ class PlainExecutor:
             else None
             for at, (feed, row, length) in enumerate(zip(feeds, rows, lengths, strict=True))
         ]
-        tap = Tap([observer for observer in observers if observer is not None]) if any(observers) else None
+        tap = self._make_tap([observer for observer in observers if observer is not None]) if any(observers) else None
         scored = [checks.scored_columns(feed) for feed in feeds]
         keep = (
             torch.tensor([at for at, columns in enumerate(scored) for _ in columns], dtype=torch.long, device=device),

@@ -1,0 +1,169 @@
+"""An executor over several ranks: each pass runs on all of them, and drivers use it like any other.
+
+`TensorParallelExecutor` is rank 0's; `FollowingExecutor` makes the same calls on another rank. Between them rows have
+numbers, since objects stay in their process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.engine import checks
+from glassformer.engine.protocol import (
+    AheadFunctions,
+    Choice,
+    ChosenTokens,
+    Description,
+    Executor,
+    Feed,
+    Row,
+    Scores,
+    ahead_decoder,
+    least_prompt,
+    max_ahead,
+)
+from glassformer.engine.tensor_parallel.process_group import ProcessGroup
+from glassformer.engine.tensor_parallel.ranks import Ranks
+from glassformer.errors import ExecutorError
+from glassformer.sites import Change, Watch
+
+Result = TypeVar("Result")
+Floats: TypeAlias = npt.NDArray[np.float32]
+
+
+class LoadablePart(Protocol):
+    """A model that every rank can load its part of; it is sent to the other ranks."""
+
+    def load(self, group: ProcessGroup) -> Executor:
+        """An executor over this rank's part."""
+
+
+@dataclass
+class FollowingExecutor:
+    """Another rank's executor, whose rows have numbers. Its results are rank 0's too, and nobody asks for them."""
+
+    executor: Executor
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    def open(self, number: int, source: Sequence[int] | None) -> None:
+        self.rows[number] = self.executor.open(source)
+
+    def run(self, feeds: Sequence[Feed], numbers: Sequence[int]) -> None:
+        self.executor.run([replace(feed, row=self.rows[number]) for feed, number in zip(feeds, numbers, strict=True)])
+
+    def decode_ahead(
+        self, numbers: Sequence[int], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> None:
+        decoder = ahead_decoder(self.executor)
+        assert decoder is not None
+        decoder([self.rows[number] for number in numbers], tokens, choices, draws)
+
+    def fork(self, number: int, parent: int, length: int | None) -> None:
+        self.rows[number] = self.executor.fork(self.rows[parent], length)
+
+    def select(self, numbers: Sequence[int], parents: Sequence[int]) -> None:
+        self.executor.select([self.rows[number] for number in numbers], parents)
+
+    def rewind(self, number: int, length: int) -> None:
+        self.executor.rewind(self.rows[number], length)
+
+    def close(self, number: int) -> None:
+        self.executor.close(self.rows.pop(number))
+
+    def unembed(self, states: Floats) -> None:
+        self.executor.unembed(states)
+
+
+class TensorParallelExecutor:
+    """An `Executor` over a model of which each rank has a part."""
+
+    def __init__(self, ranks: Ranks, part: LoadablePart) -> None:
+        """Load a model on all ranks."""
+        self.ranks = ranks
+        self._model = next(ranks.model_numbers)
+        self._executor = ranks.call((self._model, "load", part), lambda: part.load(ranks.group), answered=True)
+        self._new_numbers = count()
+        self._rows: dict[int, tuple[Row, int]] = {}  # by identity; the row is kept, so that its identity is
+        self.context = self._executor.context
+        self.least_prompt = least_prompt(self._executor)
+        self.max_ahead = max_ahead(self._executor)
+
+    def open(self, source: Sequence[int] | None = None) -> Row:
+        number = next(self._new_numbers)
+        return self._remember(self._call(lambda: self._executor.open(source), "open", number, source), number)
+
+    def run(self, feeds: Sequence[Feed]) -> Sequence[Scores]:
+        feeds = [feed if feed.watch is None else replace(feed, watch=_as_data(feed.watch)) for feed in feeds]
+        rows = [self._number(feed.row) for feed in feeds]
+        messages = [replace(feed, row=None, ids=tuple(feed.ids)) for feed in feeds]  # type: ignore[arg-type]
+        return self._call(lambda: self._executor.run(feeds), "run", messages, rows)
+
+    @cached_property
+    def decode_ahead(self) -> AheadFunctions | None:
+        decoder = ahead_decoder(self._executor)
+        return None if decoder is None else AheadFunctions(decoder.knows, self._decode_ahead)
+
+    def _decode_ahead(
+        self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: npt.NDArray[np.float64]
+    ) -> Sequence[ChosenTokens]:
+        decoder = ahead_decoder(self._executor)
+        assert decoder is not None
+        own = lambda: decoder(rows, tokens, choices, draws)  # noqa: E731
+        return self._call(own, "decode_ahead", [self._number(row) for row in rows], tuple(tokens), tuple(choices), draws)
+
+    def fork(self, row: Row, length: int | None = None) -> Row:
+        number, parent = next(self._new_numbers), self._number(row)
+        return self._remember(self._call(lambda: self._executor.fork(row, length), "fork", number, parent, length), number)
+
+    def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
+        numbers = [self._number(row) for row in rows]
+        self._call(lambda: self._executor.select(rows, parents), "select", numbers, tuple(parents))
+
+    def rewind(self, row: Row, length: int) -> int:
+        return self._call(lambda: self._executor.rewind(row, length), "rewind", self._number(row), length)
+
+    def close(self, row: Row) -> None:
+        self._call(lambda: self._executor.close(row), "close", self._number(row))
+        del self._rows[id(row)]
+
+    def unembed(self, states: Floats) -> Floats:
+        return self._call(lambda: self._executor.unembed(states), "unembed", states)
+
+    def describe(self) -> Description:
+        """As rank 0's, with the memory that a token takes on a device: without GPUs, all ranks share one."""
+        about = self.ranks.call_here(self._executor.describe)
+        sharing = self.ranks.ranks if self.ranks.device == "cpu" else 1
+        return replace(
+            about,
+            cache_bytes_per_token=about.cache_bytes_per_token * sharing,
+            options={**about.options, "tensor_parallel": str(self.ranks.ranks)},
+        )
+
+    def _call(self, own: Callable[[], Result], method: str, *arguments: Any) -> Result:
+        return self.ranks.call((self._model, method, *arguments), own)
+
+    def _remember(self, row: Row, number: int) -> Row:
+        self._rows[id(row)] = row, number
+        return row
+
+    def _number(self, row: Row) -> int:
+        if id(row) not in self._rows:
+            raise ExecutorError(checks.ROW_NOT_OPEN)
+        return self._rows[id(row)][1]
+
+
+def _as_data(watch: Watch) -> Watch:
+    """A watch whose changes can be sent: with numpy's arrays in place of tensors, for rank 0 too."""
+    return replace(watch, changes={site: _without_tensors(change) for site, change in watch.changes.items()})
+
+
+def _without_tensors(change: Change) -> Change:
+    shift = change.shift
+    return replace(change, shift=shift.detach().float().cpu().numpy()) if hasattr(shift, "detach") else change
