@@ -54,6 +54,11 @@ class Format(NamedTuple):
         return self.number is not FormatNumber.BFLOAT16
 
     @property
+    def tile_rows(self) -> int:
+        """Rows that tensor cores multiply at a time."""
+        return 16 if self.is_packed else 8
+
+    @property
     def unit(self) -> int:
         """Columns are padded to a multiple, so that every warp has whole blocks."""
         return WARPS * self.sections[0].columns

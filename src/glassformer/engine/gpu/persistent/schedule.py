@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from glassformer.engine.gpu.persistent.formats import BFLOAT16, EMBEDDINGS, WARPS, Format
 
 ROUND_ROWS = 64  # rows whose products are summed over the warps at a time
-TILE_ROWS = 8  # that tensor cores multiply at a time
 PAGE = 64  # tokens in a page of the KV cache
 USUAL_PART_BYTES = 16_384
 MOST_PART_BYTES = 20_480
@@ -149,8 +148,8 @@ def plan_matrix(
     for rows_per_group in (32, 16, 8, 4, 2, 1):
         bundle = 2 if paired and rows_per_group == 2 else 1  # two gated units make one word
         plan = MatrixPlan(name, rows, columns, rows_per_group, bundle, form, paired=paired)
-        usual = plan.part_bytes <= USUAL_PART_BYTES and (rows_per_group <= TILE_ROWS or form.is_packed)
-        fits = (usual or rows_per_group == TILE_ROWS) and plan.groups // bundle >= multiprocessors
+        usual = plan.part_bytes <= USUAL_PART_BYTES and (rows_per_group <= form.tile_rows or form.is_packed)
+        fits = (usual or rows_per_group == form.tile_rows) and plan.groups // bundle >= multiprocessors
         if fits or rows_per_group == fewest:
             break
     fewest_parts = -(-plan.part_bytes // MOST_PART_BYTES)
