@@ -198,6 +198,8 @@ inline unsigned float16_bits(float value) {  // of numbers that are neither larg
     if (exponent < -13) return 0;
     return (value < 0 ? 0x8000 : 0) + ((unsigned)(exponent + 14) << 10) + fraction - 1024;
 }
+inline float power_of_two(float exponent) { return exp2f(exponent); }
+inline float quotient(float a, float b) { return a / b; }
 inline unsigned masked_or(unsigned bits, unsigned mask, unsigned others) { return (bits & mask) | others; }
 inline unsigned float16_pair(float low, float high) { return float16_bits(low) | float16_bits(high) << 16; }
 inline float half_of(unsigned pair, int half) { return bits_float(half ? pair & 0xffff0000u : pair << 16); }

@@ -16,7 +16,7 @@
 // Tensor cores multiply matrices of 16 and of 8 rows. Weights in bfloat16 are the eight rows; of the sixteen rows of inputs
 // the first and the ninth are used. Packed weights are codes of eight bits or less, with a scale for some columns (see
 // formats.py). Two passes of them are the sixteen rows. A code becomes a bfloat16 by one instruction for two codes: as the
-// lowest bits of 128, so that it is 128 too large, which is taken off the sums (see PackedFragment). Of the eight rows of
+// lowest bits of 128, so that it is 128 too large, which is taken off the sums. Of the eight rows of
 // inputs, each scale's columns have two to themselves, values and rests, which are zero elsewhere: thus each lane gets one
 // scale's sum of a row, in float32.
 //
@@ -104,7 +104,7 @@ template <int NUMBER> struct Codes {
     static constexpr int WORDS = NUMBER == BITS_4_AND_MINIMUMS || NUMBER == K_BITS_6_AND_MINIMUMS ? 2 : 1;  // of scales
     static constexpr int CELL = PACKED ? 64 : 32;              // columns that four lanes read at once
     static constexpr int CELL_BYTES = BITS >= 8 ? 64 : 32;     // of a row, without upper bits
-    static constexpr int PASSES_AT_ONCE = PACKED ? 8 : 4, SLOTS_AT_ONCE = PACKED ? SLOTS / 2 : SLOTS / 3;  // at most
+    static constexpr int PASSES_AT_ONCE = PACKED ? 2 : 4;      // at most; packed ones are many instructions
 };
 
 // What a block multiplies of one matrix. A group is stored as (PARTS, 2 halves), and half a part as (cells, ROWS, bytes) of
@@ -127,7 +127,7 @@ struct Matrix : Codes<FORMAT> {
     static constexpr int UNIT_PASSES = greatest(ROWS / TILE_ROWS, 1);
     static constexpr int UNITS = (least(MOST, ROUND_GROUPS) + PASS_GROUPS - 1) / PASS_GROUPS;
     static constexpr int UNITS_AT_ONCE =
-        PARTS > 1 ? 1 : greatest(least(Code::PASSES_AT_ONCE / UNIT_PASSES, Code::SLOTS_AT_ONCE / PASS_GROUPS), 1);
+        PARTS > 1 ? 1 : greatest(least(Code::PASSES_AT_ONCE / UNIT_PASSES, SLOTS / 3 / PASS_GROUPS), 1);
     static constexpr int BATCHES = (UNITS + UNITS_AT_ONCE - 1) / UNITS_AT_ONCE;
     static constexpr int BATCH_UNITS = (UNITS + BATCHES - 1) / BATCHES;
     static constexpr int BATCH = BATCH_UNITS * UNIT_PASSES, BATCH_GROUPS = BATCH_UNITS * PASS_GROUPS;
@@ -138,6 +138,11 @@ struct Matrix : Codes<FORMAT> {
     static constexpr int OUTER_AT = SCALES_AT + (Code::PACKED ? HALF_CELLS * ROWS * 4 * Code::WORDS : 0);
     static constexpr int HALF_BYTES = (OUTER_AT + (Code::K ? HALF_CELLS / 4 * ROWS * 4 : 0) + 15) / 16 * 16;
 
+    static constexpr int WARP_COLUMNS = PART_COLUMNS / WARPS;
+    // The column of one of a warp's columns in all parts, COLUMNS / WARPS of them.
+    static DEVICE int column(int warp, int at) {
+        return at / WARP_COLUMNS * PART_COLUMNS + warp * WARP_COLUMNS + at % WARP_COLUMNS;
+    }
     // Where in its half of a slot a lane finds what it needs of a row, in one of the cells of its warp.
     static DEVICE int cell_row(const Block &block, int cell, int row) {
         return (block.warp % (WARPS / 2) * CELLS + cell) * ROWS + row;
@@ -312,6 +317,12 @@ DEVICE void multiply_tiles(float (&sums)[4], uint4 a, u32 b0, u32 b1) {
                  : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
+DEVICE float power_of_two(float exponent) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+    return power;
+}
+DEVICE float quotient(float a, float b) { return __fdividef(a, b); }
 DEVICE u32 masked_or(u32 bits, u32 mask, u32 others) {  // (bits & mask) | others, which the compiler makes two of
     u32 result;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(bits), "r"(mask), "r"(others));
@@ -618,7 +629,7 @@ template <class M, class Input> struct Fragment<M, Input, true> {
     static constexpr int TERMS = M::BITS == 8 ? 2 : 1;         // of a code
     static constexpr int OFFSET = 128 * TERMS + M::ZERO;       // what the sum of a code's terms is too large by
     uint2 pairs[SIXTEENS];
-    float start[2];                                            // of a sum of values and of one of rests, less the offset
+    float offset;                                              // of a row's products: -OFFSET times the sum of the inputs
     struct Sums { float row; };
 
     DEVICE Fragment() {}
@@ -626,14 +637,14 @@ template <class M, class Input> struct Fragment<M, Input, true> {
         int at = lane / 8 * M::SCALE_COLUMNS;
         bool inside = M::CELLS % STEP_CELLS == 0 || step * STEP_COLUMNS + at < M::CELLS * M::CELL;
         float sums[4] = {};
-        u32 offset = bfloat16_pair(-OFFSET, -OFFSET);
+        u32 codes = bfloat16_pair(-OFFSET, -OFFSET);
 #pragma unroll
         for (int i = 0; i < SIXTEENS; i++) {
             pairs[i] = load_pairs(input, column + (inside ? at : 0) + 16 * i + lane % 4 * 4, lane & 4);
             if (!inside) pairs[i] = {0, 0};
-            multiply_tiles(sums, {offset, offset, offset, offset}, pairs[i].x, pairs[i].y);
+            multiply_tiles(sums, {codes, codes, codes, codes}, pairs[i].x, pairs[i].y);
         }
-        start[0] = sums[0], start[1] = sums[1];
+        offset = sums[0] + sums[1];
     }
 
     // The scale of a row's columns, of which those of this lane's sums are the `number`th of a cell; and the minimum.
@@ -652,15 +663,17 @@ template <class M, class Input> struct Fragment<M, Input, true> {
         constexpr int TILES = (M::BATCH + 1) / 2, CHAINS = 2;  // sums that do not wait for each other
         float tiles[TILES][CHAINS][4];
 #pragma unroll
-        for (int i = 0; i < TILES * 4; i++) tiles[i / 4][0][i % 4] = x.start[i % 2], tiles[i / 4][1][i % 4] = 0;
+        for (int i = 0; i < TILES * CHAINS * 4; i++) tiles[i / 8][i / 4 % 2][i % 4] = 0;
 #pragma unroll
-        for (int cell = step * STEP_CELLS; cell < least((step + 1) * STEP_CELLS, M::CELLS); cell++) {
+        for (int of_step = 0; of_step < least(STEP_CELLS, M::CELLS); of_step++) {
+            int cell = step * STEP_CELLS + of_step;
+            if (M::CELLS % STEP_CELLS && cell >= M::CELLS) break;
             CellCodes<M> codes[2 * TILES];
 #pragma unroll
             for (int b = 0; b < M::BATCH; b++) codes[b] = CellCodes<M>(block, cell, rows[b]);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                bool mine = block.lane / 8 == (cell - step * STEP_CELLS) * (4 / SIXTEENS) + i / SIXTEENS;
+                bool mine = block.lane / 8 == of_step * (4 / SIXTEENS) + i / SIXTEENS;
                 uint2 inputs = x.pairs[i % SIXTEENS];
                 if (!mine) inputs = {0, 0};
 #pragma unroll
@@ -682,8 +695,9 @@ template <class M, class Input> struct Fragment<M, Input, true> {
             float2 of_row = scales(block, cell, number % SCALES, rows[b]);
             const auto &tile = tiles[b / 2];
             int at = b % 2 * 2;
-            sums[b].row = fmaf(of_row.x, (tile[0][at] + tile[1][at]) + (tile[0][at + 1] + tile[1][at + 1]), sums[b].row);
-            if (M::MINIMUMS) sums[b].row = fmaf(of_row.y, (x.start[0] + x.start[1]) * (-1.f / OFFSET), sums[b].row);
+            float products = (tile[0][at] + tile[1][at]) + (tile[0][at + 1] + tile[1][at + 1]) + x.offset;
+            sums[b].row = fmaf(of_row.x, products, sums[b].row);
+            if (M::MINIMUMS) sums[b].row = fmaf(of_row.y, x.offset * (-1.f / OFFSET), sums[b].row);
         }
     }
 
@@ -700,7 +714,7 @@ struct Consumer : Block {
     u32 parity = 0;
     u32 tag;
     int step = 0;
-    float scale = 0;  // 1 / RMS of the residual
+    bool odd_round = false;  // of products, which the two halves of the scratch memory take in turn
 
     DEVICE Consumer(const Block &block) : Block(block), tag(block.launch.tag) {}
 
@@ -725,26 +739,31 @@ struct Consumer : Block {
 
     // The exchange -------------------------------------------------------------------------------------------------------
 
-    // Wait for COUNT words (even) at `from`; store(i, pair, two words) for the thread's pairs, the i-th of which is `pair`:
-    // as often for all threads, with zeros beyond the last.
-    template <int COUNT, class Store> DEVICE void gather(int from, Store store) {
-        constexpr int PAIRS = COUNT / 2, EACH = (PAIRS + THREADS - 1) / THREADS;
+    // Calls visit(i, column) for this lane's i-th run of WIDTH columns of the first COUNT: a warp has the columns that it
+    // multiplies, so that no warp has to wait for what another one gathers.
+    template <class M, int COUNT, int WIDTH> static constexpr int RUNS_EACH = (M::COLUMNS / WARPS / WIDTH + 31) / 32;
+    template <class M, int COUNT, int WIDTH, class Visit> DEVICE void each_run(Visit visit) {
+        constexpr int RUNS = M::COLUMNS / WARPS / WIDTH;
+#pragma unroll
+        for (int i = 0; i < RUNS_EACH<M, COUNT, WIDTH>; i++) {
+            int run = lane + 32 * i, column = M::column(warp, run * WIDTH);
+            if ((RUNS % 32 == 0 || run < RUNS) && (M::COLUMNS == COUNT || column < COUNT)) visit(i, column);
+        }
+    }
+
+    // Wait for the words at `from`, two for each run; then store(i, column, two words).
+    template <class M, int COUNT, int WIDTH, class Store> DEVICE void gather(int from, Store store) {
+        uint4 two[RUNS_EACH<M, COUNT, WIDTH>];
         const Word *words = launch.exchange + from;
-        auto has = [&](int i) { return PAIRS % THREADS == 0 || thread + i * THREADS < PAIRS; };
-        uint4 two[EACH] = {};
         Patience patience;
         bool complete;
         do {
             complete = true;
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (has(i)) two[i] = get_two(words + 2 * (thread + i * THREADS));
-#pragma unroll
-            for (int i = 0; i < EACH; i++)
-                if (has(i)) complete &= (two[i].y == tag) & (two[i].w == tag);
+            each_run<M, COUNT, WIDTH>([&](int i, int column) { two[i] = get_two(words + column / WIDTH * 2); });
+            each_run<M, COUNT, WIDTH>([&](int i, int) { complete &= (two[i].y == tag) & (two[i].w == tag); });
         } while (!complete && !gave_up(*this, patience));
-#pragma unroll
-        for (int i = 0; i < EACH; i++) store(i, thread + i * THREADS, two[i]);
+        each_run<M, COUNT, WIDTH>([&](int i, int column) { store(i, column, two[i]); });
+        warp_sync();
     }
 
     DEVICE uint4 await_two(const Word *words) {
@@ -760,48 +779,41 @@ struct Consumer : Block {
 
     // The residual and its norm ------------------------------------------------------------------------------------------
 
-    static constexpr int PAIRS_EACH = (HIDDEN / 2 + THREADS - 1) / THREADS;
+    template <class M> struct NormWeights { float2 pairs[RUNS_EACH<M, HIDDEN, 2>]; };  // read before waiting for words
 
-    struct NormWeights { float2 pairs[PAIRS_EACH]; };  // read before waiting for what they multiply
-
-    DEVICE NormWeights load_norm(int number) {
-        NormWeights weights;
-        const float2 *source = (const float2 *)(launch.norms + number * HIDDEN);
-#pragma unroll
-        for (int i = 0; i < PAIRS_EACH; i++) {
-            int pair = thread + i * THREADS;
-            weights.pairs[i] = pair < HIDDEN / 2 ? source[pair] : float2{0, 0};
-        }
+    template <class M> DEVICE NormWeights<M> load_norm(int number) {
+        NormWeights<M> weights;
+        const float *source = launch.norms + number * HIDDEN;
+        each_run<M, HIDDEN, 2>([&](int i, int column) { weights.pairs[i] = *(const float2 *)(source + column); });
         return weights;
     }
 
-    DEVICE float keep_pair(int pair, float first, float second, float2 weights) {
-        if (pair < HIDDEN / 2) *(float2 *)(shared.residual + 2 * pair) = {first, second};
-        float x[2] = {first * weights.x, second * weights.y};
-        keep(shared.normed, 2 * pair, x);
+    DEVICE float keep_pair(int column, float first, float second, float2 weights) {
+        *(float2 *)(shared.residual + column) = {first, second};
+        keep(shared.normed, column, first * weights.x, second * weights.y);
         return fmaf(first, first, second * second);
     }
 
-    // Some of a matrix's input: all lanes of a warp call it, in order, with zeros beyond the last column.
-    template <int COLUMNS> DEVICE void keep(SplitInput<COLUMNS> &input, int column, const float (&x)[2]) {
-        u32 rounded = bfloat16_pair(x[0], x[1]);
-        uint2 split = {rounded, bfloat16_pair(x[0] - low(rounded), x[1] - high(rounded))};
-        if (column < COLUMNS) input.pairs[column / 2] = split;
+    template <int COLUMNS> DEVICE void keep(SplitInput<COLUMNS> &input, int column, float first, float second) {
+        u32 rounded = bfloat16_pair(first, second);
+        input.pairs[column / 2] = {rounded, bfloat16_pair(first - low(rounded), second - high(rounded))};
     }
     template <int COLUMNS> DEVICE void keep(PlainInput<COLUMNS> &input, int column, u32 first, u32 second) {
-        if (column >= COLUMNS) return;
         u32 *pairs = (u32 *)(input.eights + column / 8) + column % 8 / 4;
         pairs[0] = first, pairs[2] = second;
     }
 
-    DEVICE void finish_norm(float squares) {
+    DEVICE void put_squares(float squares) {
         squares = warp_sum(squares);
         if (lane == 0) shared.squares[warp] = squares;
-        consumers_sync();
+    }
+
+    // 1 / RMS of the residual, once all warps have put their squares.
+    DEVICE float norm_scale() {
         float sum = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) sum += shared.squares[w];
-        scale = rsqrtf(sum * (1.f / HIDDEN) + EPSILON);
+        return rsqrtf(sum * (1.f / HIDDEN) + EPSILON);
     }
 
     // A value of a token's row of the embedding.
@@ -831,39 +843,37 @@ struct Consumer : Block {
     }
 
     DEVICE void embed(int id) {
-        NormWeights weights = load_norm(0);
         float squares = 0;
-#pragma unroll
-        for (int i = 0; i < PAIRS_EACH; i++) {
-            int pair = thread + i * THREADS;
-            bool inside = pair < HIDDEN / 2;
-            float first = inside ? embedded(id, 2 * pair) : 0.f, second = inside ? embedded(id, 2 * pair + 1) : 0.f;
-            squares += keep_pair(pair, first, second, weights.pairs[i]);
+#pragma unroll 1
+        for (int at = 2 * lane; at < Qkv::COLUMNS / WARPS && Qkv::column(warp, at) < HIDDEN; at += 2 * 32) {
+            int column = Qkv::column(warp, at);
+            float2 weights = *(const float2 *)(launch.norms + column);
+            squares += keep_pair(column, embedded(id, column), embedded(id, column + 1), weights);
         }
-        finish_norm(squares);
+        warp_sync();
+        put_squares(squares);
     }
 
-    DEVICE void gather_residual(int from, int norm) {
-        NormWeights weights = load_norm(norm);
+    template <class M> DEVICE void gather_residual(int from, int norm) {
+        NormWeights<M> weights = load_norm<M>(norm);
         float squares = 0;
-        gather<HIDDEN>(from, [&](int i, int pair, uint4 two) {
-            squares += keep_pair(pair, bits_float(two.x), bits_float(two.z), weights.pairs[i]);
+        gather<M, HIDDEN, 2>(from, [&](int i, int column, uint4 two) {
+            squares += keep_pair(column, bits_float(two.x), bits_float(two.z), weights.pairs[i]);
         });
-        finish_norm(squares);
+        put_squares(squares);
     }
 
-    template <int COUNT, class Input> DEVICE void gather_activations(int from, Input &input) {
-        gather<COUNT / 2>(from, [&](int, int part, uint4 two) { keep(input, 4 * part, two.x, two.z); });
-        consumers_sync();
+    template <class M, int COUNT, class Input> DEVICE void gather_activations(int from, Input &input) {
+        gather<M, COUNT, 4>(from, [&](int, int column, uint4 two) { keep(input, column, two.x, two.z); });
     }
 
     // Matrices -----------------------------------------------------------------------------------------------------------
 
     // The half of a slot and the row in it of a pass's row; the rows of missing groups are multiplied and not used.
     template <class M> DEVICE const char *locate(int pass, int row, int groups, int &row_of_group) {
-        int of_batch = pass * M::PASS_ROWS + row, group = of_batch / M::ROWS;
-        bool missing = group >= groups || row >= M::PASS_ROWS;
-        row_of_group = missing ? 0 : of_batch % M::ROWS;
+        int of_batch = pass * M::PASS_ROWS + row, group = M::BATCH_GROUPS == 1 ? 0 : of_batch / M::ROWS;
+        bool missing = (M::BATCH_GROUPS > 1 && group >= groups) || (M::PASS_ROWS < TILE_ROWS && row >= M::PASS_ROWS);
+        row_of_group = missing ? 0 : of_batch - group * M::ROWS;
         return shared.ring[slot_ahead(missing ? 0 : group)] + warp / (WARPS / 2) * M::HALF_BYTES;
     }
 
@@ -881,8 +891,9 @@ struct Consumer : Block {
             PassRow rows[M::BATCH];
 #pragma unroll
             for (int b = 0; b < M::BATCH; b++) rows[b] = pass_row<M>(b, groups);
-            await_slots(groups);
-#pragma unroll
+            if (M::BATCH_GROUPS == 1) await_slot();
+            else await_slots(groups);
+#pragma unroll (M::PACKED ? 1 : Piece::STEPS)
             for (int step = 0; step < Piece::STEPS; step++) Piece::multiply(fragment(part, step), step, *this, rows, sums);
             release_slots(groups);
         }
@@ -898,7 +909,7 @@ struct Consumer : Block {
     // for every ROUND_ROWS rows at most.
     template <class M, class Input, class Finish> DEVICE void multiply(const Input &input, int layer, Finish finish) {
         using Piece = Fragment<M, Input>;
-        constexpr bool IN_REGISTERS = M::PARTS == 1 && Piece::STEPS * sizeof(Piece) <= 256;
+        constexpr bool IN_REGISTERS = M::PARTS == 1 && (M::PACKED ? Piece::STEPS == 1 : Piece::STEPS * sizeof(Piece) <= 256);
         Share share = share_of<M>(index, layer);
         auto load = [&](int part, int step) {
             int column = part * M::PART_COLUMNS + warp * M::CELLS * M::CELL + step * Piece::STEP_COLUMNS;
@@ -910,8 +921,8 @@ struct Consumer : Block {
             for (int step = 0; step < Piece::STEPS; step++) kept[step] = load(0, step);
         auto fragment = [&](int part, int step) { return IN_REGISTERS ? kept[step] : load(part, step); };
         if (PAUSE_SLOTS && thread == 0) shared.exchanging = 0;
-        float *products = shared.scratch;
-        for (int first = 0; first < share.count; first += M::ROUND_GROUPS) {
+        for (int first = 0; first < share.count; first += M::ROUND_GROUPS, odd_round = !odd_round) {
+            float *products = shared.scratch + (odd_round ? ROUND_ROWS * WARPS : 0);
             int end = least(share.count, first + M::ROUND_GROUPS);
             for (int g = first; g < end; g += M::BATCH_GROUPS) {
                 int groups = least(M::BATCH_GROUPS, end - g);
@@ -919,7 +930,6 @@ struct Consumer : Block {
             }
             consumers_sync();
             finish((share.first + first) * M::ROWS, (end - first) * M::ROWS, products);
-            products = products == shared.scratch ? shared.scratch + ROUND_ROWS * WARPS : shared.scratch;
         }
         if (PAUSE_SLOTS && thread == 0) shared.exchanging = 1;
     }
@@ -934,7 +944,7 @@ struct Consumer : Block {
             int row = first + thread;
             if (thread >= rows || row >= QKV_ROWS) return;
             float bias = QKV_BIAS ? launch.qkv_bias[layer * QKV_ROWS + row] : 0.f;
-            put_at(QKV_AT + row, fmaf(product(products, thread), scale, bias));
+            put_at(QKV_AT + row, fmaf(product(products, thread), norm_scale(), bias));
         });
     }
 
@@ -950,19 +960,19 @@ struct Consumer : Block {
     }
 
     // A group holds as many rows of the gate as of the up projection.
-    DEVICE float gated_unit(const float *products, int unit) {
+    DEVICE float gated_unit(const float *products, int unit, float scale) {
         constexpr int UNITS = GateUp::ROWS / 2;
         int gate_row = unit / UNITS * GateUp::ROWS + unit % UNITS;
         float gate = product(products, gate_row) * scale, up = product(products, gate_row + UNITS) * scale;
-        return gate / (1.f + __expf(-gate)) * up;
+        return quotient(gate, 1.f + __expf(-gate)) * up;
     }
 
     DEVICE void project_gate_up(int layer) {
         multiply<GateUp>(shared.normed, layer, [&](int first, int rows, const float *products) {
             int unit = first / 2 + 2 * thread;
             if (4 * thread >= rows || unit >= INNER) return;
-            float low_unit = gated_unit(products, 2 * thread), high_unit = gated_unit(products, 2 * thread + 1);
-            put_at(GATED_AT + unit / 2, bfloat16_pair(low_unit, high_unit));
+            float scale = norm_scale(), first_unit = gated_unit(products, 2 * thread, scale);
+            put_at(GATED_AT + unit / 2, bfloat16_pair(first_unit, gated_unit(products, 2 * thread + 1, scale)));
         });
     }
 
@@ -996,12 +1006,12 @@ struct Consumer : Block {
             }
 #pragma unroll
             for (int mask = KEY_LANES; mask < 32; mask <<= 1) maximum = fmaxf(maximum, from_lane_xor(maximum, mask));
-            float shrink = exp2f(state.maximum[q] - maximum);
+            float shrink = power_of_two(state.maximum[q] - maximum);
             state.maximum[q] = maximum;
             state.sum[q] *= shrink;
 #pragma unroll
             for (int i = 0; i < STEPS; i++) {
-                score[q][i] = valid(i) ? exp2f(score[q][i] - maximum) : 0.f;
+                score[q][i] = valid(i) ? power_of_two(score[q][i] - maximum) : 0.f;
                 state.sum[q] += score[q][i];
             }
 #pragma unroll
@@ -1086,22 +1096,15 @@ struct Consumer : Block {
 
     // This head's queries, and if it is this member's the current token's key and value, into shared memory.
     DEVICE void gather_heads(const AttentionShare &share, int layer, int position) {
-        HeadPart rotation = load_part(launch.rotation + (u64)position * HEAD_SIZE), query_norm, key_norm;
-        if (HEAD_NORMS) {
-            query_norm = load_part(launch.head_norms + 2 * layer * HEAD_SIZE);
-            key_norm = load_part(launch.head_norms + (2 * layer + 1) * HEAD_SIZE);
-        }
+        HeadPart rotation = load_part(launch.rotation + (u64)position * HEAD_SIZE), norm = {};
         for (int head = warp; head < (share.current ? QUERIES + 2 : QUERIES); head += WARPS) {
-            if (head < QUERIES) {
-                HeadPart query = await_part(QKV_AT + share.head * QUERY_VALUES + head * HEAD_SIZE);
-                query = rotated_part(normed_part(query, query_norm), rotation);
-                store_part(shared.query + head * HEAD_SIZE, query, QUERY_SCALE);
-            } else if (head == QUERIES) {
-                HeadPart key = await_part(QKV_AT + ATTENDED + share.head * HEAD_SIZE);
-                store_part(shared.key, rotated_part(normed_part(key, key_norm), rotation));
-            } else {
-                store_part(shared.value, await_part(QKV_AT + ATTENDED + KV_VALUES + share.head * HEAD_SIZE));
-            }
+            int kind = greatest(head - QUERIES + 1, 0);  // of a query, key or value
+            int of_kind = kind == 0 ? share.head * QUERIES + head : (kind == 1 ? HEADS : HEADS + KV_HEADS) + share.head;
+            if (HEAD_NORMS && kind < 2) norm = load_part(launch.head_norms + (2 * layer + kind) * HEAD_SIZE);
+            HeadPart part = await_part(QKV_AT + of_kind * HEAD_SIZE);
+            if (kind < 2) part = rotated_part(normed_part(part, norm), rotation);
+            if (kind == 0) store_part(shared.query + head * HEAD_SIZE, part, QUERY_SCALE);
+            else store_part(kind == 1 ? shared.key : shared.value, part);
         }
         consumers_sync();
     }
@@ -1136,20 +1139,21 @@ struct Consumer : Block {
             float maximum = LOWEST, sum = 0, first = 0, second = 0;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) maximum = fmaxf(maximum, shared.maximum[w][query]);
-#pragma unroll
+#pragma unroll 2
             for (int w = 0; w < WARPS; w++) {
-                float factor = exp2f(shared.maximum[w][query] - maximum);
+                float weight = power_of_two(shared.maximum[w][query] - maximum);
                 float2 values = *(const float2 *)(shared.scratch + w * QUERY_VALUES + i);
-                sum = fmaf(factor, shared.sum[w][query], sum);
-                first = fmaf(factor, values.x, first), second = fmaf(factor, values.y, second);
+                sum = fmaf(weight, shared.sum[w][query], sum);
+                first = fmaf(weight, values.x, first), second = fmaf(weight, values.y, second);
             }
+            float factor = quotient(1.f, sum);
             if (share.partials() == 1) {
-                put_at(ATTENDED_AT + (share.head * QUERY_VALUES + i) / 2, bfloat16_pair(first / sum, second / sum));
+                put_at(ATTENDED_AT + (share.head * QUERY_VALUES + i) / 2, bfloat16_pair(first * factor, second * factor));
                 continue;
             }
             int words = partial_at(share.head, share.chunk, query);
             if (share.merged_by_all()) {
-                put_at(words + at / 2, bfloat16_pair(first / sum, second / sum));
+                put_at(words + at / 2, bfloat16_pair(first * factor, second * factor));
                 if (at == 0) put_at(words + HALF, maximum), put_at(words + HALF + 1, sum);
                 continue;
             }
@@ -1182,11 +1186,11 @@ struct Consumer : Block {
         for (int c = 0; c < share.partials(); c++) maximum = fmaxf(maximum, shared.merged[c][SLICE]);
         for (int c = 0; c < share.partials(); c++) {
             const float *partial = shared.merged[c];
-            float factor = exp2f(partial[SLICE] - maximum);
+            float factor = power_of_two(partial[SLICE] - maximum);
             sum = fmaf(factor, partial[SLICE + 1], sum);
             low = fmaf(factor, partial[2 * thread], low), high = fmaf(factor, partial[2 * thread + 1], high);
         }
-        put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(low / sum, high / sum));
+        put_at(ATTENDED_AT + (share.head * QUERY_VALUES + first) / 2 + thread, bfloat16_pair(quotient(low, sum), quotient(high, sum)));
     }
 
     // Four values of all heads' of few chunks, merged in order.
@@ -1211,26 +1215,28 @@ struct Consumer : Block {
         for (int c = 0; c < CHUNKS; c++) maximum = fmaxf(maximum, bits_float(weights[c].x));
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
-            float weight = exp2f(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
+            float weight = power_of_two(bits_float(weights[c].x) - maximum) * bits_float(weights[c].z);
             sum += weight;
             x[0] = fmaf(weight, low(values[c].x), x[0]), x[1] = fmaf(weight, high(values[c].x), x[1]);
             x[2] = fmaf(weight, low(values[c].z), x[2]), x[3] = fmaf(weight, high(values[c].z), x[3]);
         }
-        float factor = 1.f / sum;
+        float factor = quotient(1.f, sum);
         return {bfloat16_pair(x[0] * factor, x[1] * factor), bfloat16_pair(x[2] * factor, x[3] * factor)};
     }
 
     template <int CHUNKS> DEVICE void gather_chunks() {
-        for (int first = 0; first < ATTENDED / 4; first += THREADS) {
-            int part = first + thread;
-            uint2 four = part < ATTENDED / 4 ? merged_chunks<CHUNKS>(part) : uint2{0, 0};
-            keep(shared.attended, 4 * part, four.x, four.y);
+#pragma unroll 1
+        for (int at = 4 * lane; at < Output::COLUMNS / WARPS; at += 4 * 32) {
+            int column = Output::column(warp, at);
+            if (column >= ATTENDED) break;
+            uint2 four = merged_chunks<CHUNKS>(column / 4);
+            keep(shared.attended, column, four.x, four.y);
         }
-        consumers_sync();
+        warp_sync();
     }
 
     DEVICE void gather_attended(const AttentionShare &share) {
-        if (!share.merged_by_all()) gather_activations<ATTENDED>(ATTENDED_AT, shared.attended);
+        if (!share.merged_by_all()) gather_activations<Output, ATTENDED>(ATTENDED_AT, shared.attended);
         else if (share.partials() == 2) gather_chunks<2>();
         else if (share.partials() == 3) gather_chunks<3>();
         else gather_chunks<4>();
@@ -1254,6 +1260,7 @@ struct Consumer : Block {
             leave_values(state);
             put_values(share);
             if (share.current) store_key_and_value(key_offset);
+            consumers_sync();  // before products take the place of the values
         }
         if (share.merged_by_members() && share.member < MERGERS) merge_chunks(share);
         gather_attended(share);
@@ -1282,7 +1289,7 @@ struct Consumer : Block {
         multiply<Head>(shared.normed, LAYERS, [&](int first, int rows, const float *products) {
             int row = first + thread;
             if (thread >= rows || row >= VOCABULARY) return;
-            float score = product(products, thread) * scale;
+            float score = product(products, thread) * norm_scale();
             if (scores) scores[row] = score;
             bool number = fabsf(score) < INFINITE;
             keep_better(best, id, number ? score : INFINITE, number ? row : NO_ID);
@@ -1320,17 +1327,17 @@ struct Consumer : Block {
 
     DEVICE void run_layers(int position) {
         for (int layer = 0; layer < LAYERS; layer++) {
-            if (layer > 0) gather_residual(RESIDUAL_AT, 2 * layer);
+            if (layer > 0) gather_residual<Qkv>(RESIDUAL_AT, 2 * layer);
             tag++;
             project_qkv(layer);
             attention(layer, position);
             project_back<Output>(shared.attended, layer, 0, MIDDLE_AT);
-            gather_residual(MIDDLE_AT, 2 * layer + 1);
+            gather_residual<GateUp>(MIDDLE_AT, 2 * layer + 1);
             project_gate_up(layer);
-            gather_activations<INNER>(GATED_AT, shared.gated);
+            gather_activations<Down, INNER>(GATED_AT, shared.gated);
             project_back<Down>(shared.gated, layer, 1, RESIDUAL_AT);
         }
-        gather_residual(RESIDUAL_AT, 2 * LAYERS);
+        gather_residual<Head>(RESIDUAL_AT, 2 * LAYERS);
     }
 
     // Whether to go on after a token: thread 0 decides for its block, and all blocks alike unless they gave up.
