@@ -15,10 +15,10 @@
 //
 // Tensor cores multiply matrices of 16 and of 8 rows. Weights in bfloat16 are the eight rows; of the sixteen rows of inputs
 // the first and the ninth are used. Packed weights are codes of eight bits or less, with a scale for some columns (see
-// formats.py). Two passes of them are the sixteen rows. A code becomes a bfloat16 by one instruction for two codes: as the
-// lowest bits of 128, so that it is 128 too large, which is taken off the sums. Of the eight rows of
-// inputs, each scale's columns have two to themselves, values and rests, which are zero elsewhere: thus each lane gets one
-// scale's sum of a row, in float32.
+// formats.py). Two passes of them are the sixteen rows. Codes become bfloat16 two at a time by one instruction: as the lowest
+// bits of 128, so that they are 128 too large, which is taken off the sums. Of the eight rows of inputs, each scale's columns
+// have two to themselves, values and rests, which are zero elsewhere: thus each lane gets one scale's sum of a row, in
+// float32.
 //
 // The exchange. What one block computes and others need travels as words of eight bytes, value and tag, each written by
 // one store and polled by those who need it. The tag is the number of the layer, counted on through tokens and launches.
@@ -85,7 +85,7 @@ struct Block {
     int index, thread, warp, lane;
 };
 
-constexpr int TILE_ROWS = 8;                   // rows of weights that tensor cores multiply at a time
+constexpr int TILE_ROWS = 8;                   // most rows of a pass
 constexpr int ROUND_ROWS = 64;                 // rows whose products are summed over the warps at a time
 
 // How weights are stored; formats.py.
